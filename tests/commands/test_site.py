@@ -43,7 +43,7 @@ def test_a_folder_that_is_no_site_is_not_touched(run_sentinel, reports, tmp_path
     ("content", "said"),
     [
         (None, "no such folder: "),
-        ({}, " has no evidence; run pytest with --sentinel-target first, or give --reports DIR"),
+        ({}, " has no evidence; run pytest with --sentinel-target first, or name a folder with --reports DIR"),
         ({"roll/X/git-main.json": "{}"}, "git-main.json: not Sentinel evidence (no schema_version)"),
     ],
 )

@@ -143,7 +143,7 @@ def test_a_boundary_that_had_no_turn_was_not_searched(open_toys):
     open_target, found = open_toys("right", "unmasked")
     progress = discover(open_target, found, examples=5)
     assert [(item.boundary, item.reason) for item in progress.not_searched] == [
-        ("pkg.toys.unmasked", "the search ended before its turn")
+        ("pkg.toys.unmasked", "the search ended before this boundary's turn")
     ]
 
 

@@ -77,7 +77,7 @@ def test_a_violation_is_said_and_written(broken):
     laws = {item["law"] for item in counts["violations"]}
     assert "the_oracle_agrees" in laws
     assert "does not hold: demo_rl.advantages.group_advantage, call " in said
-    assert "1 boundary watched: one call in 1 of each is copied, in at most 1% of the time\n" in said
+    assert "1 boundary watched: one call in 1 of each function is copied, in at most 1% of the time\n" in said
     assert said.index("boundary watched: one") < said.index("does not hold")
     assert "no text, no name of a group" in said
     *events, end = [json.loads(line) for line in (folder / "broken.jsonl").read_text(encoding="utf-8").splitlines()]
