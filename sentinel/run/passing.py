@@ -48,7 +48,7 @@ def _against(baseline: Path, decision: Decision, head: str) -> str | None:
     if recorded is None:
         if decision.verdict.name == "unavailable" or (decision.law_alone and decision.verdict.name == "fixed"):
             return None  # a baseline records only the laws that were broken
-        return f"{head}: {baseline} has no verdict for it; record one with `sentinel report accept`"
+        return f"{head}: {baseline} has no verdict for this item; record one with `sentinel report accept`"
     now = evidence(decision)
     changes = [] if is_unavailable_here(recorded, now) else difference(recorded, now)
     return f"{head}: " + "; ".join(changes) if changes else None

@@ -79,7 +79,7 @@ def test_a_violation_is_said_and_written(broken):
     assert "does not hold: demo_rl.advantages.group_advantage, call " in said
     assert "1 boundary watched: one call in 1 of each function is copied, in at most 1% of the time\n" in said
     assert said.index("boundary watched: one") < said.index("does not hold")
-    assert "no text, no name of a group" in said
+    assert "without texts and group names" in said
     *events, end = [json.loads(line) for line in (folder / "broken.jsonl").read_text(encoding="utf-8").splitlines()]
     schema = json.loads((Path(sentinel.__file__).parent / "schemas" / "events.schema.json").read_text(encoding="utf-8"))
     for event in (*events, end):
@@ -429,9 +429,9 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
         ("[" * 200_000 + "]" * 200_000, "nested deeper than 64 levels"),
         ('{"event":' + "9" * 5000 + "}", "the number has 5000 digits"),
         (b"\xff\xfe" * 10, "not UTF-8: byte 0xff"),
-        ("null", "it is neither a violation nor the final line"),
-        ('"event"', "it is neither a violation nor the final line"),
-        ({**_EVENT, "event": ["violation"]}, "it is neither a violation nor the final line"),
+        ("null", "the line is neither a violation nor the final line"),
+        ('"event"', "the line is neither a violation nor the final line"),
+        ({**_EVENT, "event": ["violation"]}, "the line is neither a violation nor the final line"),
         ({"event": "violation"}, "is a required property"),
         ({"event": "end", "run": 1, "time": 1.5}, "is a required property"),
         ({**_END, "violations": 5}, "at violations: 5 is not of type"),
@@ -439,7 +439,7 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
         ({**_EVENT, "subject": ["a"]}, "at subject: ["),
         ({**_EVENT, "boundary": "\ud800"}, "half of a surrogate pair"),
         ({**_EVENT, "target": "../../etc"}, "which is not a target here"),
-        ({**_EVENT, "variants": {}}, "it does not have a variant"),
+        ({**_EVENT, "variants": {}}, "the scenario has no variants"),
         ({**_EVENT, "variants": {"": 7}}, "object is not iterable"),
         ({**_EVENT, "variants": {"": {"$new": "os.system"}}}, "the contract has the inputs token_level_rewards"),
         (
