@@ -19,7 +19,9 @@ _SAME_WORDS = {
     "eps": "epsilon",
     "lam": "lambda lambd lmbda",
     "coef": "coeff coefficient",
-    "behaviour": "behavior",
+    "behaviour": "behavior behav beh mu",
+    "generation": "gen generated",
+    "response": "resp",
     "temperature": "temp",
     "value": "v val",
     "len": "length",
@@ -28,11 +30,19 @@ _SAME_WORDS = {
 }
 _WORDS = {word: one for one, several in _SAME_WORDS.items() for word in several.split()}
 
+#: The fewest letters of a parameter that is suggested because its name is similar.
+_SHORTEST = 3
+
+#: Words that tell two quantities apart: a parameter with one of them is never suggested for an input without it.
+_DISTINCT = frozenset(
+    {"ref", "old", "behaviour", "rollout", "chosen", "rejected", "low", "high", "reward", "return", "value", "mask"}
+)
+
 #: Input -> other names for it, the most specific first. A contract's own aliases come before these.
 SYNONYMS: Mapping[str, str] = {
     "log_probs": "log_probs per_token_log_probs token_log_probs",
     "old_log_probs": "old prev_log_probs proximal_log_probs behaviour_log_probs rollout_log_probs sampling_log_probs "
-    "generation_log_probs log_probs",
+    "generation_log_probs behaviour rollout log_probs",
     "proximal_log_probs": "prox_log_probs old_log_probs",
     "behaviour_log_probs": "rollout_log_probs old_log_probs",
     "ref_log_probs": "ref base_log_probs teacher_log_probs",
@@ -54,6 +64,7 @@ SYNONYMS: Mapping[str, str] = {
     "returns": "return targets value_targets target_values ret",
     "group": "groups group_ids group_index uid uids index prompt_ids prompt_index prompts",
     "epsilon": "eps",
+    "estimator": "algorithm adv_estimator advantage_estimator",
     "eps_clip_low": "clip_low cliprange_low clip_ratio_low clip_range_low eps_low low",
     "eps_clip_high": "clip_high cliprange_high clip_ratio_high clip_range_high eps_high high",
     "eps_clip": "eps clip_eps clip_range cliprange clip_ratio",
@@ -71,7 +82,7 @@ SYNONYMS: Mapping[str, str] = {
     "gamma": "discount discount_factor",
     "lam": "gae_lam tau",
     "kl": "kls kl_penalty per_token_kl",
-    "kl_coef": "beta kl_beta kl_weight",
+    "kl_coef": "beta kl_beta kl_weight kl_loss_coef",
     "kl_estimator": "kl_penalty kl_type estimator kind mode",
     "level": "is_level granularity",
     "threshold_high": "threshold cap max_weight c upper",
@@ -162,8 +173,11 @@ def suggest_names(
     parameters = list(parameters)
     pairs = []
     for name in inputs:
+        texts = (name, *SYNONYMS.get(name, "").split(), *_aliases(contract, name))
+        own = frozenset[str]().union(*map(_words, texts))
         for parameter in parameters:
-            texts = (name, *SYNONYMS.get(name, "").split(), *_aliases(contract, name))
+            if len(parameter) < _SHORTEST or _words(parameter) & _DISTINCT - own:
+                continue
             pairs.append((max(SequenceMatcher(None, text, parameter).ratio() for text in texts), name, parameter))
     found: dict[str, str] = {}
     for ratio, name, parameter in sorted(pairs, key=lambda pair: -pair[0]):
@@ -185,7 +199,11 @@ def _aliases(contract: Contract, name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _words(name: str) -> frozenset[str]:
-    """Return the words that distinguish a name: ``policy_chosen_logps`` gives chosen and logprob."""
+    """Return the words that distinguish a name: ``policy_chosen_logps`` gives chosen and logprob.
+
+    ``A`` is short for the advantage.
+    """
+    name = "advantage" if name == "A" else name
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     snake = re.sub(r"log_?(probabilities|probability|probs|prob|ps)\b|log_?(probs|prob|ps)(?=_)", "logprob", snake)
     words = [word for word in snake.replace("per_token_", "").split("_") if word]

@@ -1,7 +1,8 @@
 """Decide whether a training configuration has the settings under which a bug occurs (a recipe's ``affects``).
 
-An entry is a sentence, or ``{when: {setting: condition}, where: sentence}``: all conditions must hold, and ``where``
-names a further condition on data or hardware. Entries are alternatives. A condition is
+An entry is a sentence, or ``{when: {setting: condition}, trainer: class, where: sentence}``: all conditions must hold,
+the run must use this trainer class or a subclass, and ``where`` names a further condition on data or hardware. Entries
+are alternatives. A condition is
 
 * a value (``grpo``, ``true``, ``1``), or a list of values of which one suffices;
 * ``set`` (anything but null, false and an empty text) or ``unset``;
@@ -38,14 +39,22 @@ class Affected:
 
     :ivar when: setting -> condition, as written in the recipe; empty if the entry is prose.
     :ivar where: a further condition in words, or the whole entry if it is prose.
+    :ivar trainer: the trainer class that the run must use; empty if the settings decide it.
     """
 
     when: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
+    trainer: str = ""
 
     def __str__(self) -> str:
         settings = ", ".join(condition_in_words(name, condition) for name, condition in self.when.items())
-        return f"{settings}, if {self.where}" if settings and self.where else settings or self.where
+        return f"{settings}, if {self.besides}" if settings and self.besides else settings or self.besides
+
+    @property
+    def besides(self) -> str:
+        """Return the conditions besides the settings, in words."""
+        trainer = f"the trainer is {self.trainer}" if self.trainer else ""
+        return ", and ".join(filter(None, [trainer, self.where]))
 
 
 def read_affected(entry: Any) -> Affected:
@@ -55,7 +64,7 @@ def read_affected(entry: Any) -> Affected:
     """
     if not isinstance(entry, Mapping) or not isinstance(entry.get("when"), Mapping):
         return Affected(where=str(entry))
-    return Affected(dict(entry["when"]), str(entry.get("where", "")).strip())
+    return Affected(dict(entry["when"]), str(entry.get("where", "")).strip(), str(entry.get("trainer", "")))
 
 
 def in_text(value: Any) -> str:

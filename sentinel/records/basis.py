@@ -53,9 +53,8 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
     """
     adapter = catalog.adapters[recipe.target]
     version_of = surroundings(settings.python_of(recipe.target))
-    versions = {
-        name: version_of(name).partition(" ")[2] for name in ("python", "torch", "numpy", *adapter.target.preload)
-    }
+    packages = [name for name in adapter.target.preload if "." not in name]  # to find a submodule imports its package
+    versions = {name: version_of(name).partition(" ")[2] for name in ("python", "torch", "numpy", *packages)}
     return Basis(
         recipe_digest(recipe),
         adapter.digest,

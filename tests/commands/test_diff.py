@@ -895,10 +895,25 @@ def test_many_unexamined_functions_are_a_few_lines(run_sentinel, tree):
     assert "76 changed signal functions not bound" in answer.out
 
 
+WIDER = """
+def wider(made):
+    {change}
+    return made
+
+
+@wider
+class Actor:
+    ratio: float = 0.1
+"""
 UNREAD = [
     ("tiny/kl_control.py", "class Fixed:\n    def update(self, steps):\n        {}\n", "pass", "self.value *= 1.1"),
     ("tiny/options.py", "def add(parser):\n    parser.add_argument('--eps', default={})\n", "0.2", "20"),
     ("tiny/options.py", "class Actor:\n    ratio: float = {}\n", "0.2", "20"),
+    ("tiny/options.py", "@wider(ratio={})\nclass Actor:\n    ratio: float = 0.2\n", "0.2", "20"),
+    ("tiny/options.py", WIDER.format(change="made.ratio = {}"), "0.2", "20"),
+    ("tiny/options.py", WIDER.format(change="setattr(made, 'ratio', {})"), "0.2", "20"),
+    ("tiny/options.py", WIDER.format(change="made.__init__.__kwdefaults__['ratio'] = {}"), "0.2", "20"),
+    ("tiny/options.py", WIDER.format(change="class made(made): ratio = {}"), "0.2", "20"),
     ("tiny/config/actor.yaml", "clip_ratio: {}\n", "0.2", "20  # wide"),
     ("train.py", "from tiny import train\n\nfor _ in range(3):\n    {}\n", "train()", "pass"),
     ("tool_kit/steps.py", "STEPS = {}\n", "1", "2"),

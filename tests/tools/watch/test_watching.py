@@ -375,14 +375,6 @@ def test_a_run_whose_events_have_no_folder_goes_on_and_says_that_nobody_watches(
     assert "this run is not watched: the folder of " in ran.stderr
 
 
-@pytest.mark.nightly
-def test_a_command_that_imports_no_target_is_told_so(tmp_path):
-    ran = _command(tmp_path, "--target", "demo", "--", sys.executable, "-c", "raise SystemExit(3)")
-    assert ran.returncode == 3, "its own status says more"
-    assert ran.stdout == ""
-    assert ran.stderr.startswith("nothing was examined: no process of this command imported demo")
-
-
 def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
     """The run goes on, and its end says that nothing was examined."""
     script = (
