@@ -16,7 +16,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-from sentinel.comparing.units import Module, Registration, Unit, effects_of, imports_in_order, parse, registrations_of
+from sentinel.comparing.units import AtImport, Module, Unit, at_import, parse
 from sentinel.search.bindings import Definitions, Trees, absolute, syntax_of
 from sentinel.search.inventory import doubtful_functions, signal_functions
 from sentinel.targets import Binding, Target
@@ -40,6 +40,8 @@ class Code:
         self._walked: dict[tuple[str, str], deque[tuple[Mapping[str, str], Reached]]] = {}
         self.files = lru_cache(maxsize=8)(self._files)
         self.module_of = lru_cache(maxsize=None)(target.module_of)
+        #: blob -> what importing the file does; None: no file
+        self.at_import = lru_cache(maxsize=_REMEMBERED)(self._at_import)
 
     def module(self, blob: str) -> Module:
         if blob not in self._modules:
@@ -55,18 +57,6 @@ class Code:
             syntax_of(self._trees.blob(blob))
             return True
         return False
-
-    def effects(self, blob: str) -> list[tuple[str, int]]:
-        """List the module-level statements of a file that may change other code: :func:`effects_of`."""
-        return effects_of(self._trees.blob(blob))
-
-    def registrations(self, blob: str) -> dict[str, Registration]:
-        """Return what the decorators of a file register: :func:`registrations_of`."""
-        return registrations_of(self._trees.blob(blob))
-
-    def imports(self, blob: str) -> list[str]:
-        """Return the imports of a file in their order: :func:`imports_in_order`."""
-        return imports_in_order(self._trees.blob(blob))
 
     def signals(self, file: str, blob: str) -> list[str]:
         """Return the functions of a file that carry training signal by the rule of the inventory."""
@@ -114,8 +104,24 @@ class Code:
         walked.appendleft((walk.files, reached))
         return reached
 
+    def _at_import(self, blob: str | None) -> AtImport:
+        return AtImport(()) if blob is None else at_import(self._trees.blob(blob))
+
     def _files(self, tree: str) -> dict[str, str]:
         return dict(self.definitions.sources(tree))
+
+
+def changed_files(
+    before: tuple[Code, str], after: tuple[Code, str]
+) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
+    """Yield each file that differs between two trees, with where it is read and its blob on both sides.
+
+    :param before: where the trees are read, and the tree; ``after`` likewise.
+    """
+    one, other = (code.files(tree) for code, tree in (before, after))
+    for file in sorted(one.keys() | other.keys()):
+        if one.get(file) != other.get(file):
+            yield file, (before[0], one.get(file)), (after[0], other.get(file))
 
 
 def changes_of(
@@ -138,12 +144,12 @@ def changed_effect(before: tuple[Code, str | None], after: tuple[Code, str | Non
 
     :param before: where the file was read, and its blob; ``after`` likewise.
     """
-    registered = [code.registrations(blob) if blob is not None else {} for code, blob in (before, after)]
-    for call in registered[0].keys() & registered[1].keys():
-        one, other = (each[call] for each in registered)
+    was, now = (code.at_import(blob) for code, blob in (before, after))
+    for call, one in was.registrations.items():
+        other = now.registrations.get(call, one)
         if one.name != other.name and one.code != other.code:  # a rename keeps the code
             return other.line
-    old, new = (code.effects(blob) if blob is not None else [] for code, blob in (before, after))
+    old, new = was.effects, now.effects
     if [syntax for syntax, _ in old] == [syntax for syntax, _ in new]:
         return None
     known = {syntax for syntax, _ in old}

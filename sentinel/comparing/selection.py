@@ -11,7 +11,7 @@ from functools import cached_property
 from sentinel.comparing.observations import AFTER, BEFORE, OTHER, SIDES
 from sentinel.comparing.other_files import Files, files_of, list_changed_files
 from sentinel.comparing.patch import Patch, other_changes
-from sentinel.comparing.reached import Code, Place, Reached, changed_effect, signal_changes
+from sentinel.comparing.reached import Code, Place, Reached, changed_effect, changed_files, signal_changes
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.comparing.units import Modules, Unit
 from sentinel.contracts.call import CALL
@@ -288,14 +288,14 @@ class Selection:
 
     def _reorders_registrations(self, before: tuple[Code, str | None], now: tuple[Code, str | None]) -> bool:
         """Return True if a file's imports have another order, and two files register something under the same key."""
-        one, other = (code.imports(blob) if blob is not None else [] for code, blob in (before, now))
+        one, other = (code.at_import(blob).imports for code, blob in (before, now))
         return one != other and sorted(one) == sorted(other) and self._registers_twice
 
     @cached_property
     def _registers_twice(self) -> bool:
         code, keys = self.codes[AFTER], Counter[str]()
         for _, blob in code.definitions.sources(self.trees[AFTER]):
-            keys.update(code.registrations(blob).keys())
+            keys.update(code.at_import(blob).registrations.keys())
         return any(count > 1 for count in keys.values())
 
     def proves_equality(self) -> bool:
@@ -335,10 +335,8 @@ class Selection:
         return [] if self.boundaries else list_changed_files(self.target, *self._files)
 
     def _changed_files(self) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
-        one, other = (self.codes[side].files(self.trees[side]) for side in SIDES)
-        for file in sorted(one.keys() | other.keys()):
-            if one.get(file) != other.get(file):
-                yield file, (self.codes[BEFORE], one.get(file)), (self.codes[AFTER], other.get(file))
+        before, after = ((self.codes[side], self.trees[side]) for side in SIDES)
+        return changed_files(before, after)
 
     def _signal_changes(self) -> dict[Place, tuple[Unit | None, Unit | None]]:
         """Return the changed signal functions, without new and removed boundaries."""

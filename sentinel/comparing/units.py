@@ -113,21 +113,6 @@ class Module:
         return [unit for unit in self.units.values() if unit.decorators]
 
 
-def effects_of(content: bytes) -> list[tuple[str, int]]:
-    """Return the module-level statements that may affect other code, each with its line.
-
-    These are calls, assignments to attributes, star imports, and statements that rebind the name of a function.
-    Definitions, constants and plain imports are left out, since the reach of a boundary follows them. A file that
-    cannot be parsed counts as one such statement.
-    """
-    try:
-        if len(content) <= LARGEST_SOURCE:
-            return [(ast.dump(node), node.lineno) for node in _effects(ast.parse(content).body, set())]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        pass
-    return [(hashlib.sha256(content).hexdigest(), 1)]
-
-
 @dataclass(frozen=True)
 class Registration:
     """A definition that is registered under a key, such as ``@register("grpo")``.
@@ -140,33 +125,52 @@ class Registration:
     line: int
 
 
-def registrations_of(content: bytes) -> dict[str, Registration]:
-    """Return what a file registers under each key, by the decorator's syntax; of equal keys, the last counts.
+@dataclass(frozen=True)
+class AtImport:
+    """What the import of a file does beyond defining names.
 
-    The key is the decorator's first argument: a string or an attribute.
+    :ivar effects: the syntax of module-level statements that may affect other code, each with its line. These are
+        calls, assignments to attributes, star imports, and statements that rebind the name of a function. Definitions,
+        constants and plain imports are left out, since the reach of a boundary follows them. A file that cannot be
+        parsed counts as one such statement.
+    :ivar registrations: what the file registers under each key, by the decorator's syntax; of equal keys, the last
+        counts. The key is the decorator's first argument: a string or an attribute.
+    :ivar imports: the syntax of its imports at module level, in order.
     """
+
+    effects: Sequence[tuple[str, int]]
+    registrations: Mapping[str, Registration] = field(default_factory=dict)
+    imports: Sequence[str] = ()
+
+
+def at_import(content: bytes) -> AtImport:
+    """Return what the import of a file does beyond defining names. No code runs."""
+    try:
+        if len(content) <= LARGEST_SOURCE:
+            body = ast.parse(content).body
+            effects = [(ast.dump(node), node.lineno) for node in _effects(body, set())]
+            imports = [ast.dump(node) for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
+            return AtImport(effects, _registrations(body), imports)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        pass
+    return AtImport([(hashlib.sha256(content).hexdigest(), 1)])
+
+
+def _registrations(body: Sequence[ast.stmt]) -> dict[str, Registration]:
+    """Return what module-level decorators register. This changes the syntax tree."""
     registered: dict[str, Registration] = {}
-    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        for node in ast.parse(content).body if len(content) <= LARGEST_SOURCE else ():
-            if isinstance(node, (*_DEFINITIONS, ast.ClassDef)):
-                calls = [ast.dump(each) for each in node.decorator_list if _has_key(each)]
-                name, node.name, node.decorator_list = node.name, "", []
-                code = ast.dump(Bare().visit(node)) if calls else ""
-                registered |= {call: Registration(name, code, node.lineno) for call in calls}
+    for node in body:
+        if isinstance(node, (*_DEFINITIONS, ast.ClassDef)):
+            calls = [ast.dump(each) for each in node.decorator_list if _has_key(each)]
+            name, node.name, node.decorator_list = node.name, "", []
+            code = ast.dump(Bare().visit(node)) if calls else ""
+            registered |= {call: Registration(name, code, node.lineno) for call in calls}
     return registered
 
 
 def _has_key(decorator: ast.expr) -> bool:
     first = decorator.args[0] if isinstance(decorator, ast.Call) and decorator.args else None
     return isinstance(first, ast.Attribute) or (isinstance(first, ast.Constant) and isinstance(first.value, str))
-
-
-def imports_in_order(content: bytes) -> list[str]:
-    """Return the syntax of a file's imports at module level."""
-    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        body = ast.parse(content).body if len(content) <= LARGEST_SOURCE else []
-        return [ast.dump(node) for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    return []
 
 
 def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:

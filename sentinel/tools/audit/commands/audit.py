@@ -23,7 +23,7 @@ from sentinel.commands.console import (
     progress,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
-from sentinel.comparing.reached import Code, signal_changes
+from sentinel.comparing.reached import Code, changed_files, signal_changes
 from sentinel.deciding.outcomes import Decision, Verdict
 from sentinel.deciding.runner import Job, runner_of
 from sentinel.deciding.setup import OpenCheckout, opener
@@ -529,14 +529,8 @@ def _changes(target: Target, ref: Ref, checkout: Checkout, open_: OpenCheckout) 
         base = open_(target, find_base(target, ref, MirrorStore()), None)
     except SentinelError as error:
         return [f"not known whether this tree changes signal code: {error}"]
-    before, after = (Code(target, CheckoutTrees(one)) for one in (base, checkout))
-    one, other = before.files(""), after.files("")
-    changed = [
-        name
-        for file in sorted(one.keys() | other.keys())
-        if one.get(file) != other.get(file)
-        for _, name in signal_changes(file, (before, one.get(file)), (after, other.get(file)))
-    ]
+    before, after = ((Code(target, CheckoutTrees(one)), "") for one in (base, checkout))
+    changed = [name for each in changed_files(before, after) for _, name in signal_changes(*each)]
     if not changed:
         return []
     return [
