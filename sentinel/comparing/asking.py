@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -25,7 +25,7 @@ from sentinel.search.boundary_search import BoundarySearch, draw_around, example
 from sentinel.search.guards import DTYPE, SIZE, Constants, Setting, constants, function_of, options, ways_to
 from sentinel.search.scenarios import Around
 from sentinel.search.survey import LEVELS
-from sentinel.targets import Binding
+from sentinel.targets import Binding, Target
 from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker import protocol
 from sentinel.worker.answers import Replies, Reply
@@ -81,6 +81,11 @@ class Asking:
     ) -> None:
         self._selection, self._processes, self._recipes = selection, processes, recipes
         self.budget, self._runs = budget, runs
+
+    @property
+    def targets(self) -> Iterable[Target]:
+        """Return all targets: their adapters declare the choices of definitions."""
+        return self._selection.catalog.targets.values()
 
     def pair(self, subject: Subject, sessions: Mapping[str, LawSession], located: Mapping[str, Any]) -> Pair:
         """Open a session of both revisions that records which changed lines run."""

@@ -209,8 +209,7 @@ class Comparison:
                 return judge_refused(result, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
             asking = asking.with_examples(0) if few else asking
-            targets = self.catalog.targets.values()
-            broken = compare_laws(asking, sessions, search.subject, scenarios, log, subject, self._inherited, targets)
+            broken = compare_laws(asking, sessions, search.subject, scenarios, log, subject, self._inherited)
             broken = add_programming_errors(broken, differences)
             recipes = recipes_of(subject, self._recipes) if differences or any(broken.values()) else []
             bugs = bugs_of_one_side(self._decide_bugs(subject, self._asking.select_differing(pair, subject, recipes)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from sentinel.comparing.asking import Asking
-from sentinel.comparing.observations import AFTER, ALREADY, BEFORE, BESIDE, OTHER, SIDES, part, violations_ahead
+from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, OTHER, SIDES, Increased, part, violations_ahead
 from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference, break_answered
 from sentinel.comparing.sessions import Ahead, Log, OneSided
 from sentinel.contracts.contract import DoesNotApply, Inputs
@@ -22,7 +22,6 @@ from sentinel.search.boundary_search import BoundarySearch, Example, Finding, ch
 from sentinel.search.known import Excuse, Others, covers, explain, search_others
 from sentinel.search.scenarios import declared
 from sentinel.search.survey import LEVELS
-from sentinel.targets import Target
 
 #: The number of scenarios on which laws are checked if something differs.
 _LOOKED = 30
@@ -42,7 +41,6 @@ def compare_laws(
     log: Log,
     with_own_inputs: Subject,
     inherited: Callable[[Finding], Sequence[Recipe]],
-    targets: Iterable[Target],
 ) -> dict[str, tuple[Broken, ...]]:
     """Return, for each revision, the laws that it breaks and the other revision keeps, on the same scenario.
 
@@ -54,7 +52,6 @@ def compare_laws(
 
     :param with_own_inputs: the subject with all inputs of the head.
     :param inherited: returns the known bugs about a finding that both revisions have.
-    :param targets: their adapters declare the choices of definitions.
     """
     whole = bool(scenarios) or log.came
     laws = subject.laws if whole else [law for law in subject.laws if law.watches]
@@ -80,7 +77,7 @@ def compare_laws(
             broken = describe_finding(finding, log.nonzero[OTHER[side]] - log.nonzero[side])
             key = broken.law, broken.symptom
             if side == AFTER and broken.defined and key not in broken_by[side]:
-                broken = replace(broken, choice=_find_choice(asking, sessions, finding, targets))
+                broken = replace(broken, choice=_find_choice(asking, sessions, finding))
             broken_by[side].setdefault(key, broken)
     before = {(each.law.name, each.symptom) for each in ever.get(BEFORE, ())}
     for finding in ever.get(AFTER, ()):
@@ -130,9 +127,7 @@ def _look_at(asking: Asking, session: LawSession, subject: Subject, inputs: Inpu
     return search
 
 
-def _find_choice(
-    asking: Asking, sessions: Mapping[str, LawSession], finding: Finding, targets: Iterable[Target]
-) -> dict[str, tuple[Any, Any]]:
+def _find_choice(asking: Asking, sessions: Mapping[str, LawSession], finding: Finding) -> dict[str, tuple[Any, Any]]:
     """Return the choice of the contract's definition that the head follows now; empty if none is found.
 
     Only choices that the function does not take as an argument are tried: the oracle alone reads them. Scenarios in
@@ -148,7 +143,7 @@ def _find_choice(
         (item.name, value)
         for item in contract.inputs
         if item.dialect or item.name in subject.binding.fixed
-        for value in dict.fromkeys([*item.choices, *declared(targets, contract, item.name)])
+        for value in dict.fromkeys([*item.choices, *declared(asking.targets, contract, item.name)])
     ]
     drawn = [each.inputs for each in cheap_scenarios(subject, asking.budget.seed, 0, _LOOKED)] if choices else []
     with suppress(Undecidable):
@@ -213,7 +208,7 @@ def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken
     keys = {part(item.key) for item in finding.violations}
     empty = finding.law is metrics_tell_the_truth and any(item.observed in (0, None) for item in finding.violations)
     defined = finding.law.rank == 1 and finding.symptom == "value" and not empty and not keys & set(silenced)
-    already = first.detail.endswith(ALREADY)
+    already = isinstance(first, Increased)
     law, variants = finding.law, finding.trial.variants
     return Broken(law.name, law.statement, finding.symptom, detail, variants, defined, already=already)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,6 @@ from sentinel.worker.answers import CUT, PARTS, Reply
 
 BEFORE, AFTER = SIDES = ("before", "after")
 OTHER = {BEFORE: AFTER, AFTER: BEFORE}
-
-#: Ends the detail of a violation that the other revision has too, with a smaller distance.
-ALREADY = "at the other revision"
 
 #: The symptom of a difference outside the keys that the contract observes.
 BESIDE = "beside"
@@ -178,6 +175,11 @@ def gaps(case: Case) -> Iterator[float]:
                 yield float(np.where(finite, gap_between(left[0], right[0]), 0.0).max())
 
 
+@dataclass(frozen=True)
+class Increased(Violation):
+    """A violation that the other revision has too, with a smaller distance."""
+
+
 def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
     """Return the violations of a law that are larger at this revision than at the other, on the same variants.
 
@@ -188,7 +190,7 @@ def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
         return ()
     scale = scale_of(trial.case, trial.case.inputs.values(), trial.case.observation.values())
     symptoms = {item.symptom for item in other.violations}
-    worse = []
+    worse: list[Violation] = []
     for item in trial.violations:
         there = [each for each in other.violations if part(each.key) == part(item.key)]
         mate = next((each for each in there if each.key == item.key), None)
@@ -198,8 +200,8 @@ def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
             further = np.isfinite(gap_there) & (gap > gap_there + bound)
             if further.any():
                 place = int(np.argmax(np.where(further, gap, -1.0)))
-                off = f"{gap.flat[place]:.3g} off here, {gap_there.flat[place]:.3g} off {ALREADY}"
-                worse.append(replace(item, detail=f"{item.detail}; {off}"))
+                off = f"{gap.flat[place]:.3g} off here, {gap_there.flat[place]:.3g} off at the other revision"
+                worse.append(Increased(**{**vars(item), "detail": f"{item.detail}; {off}"}))
         elif isinstance(item.observed, list) and mate is not None:  # names of what the call changed
             new = [name for name in item.observed if name not in mate.observed]
             worse += [replace(item, observed=new)] if new else []
