@@ -125,12 +125,12 @@ def list_owners() -> dict[str, list[str]]:
 
 owners = cache(list_owners)
 
-_LIST_PACKAGES = f"""
+#: A program for another interpreter, after the source of :func:`list_owners`.
+_LIST_PACKAGES = """
 import json, platform, sys
 from importlib import metadata
-{inspect.getsource(list_owners)}
-have = {{name: [several[0], metadata.version(several[0])] for name, several in list_owners().items()}}
-print(json.dumps({{**have, "python": ["python", platform.python_version()]}}))
+have = {name: [several[0], metadata.version(several[0])] for name, several in list_owners().items()}
+print(json.dumps({**have, "python": ["python", platform.python_version()]}))
 """
 
 
@@ -168,4 +168,5 @@ def _running(name: str) -> str:
 
 @cache
 def _distributions(python: str) -> Mapping[str, tuple[str, ...]]:
-    return {name: tuple(distribution) for name, distribution in interpreters.ask(python, "-c", _LIST_PACKAGES).items()}
+    program = inspect.getsource(list_owners) + _LIST_PACKAGES
+    return {name: tuple(distribution) for name, distribution in interpreters.ask(python, "-c", program).items()}

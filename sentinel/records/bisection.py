@@ -75,9 +75,8 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
     base = merge_base(mirror, good.sha, bad.sha)
     if base is None:
         raise SentinelError(f"{good.sha[:9]} and {bad.sha[:9]} have no common history in this mirror")
-    fork_point = commit(
-        mirror, base
-    )  # the fork point is one of the two commits if that one is an ancestor of the other
+    # The fork point is one of the two commits if that one is an ancestor of the other.
+    fork_point = commit(mirror, base)
     state = _state(decide(fork_point))
     if state == _state(entries["good"]) and fork_point.sha != bad.sha:
         return fork_point, bad, state

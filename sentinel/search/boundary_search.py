@@ -62,9 +62,8 @@ class Drawn:
         contract, binding = self.subject.contract, self.subject.binding
         if law.twin and not binding.twins:
             variants = {name: inputs for name, inputs in variants.items() if name != law.twin}
-        if (
-            with_dialects(contract, binding, dict(self.inputs)) != self.inputs
-        ):  # a recipe states other values than the dialects
+        # A recipe may state other values than the dialects.
+        if with_dialects(contract, binding, dict(self.inputs)) != self.inputs:
             return variants if len(variants) > 1 else _ALONE
         # A changed knob may lead into a dialect's scope. Unchanged inputs stay the same object, so that the law session
         # calls the scenario itself once for all laws.

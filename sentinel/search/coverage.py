@@ -154,9 +154,8 @@ def lines(
             there[path] = set(statements).difference(idle), set(idle), measured.branch_stats(path)
     per_function = []
     for each in whole.functions:
-        inside = range(
-            each.line + 1, each.end_line + 1
-        )  # the `def` line runs when the function is defined, so it is excluded
+        # The `def` line runs when the function is defined, so it is excluded.
+        inside = range(each.line + 1, each.end_line + 1)
         lines_run, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
         ran = tuple(sorted(lines_run.intersection(inside)))
         if ran:

@@ -293,9 +293,8 @@ def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int
     own = [each for each in node.body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
     if all(isinstance(each, (ast.Pass, ast.Raise)) for each in own):
         return 0, ()
-    if (
-        len(own) == 1 and not isinstance(own[0], _COMPOUND) and not any(acts)
-    ):  # the function only forwards a call or an attribute
+    # The function only forwards a call or an attribute.
+    if len(own) == 1 and not isinstance(own[0], _COMPOUND) and not any(acts):
         return 0, ()
     words = _words(node, module, names)
     score, weight_of = sum(acts), defaultdict[str, int](int)

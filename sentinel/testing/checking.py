@@ -169,7 +169,7 @@ class Check:
 
     def _search(self, f: Any, laws: Sequence[Law]) -> Report:
         from sentinel.deciding.law_session import Undecidable
-        from sentinel.testing.report import Asked, make_report
+        from sentinel.testing.report import Asked, in_words, make_report
         from sentinel.testing.session import open_session, settled
 
         with settled():
@@ -200,12 +200,8 @@ class Check:
                     f"{report.function} as {report.contract}: {count} of {search.tried} scenarios: {what}", stacklevel=2
                 )
             if report.left:  # a passing test prints no report
-                left = ", ".join(f"{name}={value!r}" for name, value in report.left.items())
-                warnings.warn(
-                    f"{report.function} as {report.contract}: left at the default: {left}; what other values do is "
-                    "not checked",
-                    stacklevel=2,
-                )
+                what = f"left at the default: {in_words(report.left)}; what other values do is not checked"
+                warnings.warn(f"{report.function} as {report.contract}: {what}", stacklevel=2)
         return report
 
     def _open_search(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:

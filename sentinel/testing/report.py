@@ -111,7 +111,7 @@ class Report:
         if self.left:
             lines.append(_left(self.left))
         if self.given:
-            lines.append(f"  Defaults never used: {_in_words(self.given)}")
+            lines.append(f"  Defaults never used: {in_words(self.given)}")
         half = "float16 (pass dtypes=()), " if self.dtypes and "float16" not in self.dtypes else ""
         lines.append(f"  Not tried: more than {MOST_ROWS} rows or {MOST_TOKENS} tokens, {half}settings of the machine.")
         broken = [self.laws[name] for name in self.broken]
@@ -124,10 +124,11 @@ class Report:
 
 
 def _left(left: Mapping[str, Any]) -> str:
-    return f"  Left at the default: {_in_words(left)}"
+    return f"  Left at the default: {in_words(left)}"
 
 
-def _in_words(values: Mapping[str, Any]) -> str:
+def in_words(values: Mapping[str, Any]) -> str:
+    """Return settings as text: ``eps=0.2, beta=0.0``."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
@@ -253,7 +254,7 @@ def _failure(
             lines.append(_left(bound.left))
         other = agreeing(finding)
         if other:
-            words = ", ".join(f"{name}={value!r}" for name, value in other.items())
+            words = in_words(other)
             lines.append(f"  It agrees with {words}; if that is intended, pass dialects={other!r}.")
         cause = "" if other or _edge(finding) else slip(finding)
         if cause:

@@ -122,9 +122,8 @@ def _table(material: Material, target: str) -> Table:
 
 def _verdicts(bug: Bug, branch: str) -> Iterator[tuple[str, str]]:
     """Yield (version, letter) for each version with a verdict; later entries replace earlier ones."""
-    for record in sorted(
-        bug.histories, key=lambda record: str(record["source"]["kind"])
-    ):  # git refs first, then PyPI releases
+    # git refs come first, then PyPI releases
+    for record in sorted(bug.histories, key=lambda record: str(record["source"]["kind"])):
         for release in record["releases"]:
             letter = _LETTERS.get(state_of(release["verdict"], release["kind"]) or "")
             if letter:

@@ -350,9 +350,8 @@ def _mean_of_labels(kind: str, values: Mapping[str, Any], memory: dict[str, Any]
         raise DoesNotApply("the model adds a loss of its own")
     terms = -policy["log_probs"][learned].double()
     items = float(values["items"]) if values["items"] is not None else float(learned.sum())
-    shared = (
-        values.get("world", 1) if values["items"] is not None else 1
-    )  # the count is over all ranks, the loss of one rank
+    # The count is over all ranks, the loss of one rank.
+    shared = values.get("world", 1) if values["items"] is not None else 1
     expected, loss = float(terms.sum()) / max(items, 1.0) * shared, float(values["loss"])
     most = (2 * float(policy["bound"]) * len(terms) + 1e-3 * float(terms.abs().sum())) / max(items, 1.0) * shared
     apart = abs(loss - expected) > most + 1e-6
@@ -572,9 +571,8 @@ def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
         batch = [tuple(_trimmed(rows[name][row]) for name in sorted(rows)) for row in range(len(rows["advantages"]))]
         before = memory.setdefault("batches", [])
         again = values["facts"]["options"].get("num_iterations", 1) > 1  # a batch may be used again within a step
-        many = any(rows["advantages"].reshape(-1)) and len(set(batch)) == len(
-            batch
-        )  # a collapsed policy repeats itself
+        # A collapsed policy repeats itself.
+        many = any(rows["advantages"].reshape(-1)) and len(set(batch)) == len(batch)
         if many and batch in before and not again:
             return "two micro-batches of one step have the same rows"
         before.append(batch)

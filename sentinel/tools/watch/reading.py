@@ -366,9 +366,8 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
                     scaling.discard(path)
                 differences[path] += 1
         together: dict[Path, Any] = {}
-        for path in sorted(
-            idle, key=repr
-        ):  # parts that have no effect one at a time, such as a coefficient and its factor
+        # Parts that have no effect one at a time, such as a coefficient and its factor.
+        for path in sorted(idle, key=repr):
             other = _with(reading, inputs, {**together, path: _ANOTHER})
             if other is not None and all(_same_value(usual[key], other[key]) for key in reading.keys):
                 together[path] = _ANOTHER
