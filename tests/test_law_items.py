@@ -134,6 +134,7 @@ def test_a_recipe_whose_numbers_are_others_explains_nothing(pytester, known):
     write_recipe(pytester.path / "mine", {**REJECTED_ROW, **WHEN, **values})
     result = run(pytester, *known, "-k", "group_advantage and rejected_row_is or DEMO-REJECTED-ROW")
     result.stdout.fnmatch_lines(["*DEMO-REJECTED-ROW at git:*: changed*"])
+    result.stdout.no_fnmatch_line("*(known: DEMO-REJECTED-ROW*")
     result.assert_outcomes(failed=2)
 
 

@@ -55,7 +55,7 @@ def require_folders(settings: Settings) -> None:
         ("reports", settings.report_dir, "choose another with --sentinel-report-dir"),
         ("mirrors and checkouts", Home.default().path, "set SENTINEL_HOME to a folder that you can write"),
     ):
-        # An existing store may be shared read-only; this run then only reads it.
+        # An existing store may be shared and read-only; this run then only reads it.
         trouble = "" if what != "reports" and folder.is_dir() else why_not_writable(folder)
         if trouble:
             raise SentinelError(f"cannot write {what} to {folder}: {trouble}; {advice}")
@@ -67,7 +67,7 @@ def why_not_writable(folder: Path) -> str:
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
     try:
-        tempfile.TemporaryFile(dir=place).close()  # os.access is always true for root
+        tempfile.TemporaryFile(dir=place).close()  # os.access always returns True for root
     except OSError as error:
         return f"{place}: {error.strerror}"
     return ""
@@ -122,7 +122,7 @@ class LawId:
     def explain_nothing(self, target: Target, there: Sequence[LawJob], refs: Sequence[str]) -> str:
         """Return why this id selects no item.
 
-        :param there: the laws of its target at any ref.
+        :param there: the laws of the target, at any ref.
         :param refs: the refs of this run.
         """
         of_boundary = [job.law for job in there if job.boundary == self.boundary]

@@ -215,7 +215,8 @@ def _is_test(module: Sequence[str]) -> bool:
 def doubtful_functions(body: Sequence[ast.stmt], module: str) -> set[str]:
     """Return functions that may carry signal although the rule excludes them.
 
-    These have a strong word in a parameter, their name, class or module; are kernels; or declare a program's options.
+    These have a strong word in a parameter, their name, class or module; are kernels; declare a program's options; or
+    change an object and return it, as the decorator of a configuration class does.
     """
     parts = module.split(".")[1:]
     if _is_test(parts):
@@ -235,7 +236,33 @@ def _is_doubtful(node: _Def, module: Sequence[str], name: str) -> bool:
         not level for site in SITES if site != "body" for word in words[site] for level, _ in _subjects_in(word)
     )
     calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
-    return strong or _is_kernel(node) or any(_called(call) == "add_argument" for call in calls)
+    return (
+        strong or _is_kernel(node) or _returns_changed(node) or any(_called(each) == "add_argument" for each in calls)
+    )
+
+
+#: Methods that return their own object, which changes no setting.
+_ENTERS = ("__enter__", "__aenter__")
+
+
+def _returns_changed(node: _Def) -> bool:
+    """Return True if a function, or one inside it, subclasses a parameter, or sets its attributes and returns it."""
+    for function in (each for each in ast.walk(node) if isinstance(each, _Def) and each.name not in _ENTERS):
+        parameters = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+        changed: set[str] = set()
+        returned: set[str] = set()
+        for each in ast.walk(function):
+            if isinstance(each, ast.ClassDef) and parameters & {getattr(base, "id", "") for base in each.bases}:
+                return True
+            if isinstance(each, ast.Return):
+                returned.add(getattr(each.value, "id", ""))
+            elif isinstance(each, (ast.Attribute, ast.Subscript)) and isinstance(each.ctx, ast.Store):
+                changed |= {getattr(part.value, "id", "") for part in ast.walk(each) if isinstance(part, ast.Attribute)}
+            elif isinstance(each, ast.Call) and _called(each) == "setattr":
+                changed |= {getattr(part, "id", "") for part in each.args[:1]}
+        if parameters & changed & returned:
+            return True
+    return False
 
 
 def _is_kernel(node: _Def) -> bool:

@@ -16,6 +16,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from sentinel.records.basis import owners
 from sentinel.worker.client import Options
 from sentinel.worker.interpreters import contained_command
 
@@ -154,12 +155,7 @@ class Environment:
 
 def distribution_of(package: str) -> str | None:
     """Return the installed distribution that an import of this name finds, or None."""
-    return next(iter(_distributions().get(package, ())), None)
-
-
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    return metadata.packages_distributions()
+    return next(iter(owners().get(package, ())), None)
 
 
 @cache

@@ -77,6 +77,7 @@ class Contribution:
     :ivar patch: the whole change as a message that ``git am`` accepts.
     :ivar unknown: cited numbers that no mirror can resolve, such as issues.
     :ivar searches: queries of GitHub's search for duplicates.
+    :ivar logged: whether ``tests.log`` is next to the page.
     """
 
     recipes: tuple[Recipe, ...]
@@ -88,6 +89,7 @@ class Contribution:
     patch: str = ""
     unknown: tuple[str, ...] = ()
     searches: tuple[str, ...] = ()
+    logged: bool = False
 
     @property
     def recipe(self) -> Recipe:
@@ -144,7 +146,7 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
     )
     branches = {name: each.branch for name, each in catalog.targets.items() if store.has(name)}
     numbers = {name: Numbers(store.path(name), branch) for name, branch in branches.items()}
-    texts = "\n".join([fix.wrong, fix.cause, fix.fix, fix.reach, *fix.limits, *fix.related])
+    texts = "\n".join([fix.wrong, fix.cause, fix.fix, fix.reach, fix.comment, *fix.limits, *fix.related])
     cited = citations(fix.path.name, texts, target, catalog.targets, numbers)
     unknown = dict.fromkeys(f"{each.where}{each.what} ({each.unknown})" for each in cited if each.unknown)
     return replace(made, unknown=tuple(unknown), searches=tuple(searches(recipes, fix)))

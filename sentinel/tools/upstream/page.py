@@ -9,6 +9,7 @@ import math
 import re
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from shlex import quote as shell_quote
 from typing import Any
@@ -32,8 +33,8 @@ _MOST_NUMBERS = 3
 
 
 def page(made: Contribution) -> str:
-    """Return the page. Parts that a maintainer does not need for a decision are folded."""
-    parts = (_wrong, _cause, _fix, _reach, _earlier, _reproduction, _checked, _limits)
+    """Return the page, in the words of a maintainer. The code is folded at the end, because GitHub shows it too."""
+    parts = (_wrong, _cause, _fix, _reach, _earlier, _limits, _reproduction, _checked, _change)
     return "\n".join([f"# {_heading(made)}\n", *(line for part in parts for line in part(made))])
 
 
@@ -95,14 +96,15 @@ def _fix(made: Contribution) -> Iterable[str]:
     yield "## Fix\n"
     text = made.fix.fix if made.fix else made.recipe.document.get("fix")
     yield f"{sentence(str(text))}\n" if text else ""
-    if made.fix is None:
-        return
-    yield fenced(made.diff.rstrip("\n"), "diff")
-    if made.tests:
-        yield details("the test; `fix.patch` has both, for `git am`", fenced(made.tests.rstrip("\n"), "diff"))
-    if made.fix.head:
+    if made.fix and made.fix.head:
         commit = f"{made.target.repository.removesuffix('.git')}/commit/{made.fix.head}"
         yield f"The commit is [{code(made.fix.head[:12])}]({commit}).\n"
+
+
+def _change(made: Contribution) -> Iterable[str]:
+    if made.fix:
+        text = "\n".join(fenced(part.rstrip("\n"), "diff") for part in (made.diff, made.tests) if part)
+        yield details("the change and its test", text)
 
 
 def _reach(made: Contribution) -> Iterable[str]:
@@ -124,7 +126,7 @@ def _earlier(made: Contribution) -> Iterable[str]:
 def _reproduction(made: Contribution) -> Iterable[str]:
     runner = made.document["runner"]
     if made.fix and made.fix.regression:
-        yield f"## Reproduce\n\nThe test fails at {code(made.fix.commit[:12])} and passes after `git am fix.patch`:\n"
+        yield f"## Reproduce\n\nThe new test fails at {code(made.fix.commit[:12])} and passes with this change:\n"
         yield fenced(f"python -m pytest -q {' '.join(made.fix.regression)}", "sh")
     elif runner:
         yield "## Reproduce\n\nExit status 1 with the bug, 0 without:\n"
@@ -136,34 +138,44 @@ def _reproduction(made: Contribution) -> Iterable[str]:
 def _checked(made: Contribution) -> Iterable[str]:
     yield "## What was checked\n"
     yield from (f"* {line}" for line in _summary(made))
-    lines = [f"* {line}" for line in (*checks(made), *_environment(made))]
-    inputs = "" if made.fix else fenced("\n".join(scenario_lines(made.recipe.document)), "text")
-    yield "\n" + details("everything that was run", "\n".join([*lines, *([f"\n{inputs}"] if inputs else []), ""]))
+    yield ""
+    if made.fix is None:
+        yield details("the inputs", fenced("\n".join(scenario_lines(made.recipe.document)), "text"))
 
 
 def _summary(made: Contribution) -> Iterator[str]:
-    """Return the three unfolded lines about checks: the numbers, the tests, and the other comparisons."""
-    sides = made.document["bugs"][made.recipe.bug_id]
-    verdicts = ", ".join(f"{side['verdict']} at {_revision(side)}" for side in sides.values())
-    yield f"The numbers above were measured: {verdicts}."
+    """Return what a maintainer asks: what was measured and tested, and whether anything else changes."""
+    there, runner = _first(made)["environment"], made.document["runner"]
+    at = (
+        ""
+        if made.fix
+        else f" at {', '.join(_revision(side) for side in made.document['bugs'][made.recipe.bug_id].values())}"
+    )
+    yield f"The numbers above were measured on a CPU{at}, with Python {there['python']} and torch {there['torch']}."
+    if runner and runner["sides"]:
+        sides = "1 before the fix, 0 with it" if made.fix else _and(runner["sides"].values())
+        yield f"`run_validation.py` shows the same with {_and(runner['packages'])} alone: exit status {sides}."
     tried = made.document["tried"]
-    if not tried:
-        return
-    ran = [test for test in tried["regression"].values() if test["without"] != "did not run"]
-    others = sum(
-        result["outcomes"].get("passed", (0, 0))[0] for result in tried["tests"].values() if "outcomes" in result
-    )
-    also = f"; {others} other tests of the changed code pass before and after" if others else ""
-    if ran and all((test["without"], test["with"]) == ("failed", "passed") for test in ran):
-        yield f"The new test{'s' * (len(ran) > 1)} failed before and passed after (`tests.log`){also}."
-    else:
-        yield f"The new test was not run here{also}."
-    drawn, functions, most = elsewhere(tried)
-    own = sum(result["scenarios"] for result in tried["boundaries"].values())
-    yield (
-        f"{own} generated inputs of the changed code and {drawn} of {functions} other functions: "
-        f"apart from the bug, {_same(most)}."
-    )
+    if tried:
+        ran = [test for test in tried["regression"].values() if test["without"] != "did not run"]
+        others = sum(
+            result["outcomes"].get("passed", (0, 0))[0] for result in tried["tests"].values() if "outcomes" in result
+        )
+        also = f"; {others} other tests of the changed code pass before and after" if others else ""
+        if ran and all((test["without"], test["with"]) == ("failed", "passed") for test in ran):
+            log = " (`tests.log`)" if made.logged else ""
+            yield f"The new test{'s' * (len(ran) > 1)} failed before and passed after{log}{also}."
+        elif tried["regression"]:
+            yield f"The new test was not run here{also}."
+        yield from (f"Problem: {prose(problem)}." for problem in tried["problems"])
+        scenarios = sum(result["scenarios"] for result in tried["boundaries"].values())
+        most = max((float(each["largest_difference"]) for each in tried["boundaries"].values()), default=0.0)
+        if scenarios and not math.isinf(most):
+            yield f"On {scenarios} random inputs of the changed code, apart from the bug, {_same(most)}."
+    elif made.logged:
+        yield "The new test failed before and passed after (`tests.log`)."
+    if fixed := [f"#{item['pull']}" for item in made.document["related"] if item["verdict"] == "fixed"]:
+        yield f"The bug is also fixed at the head of {_and(fixed)}."
 
 
 def checks(made: Contribution) -> Iterator[str]:
@@ -279,7 +291,7 @@ def _environment(made: Contribution) -> Iterator[str]:
     there = _first(made)["environment"]
     where = f"[Sentinel]({REPOSITORY})" if REPOSITORY else "Sentinel"
     packages = f"Python {there['python']}, torch {there['torch']}, numpy {there['numpy']}"
-    yield f"Measured with {where} on a CPU with {packages}; `sentinel verify evidence.json` measures again."
+    yield f"Measured with {where} on a CPU with {packages}."
     for item in there["stand_ins"]:
         yield f"{code(item['name'])} is a stand-in: {sentence(item['reason'])}"
 
@@ -376,15 +388,14 @@ def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "
     """
     bundle, otherwise = bundles[0], "choose another with --out"
     folder = own(out, PurePosixPath(bundle.recipe.bug_id))
-    files = {**pages(made), "evidence.json": dumps(made.document)}
+    files = {**pages(replace(made, logged=bool(log))), "evidence.json": dumps(made.document)}
     if bundle.runner:
         files["run_validation.py"] = bundle.runner
     if log:
         files["tests.log"] = log
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in {*_OWN} - files.keys():
-            (folder / name).unlink(missing_ok=True)
+        remove_other(folder, files)
     except OSError as error:
         raise SentinelError(f"cannot write {folder}: {error.strerror}; {otherwise}") from error
     for name, text in files.items():
@@ -392,8 +403,16 @@ def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "
     return folder
 
 
+def remove_other(folder: Path, files: Iterable[str]) -> None:
+    """Remove the files that an earlier contribution wrote into the folder, except these."""
+    for name in {*_OWN} - {*files}:
+        (folder / name).unlink(missing_ok=True)
+
+
 def pages(made: Contribution) -> dict[str, str]:
     """Return the files that follow from the document and the prose of the fix."""
+    if made.fix and made.fix.comment:
+        return {"SENDER.md": sender(made)}
     files = {"PULL_REQUEST.md": page(made)}
     if made.fix:
         files |= {"fix.patch": made.patch, "SENDER.md": sender(made)}
@@ -404,11 +423,18 @@ def sender(made: Contribution) -> str:
     """Return instructions for the person who sends the page: searches that need the network, and commands."""
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
     lines = ["# Before this is sent\n"]
+    if made.fix and made.fix.comment:
+        comment = linked(made.fix.comment)
+        lines += [f"There is a pull request for this bug already. Open no other; comment there:\n\n> {comment}\n"]
     if made.unknown:
         lines += ["Look up these citations, which no mirror can resolve (issues, and numbers newer than the mirror):\n"]
         lines += [*(f"* {prose(each)}" for each in made.unknown), ""]
     lines += ["Search issues and pull requests, open and closed; add related ones to `related` in the `.fix.yaml`:\n"]
     lines += [f"* <https://github.com/{repository}/issues?q={urllib.parse.quote(each)}>" for each in made.searches]
+    lines += ["\nKnow what was run; `sentinel verify evidence.json` measures again:\n"]
+    lines += [f"* {line}" for line in (*checks(made), *_environment(made))]
+    if made.fix and made.fix.comment:
+        return "\n".join(lines) + "\n"
     lines += ["\nThen, in a clone at its newest main (`--keep-non-patch` keeps a tag like `[algo]`):\n"]
     name = shell_quote(title(made))
     lines += [

@@ -208,8 +208,14 @@ def test_what_is_broken_is_said_and_can_be_switched_off(name):
         ),
         ([_stepping(left=["head"])], "no optimizer has head, although"),
         ([_stepped([1.0], [0.5], None)], "w has no gradient but changed"),
-        ([_stepped([1.0], [0.7], torch.tensor([1.0]))], "w changed by -0.3, and SGD would change it by -0.1"),
-        ([_stepping(reference={"w": (torch.ones(1), torch.ones(1), True)})], "contains the reference's w"),
+        (
+            [_stepped([1.0], [0.7], torch.tensor([1.0]))],
+            "element 0 of w changed by -0.3, and SGD would change it by -0.1",
+        ),
+        (
+            [_stepping(reference={"w": (torch.ones(1), torch.ones(1), True)})],
+            "the optimizer contains the reference's w",
+        ),
         (
             [_stepping(sums={"w": (torch.ones(2), torch.ones(2), torch.tensor([1.0, 0.0]))})],
             "the gradient of w is not the sum over 1 micro-batches",

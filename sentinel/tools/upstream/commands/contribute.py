@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from sentinel.tools.upstream.contribution import (
     related,
 )
 from sentinel.tools.upstream.exporting import Bundle, Exporter
-from sentinel.tools.upstream.page import pages, title, write
+from sentinel.tools.upstream.page import pages, remove_other, title, write
 from sentinel.tools.upstream.trying import opening, try_fix
 
 GROUP = "publish"
@@ -138,10 +139,13 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         if document is None:
             raise SentinelError(f"{file}: not a contribution; `sentinel contribute` writes one")
         try:
-            texts = pages(contribution(document, catalog, store))
+            made = contribution(document, catalog, store)
+            texts = pages(replace(made, logged=file.with_name("tests.log").exists()))
         except SentinelError as error:  # the fix itself has changed
             stale.append(f"{file.parent}: {error}")
             continue
+        if not {"PULL_REQUEST.md"} & texts.keys():
+            remove_other(file.parent, [*texts, "evidence.json", "tests.log"])
         for name, text in texts.items():
             write_below(file.parent, name, text, "name another folder with --rewrite DIR")
     for each in stale:
