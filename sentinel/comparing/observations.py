@@ -32,7 +32,7 @@ from sentinel.worker.answers import CUT, PARTS, Reply
 BEFORE, AFTER = SIDES = ("before", "after")
 OTHER = {BEFORE: AFTER, AFTER: BEFORE}
 
-#: Ends the detail of a violation that the other revision has too, with a smaller distance.
+#: The end of the message about a violation that the other revision has too, with a smaller distance.
 ALREADY = "at the other revision"
 
 #: The symptom of a difference outside the keys that the contract observes.
@@ -104,7 +104,7 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
     """Return differences in values that the contract does not observe, those in the function's result first.
 
-    Compared are returned and mutated values, warnings, arguments of stand-ins, and results of changed functions for
+    This compares returned and mutated values, warnings, arguments of stand-ins, and results of changed functions for
     equal arguments.
 
     A part that only one side has is ignored if its list was truncated.
