@@ -1,4 +1,5 @@
-"""Draw scenarios for a boundary until both revisions have run the changed lines, and vary options that none sets."""
+"""Draw scenarios for a boundary until both revisions have run the changed lines. Also vary options that no scenario
+sets."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ _SHRINKING = 300
 #: The number of drawn scenarios, and of known bugs, of a boundary that gets a few, besides those of every choice.
 _FEW = 5
 
-#: (a trial that shows a difference, its violations, the known bugs whose scenario it is).
+#: A trial that shows a difference, its violations, and the known bugs that have this scenario.
 Finding = tuple[Trial, tuple[Violation, ...], tuple[str, ...]]
 
 
@@ -144,9 +145,9 @@ class Asking:
             search.try_recipes(recipes)
 
     def select_differing(self, pair: Pair, subject: Subject, recipes: Sequence[Recipe]) -> Sequence[Recipe]:
-        """Return the known bugs on whose scenarios the revisions differ, or do not both return.
+        """Return the known bugs on whose scenarios the revisions differ, or at least one raises.
 
-        On the scenarios of the others both return the same numbers, so their verdicts are the same.
+        On the scenarios of the other bugs both revisions return the same numbers, so the verdicts are the same.
         """
         scenarios = [(recipe, inputs) for recipe in recipes for inputs in example(subject, recipe).variants.values()]
         try:
@@ -171,7 +172,7 @@ class Asking:
     def find_run_past_changes(self, subject: Subject, few: bool) -> Runs | None:
         """Return the functions that run in a boundary's scenarios if none of them has changed.
 
-        Return None if one has, or if the text does not decide. At most one revision is called.
+        Return None if one of them has changed, or if the text does not show it. At most one revision is called.
 
         :param few: try only a few scenarios.
         """
@@ -361,7 +362,7 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
         seen[name] = [answer and {key: answer.get(key) for key in difference.details} for answer in answers]
     varied = {name.partition(" ")[0] for name in calls} - {""}
     same = protocol.encode(seen[""])
-    # a value that both sides refuse is none that the input could have here
+    # the input cannot have a value that both sides reject
     matter = {name.partition(" ")[0] for name in calls if any(seen[name]) and protocol.encode(seen[name]) != same}
     return replace(difference, idle=frozenset(varied - matter))
 

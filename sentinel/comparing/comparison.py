@@ -41,7 +41,7 @@ from sentinel.targets.refs import Ref
 #: The most scenarios of a boundary whose own code has not changed; training steps are slow.
 _CALLER = 30
 
-#: The number of scenarios that show whether a boundary returns at all.
+#: The number of scenarios for finding out whether a boundary returns at all.
 _CALLED = 5
 
 
@@ -121,7 +121,7 @@ class Comparison:
 
     def compare(self, name: str) -> BoundaryDiff:
         """Compare one boundary. Both revisions are called unless their source shows that nothing differs."""
-        _ = self.selection.patch  # every session records which of its own lines run
+        _ = self.selection.patch  # each session records which of its revision's lines run
         if name not in self._results:
             candidate = self.selection.candidates[name]
             subject, result = candidate.subject, candidate.result
@@ -248,8 +248,8 @@ class Comparison:
     ) -> bool:
         """Return True if a boundary with unchanged code needs more than a few scenarios.
 
-        They suffice if they show a difference, or if the changed code that the boundary uses was searched already: as a
-        boundary of its own, or below a nearer one.
+        A few suffice if they show a difference, or if a search of another boundary has already covered the changed
+        code.
         """
         if any(outcome.findings for outcome in search.outcomes.values()):
             return False
@@ -267,7 +267,7 @@ class Comparison:
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
         """Return a boundary that failed to import after the change, and whose import ran all the changed code.
 
-        Such a failure then costs its time only once.
+        The failing import then takes its time only once.
         """
         here = _select_imported(changed)
         return next((name for name, places in self._import_failures if places and places <= here), "")
@@ -278,7 +278,7 @@ class Comparison:
         decided = [each for each in verdicts.values() if set(each.values()) <= {"reproduced", "fixed", "changed"}]
         if len(decided) < len(verdicts):
             return replace(
-                result, state="not compared", reason="one of its known bugs cannot be decided at both revisions"
+                result, state="not compared", reason="a known bug of this function cannot be decided at both revisions"
             )
         bugs = bugs_of_one_side(verdicts)
         differs = any(len(set(by_side.values())) > 1 for by_side in decided)

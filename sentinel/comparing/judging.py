@@ -29,7 +29,7 @@ _LOOKED = 30
 #: The most scenarios in which another choice of a definition must explain the results.
 _AGREEING = 8
 
-#: Kinds of failure that this machine or the adapter causes, not the code.
+#: Kinds of failure that the machine or the adapter causes, not the code under test.
 _ELSEWHERE = ("drift", "ghost", "harness", "not-in-this-version", "python")
 
 
@@ -90,7 +90,7 @@ def compare_laws(
 
 
 def _by_weight(broken: Broken) -> tuple[bool, bool]:
-    """Sort what is newly broken before what is only worse, and a wrong number before what follows from it."""
+    """Sort newly broken laws before laws that are only worse, and a wrong number before its consequences."""
     return broken.already, not broken.defined
 
 
@@ -101,7 +101,7 @@ def _without_inherited(
     findings_by: dict[str, list[Finding]],
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, list[Finding]]:
-    """Drop what is worse at the head, if known bugs at both revisions explain it and everything else is better."""
+    """Drop the laws that are worse at the head, if known bugs of both revisions explain them and all else is better."""
     if not all(covers(inherited(finding), finding) for finding in findings_by[AFTER]):
         return findings_by
 

@@ -101,7 +101,7 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
     """Return differences in values that the contract does not observe, those in the function's result first.
 
-    Compared are returned and mutated values, warnings, arguments of stand-ins, and results of changed functions for
+    This compares returned and mutated values, warnings, arguments of stand-ins, and results of changed functions for
     equal arguments.
 
     A part that only one side has is ignored if its list was truncated.

@@ -22,7 +22,7 @@ from sentinel.comparing.units import Bare, Unit
 from sentinel.search.inventory import names_signal
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-_SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these have no line event, or do nothing
+_SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these statements have no line event, or no effect
 
 #: The most characters of a guard in a message.
 _GUARD = 60
@@ -33,7 +33,7 @@ _SEARCHES = 3
 #: First line, first column, last line, last column.
 Span = tuple[int, int, int, int]
 
-#: Why a line that ran is not examined in full.
+#: Reason why a line that ran is not fully examined.
 PART = "a condition or a default inside the line"
 
 
@@ -272,7 +272,7 @@ class Patch:
         )
 
     def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
-        """Return the changed lines that did not run, of some or all definitions. Adjacent lines are joined."""
+        """Return the changed lines of some or all definitions that did not run. Adjacent lines are joined."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}
         return [item for place in sorted(chosen) for side in (AFTER, BEFORE) for item in self._idle(side, place)]
 

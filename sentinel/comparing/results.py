@@ -46,8 +46,8 @@ class Broken:
     """A law that one revision breaks and the other keeps, on the same variants.
 
     :ivar defined: whether only the contract's definition is violated, which a change may intend.
-    :ivar came: whether the scenario needs an option or choice that the other revision does not have.
-    :ivar already: whether the other revision breaks the law here too, by less.
+    :ivar came: whether the scenario needs an option or choice that the other revision lacks.
+    :ivar already: whether the other revision breaks the law here too, by a smaller amount.
     :ivar choice: another choice of the definition, with which this revision keeps the law: input -> (the choice that
         the adapter declares, the other one).
     """
@@ -63,7 +63,7 @@ class Broken:
     choice: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
 
-#: Stands for the law that a revision breaks if it cannot be called and the other revision can.
+#: The name of the broken law if only one revision can be called.
 ANSWERED, ANSWERED_STATEMENT = "a_call_is_answered", "a call of its contract returns"
 
 
@@ -87,7 +87,7 @@ class BoundaryDiff:
     :ivar answered: the calls that both revisions returned from: scenarios, and what laws and shrinking make of them.
     :ivar undecided: part of the result -> number of these calls in which it was not finite at both revisions.
     :ivar blind: the parts that were finite in no call.
-    :ivar bugs: by side: the known bugs that this side has and the other has not.
+    :ivar bugs: by side: the known bugs that only this side has.
     :ivar lost: the removal that makes it worse; empty if a function was removed together with all its callers.
     """
 

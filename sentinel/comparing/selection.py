@@ -126,7 +126,7 @@ class Selection:
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
 
     def _unread(self, file: str) -> str | None:
-        """Return why the head leaves out a file of the base; None if it does not.
+        """Return why the checkout of the head leaves out a file of the base; None if it contains the file.
 
         Empty if the file is in the checkout but cannot be parsed or is a link; then the error of its import is
         reported.
@@ -248,7 +248,7 @@ class Selection:
                         yield file, unit
 
     def boundary_at(self, file: str, unit: Unit) -> str | None:
-        """Return the name of the boundary that a definition in a file is, or None."""
+        """Return the name of the boundary that a definition implements, or None."""
         place = f"({file}:{unit.span[0]})"
         found = (name for name, each in self.candidates.items() if each.result.places.get(AFTER, "").endswith(place))
         return next(found, None)

@@ -31,11 +31,11 @@ from sentinel.laws.agreement import Numbers, numbers
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.worker.answers import Claim, Failed, Replies, Reply
 
-#: Name -> inputs of a scenario; and the inputs that a boundary must accept.
+#: The inputs of each variant by name, and the names of the inputs that the boundary must accept.
 Calls = Mapping[str, Inputs]
 Given = Sequence[str] | None
 
-#: A line that ran, or an instruction.
+#: A line, or an instruction in a line, that ran.
 _PLACE = re.compile(r"(.+?):(\d+)(?::(\d+):(\d+):(\d+))?")
 
 #: File -> ranges of lines that are watched at one side.

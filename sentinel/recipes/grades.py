@@ -1,4 +1,4 @@
-"""Read from a recipe how a training run triggers the bug, how realistic that is, and the bug's root cause."""
+"""Derive from a recipe how a training run triggers the bug, how realistic the trigger is, and the root cause."""
 
 from __future__ import annotations
 

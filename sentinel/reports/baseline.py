@@ -1,7 +1,8 @@
-"""Compare new evidence with recorded evidence, and say whether the verdict got better, worse or merely different.
+"""Compare new evidence with recorded evidence, and report whether the verdict is better, worse or only different.
 
-The verdict, the kind of reason and the observation are compared; numbers within a tolerance by dtype, because another
-CPU or torch version may add in another order. Differences of the environment are reported but do not count.
+The verdict, the kind of reason and the observation are compared. Numbers may differ by a tolerance that depends on the
+dtype, because another CPU or torch version may sum in another order. Differences of the environment are reported but do
+not count.
 """
 
 from __future__ import annotations
@@ -103,11 +104,11 @@ def difference(recorded: Recorded, now: Recorded) -> list[str]:
     if recorded["observation"] is None and now["observation"] is None:
         return lines
     if recorded["observation"] is None or now["observation"] is None:
-        # The difference of the verdicts explains why a side has no measurement.
+        # If the verdicts differ, that already explains why one side has no measurement.
         return lines or [
-            "drifted: nothing was measured when it was recorded"
+            "drifted: values were measured now, but not when the entry was recorded"
             if now["observation"]
-            else "drifted: it was measured when it was recorded, and is not now"
+            else "drifted: values were measured when the entry was recorded, but not now"
         ]
     return lines + _drift(recorded, now)
 
@@ -294,14 +295,14 @@ def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool =
 
     If the baseline stores a target of the run as single files, they are converted to lines.
 
-    :param prune: remove the evidence that the run did not decide, for the targets of the run.
+    :param prune: remove entries of the run's targets that the run did not decide.
     :raises NothingExamined: if the run has no evidence.
     :raises SentinelError: if a file is not valid evidence, or the baseline is not writable. All files are read before
         the first is written.
     """
     fresh = {place: document for place, (document, _) in store.decided(report_dir, store.RUN_AGAIN).items()}
     if not fresh:
-        raise NothingExamined(f"{report_dir} holds no evidence; run pytest with --sentinel-target first")
+        raise NothingExamined(f"{report_dir} contains no evidence; run pytest with --sentinel-target first")
     decided_with = {"date": store.day_of(report_dir), "sentinel": own_commit()}
     changed, kept, files = [], [], {}
     for target in sorted({place.parts[0] for place in fresh}):

@@ -24,7 +24,7 @@ _HIDDEN_IN_A_LINE = re.compile(f"[\t\n]|{_HIDDEN.pattern}")
 _COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\[)", re.MULTILINE)
 _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
-#: Longer text is cut in the middle: the traceback of a recursion error must not make a report of megabytes.
+#: Longer text is cut in the middle, so that the traceback of a recursion error does not fill megabytes.
 LONGEST = 20_000
 
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")
@@ -73,7 +73,7 @@ def paragraphs(text: str) -> list[str]:
 def shorten(text: str, limit: int = LONGEST) -> str:
     """Return the text. If it is longer than the limit, leave out its middle.
 
-    It is cut between words: half of a path would not be recognised as a path.
+    The text is cut between words, because half of a path would not be recognised as a path.
     """
     if len(text) <= limit:
         return text

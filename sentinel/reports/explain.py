@@ -17,7 +17,7 @@ from sentinel.reports.summary import aligned
 from sentinel.values.literals import Tensor, plain
 
 _LONGEST_VALUE = 48
-#: Rows of one value in a table.
+#: The most table rows for one value.
 _MOST = 5
 #: Characters before the place where two long values begin to differ.
 _LEAD = 12

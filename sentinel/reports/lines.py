@@ -1,4 +1,4 @@
-"""Convert evidence documents to the lines of a baseline file, and back. A line omits what follows from the recipe.
+"""Convert evidence documents to the lines of a baseline file, and back. A line omits data that the recipe determines.
 
 A *fact sheet* is the content of a line: the verdict, the observation, the called function, and the digests of what
 decides. :func:`facts_of` makes it from a document; :func:`document_of` makes the document from it and the recipe. Lines
@@ -129,7 +129,7 @@ def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -
             _without_defaults(item, {**_COMPARISON, "observed": seen.get(item["key"])})
             for item in document["comparison"]
         ]
-    empty = ("failure", "comparison", "scenario")  # their presence matters even if they are empty
+    empty = ("failure", "comparison", "scenario")  # these keys matter even if their values are empty
     return {name: value for name, value in facts.items() if value not in ({}, [], "") or name in empty}
 
 
@@ -173,8 +173,8 @@ def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | No
 
 
 def contradiction(document: Document, recipe: Recipe | None) -> str:
-    """Return why a recorded verdict contradicts its own observation; empty if it does not, or if this cannot be
-    checked.
+    """Return why a recorded verdict contradicts its own observation; empty if there is no contradiction, or no way to
+    check.
 
     :param recipe: see :func:`recipe_for`.
     """
@@ -193,7 +193,8 @@ def contradiction(document: Document, recipe: Recipe | None) -> str:
 
 
 def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
-    """Return why a recorded verdict is stale and must be decided again; empty if it is not. No framework code runs."""
+    """Return why a recorded verdict is stale and must be decided again; empty if it is up to date. No framework code
+    runs."""
     recipe, why = recipe_for(facts, target, recipes)
     if recipe is None:
         return why
@@ -231,7 +232,7 @@ def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Map
 
 
 def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Document:
-    """Return the evidence document for a baseline line, for the line's first ref.
+    """Return the evidence document for a baseline line, with the first ref of the line.
 
     :param recipe: the result of :func:`recipe_for`; if None, the document lacks title, scenario and expectations.
     """

@@ -27,7 +27,7 @@ Document = Mapping[str, Any]
 
 
 def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -> str:
-    """Return the failures, the worst first, followed by a table of the other items. What does not fit is counted."""
+    """Return the failures, worst first, and a table of the other items. Items that do not fit are only counted."""
     pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0])
     rows = [item for item, _ in pairs]
     failed = [(item, brief(document)) for item, document in pairs if item.outcome == "failed"]

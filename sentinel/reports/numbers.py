@@ -8,7 +8,7 @@ from typing import Any
 from sentinel.reports.escaping import message
 from sentinel.values.closeness import mismatch
 
-#: A place, and the element of each of several values there.
+#: A place, followed by the element at this place in each of several values.
 Row = tuple[Any, ...]
 
 
@@ -26,8 +26,8 @@ def wrong(document: Mapping[str, Any]) -> tuple[list[Row], int]:
 
 
 def differing_elements(key: str, value: Any, right: Any, *others: Any) -> list[Row]:
-    """Return the elements that differ from the right value. If the two values have different structures, return both
-    whole.
+    """Return the elements that differ from the right value. If the two values have different structures, return a
+    single row with both whole values.
 
     :param others: further values whose elements are added to each row (None if one lacks the element).
     """

@@ -41,7 +41,7 @@ class Row:
     :ivar outcome: pytest's outcome: ``passed``, ``failed``, ``skipped`` or ``xfailed``; empty outside pytest.
     :ivar law: True for a law without a recipe.
     :ivar reason: why the item is undecided, or the expected verdict; like all fields, safe to print.
-    :ivar cause: why the adapter does not fit the revision; empty if it does.
+    :ivar cause: why the adapter does not fit the revision; empty if it fits.
     :ivar is_failed_bug: True for a known bug that fails at a ref without an expectation.
     """
 

@@ -176,7 +176,7 @@ def _make(report_dir: Path) -> None:
         (part / ".gitignore").write_text("# made by Sentinel\n*\n", encoding="utf-8")
         part.rename(report_dir)
     except OSError:
-        if not report_dir.is_dir():  # otherwise another process was faster
+        if not report_dir.is_dir():  # otherwise another process has created it first
             raise
 
 
@@ -211,7 +211,7 @@ RESTORE = "restore it from git, or remove it and record it with `sentinel report
 def load(file: Path, advice: str = "") -> Document:
     """Read and validate evidence.
 
-    :param advice: what to do if it is damaged.
+    :param advice: the advice to print if the evidence is damaged.
     :raises SentinelError: if it is not valid evidence; the message begins with the file, and for invalid JSON with the
         line.
     """
@@ -261,7 +261,7 @@ def recorded(
     :param recipes: the recipes for expanding the lines of a baseline; without them, and for changed recipes, documents
         lack the title, scenario and expectations.
     :param under: the place of a target, a bug or one verdict.
-    :param advice: what to do about damaged evidence.
+    :param advice: the advice to print for damaged evidence.
     :param on_error: called with a message for damaged evidence; the rest is returned.
     :raises SentinelError: if evidence is damaged and ``on_error`` is None.
     """

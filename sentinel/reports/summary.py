@@ -19,12 +19,12 @@ from sentinel.reports.escaping import message, visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, legend, row, summarise_laws
 
 _REASON = HEADINGS.index("reason")
-_MOST_CAUSES = 8  # lines of causes; the rest is counted
+_MOST_CAUSES = 8  # the most lines of causes; further causes are counted
 #: Object names: items that differ only in these have the same cause.
 _NAMES = re.compile(r"\b[0-9a-f]{7,64}\b")
-_FEW = 3  # more lines than these with the same content become one
-_WORST = 5  # known bugs that are listed for a revision
-_LEAST_REASON = 45  # 30 columns of the reason, and the gaps between columns
+_FEW = 3  # more lines than this with the same content are joined into one
+_WORST = 5  # the most known bugs that are listed for a revision
+_LEAST_REASON = 45  # 30 columns for the reason, the rest for the gaps between columns
 _STYLES = {"reproduced": "red", "fixed": "green", "changed": "magenta", "inconclusive": "yellow", "unavailable": "dim"}
 _OUTCOME_STYLES = {"failed": "bold red", "passed": "green", "skipped": "dim", "xfailed": "yellow"}
 

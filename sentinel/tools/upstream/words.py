@@ -1,4 +1,4 @@
-"""Find pull requests, open and closed, that concern the same names as a bug, in a mirror."""
+"""Search a mirror for pull requests, open and closed, that concern the same names as a bug."""
 
 from __future__ import annotations
 

@@ -363,7 +363,9 @@ class Training:
 
     def _produce(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         model = getattr(args[0], "model", None) if args else None
-        self._producing = bool(getattr(model, "training", True))  # an evaluation leaves the rows of the training
+        self._producing = bool(
+            getattr(model, "training", True)
+        )  # rows of an evaluation must not replace those of the training
         self._rewarding, self._rewards = 0, []
 
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
@@ -545,7 +547,7 @@ class Training:
         return called
 
     def _send(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> bool:
-        """Send copies of values, and settings, which are plain and stay in the checker."""
+        """Send copies of values, together with plain settings that need no copy."""
         watcher = self._watcher
         event = Event(kind, watcher.steps, watcher.moment, {**Copier().copy(values), **settings})
         try:
