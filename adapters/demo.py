@@ -1,12 +1,13 @@
-"""How to write an adapter, with demo_rl as the example: the tiny framework in tests/demo_framework.
+"""Show how to write an adapter, for demo_rl, the tiny framework in tests/demo_framework.
 
 An adapter is the only file that Sentinel needs for a framework. For each boundary (a real function that carries
 training signal) it names the contract that the boundary fulfils and maps the contract's names to upstream's.
 ``docs/contracts.md`` lists the contracts.
 
-An adapter is loaded twice: by pytest, which does not import torch, and by the worker, next to the framework's code. So
-import only ``sentinel`` and ``sentinel.binding`` at the top. The kit's ``torch`` is imported on first use. An adapter
-must not compute what a boundary is meant to compute: it translates arguments and results, and upstream's code computes.
+An adapter is loaded twice: by pytest, which does not import torch, and by the worker, next to the framework's code. At
+the top, it must import only ``sentinel`` and ``sentinel.binding``; the kit's ``torch`` is imported on first use. An
+adapter translates arguments and results. It must not compute the result of a boundary, which is the task of upstream's
+code.
 
 To start your own, copy this file to ``adapters/<name>.py``. docs/adapters.md describes how to test it.
 """
@@ -23,14 +24,14 @@ from sentinel.binding.families import group_advantage
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the rejection with one tensor per sample, and reshape its flat mask to ``[batch, tokens]``.
 
-    ``boundary`` is the function as found in the checkout. ``boundary.invoke`` binds arguments by name (see
+    ``boundary`` is the function that was found in the checkout. ``boundary.invoke`` binds arguments by name (see
     ``arguments`` below), ``boundary.module`` is its module, and ``boundary.imported`` has the modules of ``imports``.
     """
     from types import SimpleNamespace
 
     names = ("log_probs", "old_log_probs", "advantages", "response_mask")
     samples = {name: list(inputs[name]) for name in names}
-    # Pass an upstream argument that no contract has under its upstream name. This argument is a stand-in, declared
+    # An upstream argument that no contract has is passed under its upstream name. This one is a stand-in, declared
     # below.
     mask, fraction = boundary.invoke(samples, options=SimpleNamespace(delta=inputs["opsm_delta"]))
     losses = boundary.module.policy_loss(
@@ -52,17 +53,18 @@ TARGET = Target(
     # Contract input -> its name in the whole framework. A binding only lists exceptions.
     arguments={"group": ("index",)},
     # Functions that the framework registers with a decorator need no bindings of their own. Each function that a
-    # revision adds is called like ``like`` and must keep the laws of its contract that need no oracle.
+    # revision adds is called in the same way as ``like``. It must satisfy those laws of the contract that need no
+    # oracle.
     registries=(Registry("register_aggregation", like="demo_rl.losses.agg_loss", table="AGGREGATIONS"),),
     bindings=(
         Binding(
-            # The dotted path today, as recipes write it, and its former paths.
+            # The current dotted path, which recipes use, and the former paths.
             "demo_rl.losses.agg_loss",
             "loss_aggregation",
             formerly=("demo_rl.core.agg_loss",),
             # Contract input -> its names upstream, newest first. Inputs with the same name upstream are not listed.
             arguments={"response_mask": ("loss_mask", "mask")},
-            # One name is the return value itself. Several names are the parts of a returned tuple.
+            # A single name stands for the return value itself, several names for the items of a returned tuple.
             outputs=("loss",),
             # The values that a search may draw, if they are fewer than the contract's. This function has one
             # aggregation mode and no parameter for the other inputs.
@@ -73,7 +75,7 @@ TARGET = Target(
             },
         ),
         # A family is a function that makes a binding for a common kind of boundary. This boundary needs no call
-        # function (None) and has none of the contract's optional inputs.
+        # function (None), and lacks the contract's optional inputs.
         group_advantage(
             "demo_rl.advantages.group_advantage",
             None,
@@ -86,9 +88,9 @@ TARGET = Target(
             "demo_rl.rejection.reject_sequences",
             "sequence_rejection",
             arguments={"response_mask": ("loss_masks",)},
-            # A function that translates, for boundaries that need more than names.
+            # A function that translates the call, for boundaries that differ in more than names.
             call=_rejection,
-            # Declare every stand-in with the reason why the result is the same.
+            # Every stand-in is declared, with the reason why it does not change the result.
             stand_ins=(
                 StandIn("options", "the boundary reads only the field delta of the trainer's command-line options"),
             ),
@@ -97,7 +99,7 @@ TARGET = Target(
             dialects=(
                 Dialect(
                     "metrics_tell_the_truth",
-                    reason="it reports the mean over the sequences of a batch; the contract has the sum",
+                    reason="the function returns the mean over the sequences of a batch; the contract has the sum",
                     link="https://example.invalid/demo_rl/blob/main/demo_rl/rejection.py",
                 ),
             ),

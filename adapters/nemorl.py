@@ -1,8 +1,9 @@
 """Bindings for NeMo-RL (NVIDIA-NeMo/RL).
 
-NeMo-RL requires Python 3.13 and packages of the NVIDIA stack. Its losses, estimators and batches need neither: missing
-packages are only imported, and ``typing_extensions`` provides the newer standard-library names. Its losses take tensors
-of whole sequences, whose first token is never predicted: every tensor here has one more column on the left.
+NeMo-RL requires Python 3.13 and packages of the NVIDIA stack. Its losses, estimators and batches work without them:
+they only import the missing packages, and ``typing_extensions`` provides the newer standard-library names. Losses take
+tensors of whole sequences, whose first token is never predicted, so every tensor here has an additional column on the
+left.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MESSAGES_OF, _PROCESSORS = "nemo_rl.data.llm_message_utils", "nemo_rl.data.proc
 
 _MODES = {"token-mean": True, "seq-mean-token-mean": False}
 
-#: Keys that the configuration of every version must have, and the defaults of keys that came later.
+#: Keys that the configuration must have in every version, and defaults of keys that later versions added.
 _OPTIONS: Mapping[str, Any] = {
     "reference_policy_kl_penalty": 0.0,
     "reference_policy_kl_type": "k3",
@@ -79,7 +80,7 @@ def _rows(mask: Any) -> Any:
 
 
 def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """Call a loss function on a batch. Until March 2026 it took logits instead of log-probs."""
+    """Call a loss function on a batch. Until March 2026, it took logits instead of log-probs."""
     mask = data["token_mask"]
     counted = mask[:, 1:] * data["sample_mask"][:, None]
     sequences = inputs.get("global_batch_size") or _rows(counted).sum()
@@ -97,9 +98,8 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
 
 def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
     """Call a loss through its wrapper, with the logits of all sequences on one rank, padded or packed."""
-    uncertain = torch.where(
-        torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0
-    )  # a model never assigns probability 1
+    # no model assigns probability 1
+    uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)
     logits, prepares = (
         torch.nn.functional.pad(kit.two_token_logits(uncertain), (0, 0, 0, 1)),
         boundary.imported[_PREPARED],
@@ -120,7 +120,7 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
 
 
 def _losses(boundary: Any) -> Any:
-    """Return the module of the losses, which differs from the module of a loss wrapper."""
+    """Return the module of the losses. A loss wrapper is in another one."""
     return boundary.imported[_LOSSES] if "wrapper" in boundary.path else boundary.module
 
 
@@ -148,7 +148,7 @@ _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss. NeMo-RL's cross entropy is a batch with only positive examples and no advantages."""
+    """Call a policy loss. For NeMo-RL, cross entropy is a batch with only positive examples and no advantages."""
     algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
     options, only = _BY_ALGORITHM[algorithm]
     if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
@@ -179,7 +179,7 @@ def _fields(boundary: Any) -> Sequence[str]:
 
 
 def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read each token's importance weight from the gradient of its log-prob."""
+    """Read each token's importance weight from the gradient with respect to its log-prob."""
     mask, high, by_row = inputs["response_mask"], inputs["threshold_high"], inputs["level"] == "sequence"
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
     if kind == "icepop" and inputs["threshold_low"] is None:
@@ -196,7 +196,7 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "truncated_importance_sampling_type" in _fields(boundary):
         options["truncated_importance_sampling_type"] = kind
     elif kind == "icepop":
-        raise AbsentError("not in this version: weights can only be truncated")
+        raise AbsentError("not in this version: weights that are masked; they can only be truncated")
     valid = (mask != 0).float()
     counted = valid.sum(-1, keepdim=True) * _rows(mask).sum() if by_row else valid.sum()
     current = inputs["old_log_probs"].detach().clone().requires_grad_()
@@ -210,7 +210,7 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     _, metrics = _clipped(boundary, {**inputs, "advantages": torch.ones_like(inputs["log_probs"])}, {})
     if "probs_ratio_max" not in metrics:
-        raise AbsentError("not in this version: extreme ratios are not reported")
+        raise AbsentError("not in this version: the reported extremes of ratios")
     return {"ratio_max": metrics["probs_ratio_max"], "ratio_min": metrics["probs_ratio_min"]}
 
 
@@ -252,7 +252,7 @@ def _in_turn(inputs: Mapping[str, Any], name: str) -> Any:
 
 
 def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the preference loss with rewards, each the sum of a response's log-probs."""
+    """Call the preference loss with rewards. Each reward is the sum of a response's log-probs."""
     rewards = torch.where(_in_turn(inputs, "mask") != 0, _in_turn(inputs, "log_probs"), 0.0).sum(-1)
     data, count = {"sample_mask": torch.ones(len(rewards))}, torch.tensor(float(len(rewards)))
     return {"loss": boundary.function(boundary.owner(), rewards[:, None], data, count, None)[0]}
@@ -342,7 +342,7 @@ _LOSS_BINDINGS = (
         dialects=(
             _CLAMPED,
             Dialect(
-                "of_the_samples", "differentiated", "the KL loss includes the gradient of having sampled the tokens",
+                "of_the_samples", "differentiated", "the KL loss includes the gradient of the sampling probability",
                 f"{_MAIN}/algorithms/loss/loss_functions.py#L478",
             ),
         ),
@@ -376,7 +376,7 @@ _LOSS_BINDINGS = (
 
 
 def _limited(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Limit the steps by the data, then hand them to Megatron's scheduler, which is stepped once per step."""
+    """Limit the number of steps by the data, and pass it to Megatron's scheduler, which each step calls once."""
     most = 10**6 if inputs["max_steps"] is None else inputs["max_steps"]
     whole = kit.stand_in(
         grpo=kit.stand_in(max_num_steps=most, max_num_epochs=inputs["epochs"]),
@@ -396,14 +396,14 @@ _LENGTHS = (
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call with one prompt at a time, because the function adds up and its caller divides."""
+    """Call the function with one prompt at a time, because it returns a sum that its caller divides."""
     right = inputs["right"]
     shares = [boundary.function(torch.tensor(own, dtype=torch.float32), len(own), inputs["k"]) for own in right]
     return {"pass_at_k": sum(shares) / len(shares)}
 
 
 def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate on batches whose metrics are the workers': means over the samples of a batch."""
+    """Validate on batches. As workers do, each batch reports means over its samples."""
     import dataclasses
 
     parts = [[value for value in part if value is not None] for part in inputs["parts"]]
@@ -430,10 +430,10 @@ _REPORTS = (
 # -- KL and masked statistics ------------------------------------------------------------------------------------------
 
 _COUNT_EPSILON = Dialect(
-    "count_epsilon", 1e-8, "is added to a count, which may be 0", f"{_MAIN}/algorithms/utils.py#L224"
+    "count_epsilon", 1e-8, "eps is added to a count, which may be 0", f"{_MAIN}/algorithms/utils.py#L224"
 )
 _NUMBERS = (
-    Binding(  # there was no option for it until November 2025
+    Binding(  # until November 2025, there was no such option
         f"{_UTILS}.calculate_kl",
         "kl_estimate",
         formerly=(f"{_UTILS}.calculate_kl_penalty_joschu2020",),
@@ -462,7 +462,7 @@ def _prompts(group: Sequence[Any]) -> Any:
 
 
 class _Options(dict[str, Any]):
-    """Options that are read as attributes, and until July 2026 as dictionary keys."""
+    """Options that versions read as attributes, or as dictionary keys until July 2026."""
 
     __getattr__ = dict.__getitem__
 
@@ -482,13 +482,13 @@ def _estimator(boundary: Any, **options: Any) -> Any:
 
 
 def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an advantage estimator. GDPO adds up several rewards, all but the first of which are 0 here."""
+    """Call an advantage estimator. GDPO adds up several rewards; here all but the first are 0."""
     estimator = _estimator(boundary, normalize_rewards=inputs["norm_by_std"] is not False, minus_baseline=True)
     rewards, mask = inputs["token_level_rewards"].sum(-1), inputs["response_mask"]
     more: dict[str, Any] = {}
     if "repeated_batch" in boundary.parameters:
         named = {f"reward{name}": rewards if "1" in name else rewards * 0 for name in ("1", "2", "/1", "/2")}
-        names = boundary.module.get_gdpo_reward_component_keys(named)  # until June 2026 without the slash
+        names = boundary.module.get_gdpo_reward_component_keys(named)  # until June 2026, the name had no slash
         more = {"repeated_batch": {name: named[name] for name in names}}
     advantages = boundary.function(estimator, _prompts(inputs["group"]), rewards, mask, **more)
     return {"advantages": advantages, "returns": advantages}
@@ -542,7 +542,7 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the filter of groups. The step asks for more prompts than there are, so that none is cut off."""
+    """Call the filter of groups. The step requests more prompts than exist, so that no prompt is cut off."""
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
     std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
@@ -559,7 +559,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_level_rewards": boundary.invoke(names, _estimator(boundary, **_GAE))}
 
 
-_OF_LOSS = StandIn("configurations", "the options that an estimator reads, as attributes and as dictionary keys")
+_OF_LOSS = StandIn("configurations", "the options of an estimator, readable as attributes and as dictionary keys")
 _AT = f"{_MAIN}/algorithms/advantage_estimator.py#L"
 _NUMBER = ("a reward is one number per response", f"{_AT}80")
 _BIASED = Dialect("std", "biased", "the variance divides by the token count", f"{_AT}259")
@@ -590,7 +590,7 @@ _ADVANTAGES = (
         fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-08},
         dialects=(
             _BIASED,
-            Dialect("epsilon_placement", "floor", "the standard deviation is at least 1e-8", f"{_AT}260"),
+            Dialect("epsilon_placement", "floor", "the standard deviation is clamped to at least 1e-8", f"{_AT}260"),
             Dialect("masked_output", "any", "the loss applies the mask", f"{_AT}261"),
         ),
     ),
@@ -634,7 +634,7 @@ def _message(role: str, ids: Sequence[int], **more: Any) -> dict[str, Any]:
 
 
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Group rollouts whose prompts are told apart by the environment's text."""
+    """Group rollouts by the environment's text, which distinguishes their prompts."""
     labels = inputs["labels"].tolist()
     groups = list(dict.fromkeys(labels))
     answer = _message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
@@ -649,14 +649,14 @@ def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Build a prompt with an earlier assistant message, and the turns that follow.
 
-    Text of the environment after the last turn is in the batch. It has no gradient and is cut off here.
+    The batch also contains the environment's text after the last turn. It has no gradient, and is removed here.
     """
     log = [_message("user", [1, 2]), _message("assistant", [3]), _message("user", [4])]
     for generated, observed in zip(inputs["said"], inputs["heard"]):
         log.append(_message("assistant", [5] * generated, generation_logprobs=torch.zeros(generated)))
         log.append(_message("user", [6] * observed))
     if inputs["max_tokens"] < 100:
-        raise AbsentError("the engine applies the limit; the function sees only its output")
+        raise AbsentError("the engine applies the limit; the function gets only its output")
     boundary.function([log])
     mask = [int(flag) for message in log[:-1] for flag in message["token_loss_mask"]]
     return {"loss_mask": mask[4:] if not any(mask[:4]) else mask, "cut": False}
@@ -695,7 +695,7 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Refit a vLLM generation after each update. It is prepared before each generation, and finished after it."""
+    """Update the weights of a vLLM engine after each policy update, and generate. A colocated engine sleeps between."""
     engine, updates = WeightEngine(), 0
 
     def transfer(**_: Any) -> list[Any]:
@@ -761,7 +761,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": ids, "loss_mask": [int(flag) * (place >= shared) for place, flag in enumerate(mask)]}
 
 
-_BEHIND = "the newline after the end of an answer is part of the message"
+_BEHIND = "the newline after the end of an answer is part of the message, and is trained"
 _CHATS: dict[str, Any] = {
     "stand_ins": (WORDS,),
     "imports": (_MESSAGES_OF, _PROCESSORS),
@@ -780,7 +780,7 @@ _MESSAGES = (
     Binding(
         f"{_ALGORITHMS}.reward_functions.apply_reward_shaping", "overlong_penalty", call=_overlong,
         dialects=(
-            Dialect("beyond_limit", "linear", "more with each token", f"{_MAIN}/algorithms/reward_functions.py#L163"),
+            Dialect("beyond_limit", "linear", "grows with each token", f"{_MAIN}/algorithms/reward_functions.py#L163"),
         ),
     ),
     Binding(
@@ -817,7 +817,7 @@ def _chunks(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[An
 
 
 def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    """Restore the order of rows. The function takes the position of each row."""
+    """Restore the order of rows, given the position of each row."""
     order = list(inputs["order"])
     boundary.function(batch, [order.index(place) for place in range(len(order))])
     return [batch]
@@ -879,7 +879,7 @@ def _verified(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _CODE, _MATH = "nemo_rl.environments.code_jaccard_environment", "nemo_rl.environments.math_environment"
-_ALPHANUMERIC = ("42", "7", "100")  # only letters and digits are compared
+_ALPHANUMERIC = ("42", "7", "100")  # the rule compares only letters and digits
 _LETTERS = {"ground_truth": ("A", "C"), "wrong_answer": ("B", "D")}
 _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _DAPO = "nemo_rl.environments.dapo_math_verifier"
@@ -933,7 +933,7 @@ def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Words:
-    """A tokenizer with a chat template: each word is a token, and a message is its words."""
+    """A tokenizer whose tokens are words, with a chat template that joins the messages."""
 
     pad_token_id = 0
 
@@ -957,7 +957,7 @@ _SAMPLING = f"{_ALGORITHMS}.logits_sampling_utils"
 _CALLS = (
     Binding(
         f"{_PROCESSORS}.helpsteer3_data_processor", "call", call=_prompted,
-        stand_ins=(StandIn("tokenizer", "a word is a token, and its number is its id"),),
+        stand_ins=(StandIn("tokenizer", "each word is a token, and its number is the token's id"),),
     ),
     Binding(f"{_PREPARED}.prepare_loss_input", "call", call=_filtered, imports=(_LOSSES, _BATCHES, _SAMPLING)),
 )  # fmt: skip

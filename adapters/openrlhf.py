@@ -1,8 +1,7 @@
 """Bindings for OpenRLHF (OpenRLHF/OpenRLHF).
 
-Its trainers import Ray, DeepSpeed and vLLM, which do not affect what a loss, an estimator or a mask computes. These
-imports become stub modules. Methods run on instances of the real classes that have only the attributes which the
-methods read.
+Its trainers import Ray, DeepSpeed and vLLM, which become stub modules, because they do not affect the result of a loss,
+an estimator or a mask. Methods run on instances of the real classes with only the attributes that the methods read.
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ _MAKER = f"openrlhf.{_OF_MAKER}"
 _DPO = "openrlhf.trainer.dpo_trainer.DPOTrainer"
 _SFT = "openrlhf.datasets.sft_dataset.SFTDataset"
 
-#: A response ends where padding begins. Tokens of an environment are between those of the policy.
+#: A response ends where padding begins. An environment's tokens are in gaps between the policy's tokens.
 _PADDED = {"response_mask": ("full", "right")}
 
 
-#: Option -> the behaviour before the option existed.
+#: Option -> the value that equals the behaviour of versions without the option.
 _USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 
 def _made(boundary: Any, **options: Any) -> Any:
-    """Build an instance with its own constructor. Newer options get the value that keeps older behaviour."""
+    """Build an instance with its own constructor. Newer options get the value of the older behaviour."""
     return boundary.owner(**kit.keep_accepted(boundary.owner, options, _USUAL))
 
 
@@ -67,12 +66,12 @@ _AGGREGATES: dict[str, Any] = {"loss_agg_mode": tuple(_MODES), "loss_scale_facto
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token counts of the global batch for a loss. Until May 2026 losses took none."""
+    """Return the token counts of the global batch for a loss. Until May 2026, losses took no counts."""
     return {name: inputs[name] for name in _COUNTS if inputs[name] is not None}
 
 
 def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss once per row, as if each row were a microbatch of one optimiser step, and return the mean."""
+    """Call the loss once per row, as if rows were microbatches of one optimiser step. Return the mean."""
     aggregate = boundary.imported[_LOSS].aggregate_loss
     losses, mask = inputs["loss_mat"], inputs["response_mask"].to(inputs["loss_mat"].dtype)
     rows, level = len(losses), _MODES[inputs["loss_agg_mode"]]
@@ -100,12 +99,12 @@ def _normalised_by(function: str, call: Any) -> Binding:
 
 
 def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the clip range for a loss. Until May 2025 it had one bound."""
+    """Return the clip range for a loss. Until May 2025, a loss had one bound for both sides."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "clip_eps_low" in inspect.signature(boundary.owner.__init__).parameters:
         return {"clip_eps_low": low, "clip_eps_high": high}
     if low != high:
-        raise AbsentError("not in this version: eps_clip_low and eps_clip_high must be equal")
+        raise AbsentError("not in this version: two clip bounds; eps_clip_low and eps_clip_high must be equal")
     return {"clip_eps": low}
 
 
@@ -126,8 +125,8 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the policy loss.
 
-    GSPO is selected by name, and its definition is a mean over sequences, whatever the default is. One of the two
-    boundaries is the class, whose constructor handles that.
+    GSPO is selected by name. By definition it is a mean over sequences, which may not be the default. One of the two
+    boundaries is the class, whose constructor sets this.
     """
     if boundary.owner is None:
         boundary = replace(boundary, owner=boundary.function, function=boundary.function.forward)
@@ -155,7 +154,7 @@ _CORRECTED = {"importance_weight_cap": (None, 2.0), **_AGGREGATES}
 _CUT = "the log-ratio is clamped to [-20, 20] to prevent overflow"
 _LOG_RATIO = Dialect("log_ratio_clamp", 20.0, _CUT, f"{_MAIN}/models/loss.py#L185")
 _REPORTED = Dialect(
-    "reported_log_ratio", "whole", "ppo_kl is reported before the log-ratio is clamped", f"{_MAIN}/models/loss.py#L238"
+    "reported_log_ratio", "whole", "ppo_kl is the mean of the unclamped log-ratio", f"{_MAIN}/models/loss.py#L238"
 )
 _LOSSES = (
     Binding(
@@ -204,7 +203,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the trainer's loop on each rank, from its replay buffer to DeepSpeed.
 
     DeepSpeed divides a loss by the number of microbatches and averages over ranks. Each token has its own id, by which
-    the model finds its log-prob.
+    the model finds the token's log-prob.
     """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows, width = mask.shape
@@ -223,9 +222,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_length": last[:, 0] + 1,
     }
     losses: list[Any] = []
-    trains = (
-        threading.local()
-    )  # a rank builds its trainer for a GPU, and trains while another one waits in a collective
+    # a rank builds its trainer for a GPU; one rank trains while another waits in a collective
+    trains = threading.local()
 
     class Table:
         def __call__(self, sequences: Any, *_: Any, **__: Any) -> Any:
@@ -297,7 +295,7 @@ _UPDATES = (
         f"{_TRAINER}.ppo_train", "policy_update", call=_update, imports=(_DEEPSPEED, _EXPERIENCE),
         requires=("openrlhf.utils.loss_utils.iter_grad_accum_global_norm",),
         stand_ins=(
-            StandIn("actor", "a table of log-probs; the forward pass looks up its input tokens"),
+            StandIn("actor", "a table of log-probs, in which the forward pass looks up its input tokens"),
             StandIn(
                 "DeepSpeed",
                 "the engine divides a loss by the number of microbatches in a step and averages over ranks",
@@ -320,7 +318,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Place rewards on tokens without a KL penalty."""
     mask, former = inputs["response_mask"], "r.clamp(min=-10" in inspect.getsource(boundary.function)
     if former and (inputs["rewards"].abs() > 10).any():
-        raise AbsentError("not in this version: rewards above 10, which are clamped")
+        raise AbsentError("not in this version: rewards above 10; this version clamps them")
     nothing = torch.zeros(mask.shape)
     kl = {"log_probs": nothing, "log_probs_base": nothing} if "log_probs" in boundary.parameters else {"kl": nothing}
     answer = boundary.invoke({"rewards": inputs["rewards"], "response_mask": mask}, kl_coef=0.0, **kl)
@@ -328,10 +326,10 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call the KL estimator. Older versions had one estimator, a required mask, and no clamping."""
+    """Call the KL estimator. Older versions have only one estimator, require a mask, and do not clamp."""
     apart = (inputs["log_probs"] - inputs["ref_log_probs"]).abs() > 10
     if apart.any() and "clamp" not in inspect.getsource(boundary.function):
-        raise AbsentError("not in this version: an estimate is clamped to [-10, 10]")
+        raise AbsentError("not in this version: a clamp of estimates to [-10, 10]")
     switch, whole = "use_kl_estimator_k3", torch.ones_like(inputs["log_probs"])
     switches = {"k1": {switch: False}, "k3": {switch: True}}
     if switch not in boundary.parameters:
@@ -363,7 +361,7 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call with a copy of the logits, because the function divides them in place."""
     arguments = {"logits": inputs["logits"].clone(), "labels": inputs["token_ids"]}
     if "temperature" not in boundary.parameters and inputs["temperature"] != 1.0:
-        raise AbsentError("not in this version: sampling temperature")
+        raise AbsentError("not in this version: a sampling temperature")
     log_probs = boundary.invoke({}, temperature=inputs["temperature"], **arguments)
     return {"log_probs": log_probs, "entropy": None}
 
@@ -378,17 +376,17 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             return kit.Named(logits=torch.cat([logits, behind], 1))
 
     options = kit.take_inputs(inputs, "temperature")
-    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # the model applied it before the option existed
+    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # before, the model applied the temperature
         options = kit.keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
-    of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # the first form until May 2025
+    of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # versions until May 2025 have the first form
     answer = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
     return {"log_probs": answer, "entropy": None}
 
 
-_MODEL = StandIn("model", "a table of the scenario's logits; the network's own computation is not checked")
+_MODEL = StandIn("model", "a table of the scenario's logits; the computation of the network is not checked")
 _LOG_PROBS = (
     Binding(f"{_UTILS}.log_probs_from_logits", "token_log_probs", call=_from_logits, fixed={"with_entropy": False}),
     Binding(
@@ -409,7 +407,7 @@ def _of_a_maker(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) 
 
 
 def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
-    """Return the options of an advantage estimator: grouped since April 2026, flat before."""
+    """Return the options of an advantage estimator, which are in groups since April 2026."""
     unset = ("clip_range", "overlong_buffer_len", "stop_properly_penalty_coef")
     former = {
         "advantage_estimator": estimator,
@@ -435,7 +433,7 @@ def _advantages(
 ) -> Any:
     """Compute the advantages of one batch of experience, whose rows are sorted by prompt."""
     if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # from March to April 2025
-        raise AbsentError("not in this version: the function moves rewards to a GPU")
+        raise AbsentError("not in this version: rewards on a CPU; the function moves them to a GPU")
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
     lengths = (mask != 0).sum(-1)
     columns = {"kl": kl, "action_mask": mask, "values": torch.zeros(mask.shape), "response_length": lengths}
@@ -449,12 +447,12 @@ def _advantages(
 
 
 def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the estimator for a group baseline that has these settings."""
+    """Call the estimator of group baselines that has these settings."""
     settings, samples = (inputs["std_level"], inputs["leave_one_out"]), kit.group_size(inputs)
     if settings not in _ESTIMATORS:
-        raise AbsentError("no estimator both leaves one out and scales")
+        raise AbsentError("no estimator both leaves one out of the mean and divides by a deviation")
     if samples == 1:
-        raise AbsentError("the command line refuses one sample per prompt with this estimator")
+        raise AbsentError("the command line rejects one sample per prompt with this estimator")
     if (estimator := _ESTIMATORS[settings]) not in inspect.getsource(inspect.unwrap(boundary.function)):
         raise AbsentError(f"not in this version: the estimator {estimator}")
     rewards = inputs["rewards"]
@@ -513,7 +511,7 @@ _ADVANTAGES = (
         dialects=(
             Dialect("std", "biased", "the variance divides by the token count", f"{_MADE}#L316"),
             Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{_MADE}#L317"),
-            Dialect("masked_output", "any", "the loss applies its mask", f"{_MAIN}/models/loss.py#L34"),
+            Dialect("masked_output", "any", "the loss multiplies by its mask", f"{_MAIN}/models/loss.py#L34"),
         ),
     ),
     Binding(f"{_PPO}.length_penalty.apply_overlong_penalty", "overlong_penalty", call=_overlong, stand_ins=(_SAMPLES,)),
@@ -525,12 +523,12 @@ _ADVANTAGES = (
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad rows to a length, by adding a row of that length and removing it afterwards."""
+    """Pad rows to a length: add a row of that length, and remove it after the call."""
     values, value = inputs["values"], inputs["pad_value"]
     longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
     rows = [row[None] for row in values] + [longest]
     if value != 0 and "value" not in boundary.parameters:
-        raise AbsentError("not in this version: rows are padded with 0")
+        raise AbsentError("not in this version: a padding value; rows are padded with 0")
     padded = boundary.invoke({}, rows, side=inputs["side"], value=value, stack=False)
     return {"padded": padded.reshape(len(rows), -1)[:-1]}
 
@@ -579,7 +577,7 @@ def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Balance samples that have only lengths, and labels that are their positions."""
+    """Balance samples that have only a length, and their position as label."""
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
     args = kit.nest_options({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
@@ -590,7 +588,7 @@ def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Prompts(list[Any]):
-    """A data set of prompts, of which only the number counts."""
+    """A data set of prompts. Only their number matters."""
 
     collate_fn = None
 
@@ -599,7 +597,7 @@ class _Prompts(list[Any]):
 
 
 def _planned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepare the data of a training and return the number of updates for which its schedule is made."""
+    """Prepare the data of a training run, and return the number of updates that its schedule is made for."""
     prompts = _Prompts(range(inputs["steps_per_epoch"] * inputs["prompts_per_step"]))
     options = {
         **dict.fromkeys(("data.prompt_dataset", "data.prompt_probs", "data.prompt_split", "data.input_template")),
@@ -627,7 +625,7 @@ _ROWS = (
     _BATCH.surgery(f"{_PPO}.replay_buffer.NaiveReplayBuffer.collate_fn", "join", _replayed),
     Binding(
         "openrlhf.trainer.ppo_trainer.prepare_datasets", "schedule_length", call=_planned,
-        stand_ins=(StandIn("PromptDataset", "prompts, of which only the number counts"),),
+        stand_ins=(StandIn("PromptDataset", "a data set of prompts; only their number matters"),),
         fixed={"max_steps": None, "turns": 1, "warmup_ratio": 0.0},
     ),
     Binding("openrlhf.utils.distributed_sampler.DistributedSampler.__iter__", "epoch_order", call=_drawn),
@@ -641,7 +639,7 @@ _ROWS = (
 
 
 def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trained tokens. The mask is at the position before each token."""
+    """Read the trained tokens. A token's mask is at the position before it."""
     before, rows = inputs["prompts"].shape[1], []
     plain: dict[str, Any] = {"pretrain_mode": False, "multiturn": False, "response_ranges": None}
     for prompt, counts, response, length in zip(
@@ -669,12 +667,12 @@ def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any)
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a dataset item of one conversation. The mask is one position to the left of its token."""
+    """Read a dataset item of one conversation. A token's mask is one position to the left."""
     tokenizer, messages = chat(inputs)
     data = _data(boundary, tokenizer, {"messages": messages}, multiturn=inputs["trains"] == "all")
     ids, *_, mask = boundary.function(data, 0)[:3]
     if isinstance(ids, int):
-        raise AbsentError("not in this version: the trainer makes the mask from the prompt length")
+        raise AbsentError("not in this version: masks in the dataset; the trainer makes them from the prompt length")
     return {"token_ids": ids[0], "loss_mask": [0, *mask[0, :-1].tolist()]}
 
 
@@ -690,8 +688,8 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: float) -> Any:
     """Compute the trainer's log-probs of both responses after a prompt of two tokens.
 
-    The model predicts the second prompt token, too, with its own log-prob. Response tokens have the scenario's
-    log-probs.
+    The model also predicts the second prompt token, with a log-prob that is not in the scenario. Response tokens have
+    the scenario's log-probs.
     """
     pad = torch.nn.functional.pad
     masks = pad(kit.join_both_sides(inputs, "mask").long(), (2, 0), value=1)
@@ -708,7 +706,7 @@ def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: floa
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute both models' log-probs and the preference loss, as ``fit`` does."""
+    """Compute the log-probs of both models and the preference loss, as ``fit`` does."""
     of_trainer = boundary.imported[_DPO.rpartition(".")[0]]
     loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
     packing, parts = {"packing_samples": False}, {"strategy": kit.stand_in(ring_attn_group=None), "loss_fn": loss}
@@ -721,20 +719,20 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: str, loss_type: str) -> Binding:
-    """Bind two functions: the trainer's log-probs, with DPO's loss, and the loss, for IPO."""
+    """Bind two functions: the trainer's log-probs together with DPO's loss, and the loss alone for IPO."""
     return Binding(
         boundary,
         "preference_loss",
         call=_preference,
         imports=(_DPO.rpartition(".")[0],),
-        stand_ins=(_MODEL, StandIn("self", "a trainer starts DeepSpeed; the step reads only a token id")),
+        stand_ins=(_MODEL, StandIn("self", "the real trainer starts DeepSpeed; the step reads only a token id")),
         fixed={"loss_type": loss_type, "ld_alpha": None},
         accepts={"chosen_mask": ("full", "right"), "rejected_mask": ("full", "right")},
     )
 
 
 class _Model(list[Any]):
-    """A model that is switched between modes; no token runs through it."""
+    """A model that can be switched between modes, and has no forward pass."""
 
     training = True
 
@@ -784,7 +782,7 @@ def _column(values: Sequence[float]) -> Any:
 
 
 def _passed_evaluation(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Summarise one sample per response; the data has one source."""
+    """Summarise one sample per response. All samples have the same data source."""
     right = inputs["right"]
     named = [str(place) for place in range(len(right))]
     samples = [
@@ -810,8 +808,8 @@ _REPORTS = (
 )  # fmt: skip
 
 
-_OF_FILES = StandIn("self", "a dataset reads files; the mask reads only the length of a prompt")
-_NEW_LINE = "the newline after the end of an answer is trained with it"
+_OF_FILES = StandIn("self", "the real dataset reads files; the mask needs only the length of a prompt")
+_NEW_LINE = "the newline after the end of an answer is trained too"
 _DATA = (
     Binding(f"{_SFT}.get_loss_mask", "response_masks", call=_trained_tokens, stand_ins=(_OF_FILES,)),
     Binding(
@@ -844,7 +842,7 @@ def _letters(text: str, **_: Any) -> dict[str, Any]:
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one episode after a prompt of two tokens. Tokens after the last turn are cut off here."""
+    """Run one episode after a prompt of two tokens. Tokens after the last turn are removed here."""
     lengths, observed, rewards = inputs["said"], iter(inputs["heard"]), iter(inputs["rewards"])
     turns, left = iter(lengths), [len(lengths)]
 
@@ -867,7 +865,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         agent = type("Agent", bases, {"__init__": lambda self: None, "step": answer})
         executor = boundary.owner(agent)
     elif len(lengths) > 1 or inputs["heard"][-1]:
-        raise AbsentError("it has one turn and no environment")
+        raise AbsentError("the loop has one turn and no environment")
     else:
         executor = boundary.owner()
     params = kit.stand_in(max_tokens=None, logprobs=None)
@@ -947,13 +945,13 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generate batches until the prompts are exhausted. A prompt is one rollout, whose score decides the filter.
+    """Generate batches until no prompt is left. Each prompt has one rollout, and the filter decides by its score.
 
-    The first batch is taken; what later calls return was left.
+    The first batch counts as taken, the later ones as left.
     """
     module, rejected = boundary.module, set(inputs["rejected"])
     if not hasattr(module, "_collect_prompt_batch"):
-        raise AbsentError("not in this version: a batch is generated by another function")
+        raise AbsentError("not in this version: _collect_prompt_batch; another function generates a batch")
     loader = [(None, [number], [number], [None]) for number in range(inputs["completed"])]
     options = {"rollout.batch_size": inputs["needed"], "rollout.n_samples_per_prompt": 1}
     options |= {"rollout.vllm_generate_batch_size": inputs["needed"] + inputs["surplus"], "vllm.enable_sleep": False}
@@ -980,7 +978,7 @@ def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reported pass rate after engines processed ``consumed`` prompts and ``accepted`` samples were kept."""
+    """Return the reported pass rate, if engines processed ``consumed`` prompts and kept ``accepted`` samples."""
     numbers = inputs["arguments"]
     samples = numbers["samples_per_prompt"]
     former = {"n_samples_per_prompt": samples, "vllm_generate_batch_size": None, "vllm_enable_sleep": False}
@@ -992,9 +990,9 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": boundary.function(generator)[1]}
 
 
-_REMOTE = StandIn("ray, engines", "answer the oldest prompt at once, with the scenario's score")
+_REMOTE = StandIn("ray, engines", "engines that answer the oldest prompt immediately, with the scenario's score")
 _TWO_RANKS = StandIn("ring_attn_group", "two ranks; the function reads only their number")
-_ANSWERED = StandIn("_generate_vllm", "engines; the function reads only how many prompts and samples they returned")
+_ANSWERED = StandIn("_generate_vllm", "the function reads only the numbers of returned prompts and samples")
 _CALLS = (
     Binding("openrlhf.models.ring_attn_utils.pad_sequences", "call", call=_in_a_ring, stand_ins=(_TWO_RANKS,)),
     Binding(

@@ -1,7 +1,7 @@
 """Bindings for prime-rl (PrimeIntellect-ai/prime-rl).
 
-prime-rl has one flat tensor per sample and no padding: rows of a scenario are cut at the end of their mask. Its loss is
-a sum over samples, divided by a count over the whole step. Until July 2025 the package was called ``zeroband``.
+prime-rl has one flat tensor per sample and no padding, so rows of a scenario are cut at the end of their mask. The loss
+is a sum over samples, divided by a count over the whole step. Until July 2025, the package was called ``zeroband``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ADVANTAGE = f"{_ORCHESTRATOR}.advantage"
 
 # -- losses ------------------------------------------------------------------------------------------------------------
 
-#: Bounds that no token exceeds, in the spelling of every version.
+#: Bounds that no token exceeds, under the option names of every version.
 _UNBOUNDED: Mapping[str, Any] = {
     "clip_ratio": float("inf"),
     **dict.fromkeys(("mask_ratio_low", "token_mask_low", "sequence_mask_low", "geo_mask_low"), 0.0),
@@ -68,16 +68,16 @@ def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
     if inputs["algorithm"] != "dppo_tv":
         return kit.stand_in(**_UNBOUNDED)
     if "dppo_mask_high" not in inspect.getsource(reader):
-        raise AbsentError("not in this version: this trust region")
+        raise AbsentError("not in this version: the trust region of DPPO")
     trust = {"dppo_mask_low": inputs["eps_clip_low"], "dppo_mask_high": inputs["eps_clip_high"]}
     return kit.stand_in(**{**_UNBOUNDED, **trust})
 
 
 def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return the loss function for these settings. Until February 2026 losses were not separate functions."""
+    """Return the loss function for these settings. Until February 2026, losses are not separate functions."""
     if "loss_config" in boundary.parameters:
         if inputs["algorithm"] == "dppo_tv":
-            raise AbsentError("not in this version: this trust region")
+            raise AbsentError("not in this version: the trust region of DPPO")
         return kit.stand_in(**_UNBOUNDED)
     default = boundary.module.default_loss_fn
     settings = _settings(inputs, default)
@@ -101,7 +101,7 @@ def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample_inputs(boundary: Any, inputs: Mapping[str, Any], row: int) -> Any:
-    """Make the inputs of one sample's loss. Reference log-probs were added under another name."""
+    """Make the inputs of one sample's loss. Newer versions have reference log-probs under another name."""
     fields = {
         "trainer_logprobs": inputs["log_probs"][row],
         "inference_logprobs": inputs["old_log_probs"][row],
@@ -125,7 +125,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of spring 2025, which takes a padded batch and logits.
+    """Call the loss function of spring 2025, which takes a padded batch and logits.
 
     The vocabulary has two tokens, and every token is the second one.
     """
@@ -143,12 +143,12 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "epsilon" in boundary.parameters:
         if low != high:
-            raise AbsentError("not in this version: eps_clip_low and eps_clip_high must be equal")
+            raise AbsentError("not in this version: two clip bounds; eps_clip_low and eps_clip_high must be equal")
         arguments["epsilon"] = low
     elif "epsilon_low" in boundary.parameters:
         arguments |= {"epsilon_low": low, "epsilon_high": high}
     else:
-        raise AbsentError("not in this version: this kind of clipping")
+        raise AbsentError("not in this version: a clip range for ratios")
     loss, clipped = boundary.invoke({}, **arguments)[:2]
     return {"loss": loss, "clip_fraction": clipped if not isinstance(clipped, Mapping) else None}
 
@@ -176,7 +176,7 @@ _LOG_PROBS = (
     Binding(
         f"{_LOSS}.compute_importance_ratio_and_mismatch_kl",
         "kl_estimate",
-        # This function calls the reference log-probs the trainer's.
+        # In this function, the trainer's log-probs are those of the reference.
         call=partial(kit.call_with, leading=("ref_log_probs", "log_probs"), takes=(), reads={"kl": 2}),
         fixed={"response_mask": None, "kl_estimator": "k3"},
     ),
@@ -213,18 +213,18 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif "advantage_config" in boundary.parameters:
         text = inspect.getsource(boundary.module)
         if any(value and name not in text for name, value in wanted.items()):
-            raise AbsentError("not in this version: an advantage is the reward minus the mean of its group")
+            raise AbsentError("not in this version: these statistics; an advantage is the reward minus the group mean")
         options = {"advantage_config": kit.stand_in(**settings)}
     else:
-        raise AbsentError("not in this version: rollouts are scored")
+        raise AbsentError("not in this version: scores of plain rewards; the function scores rollouts")
     if one_out and size == 1:
-        raise AbsentError("a group of one has no row to leave out")
+        raise AbsentError("a group of one has no other row for the mean")
     arguments = {"rewards": rewards.tolist(), "completion_lengths": [4] * rows, "samples_per_problem": size}
     return {"normalised": torch.tensor(boundary.invoke({}, **arguments, **options))}
 
 
 def _episodes(rewards: Sequence[float]) -> list[Any]:
-    """Make one episode, with a trace of one token for each reward."""
+    """Make one episode. For each reward it has a trace of one token."""
     agent = kit.stand_in(trainable=True, name="agent")
     traces = []
     for reward in rewards:
@@ -259,7 +259,7 @@ def _likeliest(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a request with one completion per row of the group."""
+    """Score a request that has one completion for each row of the group."""
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
     advantages = torch.zeros(len(inputs["rewards"]))
     for rows in kit.rows_of_groups(inputs["group"]):
@@ -280,7 +280,7 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute GRPO advantages of each group, and ask the gate whether it keeps the group."""
+    """Compute GRPO advantages of each group, and check whether the gate keeps the group."""
     algorithm = kit.make_unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
     gate = boundary.owner(kit.stand_in(reject_min=0.0, reject_max=0.0))
     rewards = inputs["rewards"].tolist()
@@ -294,7 +294,7 @@ def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shaped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a group with a penalty on the tokens that were generated."""
+    """Score a group with a penalty on generated tokens."""
     arguments = inputs["arguments"]
     weights = {"num_output_tokens_weight": arguments["weight"], "num_input_tokens_weight": 0, "num_turns_weight": 0}
     algorithm = kit.stand_in(length_penalty=kit.stand_in(**weights))
@@ -305,9 +305,9 @@ def _shaped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": [episode.traces[0].nodes[0].advantages[0] for episode in episodes]}
 
 
-#: In older versions a rollout stored the reward that is on its trace today.
+#: In older versions, a rollout stores the reward; now the rollout's trace does.
 _NODES = (f"{_ALGORITHMS}.routing.assign_advantages",)
-_TRACES = StandIn("episodes", "verifiers' records of rollouts; an algorithm reads rewards and writes advantages")
+_TRACES = StandIn("episodes", "the verifiers package's records of rollouts; an algorithm uses rewards and advantages")
 _GRPO = f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group"
 _ADVANTAGES = (
     *(
@@ -336,7 +336,7 @@ _ADVANTAGES = (
     ),
     normalised_rewards(
         f"{_BEFORE}.inference.rewards._compute_request_rewards", _of_requests, "std_level",
-        stand_ins=(StandIn("request", "an engine's record of completions, with the score that a rule gave to each"),),
+        stand_ins=(StandIn("request", "an engine's record of completions, each with the score from a rule"),),
         accepts={"std_level": (None, "group")},
     ),
 )  # fmt: skip
@@ -346,18 +346,18 @@ _ADVANTAGES = (
 
 
 def _fields(boundary: Any, length: int, row: int) -> Any:
-    """Make a sample with this many tokens, all of which are the row's number."""
+    """Make a sample with this many tokens. The id of every token is the row's number."""
     types = inspect.getmodule(boundary.module.MicroBatch)
     of_tokens = {"token_ids": row, "mask": True, "logprobs": -1.0, "temperatures": 1.0, "advantages": 1.0}
     fields = {"env_name": "env", **{name: [value] * length for name, value in of_tokens.items()}}
     made: Any = vars(types)["TrainingSample"]
     if "mask" not in made.__struct_fields__:
-        raise AbsentError("not in this version: a sample has a prompt and a completion")
+        raise AbsentError("not in this version: samples with one mask; a sample has a prompt and a completion")
     return made(**{name: value for name, value in fields.items() if name in made.__struct_fields__})
 
 
 def _beside(boundary: Any, count: int) -> dict[str, Any]:
-    """Return further arguments that only some versions take."""
+    """Return the arguments that only some versions take."""
     cost = getattr(boundary.module, "build_bin_cost", lambda _: sum)(None)
     return {"bin_cost": cost, "num_loras": 1, "idxs": [0] * count}
 
@@ -377,7 +377,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepare batches for two workers. Samples that are added as padding have no valid token."""
+    """Prepare batches for two workers. Samples that pad a batch have no valid token."""
     samples = [_fields(boundary, length, row) for row, length in enumerate(kit.lengths_of(inputs))]
     budget = inputs["max_tokens_per_microbatch"]
     arguments = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
@@ -405,7 +405,7 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _dealt(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if len(inputs["lengths"]) % inputs["parts"]:
-        raise AbsentError("the caller passes a multiple of the number of parts")
+        raise AbsentError("callers pass a number of samples that is a multiple of the number of parts")
     return boundary.function(inputs["lengths"], inputs["parts"])
 
 
@@ -488,7 +488,7 @@ def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the age of a running rollout after each of these numbers of policy updates."""
+    """Read a running rollout's age in policy versions, after each of these numbers of updates."""
 
     async def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -518,7 +518,7 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Take a batch from finished rollouts of one sample each."""
+    """Take a batch from finished rollouts, each of which has one sample."""
     episodes = {}
     for number in range(inputs["completed"]):
         (made,) = _episodes([float(number)])
@@ -560,7 +560,7 @@ _ROLLOUTS = (
         call=_taken,
         stand_ins=(
             _TRACES,
-            StandIn("self", "a sink without its curriculum; its collected rollouts are those of the scenario"),
+            StandIn("self", "the real sink without its curriculum; it has collected the scenario's rollouts"),
         ),
     ),
     Binding(
@@ -582,7 +582,7 @@ _ROLLOUTS = (
         "call",
         formerly=("prime_rl.orchestrator.scheduler.Scheduler.maybe_update_policy",),
         call=_updated,
-        stand_ins=(StandIn("self", "a scheduler talks to engines; the update reads only one rollout in flight"),),
+        stand_ins=(StandIn("self", "the real scheduler calls engines; the update reads only one running rollout"),),
     ),
 )
 

@@ -41,7 +41,6 @@ def figures() -> dict[str, tuple[object, ...]]:
             counts_of["fixed"],
             counts_of["unavailable"],
         ),
-        r"(\d+) more revisions can be decided": (len(set(commits)),),
         r"(\d+) passed, (\d+) deselected, (\d+) xfailed in": (
             counts["fixed"] + counts["unavailable"],
             len(commits),

@@ -12,7 +12,8 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
-from sentinel.tools.audit.composing import composed, search_path
+from sentinel.tools.audit.composing import composed
+from sentinel.tools.audit.declared import search_path
 from sentinel.tools.audit.effective import training
 from sentinel.tools.audit.files import flattened, read_mapping
 from sentinel.tools.audit.options import Option, Options

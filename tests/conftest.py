@@ -1,6 +1,7 @@
 """What all tests share: a home of their own, the demo framework as trees and as a git repository, one warm worker."""
 
 import concurrent.futures.process  # noqa: F401
+import importlib
 import os
 import signal
 import tempfile
@@ -8,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy  # noqa: F401 - with concurrent.futures above: pytester's in-process runs would load them twice
+import jsonschema_rs  # noqa: F401
+import numpy  # noqa: F401 - with concurrent.futures above: as _LOADED
 import pytest
 from demo_kit import (
     FRAMEWORK,
@@ -37,6 +39,22 @@ from sentinel.worker.answers import Replies
 from sentinel.worker.client import Options, Preloader, TargetProcess
 
 pytest_plugins = ["pytester"]
+
+#: What runs import when they need it. After each run in this process, pytester drops it, and the next imports it again.
+_LOADED = (
+    "recipes.rules",
+    "reports.github",
+    "reports.markdown",
+    "run.differences",
+    "run.gate",
+    "run.items",
+    "run.session",
+    "search.discovery",
+    "search.drawing",
+    "search.saving",
+)
+for _name in _LOADED:
+    importlib.import_module(f"sentinel.{_name}")
 
 #: What `pytest -m smoke` runs: the logic, and one framework from recipe to verdict.
 SMOKE = ("contracts", "laws", "recipes", "settings", "test_demo.py", "values")

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -35,21 +35,25 @@ def _tools() -> list[str]:
     return sorted(path.name for path in (PACKAGE / "tools").iterdir() if (path / "__init__.py").is_file())
 
 
+@cache
 def _modules() -> dict[str, Path]:
     files = [file for file in PACKAGE.rglob("*.py") if "_bundled" not in file.parts]
     named = {file: list(file.relative_to(REPOSITORY).with_suffix("").parts) for file in files}
     return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): file for file, parts in named.items()}
 
 
-def _imports(module: str, modules: dict[str, Path]) -> Iterator[tuple[str, int]]:
+@cache
+def _imports(module: str) -> list[tuple[str, int]]:
     """Every module of ours that a module imports, wherever in it, and the line."""
+    modules, found = _modules(), []
     for node in ast.walk(ast.parse(modules[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "sentinel":
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                yield (whole if whole in modules else node.module), node.lineno
+                found.append((whole if whole in modules else node.module, node.lineno))
         elif isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names if alias.name.split(".")[0] == "sentinel")
+            found += [(alias.name, node.lineno) for alias in node.names if alias.name.split(".")[0] == "sentinel"]
+    return found
 
 
 def _package(module: str) -> str:
@@ -63,7 +67,7 @@ def test_imports_run_one_way():
     wrong = []
     for module in modules:
         here = _package(module)
-        for imported, line in _imports(module, modules):
+        for imported, line in _imports(module):
             there = _package(imported)
             if here in floors and there != here and floors.get(there, -1 if there == "__init__" else 99) > floors[here]:
                 wrong.append(f"{modules[module].relative_to(REPOSITORY)}:{line} imports {imported}")
@@ -76,7 +80,7 @@ def test_a_tool_imports_no_other_tool():
     for module in modules:
         if module.startswith("sentinel.tools."):
             own = f"sentinel.tools.{module.split('.')[2]}"
-            for imported, line in _imports(module, modules):
+            for imported, line in _imports(module):
                 if imported.startswith("sentinel.tools.") and not f"{imported}.".startswith(f"{own}."):
                     wrong.append(f"{modules[module].relative_to(REPOSITORY)}:{line} imports {imported}")
     assert wrong == []
@@ -105,7 +109,7 @@ def test_the_page_names_every_package_and_no_other():
 def test_the_rest_works_without_a_tool(tmp_path: Path, removed: str):
     """Deletes a tool in a copy and starts every command that is left. Without any tool, imports every module too."""
     for name in ("sentinel", "adapters", "recipes/areal"):
-        shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(REPOSITORY / name, tmp_path / name)  # with the byte code
     gone = set()
     for folder in (tmp_path / "sentinel" / "tools").glob(f"{removed}/"):
         if (folder / "commands").is_dir():
@@ -134,7 +138,5 @@ sys.exit(main(["list", "targets"]))
 
 def test_no_modules_import_each_other_in_a_circle():
     modules = _modules()
-    graph = {
-        module: {other for other, _ in _imports(module, modules)} & modules.keys() - {module} for module in modules
-    }
+    graph = {module: {other for other, _ in _imports(module)} & modules.keys() - {module} for module in modules}
     TopologicalSorter(graph).prepare()  # raises CycleError, with the circle

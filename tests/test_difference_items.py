@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 from demo_kit import Repository, copy_demo, git
 
+from sentinel.comparing import asking
 from sentinel.comparing.asking import Asking
 from sentinel.comparing.comparison import Comparison
 
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home", "_few_scenarios")
 @pytest.fixture
 def _few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sentinel.comparing.comparison.Comparison", partial(Comparison, examples=3))
+    monkeypatch.setattr(asking, "_SHRINKING", 20)
 
 
 def run(pytester: pytest.Pytester, against: str, *arguments: str) -> pytest.RunResult:
@@ -155,7 +157,7 @@ def test_a_caller_gets_a_few_scenarios_if_what_it_runs_was_searched_below_anothe
 def test_what_left_no_main_has_no_base_and_the_message_says_what_to_fetch(pytester, broken_tree):
     result = gate(pytester, f"--sentinel-repo={broken_tree}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*is not in a git clone*--sentinel-against=REF; none compares with nothing*"])
+    result.stderr.fnmatch_lines(["*is not in a git clone*--sentinel-against=REF*--sentinel-against=none*"])
     git(broken_tree, "init", "-q")
     git(broken_tree, "add", ".")
     git(broken_tree, "commit", "-q", "-m", "unrelated")

@@ -11,8 +11,14 @@ from sentinel.cli import main
 from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import load_recipe
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search import discovery
 
 pytestmark = pytest.mark.usefixtures("warm_runs")
+
+
+@pytest.fixture(autouse=True)
+def _little_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "SHRINKING", 50)
 
 
 @pytest.fixture

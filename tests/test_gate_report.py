@@ -101,7 +101,7 @@ def test_the_summary_begins_with_what_is_worse():
 def test_an_interrupted_run_names_what_is_missing_in_text_and_data():
     changed = (line("grpo", 321, True), line("grpo", 325, False, "norm"))
     gate, lines = written(row("v.grpo", "worse", "loss moved", changed, names=["v.grpo", "v.caller"]))
-    assert "not compared: the run ended before their turn: v.caller" in lines
+    assert "not compared, because the run ended first: v.caller" in lines
     [compared] = gate.document()["comparisons"]
     assert [(each["boundary"], each["outcome"]) for each in compared["boundaries"]] == [("v.grpo", "worse")]
     assert compared["not_compared"] == ["v.caller"]

@@ -181,7 +181,11 @@ def _none(_: Path) -> str:
         ("--sentinel-python=/no/such/python", _none, "*no such interpreter: /no/such/python; *"),
         ("--sentinel-python=", _bare_python, "*--sentinel-python=*bare/bin/python: *has no numpy; install torch and*"),
         ("--sentinel-python=/bin/true", _none, "*--sentinel-python=/bin/true: *did not start*"),
-        ("--sentinel-baseline=", _empty, "*--sentinel-baseline=*empty: it holds no evidence; *report accept*"),
+        (
+            "--sentinel-baseline=",
+            _empty,
+            "*--sentinel-baseline=*empty: the folder contains no evidence; *report accept*",
+        ),
         ("--sentinel-report-dir=", _file, "*cannot write reports to *file: *Not a directory*"),
         ("--sentinel-bug=NO-SUCH-*", _none, "*no recipe matches 'NO-SUCH-[*]'*"),
     ],

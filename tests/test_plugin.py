@@ -320,10 +320,10 @@ def test_a_baseline_holds_and_tells_which_way_things_went(pytester, recipes, dem
     (pytester.path / "kept").mkdir()
     nothing = run(pytester, *base, *kept)
     assert nothing.ret == pytest.ExitCode.USAGE_ERROR
-    nothing.stderr.fnmatch_lines(["*--sentinel-baseline=kept: it holds no evidence*sentinel report accept*"])
+    nothing.stderr.fnmatch_lines(["*--sentinel-baseline=kept: the folder contains no evidence*sentinel report accept*"])
     run(pytester, "mine/demo/DEMO-REJECTED-ROW.yaml", "--sentinel-ref=git:main", "--sentinel-report-dir=other")
     nothing = run(pytester, *base, "--sentinel-baseline=other")
-    nothing.stdout.fnmatch_lines(["*other has no verdict for it*sentinel report accept*"])
+    nothing.stdout.fnmatch_lines(["*other has no verdict for this item*sentinel report accept*"])
     nothing.assert_outcomes(failed=1)
 
     run(pytester, *base, "--sentinel-ref=git:main", "--sentinel-report-dir=kept").assert_outcomes(passed=1)

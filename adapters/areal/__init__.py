@@ -1,7 +1,7 @@
 """Bindings for AReaL (areal-project/AReaL).
 
-Losses and statistics are functions of tensors. Options arrive in AReaL's own configuration classes. Loss masks are
-boolean, as AReaL's callers make them.
+Losses and statistics are functions of tensors. Options are passed in AReaL's own configuration classes. Loss masks are
+boolean, as in AReaL's own calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sentinel.binding.kit import torch
 from . import containers, objectives, rewards, rollouts, updates
 from .objectives import ALONE, ARGUMENTS, actor_of
 
-#: Links of dialects point at AReaL's main branch of August 2026.
+#: Links of dialects refer to AReaL's main branch of August 2026.
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 
 _FUNCTIONAL = "areal.utils.functional"
@@ -32,7 +32,7 @@ def _functional_line(number: int) -> str:
 
 # -- the advantage step ------------------------------------------------------------------------------------------------
 
-#: The fields of PPOActorConfig that the advantage step reads, named like the contract's inputs.
+#: The fields of PPOActorConfig that the advantage step reads and that are named like the contract's inputs.
 _CONFIG = (
     *("reward_bias", "reward_scaling", "reward_clip", "kl_ctl", "kl_estimator", "discount", "gae_lambda"),
     "mask_no_eos_with_zero",
@@ -55,7 +55,7 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call GAE with one additional column.
 
-    Position t predicts token t + 1, so the last position is never a step. Every response ends with EOS.
+    Position t predicts token t + 1, so the last position is not a step. Every response ends with EOS.
     """
 
     names = {"rewards": "token_level_rewards", "values": "values", "loss_mask": "response_mask"}
@@ -81,7 +81,7 @@ class _Engine:
 
     def forward(self, input_: Any, aggregate_fn: Any, post_hook: Any = None) -> Any:
         if post_hook is None:
-            raise AbsentError("not in this version: the engine computes the log-probs itself")
+            raise AbsentError("not in this version: a hook that computes log-probs; the engine computes them")
         return aggregate_fn([post_hook(self.logits, input_)])
 
 
@@ -92,7 +92,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
     data = {"input_ids": tokens.reshape(-1).roll(1), "rolled_input_ids": tokens.reshape(-1)}
     actor = actor_of(boundary, engine, temperature=inputs["temperature"])
-    actor.config.recompute_logprob = True  # an option until 2026, off by default
+    actor.config.recompute_logprob = True  # an option until 2026, which is off by default
     return {"log_probs": boundary.function(actor, data).reshape(tokens.shape)}
 
 
@@ -104,7 +104,7 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     samples: Any = range(inputs["size"])
     sampler: Any = DistributedSampler(samples, num_replicas=1, rank=0, shuffle=True, seed=inputs["seed"])
-    generator = torch.Generator()  # without a generator the loader draws from the global one
+    generator = torch.Generator()  # without its own generator, the loader uses the global one
     loader: Any = DataLoader(samples, sampler=sampler, batch_size=None, generator=generator)
     return {"drawn": list(itertools.islice(boundary.function(loader), inputs["size"] * inputs["epochs"]))}
 
@@ -144,7 +144,7 @@ def _token_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 _STD_ABOUT = Dialect(
     "std_about",
     "subtracted",
-    "the standard deviation is taken about the mean that is subtracted, at whatever level that mean is",
+    "deviations are measured from the mean that is subtracted, whatever its level",
     f"{_MAIN}/utils/data.py#L1617",
 )
 
@@ -163,13 +163,13 @@ def _norm(contract: str, call: Any, **fixed: Any) -> Binding:
 
 # -- losses ------------------------------------------------------------------------------------------------------------
 
-# Every loss is the mean over the tokens of its microbatch. The engine weights microbatches by their token counts.
+# A loss is the mean over the tokens of one microbatch. The engine weights each microbatch by its token count.
 
 
 def _level(boundary: Any, inputs: Mapping[str, Any]) -> str:
     """Return the level at which ratios are computed: ``token`` or ``sequence``.
 
-    :raises AbsentError: until October 2025 there were only token-level ratios, and no option.
+    :raises AbsentError: for versions until October 2025, which have only token-level ratios and no option.
     """
     level = "sequence" if inputs["algorithm"] == "gspo" or inputs["ratio_level"] == "geometric" else "token"
     if level != "token" and "importance_sampling_level" not in boundary.parameters:
@@ -180,14 +180,14 @@ def _level(boundary: Any, inputs: Mapping[str, Any]) -> str:
 def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
     """Raise AbsentError if this version does not accept the clip range.
 
-    :raises AbsentError: until September 2025 there was one bound for both sides.
+    :raises AbsentError: for versions until September 2025, which have one bound for both sides.
     """
     if inputs["eps_clip_high"] != inputs["eps_clip_low"] and "eps_clip_higher" not in boundary.parameters:
-        raise AbsentError("not in this version: eps_clip_low and eps_clip_high must be equal")
+        raise AbsentError("not in this version: two clip bounds; eps_clip_low and eps_clip_high must be equal")
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss. Its old policy is the proximal policy; a decoupled loss also has a behaviour policy."""
+    """Call a policy loss. The old policy is AReaL's proximal policy; decoupled losses have a behaviour policy too."""
     has = boundary.parameters
     names = [name for name, (upstream, *_) in _PPO.items() if upstream in has]
     rollout, cap = inputs["rollout_log_probs"], inputs["importance_weight_cap"]
@@ -197,7 +197,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif rollout is not None:
         made = getattr(boundary.imported[ARGUMENTS], "RejectionSamplingConfig", None)
         if made is None:
-            raise AbsentError("not in this version: weights above the cap are dropped instead of clamped")
+            raise AbsentError("not in this version: clamped weights; tokens with a weight above the cap are dropped")
         decoupled["rejection_sampling"] = made(
             level="token", action="clamp", upper=float("inf") if cap is None else cap
         )
@@ -237,7 +237,7 @@ def _of_sequences(where: Mapping[str, tuple[Any, ...]]) -> Dialect:
     return Dialect(
         "advantage_level",
         "sequence",
-        "with sequence-level ratios the advantage is the mean over the sequence",
+        "with sequence-level ratios, the advantage is the mean over the sequence",
         _functional_line(140),
         where=where,
     )
@@ -260,7 +260,7 @@ _POLICY_LOSSES = (
 def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the loss of one packed microbatch as the engine does, with ``cu_seqlens`` between the sequences.
 
-    The loss reports metrics to the tracker of the process. It is emptied first, as it is after each training step.
+    The loss reports metrics to the tracker of the process. The tracker is emptied first, as after each training step.
     """
     algorithm = inputs["algorithm"]
     switch = {"sapo": "use_sapo_loss", "cispo": "use_cispo_loss"}.get(algorithm)
@@ -330,7 +330,7 @@ def _gather(function: str, entropy: bool) -> Binding:
         f"{_FUNCTIONAL}.{function}",
         "token_log_probs",
         call=_gathered,
-        stand_ins=(StandIn("mpu", "Megatron's state, which the function queries: one process, not initialised"),),
+        stand_ins=(StandIn("mpu", "Megatron's state for one process, not initialised; the function queries it"),),
         fixed={"with_entropy": entropy},
         accepts={"response_mask": ("full",)},
         # Logits of any dtype are converted to float32.
@@ -344,8 +344,8 @@ def _gather(function: str, entropy: bool) -> Binding:
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Reject or reweight sequences by the mean of their log-ratios or of a divergence.
 
-    Token weights are the geometric mean of the ratios, or the ratio of each token. Clamping always applies to the
-    ratio. Batches with an even number of rows are packed, as in training.
+    Token weights are the geometric mean of the ratios, or the ratio of each token. The clamp always applies to ratios.
+    Batches with an even number of rows are packed, as in training.
     """
     level, statistic, masks = inputs["level"], inputs["statistic"], inputs["mode"] == "mask"
     of_ratio = statistic == "ratio" or not masks
@@ -406,7 +406,7 @@ TARGET = Target(
             call=_recomputed,
             imports=(ARGUMENTS, _FUNCTIONAL),
             stand_ins=(
-                StandIn("engine", "its forward pass passes the scenario's logits to the boundary's hook"),
+                StandIn("engine", "its forward pass calls the boundary's hook with the scenario's logits"),
                 StandIn("mpu", "Megatron's parallel state in a run without Megatron: not initialised"),
             ),
             fixed={"with_entropy": False},
@@ -419,7 +419,7 @@ TARGET = Target(
             call=_epochs,
             stand_ins=(
                 StandIn(
-                    "dataloader", "torch's DataLoader, the base class of torchdata's: the sampler decides what is drawn"
+                    "dataloader", "torch's DataLoader, the base class of torchdata's; the sampler selects the samples"
                 ),
             ),
         ),
@@ -453,11 +453,11 @@ TARGET = Target(
             stand_ins=(
                 StandIn(
                     "gather_logprobs_entropy",
-                    "returns the scenario's log-probs to the loss; the function has a binding of its own",
+                    "returns the scenario's log-probs to the loss; the replaced function has a binding of its own",
                 ),
             ),
             requires=containers.OWN,
-            dtypes=("float32",),  # the tracker accepts no other dtype
+            dtypes=("float32",),  # the tracker rejects other dtypes
         ),
         Binding(
             f"{_FUNCTIONAL}.ppo_critic_loss_fn",
@@ -474,7 +474,7 @@ TARGET = Target(
             dtypes=("float32",),  # the function asserts this
             dialects=(
                 Dialect("factor", 0.5, "the loss is half the squared error", _functional_line(866)),
-                Dialect("huber_delta", 10.0, "Huber's loss is linear from 10 on", _functional_line(900)),
+                Dialect("huber_delta", 10.0, "Huber's loss is linear above a distance of 10", _functional_line(900)),
             ),
         ),
         Binding(
@@ -482,7 +482,7 @@ TARGET = Target(
             "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "clamp": ("apply_clamp",)},
             outputs=("kl",),
-            # The only switch clamps every estimator to [-10, 10], k1 and k2 as well.
+            # The only switch clamps every estimator to [-10, 10], including k1 and k2.
             call=partial(
                 kit.call_with,
                 takes=("log_probs", "ref_log_probs", "kl_estimator", "clamp"),
@@ -507,7 +507,7 @@ TARGET = Target(
                 Dialect(
                     "statistic_of",
                     "inverse",
-                    "the KL estimator keeps its sign: k3 of the rollout's probability over the policy's",
+                    "the KL estimator keeps its sign: k3 has the ratio of the rollout's probability to the policy's",
                     _functional_line(242),
                 ),
             ),

@@ -1,4 +1,4 @@
-"""AReaL: batch containers: padding, packing, microbatches, distribution to ranks, and reassembly."""
+"""AReaL's batch containers: padding, packing, microbatches, distribution to ranks, and reassembly."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Pad a packed batch: each sequence to a multiple of four tokens, and the whole to a page.
 
-    Offsets are read from the returned batch, so that a sequence which reaches into the next one has lost tokens.
+    Offsets are read from the returned batch, so that tokens are missing if a sequence overlaps the next one.
     """
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
     packed = {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
     packed["cu_seqlens"] = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     packed["max_seqlen"] = max(lengths)
-    # Until January 2026 padding and its size were two options.
+    # Until January 2026, padding and its size were two options.
     align = {"seq_align_to": 4, "align_sequences": True, "align_to_multiple_of": 4}
     made, *_ = boundary.invoke({}, data=packed, pad_to_length=256, **align)
     ends = made["cu_seqlens"]
@@ -123,7 +123,7 @@ def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Distribute trajectories over ranks, keeping neighbours with one prompt together. Check the declared positions."""
+    """Distribute trajectories over ranks; those of one prompt stay together. Check the declared positions."""
     lengths = inputs["lengths"]
     items = [{"attention_mask": torch.ones(1, length), "place": place} for place, length in enumerate(lengths)]
     size = len(lengths) // len(set(inputs["prompts"])) if inputs["prompts"] else 1
@@ -143,7 +143,7 @@ def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [{**part, **stacked}], "metas": [inputs["meta"]]}
 
 
-#: Until August 2025 batches were TensorDicts, and packing and statistics were in another package, realhf.
+#: Until August 2025, batches were TensorDicts, and packing and statistics were in the package realhf.
 OWN = ("areal.utils.stats_tracker",)
 BINDINGS = (
     *(
@@ -177,7 +177,7 @@ BINDINGS = (
         f"{_CONTROLLER}._merge_tensors",
         "row_surgery",
         call=_merged,
-        requires=(f"{_CONTROLLER}._merge_tensors",),  # before March 2026 a batch had its own container class
+        requires=(f"{_CONTROLLER}._merge_tensors",),  # before March 2026, a batch had its own container class
         fixed={"surgery": "join"},
     ),
 )

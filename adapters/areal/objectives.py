@@ -1,4 +1,4 @@
-"""AReaL: losses other than PPO's, advantages with a critic, and the learning rate."""
+"""AReaL's losses other than PPO's, advantages with a critic, and the learning rate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     """Compute advantages with a critic. Each row is a one-token prompt, the response and EOS; position t predicts token
     t + 1.
 
-    The reward arrives at the last token, so a row ends with its last valid token.
+    The reward is that of the last token, so a row ends with its last valid token.
     """
     mask = inputs["response_mask"] != 0
     rows, tokens = mask.shape
@@ -54,7 +54,7 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a decoupled loss that drops tokens: by IcePop if the version has it, otherwise by rejection sampling."""
+    """Call a decoupled loss that drops tokens: with IcePop if this version has it, else with rejection sampling."""
     low, high = inputs["weight_low"], inputs["weight_high"]
     if inputs["correction"] == "icepop":
         if "enable_icepop" not in boundary.parameters:
@@ -62,7 +62,7 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         drop = {"enable_icepop": True, "icepop_alpha": 0.0 if low is None else low, "icepop_beta": high}
     elif "rejection_sampling" not in boundary.parameters:
         if low is not None:
-            raise AbsentError("not in this version: weights have no lower bound")
+            raise AbsentError("not in this version: a lower bound of weights")
         drop = {"behav_imp_weight_cap": high}
     else:
         made = boundary.imported[ARGUMENTS].RejectionSamplingConfig
@@ -76,8 +76,8 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call a preference loss with packed pairs: the chosen sequence, then the rejected one.
 
-    Position t predicts token t + 1, and the last position predicts nothing. The tracker of the process, which receives
-    the metrics, is emptied first.
+    Position t predicts token t + 1, and the last position predicts nothing. The process's tracker of metrics is emptied
+    first.
     """
 
     def packed(name: str, before: int, behind: int) -> Any:
@@ -127,7 +127,7 @@ _OBJECTIVES = (
             Dialect(
                 "denominator",
                 "kept",
-                "IcePop divides by the number of tokens that it keeps",
+                "IcePop divides by the number of kept tokens",
                 f"{_ICEPOP}/utils/functional/functional.py#L584",
                 where={"correction": ("icepop",)},
             ),
@@ -150,7 +150,7 @@ def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Configure the schedule with the optimiser's own options. The warm-up was once a fraction of the training."""
+    """Configure the schedule with the optimiser's own options. In older versions, the warm-up is a fraction."""
     made, steps = boundary.imported[ARGUMENTS].OptimizerConfig, inputs["training_steps"]
     warmup = {"warmup_steps": inputs["warmup_steps"]}
     if "warmup_steps" not in made.__dataclass_fields__:
@@ -163,7 +163,7 @@ _COSINE: Mapping[str, Any] = {"schedule": "cosine", "initial_ratio": 0.0, "stabl
 _FROM_MINIMUM = Dialect(
     "warmup_from",
     "minimum",
-    "the rate is never below its minimum, even during warm-up",
+    "the rate is never below the minimum, even during warm-up",
     f"{_MAIN}/engine/fsdp_utils/__init__.py#L197",
 )
 

@@ -1,4 +1,4 @@
-"""AReaL: rules that score a response, the penalty for long responses, and filters."""
+"""AReaL's rules that score a response, its penalty for long responses, and its filters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPTIONS = kit.fields(
 )
 
 _GRADER = StandIn(
-    "get_math_verify_worker", "math-verify is not installed; here two results agree if their texts are equal"
+    "get_math_verify_worker", "math-verify is not installed; here two results are equal if their texts are equal"
 )
 
 
@@ -40,7 +40,7 @@ def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the length penalty, which changes the rewards in place. The batch has one more column for the prompt."""
+    """Call the length penalty, which changes rewards in place. The batch has one additional column for the prompt."""
     mask = kit.prepend_prompt(inputs["response_mask"] != 0).long()
     data = {"rewards": inputs["rewards"].clone(), "input_ids": torch.ones_like(mask), "loss_mask": mask}
     options = {"overlong_tokens": inputs["buffer"], "overlong_penalty_factor": inputs["factor"]}
@@ -92,7 +92,7 @@ BINDINGS = (
         f"{_REWARD}.clevr_count_70k.clevr_count_70k_reward_fn", "[{answer}]", "There are two and two: [{answer}].",
         call=_ruled, accepts={"ground_truth": ("42", "7", "100")},
     ),
-    # Versions without the worker compared expressions themselves.
+    # Versions without the worker compare expressions themselves.
     rule_reward(
         f"{_REWARD}.geometry3k.geometry3k_reward_fn", "[{answer}]", "boxed", "The angle is {answer}.", call=_ruled,
         requires=(f"{_REWARD}.geometry3k.get_math_verify_worker",), stand_ins=(_GRADER,),
@@ -104,7 +104,7 @@ BINDINGS = (
         dialects=(
             Dialect(
                 "beyond_limit", "linear",
-                "the limit is the most that an engine generates, so longer responses are not defined",
+                "an engine generates at most this many tokens, so longer responses are not defined",
                 f"{_CODE}/utils/functional/functional.py#L952",
             ),
         ),
@@ -114,7 +114,7 @@ BINDINGS = (
         fixed={"group_layout": "equal"},
         dialects=(
             Dialect(
-                "none_left", "all", "a batch from which every row is filtered is trained on as it is",
+                "none_left", "all", "if the filter rejects every row, the whole batch is trained on",
                 f"{_SAMPLING}/utils/functional/functional.py#L435",
             ),
         ),

@@ -1,4 +1,4 @@
-"""AReaL: from a prompt to a trained sequence, through the client of a remote engine and the RLVR workflow."""
+"""AReaL's rollouts: from a prompt to a trained sequence, with the client of a remote engine and the RLVR workflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sentinel.binding.families import BASE64, ROW, TableEngine, experts_beside, 
 
 _RECORDS, _ARGUMENTS, _SGLANG = "areal.api.io_struct", "areal.api.cli_args", "areal.engine.sglang_remote"
 
-_SELF = StandIn("self", "the real class without its constructor, which looks for servers or starts processes")
+_SELF = StandIn("self", "the real class; its constructor, which looks for servers or starts processes, does not run")
 
 
 def _request(boundary: Any, engine: TableEngine, inputs: Mapping[str, Any]) -> Any:
@@ -23,7 +23,7 @@ def _request(boundary: Any, engine: TableEngine, inputs: Mapping[str, Any]) -> A
 
 
 class _Session(nullcontext[None]):
-    """A stand-in for the HTTP session that clients opened for each request until 2026. It sends nothing."""
+    """A stand-in for the HTTP session that clients opened for each request until 2026. No request is sent."""
 
     async def close(self) -> None:
         pass
@@ -125,7 +125,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 BINDINGS = (
     rollout(
         "areal.infra.remote_inf_engine.RemoteInfEngine.agenerate", _generated,
-        *(_SELF, BASE64, StandIn("session", "an HTTP client session; nothing is sent through it")),
+        *(_SELF, BASE64, StandIn("session", "an HTTP client session that sends nothing")),
         takes="max_tokens interrupted routed", formerly=("areal.core.remote_inf_engine.RemoteInfEngine.agenerate",),
         imports=(_RECORDS, _ARGUMENTS, _SGLANG),
     ),

@@ -1,4 +1,4 @@
-"""AReaL: an update of the actor through its own minibatches and engine, with a table of log-probs as the model."""
+"""AReaL's update of the actor, through its own minibatches and engine, with a table of log-probs as the model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ARGUMENTS = "areal.api.cli_args"
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one update of the actor, and read the gradient.
 
-    Each token has its own id, by which the model finds its log-prob after any reordering. Values at a position refer to
-    the next token. The loss is averaged over ranks, as FSDP does.
+    Each token has its own id, by which the model finds the token's log-prob in any order. Values at a position belong
+    to the next token. As with FSDP, the loss is averaged over ranks.
     """
     mask, count, named = inputs["response_mask"].bool(), inputs["dp_size"], kit.named_tokens(inputs)
     named.pop("rewards")
@@ -144,12 +144,10 @@ _UPDATE = Binding(
     imports=(_ENGINE, _ARGUMENTS),
     requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
     stand_ins=(
-        StandIn("model", "a table of log-probs; the forward pass looks up its input tokens"),
-        StandIn(
-            "engine", "the real engine shards a model over a process group; sharding and optimiser steps are left out"
-        ),
+        StandIn("model", "a table of log-probs, in which the forward pass looks up its input tokens"),
+        StandIn("engine", "the real engine without sharding over a process group and without optimiser steps"),
         RANKS,
-        StandIn("stats_tracker", "reported values go to a tracker of the process and do not affect the update"),
+        StandIn("stats_tracker", "a tracker of the process gets the reported values, which do not affect the update"),
     ),
     fixed={
         **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),

@@ -1,6 +1,6 @@
 """Bindings for ROLL (alibaba/ROLL).
 
-ROLL's workers need Ray and GPUs, which do not affect what their losses compute. The losses run as methods of the real
+ROLL's workers need Ray and GPUs, which do not affect the results of their losses. The losses run as methods of the real
 classes, on ROLL's own configuration and batches, with the small stand-ins that each binding declares.
 """
 
@@ -48,14 +48,14 @@ _ONLY_FULL = {"response_mask": ("full",)}
 
 
 def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] | None = None) -> Any:
-    """Make a DataProto. ``labels`` are its columns of Python objects."""
+    """Make a DataProto. ``labels`` are the columns of Python objects."""
     import numpy as np
 
     arrays = {name: np.array(values, dtype=object) for name, values in (labels or {}).items()}
     return boundary.imported[PROTOCOL].DataProto.from_dict(tensors=dict(tensors), non_tensors=arrays)
 
 
-#: Option that older configurations lack -> the behaviour without it.
+#: Option that older configurations lack -> the value that equals their behaviour.
 _BEFORE: Mapping[str, Any] = {
     "ratio_type": "token",
     "use_pg_clip_range": False,
@@ -68,7 +68,7 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
     """Set options of a configuration object.
 
     :raises AbsentError: if the scenario needs an option that this version does not have.
-    :raises DriftError: for any other option that the configuration lacks, because setting it would silently succeed.
+    :raises DriftError: for any other option that the configuration lacks, because setting one would silently succeed.
     """
 
     for name, value in options.items():
@@ -83,8 +83,8 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
 def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
     """Make the pipeline's and the actor's configuration from ROLL's classes.
 
-    A pipeline's constructor looks for checkpoints and creates log folders. Without it the fields have their defaults.
-    The losses read the options of their variants from the actor's configuration, which declares few of them.
+    A pipeline's constructor looks for checkpoints and creates log folders, so it does not run. Fields have their
+    defaults. Losses read the options of their variants from the actor's configuration, which declares few of them.
     """
     module, name = _CONFIG_OF[kind]
     made = kit.make_unbuilt(getattr(boundary.imported[module], name))
@@ -94,8 +94,8 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
 
 
 def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Set the steps of a training whose devices train on four samples each. Environments end after twice the turns,
-    because the configuration expects half of their limit."""
+    """Set the number of training steps, for devices that train on four samples each. Environments end after twice the
+    number of turns, because the configuration expects an environment to use half of its limit."""
     options = kit.stand_in(per_device_train_batch_size=4, gradient_accumulation_steps=inputs["batch_size"] // 4)
     trained = kit.stand_in(training_args=options)
     made = kit.make_unbuilt(
@@ -134,7 +134,7 @@ def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 _COUNT_EPSILON = Dialect(
     "count_epsilon",
     1e-8,
-    "a small number is added to the count to prevent a division by 0",
+    "a small number is added to the token count to prevent a division by 0",
     f"{_MAIN}/utils/functionals.py#L290",
 )
 
@@ -143,7 +143,7 @@ _COUNT_EPSILON = Dialect(
 
 
 def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise rewards by group. Until June 2025 the function took rewards instead of a batch."""
+    """Normalise rewards by group. Until June 2025, the function took rewards instead of a batch."""
     level, rewards = inputs["std_level"], inputs["rewards"]
     bare = "response_level_rewards" in boundary.parameters
     answer = boundary.invoke(
@@ -172,7 +172,7 @@ _METHODS = {
 
 
 def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Normalise agentic rewards. The function computes in float32, so finer inputs are converted first."""
+    """Normalise agentic rewards. The function computes in float32, so float64 inputs are converted first."""
     rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
     batch = _batch(boundary, {"scores": rewards}, {"traj_group_id": inputs["group"]})
@@ -182,14 +182,14 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     elif levels in _METHODS:
         norm.grouping, norm.method = _METHODS[levels]
     else:
-        raise AbsentError("not in this version: it centres and scales over the same rewards")
+        raise AbsentError("not in this version: a mean and a deviation over different sets of rewards")
     return boundary.invoke({}, batch, norm)
 
 
 def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute agentic returns, with one step per trajectory.
 
-    GiGPO's returns are those of step_reinforce, under the older name.
+    GiGPO's returns are those of step_reinforce, under an older name.
     """
     rewards, valid = inputs["token_level_rewards"], inputs["response_mask"] != 0
     rows, steps = torch.nonzero(valid, as_tuple=True)
@@ -202,7 +202,7 @@ def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the driver's whole advantage step, without whitening, reference model or clipping."""
+    """Run the driver's whole advantage step, without whitening, reference model and clipping."""
     critic = "values" in inputs
     tensors = {name: inputs[name] for name in ("token_level_rewards", "values") if name in inputs}
     batch = _batch(boundary, {**tensors, "response_mask": kit.prepend_prompt(inputs["response_mask"])})
@@ -213,7 +213,7 @@ def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _NO_SPREAD = Dialect(
     "the_oracle_agrees",
-    reason="a comment states that rewards without spread become 0, whatever is subtracted from them",
+    reason="a comment in the code states that equal rewards become 0, whatever mean is subtracted",
     link=f"{_MAIN}/pipeline/agentic/utils.py#L138",
     symptom="value",
 )
@@ -226,12 +226,12 @@ _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
     """Bind a driver's advantage step, with and without a critic.
 
-    The other functions for returns use the mask. GAE does not, and nothing trains the values in the gaps.
+    The other functions for returns use the mask. GAE does not use it, and values in the gaps are not trained.
     """
     gaps = Dialect(
         "masked_steps",
         "counted",
-        "returns are discounted by token position: tool output between two turns counts as steps",
+        "returns are discounted by token position, so tool output between two turns counts as steps",
         f"{_MAIN}/utils/functionals.py#L495",
     )
     common: dict[str, Any] = {"outputs": _ADVANTAGES, "call": _advantage, "imports": (PROTOCOL,)}
@@ -246,14 +246,14 @@ def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
 # -- workers -----------------------------------------------------------------------------------------------------------
 
 _SELF = StandIn("self", "the worker's constructor starts Ray and loads a model; its losses read only these attributes")
-_ADDRESS = StandIn("get_node_ip", "a decorator reads the machine's address at import, which needs a network")
+_ADDRESS = StandIn("get_node_ip", "a decorator reads the machine's address at import, for which a network is needed")
 _CONFIG = StandIn(
     "self.pipeline_config",
-    "ROLL's own class without its constructor, which looks for checkpoints and creates log folders",
+    "ROLL's own class; its constructor, which looks for checkpoints and creates log folders, does not run",
 )
 _STRATEGY = StandIn(
     "self.strategy",
-    "returns the scenario's log-probs and an entropy, whose coefficient is 0; the model itself is not checked",
+    "returns the scenario's log-probs, and an entropy whose coefficient is 0; the model is not checked",
 )
 
 
@@ -312,7 +312,7 @@ def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a loss per token. The adapter computes the ratios and aggregates, as its caller in ROLL does.
+    """Call a loss per token. The adapter computes the ratios and aggregates, as the caller in ROLL does.
 
     https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll/pipeline/rlvr/actor_pg_worker.py#L72
     """
@@ -320,10 +320,10 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     names = ("log_probs", "old_log_probs", "advantages", "response_mask")
     ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
     if not ratio.isfinite().all():
-        # Gradients through this exp belong to the caller, loss_func, which has its own binding and overflows there.
+        # The gradient of this exp is computed in the caller, loss_func, whose own binding shows an overflow there.
         raise AbsentError("a ratio overflows before the boundary is called")
     scores, data = inputs["scores"], None
-    if scores is not None:  # in RLVR a tensor of the batch, for agents the reward of each trajectory
+    if scores is not None:  # a tensor of the batch in RLVR, the reward of each trajectory for agents
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
         data = _batch(boundary, {"scores": scores}, {"traj_id": trajectories, "episode_scores": scores.tolist()})
     losses = boundary.invoke(
@@ -336,7 +336,7 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     return {"per_token_loss": losses, "clip_fraction": worker._cached_metrics.get(metric)}
 
 
-#: These functions do not aggregate, so the loss of a batch is the sum over its tokens here.
+#: These functions do not aggregate. Here the loss of a batch is the sum over its tokens.
 _SUM = aggregated("token-sum")
 
 
@@ -353,7 +353,7 @@ def _token_ratio(path: str, lines: Mapping[str, int], variant: str) -> tuple[Dia
         Dialect(
             "ratio_level",
             "token",
-            f"{variant} is applied per token, like ROLL's other losses: the ratio is an argument [batch, tokens]",
+            f"{variant} is applied per token, like ROLL's other losses; its argument is the ratio [batch, tokens]",
             f"{_MAIN}/{path}#L{lines[variant]}",
         ),
     )
@@ -363,7 +363,7 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
     """Bind the policy losses of one worker class."""
     tokens = Dialect(
         "masked_values_have_no_influence",
-        reason="it returns token-level losses; agg_loss handles a NaN or infinity on a masked token",
+        reason="the function returns token-level losses; agg_loss handles a NaN or infinity on a masked token",
         link=f"{_MAIN}/{path}#L{lines['agg_loss']}",
         symptom="non-finite",
     )
@@ -459,7 +459,7 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the strategy's training step on each rank, with the worker's real loss.
 
-    Each token has its own id, by which the model finds its log-prob. FSDP averages gradients over ranks.
+    Each token has its own id, by which the model finds the token's log-prob. FSDP averages gradients over ranks.
     """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
@@ -559,7 +559,7 @@ _SUM_OVER_SEQUENCES = Dialect(
     f"{_MAIN}/utils/functionals.py#L274",
     where={"loss_agg_mode": ("seq-mean-token-sum-norm",)},
 )
-_OWN_COUNT = "if the caller passes no number of responses, it divides by its rows, including empty ones"
+_OWN_COUNT = "without a number of responses from the caller, the divisor is the number of rows, including empty ones"
 _OWN_LINE = f"{_MAIN}/utils/functionals.py#L252"
 _BY_ROWS: Mapping[str, tuple[Any, ...]] = {
     "loss_agg_mode": ("seq-mean-token-sum", "seq-mean-token-mean"),
@@ -569,10 +569,10 @@ _ROWS_AT_HAND = (
     Dialect("empty_rows", "counted", _OWN_COUNT, _OWN_LINE, _BY_ROWS),
     Dialect("a_rejected_row_is_an_absent_row", None, _OWN_COUNT, _OWN_LINE, _BY_ROWS, "value"),
 )
-#: Rejections of the policy have their own mask, final_response_mask, which the critic does not read.
+#: Rejections for the policy are in the mask final_response_mask, which the critic does not read.
 _ALL_ROWS = "the critic's loss is the plain mean over the rows of the microbatch, including rows without a token"
 _MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-#: The strategy handles ranks, and there is no option for the divisor of seq-mean-token-sum-norm.
+#: The strategy handles ranks. There is no option for the divisor of seq-mean-token-sum-norm.
 _AGGREGATION = {"loss_agg_mode": _MODES, "dp_size": (None,), "loss_scale_factor": (None,)}
 
 
@@ -623,14 +623,14 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _token_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs, and the entropy with the function next to it."""
+    """Compute log-probs, and the entropy with another function of the same module."""
     names = {name: inputs[name] for name in ("logits", "token_ids")}
     entropy = boundary.module.entropy_from_logits(inputs["logits"]) if inputs["with_entropy"] else None
     return {"log_probs": boundary.invoke(names), "entropy": entropy}
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the critic's values, with one more column for the prompt's token."""
+    """Read the critic's values, with an additional column for the prompt's token."""
     output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
     values, _ = boundary.invoke({}, kit.stand_in(), data=None, output_tensor=output)
     return {"values": values}
@@ -727,7 +727,7 @@ TARGET = Target(
                 Dialect(
                     "credit",
                     "segment",
-                    "a turn is one step: all its tokens have the return of its last token, and turns are discounted",
+                    "a turn is one step: its tokens all have the return of the last one, and turns are discounted",
                     f"{_MAIN}/pipeline/agentic/utils.py#L396",
                 ),
             ),
@@ -786,7 +786,7 @@ TARGET = Target(
                 Dialect(
                     "std_about",
                     "subtracted",
-                    "div_std_global is the standard deviation over the batch about the group means",
+                    "div_std_global is the standard deviation over the batch of the deviations from the group means",
                     f"{_MAIN}/utils/functionals.py#L1422",
                 ),
             ),
@@ -886,7 +886,7 @@ TARGET = Target(
                 Dialect(
                     "outside_the_mask",
                     "any",
-                    "it returns the value of every position; its callers apply the mask",
+                    "the function returns the value of every position; its callers apply the mask",
                     f"{_MAIN}/pipeline/base_worker.py#L690",
                 ),
             ),
@@ -919,7 +919,7 @@ TARGET = Target(
         *rewards.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
-    # ROLL's engine wrappers raise for package versions that they do not know.
+    # ROLL's engine wrappers raise an exception for unknown package versions.
     stub_versions={"vllm": "0.8.4", "sglang": "0.5.7"},
     no_signal=_NO_SIGNAL,
 )

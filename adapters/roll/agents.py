@@ -1,4 +1,4 @@
-"""ROLL: an agent's loop between a model and its environment."""
+"""ROLL's agent loop between a model and an environment."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ BINDINGS = (
         _followed,
         StandIn("self", "the real manager's constructor creates an environment and an engine client"),
         StandIn("env", "shows the scenario's text"),
-        StandIn("ray", "the queue is here"),
-        StandIn("Timer", "measures how long a step takes; its package is not needed for anything else"),
+        StandIn("ray", "holds the queue in this process"),
+        StandIn("Timer", "measures the time of a step; the rest of its package is not needed"),
         StandIn("get_tracer", "traces of an episode"),
         takes="turns",
-        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # the environment had the limits before
+        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # before, limits were in the environment
         fixed={"heard": 1, "system": True},
         imports=(PROTOCOL,),
     ),

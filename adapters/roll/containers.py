@@ -1,4 +1,4 @@
-"""ROLL: batch containers (DataProto), and the distribution of sequences over ranks."""
+"""ROLL's batch containers (DataProto), and its distribution of sequences over ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ROLL: functions that prepare, collate and read samples."""
+"""ROLL's functions that prepare, collate and read samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sentinel.binding.kit import torch
 
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 
-_TOKENIZER = StandIn("tokenizer", "a tokenizer is a download; here each letter is a token")
+_TOKENIZER = StandIn("tokenizer", "a real tokenizer is a download; here each letter is a token")
 _PROCESSOR = StandIn("processor", "like the tokenizer; for images it stores their number in pixel_values")
 _TRANSFORMERS = StandIn(
     "pad_without_fast_tokenizer_warning, BatchFeature",
@@ -26,8 +26,8 @@ _TRANSFORMERS = StandIn(
 def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Make response masks for prompts and the engine's output, one response per prompt.
 
-    The function moves rows to the left, so that prompts begin in the first column. Here they are moved back. Newer
-    batches are not dataclasses.
+    The function moves rows to the left, so that prompts begin in the first column. They are moved back here. Batches of
+    newer versions are not dataclasses.
     """
     mask = inputs["prompt_mask"]
     prompts = {
@@ -88,16 +88,17 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
             return _process(*args, **options)
 
     tokenizer = kit.stand_in(encode=lambda text, **_: _ids(text))
-    # Until August 2025 the default answer key was "extracted".
+    # Until August 2025, the default answer key was "extracted".
     collator = boundary.owner(tokenizer=tokenizer, processor=Processor(), answer_key="ground_truth")
     if hasattr(collator, "image_load_sample_fn"):
-        # Newer collators load images themselves: (images, processor options). The scenario's images are already loaded.
+        # Newer collators load images themselves, and get (images, processor options). The scenario's images are already
+        # loaded.
         collator.image_load_sample_fn = lambda images, *_, **__: (images, {})
     with (
         kit.swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
         kit.swap(boundary.module, "BatchFeature", _Features),
     ):
-        # For images the batch has model features, which are not checked.
+        # For images, the batch has features of the model, which are not checked.
         batch = boundary.function(
             collator, [{**sample, "image": ["image"], "image_flag": True} for sample in inputs["samples"]]
         )
@@ -133,7 +134,7 @@ BINDINGS = (
         call=_trained_of_a_chat,
         requires=(f"{_TURNS}.split_by_token(messages)",),
         stand_ins=(_TOKENIZER,),
-        # An environment has no tool turns and writes its own system message.
+        # An environment has no tool turns, and makes its own system message.
         fixed={"trains": "all", "max_tokens": None, "after_an_answer": (), "default_system": False},
     ),
     Binding(

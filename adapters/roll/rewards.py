@@ -1,4 +1,4 @@
-"""ROLL: reward placement, filters, sampling requests and the KL coefficient."""
+"""ROLL's placement of rewards, filters, sampling requests and KL coefficient."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONFIG = StandIn(
     "pipeline_config", "the options that the function reads; the real configuration looks for checkpoints"
 )
 _SAMPLING = StandIn(
-    "SamplingParams", "vLLM's record of sampling parameters, which is not installed; older code creates one"
+    "SamplingParams", "vLLM's record of sampling parameters, which older code creates; vLLM is not installed"
 )
 
 
@@ -116,7 +116,7 @@ _LETTERS = {"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E")}
 _ENDS = {"response_mask": ("full", "right")}
 _GROUPS = {"group_layout": "equal"}
 _ALONE = Dialect(
-    "group_of_one", "kept", "with one response per prompt nothing is filtered", f"{MAIN}/utils/functionals.py#L604"
+    "group_of_one", "kept", "if prompts have one response, nothing is filtered", f"{MAIN}/utils/functionals.py#L604"
 )
 
 _REWARDS = (
@@ -155,7 +155,7 @@ _REWARDS = (
         call=_seen, accepts={"rule": ("numerical", "OCR", "regression")},
         dialects=(
             Dialect(
-                "the_oracle_agrees", reason="answers that were read from a picture are compared word by word",
+                "the_oracle_agrees", reason="answers about a picture are compared word by word",
                 link=f"{MAIN}/pipeline/rlvr/rewards/video_r1_reward_worker.py#L93",
                 where={"rule": ("OCR",), "notation": tuple(_AS_NUMBERS.split())},
             ),

@@ -1,7 +1,7 @@
 """Bindings for SkyRL (NovaSky-AI/SkyRL).
 
-SkyRL's workers need Ray, GPUs and Megatron, which do not affect what these boundaries compute. They run on SkyRL's own
-configuration, batches and iterators, with the small stand-ins that each binding declares.
+SkyRL's workers need Ray, GPUs and Megatron, which do not affect the results of these boundaries. The boundaries run on
+SkyRL's own configuration, batches and iterators, with the small stand-ins that each binding declares.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TARGET = Target(
         PackageRoot("skyrl"),
         PackageRoot("skyrl/skyrl", "skyrl"),  # for three days of February 2026
         PackageRoot("skyrl-gym/skyrl_gym", "skyrl-gym"),
-        PackageRoot("skyrl-train/skyrl_train", "skyrl-train"),  # until it moved into skyrl
+        PackageRoot("skyrl-train/skyrl_train", "skyrl-train"),  # until the package moved into skyrl
     ),
     moved=MOVED,
     pypi="skyrl",
@@ -54,7 +54,7 @@ TARGET = Target(
         Registry("register_policy_loss", f"{PPO}.ppo_policy_loss", "PolicyLossRegistry"),
         Registry("register_advantage_estimator", f"{PPO}.compute_grpo_outcome_advantage", "AdvantageEstimatorRegistry"),
     ),
-    # torch imports its compiler on the first call of a function decorated with torch.compile.
+    # torch imports its compiler when a function decorated with torch.compile is called first.
     preload=("torch._dynamo", "tensordict", "omegaconf", "loguru", "requests"),
     bindings=(
         *driver.BINDINGS,

@@ -1,4 +1,4 @@
-"""SkyRL: the batch container of a training step."""
+"""SkyRL's batch container for a training step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TENSORS = f"{BATCH}.TensorBatch"
 _FORMERLY = f"{FORMER}.training_batch.TensorBatch"
 
 
-#: Fields are tensors. Values with another shape in each row, such as image patches, are lists of tensors.
+#: Fields are tensors. If the shape differs between rows, as for image patches, a field is a list of tensors.
 _FIELDS: Mapping[str, Any] = {
     "number": {"kind": "tensor", "dtype": "int64", "shape": []},
     "sequences": {"kind": "tensor", "dtype": "int64", "shape": [2]},
@@ -44,7 +44,7 @@ _BATCH = Container(_batch, _read)
 
 
 def _surgery(name: str, kind: str, do: kit.Surgery) -> tuple[Binding, Binding]:
-    """Bind an operation on a batch: the current method, and an older one with fewer kinds of columns."""
+    """Bind an operation on a batch: the current method, and an older one that accepts fewer kinds of columns."""
     now, then = f"{_TENSORS}.{name}", f"{_FORMERLY}.{name}"
     return (
         _BATCH.surgery(now, kind, do, fixed={"layouts": _IMAGES}, requires=(f"{BATCH}.TensorList",)),

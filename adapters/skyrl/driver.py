@@ -1,4 +1,4 @@
-"""SkyRL: the driver and the data that it passes to its workers."""
+"""SkyRL's driver, and the data that it passes to workers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FIELDS = {
     "returns": _layout("float32", "response"),
     "advantages": _layout("float32", "response"),
 }
-#: Without image fields: each row has any number of images, and padding needs none.
+#: Without image fields, because each row may have any number of images, and padding needs none.
 OPTIONAL_FIELDS = {
     "base_action_log_probs": _layout("float32", "response"),
     "values": _layout("float32", "response"),
@@ -63,7 +63,7 @@ def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
 
 _CORRECTION = "trainer.algorithm.off_policy_correction"
-#: A configuration whose training step ignores rollout log-probs, then configurations whose step reads them.
+#: A configuration whose training step ignores rollout log-probs, followed by configurations whose step reads them.
 _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
     {},
     {f"{_CORRECTION}.tis_ratio_type": "token"},
@@ -76,7 +76,7 @@ _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
 
 
 def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a configuration. Return whether it was accepted, and the options after the check."""
+    """Validate a configuration. Return whether it was accepted, and the options after validation."""
     configuration = configuration_of(boundary, inputs["arguments"]["configuration"])
     with no_ray(boundary):
         _, refusal = refused(lambda: boundary.invoke({}, configuration))

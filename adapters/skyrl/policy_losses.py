@@ -1,4 +1,4 @@
-"""SkyRL: policy losses, the critic's loss and their metrics."""
+"""SkyRL's policy losses, critic loss and their metrics."""
 
 from __future__ import annotations
 
@@ -42,19 +42,18 @@ def _policy_loss(
     options = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
     names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
-    # Some losses changed from averages to sums earlier than others. Heads of pull requests have each loss in either
-    # form.
+    # Some losses changed from averages to sums earlier than others. Heads of pull requests have both forms of each
+    # loss.
     reads = inspect.unwrap(boundary.function).__code__.co_names
     averaged = is_averaged_inside(boundary.module) and "loss_reduction" in reads
     if "safe_exp_delta" in reads and inputs["log_ratio_clamp"] is None:
         log_ratio = inputs["log_probs"] - inputs["old_log_probs"]
         if (log_ratio[inputs["response_mask"] != 0].abs() > 20).any():
-            raise AbsentError("not in this version: a log-ratio beyond 20 is clamped")
+            raise AbsentError("not in this version: log-ratios beyond 20, which this version clamps")
     config = algorithm_of(boundary, {**options, **settings(inputs), **(AS_SUMS if averaged else {})})
     loss, metrics = boundary.invoke(names, config=config, **rollout)
-    clipped = (
-        metrics.get("clip_ratio") if isinstance(metrics, Mapping) else metrics
-    )  # the only argument in older versions
+    # older versions have only this argument
+    clipped = metrics.get("clip_ratio") if isinstance(metrics, Mapping) else metrics
     return {"loss": loss * len(inputs["log_probs"]) if averaged else loss, "clip_fraction": clipped}
 
 
@@ -65,7 +64,7 @@ def _nothing(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _all_tokens_of_clip_cov(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Set Clip-Cov's bounds so that all tokens are inside, which leaves no random choice.
 
-    With the defaults no token of a small batch has a covariance in range, and the loss is PPO's.
+    With the default bounds, no token of a small batch is inside, and the loss is PPO's.
     """
     return {"clip_cov.clip_ratio": 1.0, "clip_cov.clip_cov_lb": 0.05, "clip_cov.clip_cov_ub": 100.0}
 
@@ -170,7 +169,7 @@ POLICY_LOSSES = (
         "dppo_policy_loss", ("dppo_tv", "dppo_kl"),
         {"eps_clip_low": "dppo.delta_low", "eps_clip_high": "dppo.delta_high"}, *SAFELY,
         Dialect(
-            "epsilon", 1e-08, "1e-8 is added to both 1 - p in the binary KL", ppo_line(910),
+            "epsilon", 1e-08, "1e-8 is added to 1 - p and to 1 - p_old in the binary KL", ppo_line(910),
             {"algorithm": ("dppo_kl",)},
         ),
         settings=_divergence, behaviour=True,
@@ -178,7 +177,7 @@ POLICY_LOSSES = (
     _policy(
         "compute_policy_loss_clip_cov", "clip_cov", _CLIP,
         Dialect(
-            "nothing_else_is_touched", None, "it draws from the global generator, as dropout does", ppo_line(980),
+            "nothing_else_is_touched", None, "the loss draws from the global generator, as dropout does", ppo_line(980),
             symptom="global-state",
         ),
         settings=_all_tokens_of_clip_cov, fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
@@ -187,12 +186,12 @@ POLICY_LOSSES = (
         "compute_policy_loss_kl_cov", "kl_cov", {},
         Dialect(
             "order_does_not_matter", None,
-            "topk takes the first of tokens with equal covariance (two tokens alone always have equal covariance)",
+            "topk takes the first of several tokens with equal covariance; two tokens always have equal covariance",
             ppo_line(1038), symptom="value",
         ),
         settings=_some_tokens_of_kl_cov, fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
     ),
-    # Tinker's: "This matches Tinker's cross_entropy semantics where the loss is a simple sum."
+    # Its source: "This matches Tinker's cross_entropy semantics where the loss is a simple sum."
     _policy("importance_sampling_loss", "importance_sampling", {}),
     _policy("cross_entropy_loss", "cross_entropy", {}),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""SkyRL: rules that score a response, and filters of training data."""
+"""SkyRL's rules that score a response, and filters of training data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
 
 
 def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trainer's token rewards for the rewards of a generator."""
+    """Read the token rewards that the trainer makes from the rewards of a generator."""
     mask = inputs["response_mask"] != 0
     lengths, rows = mask.sum(-1).tolist(), len(mask)
     generator = kit.stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
@@ -41,9 +41,7 @@ def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rollout_logprobs": None,
     }
     answer = boundary.function(trainer, output, [str(row) for row in range(rows)])
-    kept = (
-        answer[0] if isinstance(answer, tuple) else answer
-    )  # since April 2026 rows can be merged, together with their uids
+    kept = answer[0] if isinstance(answer, tuple) else answer  # since April 2026, rows and their uids can be merged
     width = mask.shape[1]
     rewards = [row + [0.0] * (width - len(row)) for row in kept["rewards"]]
     return {"token_level_rewards": torch.tensor(rewards, dtype=inputs["rewards"].dtype)}
@@ -68,7 +66,7 @@ _REWARDS = (
         *_TAGS,
         notations="questions",
         call=kit.apply_rule_to_answers,
-        # The rule searches for the answer anywhere, without its punctuation: 3 is in 43.
+        # The rule searches the whole response for the answer without its punctuation, so 3 is found in 43.
         accepts={"ground_truth": ("42", "7", "100")},
     ),
 )
@@ -126,7 +124,7 @@ def _alone(line: int) -> Dialect:
     return Dialect(
         "group_of_one",
         "kept",
-        "with one response per prompt nothing is filtered",
+        "if prompts have one response, nothing is filtered",
         f"{CODE}/{_SAMPLING.replace('.', '/')}.py#L{line}",
     )
 

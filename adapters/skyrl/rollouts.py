@@ -1,4 +1,4 @@
-"""SkyRL: the generator, between an inference engine and an environment that follow the scenario."""
+"""SkyRL's generator, with an inference engine and an environment that follow the scenario."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EOS, _SAID, _HEARD = 2, 20, 30
 
 
 class _Gym:
-    """A stand-in for the attributes of an environment, except its turns."""
+    """A stand-in environment without turns."""
 
     def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
         return prompt, {}
@@ -75,7 +75,7 @@ class _Environment(_Gym):
 
 @dataclass
 class _Sampling(dict[str, Any]):
-    """Empty sampling parameters, which are a mapping in older code and a record in newer code."""
+    """Empty sampling parameters, which older code reads as a mapping and newer code as a record."""
 
     logprobs: int | None = None
 
@@ -180,7 +180,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one episode: a chat if there are several turns, otherwise plain text."""
     keeps_limit = "max_response_tokens" in inspect.getsource(boundary.function)
     if not keeps_limit and sum(inputs["said"]) > inputs["max_tokens"]:
-        raise AbsentError("not in this version: the engine applies the length limit, not the loop")
+        raise AbsentError("not in this version: a length limit of the loop; the engine applies the limit")
     conversation = len(inputs["said"]) > 1 or inputs["heard"][-1] > 0
     generator = _generator(boundary, _Engine([[n] for n in inputs["said"]]), inputs["turns"], conversation)
     with _gym(boundary, inputs["heard"], inputs["rewards"]):
@@ -193,7 +193,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the returned lengths of responses, and the reported ones."""
+    """Read the lengths of responses, as returned and as reported."""
     generated = inputs["arguments"]["generated"]
     rows = len(generated)
     generator = _generator(boundary, _Engine([generated]), 1, conversation=False, batched=True)
@@ -258,9 +258,9 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine, text = _OfTable(inputs), inputs["end"] == "text" or inputs["heard_as"] == "text"
     own = {"chat_template": kit.Named(source="name", name_or_path=None), _AFTER_STOP: True}
     settings = _settings(kit.Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
-    policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # added, removed and added again
+    policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # added, removed, added again
     made = boundary.owner(settings, kit.Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
-    if inputs["heard_as"] == "again":  # the user's template, which differs from the tokenizer's own
+    if inputs["heard_as"] == "again":  # the user's template instead of the tokenizer's
         made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
     sampling = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
     with kit.swap(boundary.module.skyrl_gym, "make", engine.make):
@@ -281,7 +281,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Broadcast the weights after each update. A colocated engine sleeps from the end of the last generation on."""
+    """Broadcast the weights after each update. A colocated engine sleeps after the last generation before an update."""
     engine, updates = WeightEngine(), 0
 
     async def answer(method: str, *arguments: Any, **options: Any) -> None:
@@ -335,7 +335,7 @@ def _asked(boundary: Any, config: Any) -> dict[str, Any]:
 BINDINGS = (
     sampling_request(
         "skyrl.backends.skyrl_train.inference_servers.engine_utils.get_sampling_params_for_backend",
-        f"{CONFIG}.SamplingParams",  # none before February 2026
+        f"{CONFIG}.SamplingParams",  # absent before February 2026
         _asked,
         _OPTIONS,
         formerly=("skyrl.backends.skyrl_train.inference_engines.utils.get_sampling_params_for_backend",),
@@ -350,7 +350,7 @@ BINDINGS = (
             Dialect(
                 "after_the_end",
                 "counted",
-                "the newline after the end of the last answer is trained with it",
+                "the newline after the end of the last answer is trained too",
                 f"{CODE}/train/sft_trainer.py#L608",
                 {"trains": ("last",)},
             ),
@@ -361,8 +361,7 @@ BINDINGS = (
         "rollout_episode",
         call=_episode,
         stand_ins=_STAND_INS,
-        # An older loop applied the limit itself. Since then the engine does, and this engine returns the scenario's
-        # answer.
+        # Older loops apply the limit themselves. Later the engine applies it, which returns the scenario's answer.
         accepts={"max_tokens": (100,)},
     ),
     rollout(f"{_NOW}.agent_loop", _followed, _STAND_INS[3], takes="turns heard_as"),  # the engine applies limits
@@ -372,7 +371,7 @@ BINDINGS = (
         call=_engine_versions,
         stand_ins=(
             WEIGHTS,
-            StandIn("self", "the real dispatch starts workers; these attributes are read"),
+            StandIn("self", "the real dispatch starts workers; the function reads only these attributes"),
         ),
     ),
     Binding(f"{_NOW}.generate_batched", "call", call=_batched, stand_ins=_STAND_INS),

@@ -11,7 +11,7 @@ from sentinel import AbsentError, Dialect, DriftError, StandIn
 from sentinel.binding import kit
 from sentinel.binding.kit import torch
 
-#: Links of dialects point at SkyRL's main branch of August 2026.
+#: Links of dialects refer to SkyRL's main branch of August 2026.
 CODE = "https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl"
 
 BACKEND = "skyrl.backends.skyrl_train"
@@ -24,7 +24,7 @@ CONFIG = "skyrl.train.config"
 #: The former package, which was configured with Hydra.
 FORMER = "skyrl_train"
 FORMER_PPO = f"{FORMER}.utils.ppo_utils"
-#: Before the configuration module existed, the configuration was a Hydra file next to the package.
+#: In versions without a configuration module, the configuration is a Hydra file next to the package.
 MOVED = {
     BACKEND: (FORMER,),
     f"{BACKEND}.inference_servers": (f"{FORMER}.inference_engines",),
@@ -40,7 +40,7 @@ MEGATRON_WORKER = f"{BACKEND}.workers.megatron.megatron_worker"
 MEGATRON_UTILS = f"{BACKEND}.distributed.megatron.megatron_utils"
 MEGATRON_MODELS = f"{BACKEND}.distributed.megatron.model_utils"
 
-#: Creating the configuration imports the second module. Naming it here keeps that import out of the probe.
+#: Creating the configuration imports the second module. It is named here so that the probe does not import it.
 CONFIGURED = (CONFIG, f"{BACKEND}.inference_servers.utils", PPO)
 WORKING = (*CONFIGURED, BATCH, WORKER_UTILS)
 REPLAY = f"{BACKEND}.utils.replay_utils"
@@ -50,7 +50,7 @@ WITH_MEGATRON = (*WORKING, MEGATRON_WORKER, MEGATRON_UTILS, MEGATRON_MODELS, REP
 #: Megatron's log-probs come from logits in single precision, whatever the input dtype.
 SINGLE = ("float32",)
 
-#: The switch of the rollout KL loss, which only #1811 has.
+#: The switch of the rollout KL loss, which exists only in #1811.
 OPTION = f"{CONFIG}.AlgorithmConfig.use_rollout_kl_loss"
 
 
@@ -58,7 +58,7 @@ def ppo_line(number: int) -> str:
     return f"{CODE}/backends/skyrl_train/utils/ppo_utils.py#L{number}"
 
 
-#: The dialect of compute_approx_kl, which computes every KL of a training step.
+#: The dialect of compute_approx_kl, the function for every KL of a training step.
 K3_IS_CUT = (Dialect("clamp", 10.0, "k3 is clamped to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),)
 
 
@@ -96,23 +96,22 @@ def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
         made = _of_hydra(config)
     if hasattr(made.trainer.algorithm, "temperature"):
         options = {"trainer.algorithm.temperature": 1.0, **options}
-    # wandb, the default, is refused if the environment has no key for it.
+    # The default, wandb, is rejected if the environment has no key for it.
     return with_options(made, {"trainer.logger": "console", **options})
 
 
 def with_options(made: Any, options: Mapping[str, Any]) -> Any:
     """Set options of a configuration by their dotted paths."""
 
-    missing = (
-        AbsentError if type(made).__name__ == "DictConfig" else DriftError
-    )  # Hydra configurations are all of former versions
+    # all versions with a Hydra configuration are old
+    missing = AbsentError if type(made).__name__ == "DictConfig" else DriftError
     for path, value in options.items():
         *heads, last = path.split(".")
         try:
             node = functools.reduce(getattr, heads, made)
         except AttributeError:
             raise missing(f"not in this version: the configuration has no option {path!r}") from None
-        if not hasattr(node, last):  # setting it would succeed silently and look like an option without effect
+        if not hasattr(node, last):  # setting the option would succeed silently, and the option would have no effect
             raise missing(f"the configuration has no option {path!r}")
         setattr(node, last, value)
     return made
@@ -141,9 +140,8 @@ def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
     same = {name: log_probs.detach().clone() for name in ("action_log_probs", "base_action_log_probs")}
     masks = {"attention_mask": lengthened, "response_mask": ones, "loss_mask": mask}
     fields = {"sequences": torch.zeros_like(lengthened), **masks, **same, **zeros, **optional}
-    return {
-        name: value.cpu() for name, value in fields.items()
-    }  # the driver makes the batch, and the worker moves it to its device
+    # the driver makes the batch, and the worker moves it to its device
+    return {name: value.cpu() for name, value in fields.items()}
 
 
 class OneProcess:
@@ -161,11 +159,11 @@ class OneProcess:
 
 RAY = StandIn("ray", "the loss registries call ray.is_initialized(); without a cluster it returns False")
 GYM = StandIn(
-    "environment.skyrl_gym", "None: environment settings, from a package that releases ship separately; not read here"
+    "environment.skyrl_gym", "None: settings from a package that releases ship separately; the step does not read them"
 )
 STRATEGY = StandIn("strategy", "one process: backward is loss.backward(), and a reduction over ranks changes nothing")
 MODEL = StandIn("model", "a model that returns the scenario's log-probs; its weights are not checked")
-CUDA = StandIn("torch.cuda.current_device", "the worker moves its batch there; returns the scenario's device")
+CUDA = StandIn("torch.cuda.current_device", "returns the scenario's device, to which the worker moves its batch")
 RANKS = StandIn(
     "dist", "in the batch iterator: another data-parallel rank with more microbatches, so that padding is added"
 )
@@ -192,11 +190,11 @@ def _of_hydra(config: Any) -> Any:
 
 
 def is_averaged_inside(module: Any) -> bool:
-    """Return True if losses average over their microbatch themselves, as until March 2026."""
+    """Return True if losses average over their microbatch themselves, as they did until March 2026."""
     import inspect
 
     return "loss_reduction" in inspect.signature(module.reduce_loss).parameters
 
 
-#: With these advantages an average equals the sum over tokens divided by the rows.
+#: With these advantages, an average equals the sum over tokens divided by the number of rows.
 AS_SUMS = {"loss_reduction": "seq_mean_token_sum_norm", "max_seq_len": 1}

@@ -1,4 +1,4 @@
-"""SkyRL: functions of tensors: advantage estimators, statistics, reductions, off-policy correction, log-probs."""
+"""SkyRL's functions of tensors: advantage estimators, statistics, reductions, off-policy correction, log-probs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from .shared import (
     with_options,
 )
 
-#: The source of the masks: every response-level tensor is right-aligned, with padding on the left.
+#: The code that makes the masks: every response-level tensor is right-aligned, with padding on the left.
 RIGHT_ALIGNED = ("full", "left")
 
 
-#: Estimator -> its two switches, from before estimators had names.
+#: Estimator -> its two switches in versions where estimators have no names.
 _SWITCHES = {"k1": {}, "abs": {"use_abs_kl": True}, "k3": {"use_kl_estimator_k3": True}}
 
 
@@ -45,8 +45,8 @@ def _whitens(line: int) -> Dialect:
 #: A score is the sum of a row's rewards. The driver sets rewards to 0 outside response tokens.
 _SUM_OF_ROW = "the score is the sum of a row's rewards, and the driver sets rewards to 0 outside response tokens"
 _ZERO_OUTSIDE = f"{CODE}/train/dataset/preprocess.py#L214"
-#: An estimator's mask is the extent of the response. A filtered response keeps its mask and its place in the statistics
-#: of its group. Its loss_mask is 0, which no estimator reads.
+#: The mask of an estimator is the extent of the response. A filtered response keeps this mask, so the statistics of its
+#: group include it. Its loss_mask is 0, but no estimator reads loss_mask.
 _EXTENT = "estimators take response_mask, the extent of a response: a filtered response (loss_mask 0) still counts"
 _GIVEN_EXTENT = f"{CODE}/train/trainer.py#L1184"
 _COUNTED = (
@@ -79,7 +79,7 @@ REDUCTIONS = {
     "seq-mean-token-sum-norm": "seq_mean_token_sum_norm",
 }
 BY_SEQUENCE = ("seq-mean-token-mean", "seq-mean-token-sum-norm")
-_BATCH_SIZE = "sequence means are averaged over the batch, whose size is its number of rows, including empty ones"
+_BATCH_SIZE = "the sum of sequence means is divided by the number of rows, including empty ones"
 
 
 def empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
@@ -99,13 +99,13 @@ def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if {"mini_batch_size", "mini_batch_boundaries"} & {*boundary.parameters}:
-        raise AbsentError("not in this version: the trainer scales advantages for its loss as well")
+        raise AbsentError("not in this version: normalisation alone; the function also scales advantages for the loss")
     data = {"advantages": inputs["advantages"].clone(), "response_mask": inputs["response_mask"]}
     return {"normalised": boundary.function(data)["advantages"]}
 
 
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Scale losses with the function for advantages, and add them up with ``reduce_loss``."""
+    """Scale losses with the function that scales advantages, and add them up with ``reduce_loss``."""
     reduction = REDUCTIONS[inputs["loss_agg_mode"]]
     return _scaled(boundary, inputs, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])
 
@@ -117,7 +117,7 @@ def _scaled(boundary: Any, inputs: Mapping[str, Any], **options: Any) -> dict[st
 
 
 def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call :func:`_scaled_advantages` with the rows of a prompt next to each other."""
+    """Call :func:`_scaled_advantages` with rows sorted by prompt."""
     prompts = [(rows[0], rows[-1] + 1) for rows in kit.rows_of_groups(inputs["group"])]
     return _scaled(boundary, inputs, loss_reduction="prompt_mean", max_seq_len=1, prompt_boundaries=prompts)
 
@@ -148,7 +148,7 @@ _BATCH_NORMALISATION: dict[str, Any] = {
         Dialect(
             "masked_output",
             "any",
-            "padding keeps minus the mean; the loss applies its mask before it sums",
+            "on padding, the result is minus the mean; the loss applies its mask before it sums",
             ppo_line(1149),
         ),
     ),
@@ -224,7 +224,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 
 
 def _mismatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read mean and extremes of the distance of trained log-probs to the rollout's: the batch's advantages, to 0."""
+    """Read the mean and extremes of the distance between trained and rollout log-probs: the batch's advantages."""
     apart = inputs["advantages"]
     if (apart < 0).any():
         raise AbsentError("a distance is not negative")
@@ -246,8 +246,8 @@ _TENSORS = (
         call=partial(kit.call_estimator, _SWITCHES, ("log_probs", "ref_log_probs", "response_mask")),
         dialects=K3_IS_CUT,
     ),
-    # The function uses the mask only for whitening, and every token is a step of the episode. Padding is on the
-    # left, before the first step, so it does not add discounting.
+    # The function uses the mask only for whitening, and counts every token as a step. Padding is on the left, before
+    # the first step, so the discounts do not change.
     Binding(
         f"{PPO}.compute_gae_advantage_return", "generalised_advantage", outputs=("advantages", "returns"),
         call=partial(kit.call_with, takes=("token_level_rewards", "values", "response_mask", "gamma", "lam")),
@@ -297,7 +297,7 @@ _TENSORS = (
         stand_ins=(StandIn("self", "the real trainer starts Ray; the step reads three options of its configuration"),),
         **_BATCH_NORMALISATION,
     ),
-    # The same step from before it was a method of the trainer.
+    # The same step in versions where it is not a method of the trainer.
     Binding(
         f"{PPO}.normalize_advantages_dict", "advantage_normalisation",
         formerly=("skyrl.train.trainer.RayPPOTrainer._normalize_advantages",), call=_normalised_in_place,
@@ -330,7 +330,7 @@ _ENTROPY = {"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"}
 
 
 def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the entropy function, and the log-probs function next to it so that a gradient exists."""
+    """Call the entropy function, and the log-probs function of the same module, so that a gradient exists."""
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
     masked = "attention_mask" in boundary.parameters
     masks = {"attention_mask": inputs["response_mask"]} if masked else {}
@@ -349,8 +349,7 @@ _LOG_PROBS = (
 
 
 # -- ``skyrl_train``, a package of its own under Hydra -----------------------------------------------------------------
-# Its functions are bound under their present names (``MOVED``). This is the one difference: its loss took averages
-# itself.
+# Its functions are bound under their present names (``MOVED``), except for the loss, which takes averages itself.
 
 
 _FORMER = (

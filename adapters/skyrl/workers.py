@@ -1,4 +1,4 @@
-"""SkyRL: policy updates of the FSDP worker and, with a stand-in for megatron.core, of the Megatron worker."""
+"""SkyRL's policy updates: of the FSDP worker and, with a stand-in for megatron.core, of the Megatron worker."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from .shared import (
 from .tensors import REDUCTIONS
 
 ALGORITHM = "trainer.algorithm"
-#: Without these terms the loss is the policy loss, which is 0 if all advantages are.
+#: Without these terms, the loss is the policy loss, which is 0 if all advantages are 0.
 NO_OTHER_TERM = {f"{ALGORITHM}.use_kl_loss": False, f"{ALGORITHM}.use_entropy_loss": False}
 
 
@@ -99,9 +99,8 @@ def _fsdp_step(
     """Run one microbatch of weight 1 through the worker's forward and backward pass."""
     with _fsdp_worker(boundary, options, log_probs, _fixed_model(log_probs), strategy) as worker:
         utils = boundary.imported[WORKER_UTILS]
-        iterator = (
-            getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator
-        )  # the only model attribute in older versions
+        # older versions have only this attribute for the model
+        iterator = getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator
         experience = iterator.batch_to_experience(training_batch(boundary, fields))
         # Until December 2025 the step took its index and the number of microbatches.
         formerly = {"global_step": 0, "local_step": 0, "accumulation_steps": 1}
@@ -116,10 +115,10 @@ def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Record on which device the training step creates tensors, when its log-probs are on another device.
+    """Record the devices on which the training step creates tensors, if its log-probs are on another device.
 
-    That device is meta, so that a machine needs only one real device. The loss runs up to its backward pass; later code
-    only reads values, which a meta tensor does not have.
+    The other device is meta, so that the machine needs only one real device. The step runs up to the backward pass.
+    Later code only reads values, which a meta tensor does not have.
     """
     from torch.overrides import TorchFunctionMode
 
@@ -138,7 +137,7 @@ def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(function, "__name__", "")
             if name == "item" and args[0].device.type == "meta":
-                return 0.0  # a meta tensor has no value; nothing that is observed here depends on one
+                return 0.0  # a meta tensor has no value, but no observed key depends on one
             result = function(*args, **(kwargs or {}))
             if sys._getframe(1).f_code is code:
                 devices = {item.device.type for item in args if isinstance(item, torch.Tensor)}
@@ -214,7 +213,7 @@ def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 
 def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
-    """Divide advantages by the loss denominator, as the driver did for a time (#1296)."""
+    """Divide advantages by the loss denominator, as the driver does in some versions (#1296)."""
     module, length = boundary.imported[PPO], inputs["loss_scale_factor"]
     mask, reduction = fields["loss_mask"], REDUCTIONS[inputs["loss_agg_mode"]]
     if hasattr(module, "apply_loss_reduction_to_advantages_minibatch"):
@@ -230,12 +229,12 @@ def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any])
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run all microbatches of a step on one rank.
 
-    The driver has divided advantages by the loss denominator, so the worker adds up
+    The driver has divided advantages by the loss denominator, so the worker takes sums
     (``apply_loss_reduction_to_advantages_minibatch``).
     """
     if is_averaged_inside(boundary.imported[PPO]):
         raise AbsentError(
-            "not in this version: the worker averages over each microbatch, and optim_step over all of them"
+            "not in this version: sums over microbatches; the worker averages over each, optim_step over all"
         )
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     count, tokens = log_probs.shape
@@ -253,7 +252,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         fields["base_action_log_probs"] = inputs["ref_log_probs"].cpu()
     by_tokens = hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch")
     if inputs["max_tokens_per_microbatch"] is not None and not by_tokens:
-        raise AbsentError("not in this version: the size of a microbatch is in rows, not in tokens")
+        raise AbsentError("not in this version: a microbatch size in tokens; the size is in rows")
     model, more = _Table(log_probs, inputs["entropies"]), inputs["padding_microbatches"]
     ranks = _with_padding(boundary, more)
     with ranks, _fsdp_worker(boundary, _options(inputs, count), log_probs, model, OneProcess()) as worker:
@@ -270,13 +269,13 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _with_padding(boundary: Any, more: int) -> Iterator[None]:
-    """Let another rank have ``more`` microbatches. Padding rows have random ids, which are not compared."""
+    """Simulate another rank with ``more`` microbatches. Padding rows have random ids, which are not compared."""
     with kit.keep_random_state(), other_ranks_have(boundary, more) if more else contextlib.nullcontext():
         yield
 
 
 def _log_probs_of(outputs: Any, like: Any) -> Any:
-    """Read the log-probs of each row, which are aligned right; None without rows."""
+    """Read the right-aligned log-probs of each row; None without rows."""
     rows = [torch.tensor(output["logprobs"], dtype=like.dtype) for output in outputs]
     rows = [torch.nn.functional.pad(row, (like.shape[1] - len(row), 0)) for row in rows]
     return torch.stack(rows) if rows else None
@@ -295,7 +294,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     options = {"trainer.micro_forward_batch_size_per_gpu": inputs["micro_batch_size"] or count}
     if inputs["max_tokens_per_microbatch"] is not None:
         if not hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch"):
-            raise AbsentError("not in this version: the size of a microbatch is in rows, not in tokens")
+            raise AbsentError("not in this version: a microbatch size in tokens; the size is in rows")
         options["trainer.max_tokens_per_microbatch"] = inputs["max_tokens_per_microbatch"]
     ranks = _with_padding(boundary, more)
     with ranks, _fsdp_worker(boundary, options, log_probs, _Table(log_probs, None), OneProcess()) as worker:
@@ -305,7 +304,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": answer["output"] if outputs is None else _log_probs_of(outputs, log_probs)}
 
 
-#: Other ranks have more microbatches only if microbatches are cut by tokens.
+#: Other ranks can have more microbatches only if microbatches have a token limit.
 _UNEVEN = {"max_tokens_per_microbatch": (None, 8, 8), "padding_microbatches": (0, 1, 2)}
 _UPDATES = (
     *(
@@ -327,7 +326,7 @@ _UPDATES = (
         dialects=(
             Dialect(
                 "empty_rows", "counted",
-                "sequence means are averaged over the batch, whose size is its number of rows, including empty ones",
+                "the sum of sequence means is divided by the number of rows, including empty ones",
                 f"{CODE}/backends/skyrl_train/utils/ppo_utils.py#L1192",
             ),
             Dialect(
@@ -386,7 +385,7 @@ class _Router:
 
 
 class _Schedule:
-    """A stand-in for Megatron's schedule without a pipeline: one microbatch after the other."""
+    """A stand-in for Megatron's schedule without a pipeline. It runs one microbatch after the other."""
 
     def __init__(self) -> None:
         self.microbatch = -1
@@ -481,7 +480,7 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     if inputs["kl_estimator"] == "abs" and equal.any():
         raise AbsentError("a log-softmax has rounding errors, and |d| has no defined gradient if both are equal")
     rows = log_probs.shape[0]
-    exact = log_probs.double()  # near 0 the other token's probability loses precision in fewer bits
+    exact = log_probs.double()  # near 0, the other token's probability is imprecise in lower precision
     pair = torch.stack([exact, torch.log(-torch.expm1(exact))], -1).to(log_probs.dtype)
     logits = torch.cat([pair, torch.zeros(rows, 1, 2, device=pair.device)], 1)
     by_rows = {"trainer.max_tokens_per_microbatch": 0, "trainer.micro_train_batch_size_per_gpu": rows}
@@ -490,7 +489,7 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     with _megatron_worker(boundary, options, schedule, lambda sequences: logits) as worker:
         output = worker.forward_backward(training_batch(boundary, fields))
     (loss,) = schedule.losses
-    # A microbatch without a valid token is treated as padding, and its metrics are left out.
+    # A microbatch without a valid token counts as padding, and its metrics are omitted.
     return {"rollout_kl": output.metrics.get("rollout_kl"), "loss": loss.detach()}
 
 
@@ -508,7 +507,7 @@ def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     log_probs = torch.full((rows, length - 1), -2.0)
     optional = {"rollout_logprobs": log_probs.clone(), "rollout_expert_indices": routes.to(torch.uint8)}
     if "router_padding_mask" in boundary.imported[BATCH].TrainingInput.__annotations__:
-        optional["router_padding_mask"] = torch.zeros(rows, length, dtype=torch.bool)  # every token has its routes
+        optional["router_padding_mask"] = torch.zeros(rows, length, dtype=torch.bool)  # every token has routes
     fields = batch_fields(log_probs, torch.ones_like(log_probs), **optional)
     options = {**NO_OTHER_TERM, "trainer.max_tokens_per_microbatch": inputs["max_tokens_per_microbatch"]}
     ranks = other_ranks_have(boundary, inputs["padding_microbatches"])
@@ -524,18 +523,16 @@ _MEGATRON = (
         "self", "the real worker is made without its constructor, which starts Ray and GPUs, and given its attributes"
     ),
     MPU,
-    StandIn(
-        "schedule", "get_forward_backward_func: Megatron's schedule without a pipeline, one microbatch after the other"
-    ),
-    StandIn("get_attr_wrapped_model, unwrap_model", "the model is not wrapped, so its attributes are its own"),
-    StandIn("finalize_model_grads", "nothing: it reduces gradients over ranks, and there is one rank"),
+    StandIn("schedule", "replaces get_forward_backward_func; runs one microbatch after the other, without a pipeline"),
+    StandIn("get_attr_wrapped_model, unwrap_model", "returns the model, which is not wrapped here"),
+    StandIn("finalize_model_grads", "does nothing; the real function reduces over ranks, of which there is one"),
     StandIn("process group", "torch's fake backend of world size 1, whose collectives change nothing"),
     *(GYM, RAY, STRATEGY, MODEL, CUDA),
 )
 _REPLAY = (
     StandIn("RouterReplay", "records the action and the routes of each router; megatron-core keeps the same state"),
     StandIn(
-        "get_num_layers_to_build, get_transformer_layer_offset", "without a pipeline a rank has every layer, from 0"
+        "get_num_layers_to_build, get_transformer_layer_offset", "returns 0: without a pipeline, a rank has every layer"
     ),
     RANKS,
     *_MEGATRON,

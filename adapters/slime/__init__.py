@@ -1,7 +1,7 @@
 """Bindings for slime (THUDM/slime).
 
-slime stores a batch as lists of one-dimensional samples and queries Megatron for ranks. A scenario's rows are the
-samples, and their masks are the loss masks. One process stands in for Megatron's ranks.
+slime stores a batch as lists of one-dimensional samples, and queries Megatron for ranks. A scenario's rows are the
+samples, and their masks are the loss masks. One process replaces Megatron's ranks.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss per token. It takes ``old - new`` as the KL; the adapter reduces.
+    """Call a policy loss per token. Its KL argument is ``old - new``; the adapter reduces the result.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
@@ -73,8 +73,8 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the sequence-level KL for GSPO's loss.
 
-    The loss has no mask, so a non-finite advantage on a masked token is handled by the caller's reducer, which has a
-    binding of its own. This binding checks the KL.
+    The loss has no mask. The reducer of its caller, which has a binding of its own, handles a non-finite advantage on a
+    masked token. This binding checks the KL.
     """
     shape = inputs["log_probs"].shape
     advantages = torch.where(inputs["response_mask"] != 0, inputs["advantages"], 0.0)
@@ -97,7 +97,7 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     weights, masks = inputs["importance_weights"], list(inputs["response_mask"])
     options: dict[str, Any] = {"advantage_estimator": algorithm}
     more = {}
-    if weights is not None:  # weights of the rollout's log-probs, without bounds
+    if weights is not None:  # importance weights with the rollout's log-probs, without bounds
         options |= {"use_tis": True, "tis_clip_low": 0.0, "tis_clip": float("inf"), "custom_tis_function_path": None}
         options["calculate_per_token_loss"] = inputs["loss_agg_mode"] == "token-sum"
         more["rollout_log_probs"] = list(inputs["old_log_probs"] - weights.log())
@@ -109,7 +109,7 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 
 def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the value loss. A token's value is at the position before it."""
+    """Call the value loss. The value of a token is at the position before it."""
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
     args = kit.stand_in(
@@ -169,14 +169,14 @@ _AGGREGATION = {
 #: For functions that return token values and leave the mask to the caller.
 _TOKENS = Dialect(
     "masked_values_have_no_influence",
-    reason="it returns token-level losses; its reducer handles a NaN or infinity on a masked token",
+    reason="the function returns token-level losses; the reducer handles a NaN or infinity on a masked token",
     link=f"{MAIN}/backends/megatron_utils/loss.py#L1105",
     symptom="non-finite",
 )
 
 
 def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Binding:
-    """Return the sum over tokens, because these functions do not aggregate."""
+    """Return the sum of token losses, because these functions do not aggregate."""
     knobs = ("eps_clip_low", "eps_clip_high", "dual_clip")
     return policy_loss(f"{PPO}.{function}", call, algorithm, knobs, *dialects, mode="token-sum")
 
@@ -185,9 +185,9 @@ def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Bin
 
 
 def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the importance weights, as the results of a policy loss of 1 per token.
+    """Read the importance weights: the weighted policy loss, if the loss is 1 per token.
 
-    The log-probs have no gradient: they come from the rollout batch, or are detached.
+    The log-probs have no gradient, because they are read from the rollout batch or detached.
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L989
     """
     shape, low = inputs["old_log_probs"].shape, inputs["threshold_low"]
@@ -259,9 +259,9 @@ def _returns(function: str, **more: Any) -> Binding:
 
 
 def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make samples in the order of their groups, and read their rewards.
+    """Make samples in the order of their groups, and read the processed rewards.
 
-    A group of one is not scaled: slime's arguments turn that off.
+    A group of one is not scaled, because slime's arguments turn scaling off.
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/utils/arguments.py#L1981
     """
     labels = list(inputs["group"])
@@ -277,7 +277,7 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     )
     sample = boundary.imported[TYPES].Sample
     numbered = enumerate(zip(labels, inputs["rewards"].tolist()))
-    grouped = "group_index" in sample.__dataclass_fields__  # older samples had only their order
+    grouped = "group_index" in sample.__dataclass_fields__  # older samples have no group, only an order
     samples = [
         sample(index=n, reward=reward, **({"group_index": groups.index(label)} if grouped else {}))
         for n, (label, reward) in numbered
@@ -320,7 +320,7 @@ TARGET = Target(
     roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
     defaults=("slime.utils.arguments.get_slime_extra_args_provider",),
     moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # for a week of January 2026
-    # The boundaries are decorated with torch.compile, whose machinery torch imports on first use.
+    # The boundaries are decorated with torch.compile. torch imports its compiler on first use.
     preload=("torch._dynamo",),
     bindings=(
         Binding(
@@ -387,7 +387,7 @@ TARGET = Target(
             for function, mode in (("sum_of_sample_mean", _MEANS), ("sum_of_token", "token-sum"))
         ),
         _weights(f"{LOSS}.vanilla_tis_function", "truncate"),
-        # From the FSDP backend, which was removed in 2026.
+        # A function of the FSDP backend, which was removed in 2026.
         _weights(f"{PPO}.vanilla_tis_function", "truncate", requires=(f"{PPO}.vanilla_tis_function",)),
         _weights(f"{LOSS}.icepop_function", "mask"),
         _advantages("vanilla_gae", "chunked_gae"),
@@ -400,7 +400,7 @@ TARGET = Target(
             # A sample is only its response, so invalid tokens are padding.
             accepts={"response_mask": ("full", "right")},
         ),
-        # Next to the batched function until that remained alone in 2026.
+        # Until 2026, this function existed besides the batched one.
         Binding(
             f"{PPO}.get_advantages_and_returns",
             "generalised_advantage",
@@ -428,7 +428,7 @@ TARGET = Target(
                 Dialect(
                     "credit",
                     "response",
-                    "REINFORCE++-baseline: the response's reward at each token, minus the token's KL",
+                    "REINFORCE++-baseline: each token has the response's reward minus the token's KL",
                     f"{MAIN}/utils/ppo_utils.py#L470",
                 ),
             ),

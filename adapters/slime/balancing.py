@@ -1,4 +1,4 @@
-"""slime: the distribution of sequences over ranks and microbatches."""
+"""slime's distribution of sequences over ranks and microbatches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BALANCING, _GROUP = "slime.utils.seqlen_balancing", "microbatch_group_size_per_
 
 
 def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_batch_size: int | None) -> dict[str, Any]:
-    """Return which rank and microbatch each sample of one step is assigned to."""
+    """Return the rank and the microbatch of each sample in one step."""
     dynamic = {"use_dynamic_batch_size": budget is not None, "max_tokens_per_gpu": budget}
     unbalanced = dict.fromkeys(("balance_data", "balance_by_flops"), False)
     return {
@@ -29,8 +29,8 @@ def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_ba
 def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schedule of a step's microbatches on two ranks, if the samples divide evenly.
 
-    The declared microbatches of a rank must be positions among its samples, and each rank must have the same number of
-    them.
+    The microbatches that the function declares for a rank must be positions among that rank's samples, and each rank
+    must have the same number of microbatches.
     """
     lengths = kit.lengths_of(inputs)
     ranks = 1 if len(lengths) % 2 else 2

@@ -1,8 +1,7 @@
-"""slime: log-probs and values of response tokens, from the model's outputs for a packed batch.
+"""slime's log-probs and values of response tokens, from the model's outputs for a packed batch.
 
 slime packs whole samples, prompt and response, into one row ``[1, T, V]``. A scenario has the outputs that predict
-response tokens. Samples made from it have a one-token prompt, and one more output after the last token, which predicts
-nothing.
+response tokens. The samples have a one-token prompt, and an additional last output, which predicts nothing.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from sentinel.binding.kit import torch
 
 from .shared import ARGS, LOSS, PPO, as_rows, joined, one_rank, shards, valid_counts
 
-#: The last revisions with an FSDP backend are not on main.
+#: The last revisions with an FSDP backend are not on the main branch.
 _FIX = "https://github.com/THUDM/slime/blob/2a3969205ce37785b0a9f428a3c3ab1ea6422169/slime"
 _FSDP = "slime.backends.fsdp_utils.actor"
 
 
 _ACTOR = StandIn("self", "the real actor needs GPUs and a cluster; the method reads only these attributes")
-_MODELS = StandIn("model, ref_model", "returns the scenario's logits; the model's own computation is not checked")
+_MODELS = StandIn("model, ref_model", "returns the scenario's logits; the computation of the model is not checked")
 _FIRST = StandIn(
     "torch.distributed.get_rank, barrier, get_gloo_group, tqdm",
-    "one process has rank 0 and no barrier, and a progress bar only shows progress",
+    "with one process, the rank is 0 and a barrier does nothing; a progress bar only shows progress",
 )
 _ALONE = StandIn("tp_group", "there is one tensor-parallel rank, which has the whole vocabulary")
 _RANKS = StandIn(
     "torch.distributed.nn.functional.all_gather",
-    "one process simulates the ranks in turn and passes each rank what the others sent",
+    "one process simulates one rank after the other, and passes on the values that ranks send",
 )
 
 #: A sample is only its response, so invalid tokens are padding.
@@ -42,7 +41,7 @@ _RANKED = {"context_parallel_size": (1, 2)}
 
 
 def _packed(outputs: Any, lengths: list[int], after: Any) -> Any:
-    """Pack the model's outputs ``[1, T, ...]``: for each sample, those of its response and one more."""
+    """Pack the model's outputs ``[1, T, ...]``. Each sample has the outputs for its response and one more."""
     parts = [torch.cat([row[:n], last[None]]) for row, last, n in zip(outputs, after, lengths)]
     return torch.cat(parts).unsqueeze(0)
 
@@ -53,7 +52,7 @@ def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
 
 
 def _after(logits: Any) -> Any:
-    """Make logits for the position after the last token. They differ from all others, so that a use is visible."""
+    """Make logits for the position after the last token. They differ from all others, so that any use is visible."""
     return -logits[:, 0].detach()
 
 
@@ -106,8 +105,8 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _own_kernel(module: Any) -> None:
     """Raise AbsentError if this version does not compute log-probs itself.
 
-    :raises AbsentError: until June 2026 Megatron-LM's fused kernel computed them. get_responses, which passes logits
-        and tokens to the kernel, has a binding.
+    :raises AbsentError: for versions until June 2026, in which Megatron-LM's fused kernel computes log-probs. There,
+        get_responses has a binding: it passes logits and tokens to the kernel.
     """
     if hasattr(module, "compute_log_probs"):
         raise AbsentError(f"not in this version: {module.__name__} calls a kernel of Megatron-LM for log-probs")
@@ -146,7 +145,7 @@ def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of rank 0, when each rank has one chunk of the packed sequence."""
+    """Return the result of rank 0, if each rank has one chunk of the packed sequence."""
     lengths, ranks = kit.lengths_of(inputs, "response_mask"), inputs["context_parallel_size"]
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))[0]
     tokens = torch.cat(_tokens(inputs, lengths))
@@ -180,7 +179,7 @@ def _model(logits: Any) -> Any:
 
 
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the reference model's log-probs. The policy model returns other logits, so that using it is visible."""
+    """Compute the reference model's log-probs. The policy model returns others, so that a use of it is visible."""
     lengths = kit.lengths_of(inputs, "response_mask")
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
     tokens = torch.cat(_tokens(inputs, lengths))
@@ -190,7 +189,7 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ref_model=_model(logits),
         args=kit.stand_in(rollout_temperature=inputs["temperature"], true_on_policy_mode=True),
         prof=kit.stand_in(iterate_train_log_probs=iter),
-        fsdp_cpu_offload=True,  # models stay on their device
+        fsdp_cpu_offload=True,  # models are not moved to another device
         cp_rank=0,
         cp_size=1,
         cp_group=None,
@@ -205,7 +204,7 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) -> Any:
-    """Cut the responses from results for all tokens but the first."""
+    """Select the responses from results for all tokens but the first."""
     parts = torch.nn.functional.pad(packed, (0, 1))[: sum(lengths) + len(lengths)].split([n + 1 for n in lengths])
     return as_rows([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
 
@@ -242,7 +241,7 @@ BINDINGS = (
             ),
         ),
     ),
-    # In older versions there was one model, whose parameters were exchanged on its GPU.
+    # In older versions, there is one model, whose parameters are exchanged on the GPU.
     Binding(
         f"{_FSDP}.FSDPTrainRayActor.compute_log_prob", "token_log_probs",
         formerly=(f"{_FSDP}.FSDPTrainRayActor._compute_log_prob",), call=_reference,

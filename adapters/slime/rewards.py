@@ -1,4 +1,4 @@
-"""slime: reward rules and filters of groups."""
+"""slime's reward rules and filters of groups."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _REWARDS = (
         call=_rule,
         imports=(TYPES,),
         stand_ins=(ARGS,),
-        # Rules of one dataset require the wording of that dataset.
+        # The rule of a dataset requires the wording of that dataset.
         accepts={"rule": ("math", "boxed_math")},
     ),
     rule_reward(f"{_HUB}.math_utils.grade_answer_verl", notations="expressions"),

@@ -1,4 +1,4 @@
-"""slime: functions that collect samples from rollouts."""
+"""slime's functions that collect samples from rollouts."""
 
 from __future__ import annotations
 
@@ -33,11 +33,9 @@ _ASYNC = "slime.rollout.fully_async_rollout"
 _ROLLOUTS, _GENERATOR = "slime.rollout.sglang_rollout", "slime.rollout.components.sample_generator"
 
 _MANAGER = StandIn("self", "the real manager starts a cluster; the method reads only these attributes")
-_SESSION = StandIn(
-    "aiohttp.ClientSession", "the teacher is replaced by a session that stores the request, which is what is observed"
-)
-_ROLLOUT = StandIn("call_rollout_fn", "stands in for SGLang; returns as many samples as the scenario requires")
-_WORKER = StandIn("worker", "the real class without its constructor, which starts an engine; its queue is already full")
+_SESSION = StandIn("aiohttp.ClientSession", "replaces the teacher; stores the request, which is observed")
+_ROLLOUT = StandIn("call_rollout_fn", "replaces SGLang; returns as many samples as the scenario requires")
+_WORKER = StandIn("worker", "the real class without its constructor, which starts an engine; the queue is already full")
 
 
 class _Session:
@@ -64,7 +62,7 @@ class _Session:
 
 
 def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the sampling parameters of the request to the teacher."""
+    """Read the sampling parameters in the request to the teacher."""
     args = kit.stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
     sample = boundary.imported[TYPES].Sample(tokens=[5, 6, 7], response_length=1)
     with kit.swap(boundary.module, "aiohttp", kit.stand_in(ClientSession=_Session)):
@@ -87,7 +85,7 @@ _OPTIONS |= {"max_new_tokens": "rollout_max_response_len"}
 
 
 class _OneToken:
-    """A stand-in tokenizer that makes every text the same token."""
+    """A stand-in tokenizer that converts every text to the same token."""
 
     def encode(self, *_: Any, **__: Any) -> list[int]:
         return [5]
@@ -98,7 +96,7 @@ class _OneToken:
 
 def _refuse_groups(module: Any) -> None:
     if hasattr(module, "_examples_to_rollout_groups"):
-        raise AbsentError("not in this version: a group is a record that counts its remaining tokens")
+        raise AbsentError("not in this version: groups as lists; a group is a record that counts its remaining tokens")
 
 
 def _alone(tokenizer: Any) -> dict[str, Any]:
@@ -115,7 +113,7 @@ def _asked(boundary: Any, args: Any) -> Any:
     """Build a request, and read it."""
     _refuse_groups(boundary.module)
     module, rollouts = boundary.module, boundary.imported[_ROLLOUTS]
-    left_out = "custom_params"  # returning the top-p distribution changes no sample
+    left_out = "custom_params"  # an option to return the top-p distribution does not change samples
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         raise kit.EngineRequest({name: value for name, value in payload["sampling_params"].items() if name != left_out})
@@ -138,7 +136,7 @@ def _without_engines_options(arguments: Any) -> Iterator[None]:
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a rollout of one sample, again after each interruption.
+    """Run a rollout of one sample. After each interruption, run it again.
 
     SGLang's response has no field for the last token's destination.
     """
@@ -156,7 +154,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         if "input_ids" not in payload:
-            raise AbsentError("not in this version: an engine receives text")
+            raise AbsentError("not in this version: requests with token ids; an engine gets text")
         return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:
@@ -208,7 +206,7 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Count the kept samples, and read the chosen batch size."""
     arguments = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
-        raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")
+        raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule omits incomplete steps")
     sample = boundary.imported[TYPES].Sample
     answer = kit.stand_in(samples=[sample(index=n) for n in range(arguments["samples"])], metrics=None)
     args = kit.stand_in(
@@ -230,13 +228,13 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if hasattr(boundary.module, "call_rollout_fn"):
         with kit.swap(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
             data, _ = boundary.function(manager, 0)
-    else:  # until October 2025 the manager called the function itself and passed only the samples
+    else:  # until October 2025, the manager calls the function itself and passes only the samples
         data = boundary.function(manager)
     return {"returned": {"kept": len(data), "global_batch_size": manager._dynamic_global_batch_size}}
 
 
 def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect a rollout from finished groups, each of one sample."""
+    """Collect a rollout from finished groups, each of which has one sample."""
     sample = boundary.imported[TYPES].Sample
     worker = object.__new__(boundary.module.AsyncRolloutWorker)
     worker.output_queue = queue.Queue()
@@ -267,7 +265,7 @@ _REQUEST = sampling_request(
     f"{_ARGUMENTS}.get_slime_extra_args_provider",
     _asked,
     _OPTIONS,
-    StandIn("post", "stands in for SGLang; stores the request, which is what is observed"),
+    StandIn("post", "replaces SGLang; stores the request, which is observed"),
     imports=(TYPES, _ROLLOUTS),
     parsed=True,
     extra=_EXTRA,
@@ -297,7 +295,7 @@ BINDINGS = (
             fixed={"trains": "all", "max_tokens": None, **without},
             dialects=(
                 Dialect(
-                    "after_the_end", "counted", "the newline after the end of an answer is trained with it",
+                    "after_the_end", "counted", "the newline after the end of an answer is trained too",
                     f"{MAIN}/utils/mask_utils.py#L{line}",
                 ),
             ),

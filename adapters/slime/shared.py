@@ -20,7 +20,7 @@ TYPES = "slime.utils.types"
 ARGS = StandIn("args", "the trainer's command-line namespace, of which the boundary reads only these fields")
 SELF = StandIn("self", "the real manager starts a cluster; the method reads only these attributes")
 LOG_PROBS = StandIn(
-    "get_log_probs_and_entropy", "returns the scenario's log-probs; how logits lead to them is not checked"
+    "get_log_probs_and_entropy", "returns the scenario's log-probs; their computation from logits is not checked"
 )
 
 
@@ -33,9 +33,9 @@ def parallel_state(boundary: Any) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[None]:
-    """Replace Megatron's ``mpu`` by one of a single process, in all modules that use it.
+    """Replace Megatron's ``mpu`` by the ``mpu`` of a single process, in all modules that use it.
 
-    :param context_parallel_rank: None for torch's rank. The data-parallel group is then that rank alone.
+    :param context_parallel_rank: None to use torch's rank, which is then alone in its data-parallel group.
     :param sizes: axes with a size other than 1, such as ``context_parallel=2``.
     """
     ranks = {f"get_{axis}_world_size": size for axis, size in sizes.items()}
@@ -114,7 +114,7 @@ def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
         "eps_clip_c": inputs["dual_clip"],
         "rollout_top_p": 1.0,
         "custom_pg_loss_reducer_function_path": None,
-        "loss_aggregation": "sample_mean",  # from #2090, which was not merged
+        "loss_aggregation": "sample_mean",  # an option of #2090, which was not merged
     }
     return kit.stand_in(**{**usual, **options})
 
@@ -142,8 +142,8 @@ def policy_microbatch(
 def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
     """Distribute the tokens of each response over context-parallel ranks.
 
-    There are twice as many chunks as ranks: the first rank has the first and the last chunk, the second rank their
-    neighbours, and so on. A token belongs to the position that predicts it, and a prompt is one token.
+    There are twice as many chunks as ranks. The first rank has the first and the last chunk, the second rank has the
+    neighbours of these, and so on. A token is at the position that predicts it, and a prompt is one token.
     """
     sizes = [-(-(n + 1) // (2 * ranks)) for n in lengths]
     owners = [[min(t // size, 2 * ranks - 1 - t // size) for t in range(n)] for size, n in zip(sizes, lengths)]
@@ -156,7 +156,7 @@ def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
         whole = [len(part) for part in row] == [len(part) for part in own_places]
-        # A rank that returns tokens other than its own has returned none.
+        # A rank that returns tokens of another rank counts as a rank without tokens.
         samples.append(torch.cat(row)[order] if whole else _nothing(row[0], len(order)))
     return samples
 

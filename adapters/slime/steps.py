@@ -1,4 +1,4 @@
-"""slime: training steps: the advantages of a rollout, and the loss of a step as Megatron computes it."""
+"""slime's training steps: the advantages of a rollout, and the loss of a step as Megatron computes it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _microbatch(
 
 
 def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one microbatch on one rank. Megatron divides by the declared tokens, or by the number of microbatches.
+    """Run one microbatch on one rank. Megatron divides by the declared number of tokens or of microbatches.
 
     https://github.com/NVIDIA/Megatron-LM/blob/core_v0.14.0/megatron/core/pipeline_parallel/schedules.py#L288
     """
@@ -111,7 +111,7 @@ def _advantage_args(estimator: str, **options: Any) -> Any:
 
 
 def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int = 1) -> None:
-    """Run the advantage step on context-parallel ranks, each with its part of a response.
+    """Run the advantage step on context-parallel ranks. Each rank has its part of a response.
 
     :raises AbsentError: if the version does not have the estimator.
     """
@@ -119,7 +119,7 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
     args.kl_loss_type = kl_name(boundary.module.compute_approx_kl, "k1")
     if len(boundary.parameters) == 1:
         if ranks > 1:
-            raise AbsentError("not in this version: ranks communicate when they store")
+            raise AbsentError("not in this version: separate ranks; they communicate to store results")
         _stored_step(boundary, args, data)
         return
     if ranks == 1 and not args.normalize_advantages:
@@ -140,9 +140,9 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
 
 
 def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
-    """Run the advantage step of July 2025 and earlier, which read its data from a store.
+    """Run the advantage step of versions until July 2025, which reads its data from a store.
 
-    Whitening, which needs all ranks and was not an option at first, is left out.
+    It runs without whitening, which needs all ranks, and which the first versions lack.
     """
     module, kernels = boundary.module, sys.modules[PPO]
     with one_rank(), contextlib.ExitStack() as swaps:
@@ -167,7 +167,7 @@ def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = _advantage_args("ppo", **{name: inputs[key] for name, key in _PPO_OPTIONS.items()})
     _advantage_step(boundary, args, data)
     if "kl" not in data:
-        raise AbsentError("not in this version: the rollout data has no KL")
+        raise AbsentError("not in this version: a KL in the rollout data")
     return {name: as_rows(data[name], width) for name in ("kl", "advantages")}
 
 
@@ -253,8 +253,8 @@ def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run a step through slime's own schedule, iterator, loss and metrics.
 
-    Megatron divides the sum over microbatches by their number and averages over ranks, or adds everything up and
-    divides by the declared tokens.
+    Megatron divides the sum over microbatches by their number and averages over ranks, or it divides the sum over all
+    ranks by the declared number of tokens.
     """
     mask, ranks = inputs["response_mask"] != 0, inputs["dp_size"]
     rows, width = mask.shape
@@ -313,7 +313,7 @@ _OTHER_OPTIONS = (
 
 
 def _schedule_length(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Record what Megatron's scheduler is given. It counts samples."""
+    """Record the arguments of Megatron's scheduler, which counts samples."""
     steps = inputs["steps_per_epoch"] * inputs["epochs"]
     args = kit.stand_in(
         num_rollout=steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"]),
@@ -350,7 +350,7 @@ def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _RANKED = {"context_parallel_size": (1, 2), "whiten": (False, True)}
 
 BINDINGS = (
-    # The number of samples of a step is always passed, and the number of tokens is counted.
+    # The number of samples in a step is always passed; the number of tokens is counted.
     Binding(
         f"{LOSS}.loss_function", "loss_aggregation", call=_step_loss, stand_ins=(ARGS, MPU, LOG_PROBS),
         accepts={
@@ -383,7 +383,7 @@ BINDINGS = (
         f"{LOSS}.compute_advantages_and_returns", "penalised_advantage", call=_ppo_kl, stand_ins=(ARGS, MPU),
         accepts={"response_mask": ("full", "right")}, dtypes=("float32",),
     ),
-    # The kernel's clamps are checked at its own boundary.
+    # The kernel has a boundary of its own, where its clamps are checked.
     Binding(
         f"{LOSS}.policy_loss_function", "policy_update", call=_policy_step, stand_ins=(ARGS, MPU, LOG_PROBS),
         fixed={
@@ -392,7 +392,7 @@ BINDINGS = (
         },
         accepts={"kl_estimator": ("k1", "k2", "k3")},
     ),
-    # The kernel's clamps are checked at its own boundary.
+    # The kernel has a boundary of its own, where its clamps are checked.
     Binding(
         f"{LOSS}.loss_function", "policy_update", call=_policy_steps, imports=(_SCHEDULE, _DATA, _REPORTS),
         requires=(f"{_SCHEDULE}.build_dp_schedule(rollout_indices)", f"{_REPORTS}.reduce_train_step_metrics"),
@@ -407,14 +407,14 @@ BINDINGS = (
     ),
     Binding(
         "slime.backends.megatron_utils.model.get_optimizer_param_scheduler", "schedule_length", call=_schedule_length,
-        stand_ins=(ARGS, StandIn("OptimizerParamScheduler", "Megatron's scheduler; its arguments are read")),
+        stand_ins=(ARGS, StandIn("OptimizerParamScheduler", "replaces Megatron's; records its arguments")),
         fixed={"turns": 1, "update_epochs": 1, "unit": "samples"},
     ),
     Binding(
         "slime.observability.metric_utils.compute_pass_rate", "pass_at_k", call=_passed, accepts={"of": ("any",)},
         formerly=("slime.utils.metric_utils.compute_pass_rate",),
     ),
-    # The reducer exists only at the head of #2090, which was not merged.
+    # This reducer exists only at the head of #2090, which was not merged.
     Binding(
         f"{LOSS}.get_pg_loss_reducer", "prompt_loss", call=_prompt_mean, stand_ins=(ARGS, MPU),
         requires=(f"{LOSS}.get_pg_loss_reducer",),

@@ -1,8 +1,8 @@
 """Bindings for TRL (huggingface/trl).
 
 Trainers run with TRL's own configuration classes. Methods that take log-probs or rewards are called on a trainer whose
-constructor did not run: the attributes that it would set come from the configuration or from ``_OFF``. To check the
-scaling of a whole step, the trainer is really built.
+constructor did not run. The attributes that the constructor would set come from the configuration or from ``_OFF``.
+Where the scaling of a whole step is checked, the constructor runs.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ _COUNTED, _TYPED = ("full", "right"), ("input_ids", "mm_token_type_ids")  # comp
 
 _SIDES = ("chosen", "rejected")
 
-#: Attributes that constructors set in addition to the configuration, for a run without tools, images, adapters and
-#: vLLM.
+#: Attributes that constructors set besides the configuration, in a run without tools, images, adapters and vLLM.
 _OFF: dict[str, Any] = {
     **dict.fromkeys(("tools", "environments", "environment_factories", "rollout_func", "ref_model", "_is_vlm")),
     **dict.fromkeys(("is_encoder_decoder", "_peft_has_been_casted_to_bf16", "reference_free"), False),
@@ -104,9 +103,9 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     return made
 
 
-_ONE_PROCESS = StandIn("accelerator", "one process: gathering and reducing over ranks return their input")
+_ONE_PROCESS = StandIn("accelerator", "one process, in which gathering and reducing over ranks return their input")
 _SELF = StandIn("self", "a trainer of TRL's class without its constructor; its attributes come from its configuration")
-_TABLE = StandIn("model", "one table of outputs, as a causal model of transformers; its gradient is that of each token")
+_TABLE = StandIn("model", "a table of outputs, as a causal model; each token's gradient is that of the table's entry")
 _LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "returns the scenario's log-probs; no model is checked")
 
 # -- policy losses -----------------------------------------------------------------------------------------------------
@@ -130,7 +129,7 @@ _LOSS_TYPES = {
 
 
 def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
-    """Return stand-in methods that return these log-probs, and entropies if asked."""
+    """Return stand-in methods that return these log-probs, and entropies if the caller requests them."""
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
     both, one = (
@@ -140,7 +139,7 @@ def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
 
 
 def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Make a batch of a prompt token and a scored response, as a trainer passes it to its loss."""
+    """Make a batch of one-token prompts with scored responses, as a trainer passes it to its loss."""
     mask, old = inputs["response_mask"].long(), inputs["old_log_probs"]
     total, weights = (inputs.get(name) for name in ("batch_num_tokens", "importance_weights"))
     prompt = torch.ones(len(mask), 1, dtype=torch.long, device=mask.device)
@@ -200,7 +199,7 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     given["loss_type"] = _loss_type(boundary.function, loss_type)
     trainer, batch = _clipping(boundary, _options(boundary, given, former), inputs), _completions(inputs)
-    if "student_logits" in boundary.parameters:  # SDPO's loss; a model never assigns probability 1
+    if "student_logits" in boundary.parameters:  # SDPO's loss; no model assigns probability 1
         said = torch.where(torch.isfinite(inputs["log_probs"]) & (inputs["log_probs"] < 0), inputs["log_probs"], -1.0)
         return {"loss": boundary.function(trainer, batch, kit.two_token_logits(said))}
     loss = boundary.function(trainer, kit.stand_in(training=True), batch)
@@ -215,7 +214,7 @@ def _loss_type(loss: Any, name: str) -> str:
 
 
 def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the fused loss, with TRL's own loss in place of another package's kernel."""
+    """Compute the fused loss, with TRL's own loss in place of the kernel of another package."""
     plain, args = boundary.owner._compute_loss, _options(boundary, {"loss_type": "grpo", **_bounds(inputs)})
     trainer = _clipping(boundary, args, inputs, _get_last_hidden_state=lambda *_, **__: None)
 
@@ -252,7 +251,7 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the asynchronous trainer's loss with completions packed into one row by TRL's collator."""
     mask, model = inputs["response_mask"].long(), kit.token_table(inputs["log_probs"], trains=False)
     if not hasattr(boundary.module, "patch_chunked_lm_head"):
-        raise AbsentError("not in this version: batches are trees of rollouts, or the model returns logits")
+        raise AbsentError("not in this version: packed rows with a chunked head")
     boundary.module.patch_chunked_lm_head(model, 4, 1.0)
     columns = mask, inputs["old_log_probs"], row_mean(inputs["advantages"], mask != 0)[:, 0]
     rows = [
@@ -282,19 +281,19 @@ def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _KERNEL = StandIn("liger_loss", "from another package: returns TRL's unfused loss for the same arguments")
-_EMPTY_ROWS = "a mean over responses divides by the rows of the batch, including masked completions"
+_EMPTY_ROWS = "a mean over responses divides by the number of rows, including masked completions"
 _RESPONSES = {"loss_agg_mode": ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")}
 _ONE = Dialect("advantage_level", "sequence", "a response has one advantage", f"{CODE}/trainer/grpo_trainer.py#L3031")
 _FINITE = Dialect(
     "masked_values_have_no_influence",
     None,
-    "log-probs of tokens that are not trained are finite",
+    "log-probs of untrained tokens are finite",
     f"{CODE}/trainer/sft_trainer.py#L1765",
     symptom="non-finite",
 )
 _OF_GRPO, _OF_RLOO = "trainer/grpo_trainer.py#L3107", "trainer/rloo_trainer.py#L1610"
 _ONE_ACTION = f"{CODE}/trainer/rloo_trainer.py#L1600"
-_RATIO_OF_A_RESPONSE = Dialect("ratio_level", "sequence", "it treats the completion as one action", _ONE_ACTION)
+_RATIO_OF_A_RESPONSE = Dialect("ratio_level", "sequence", "the loss treats the completion as one action", _ONE_ACTION)
 _RANKS: dict[str, tuple[Any, ...]] = dict.fromkeys(("global_batch_size", "dp_size"), (None,))
 _MEANS = {"loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")}
 
@@ -302,7 +301,7 @@ _REJECTION = Binding(
     f"{GRPO}.GRPOTrainer.get_off_policy_mask",
     "sequence_rejection",
     call=_off_policy,
-    stand_ins=(StandIn("policy loss", "PPO's loss for the scenario's ratios: the boundary computes only the mask"),),
+    stand_ins=(StandIn("policy loss", "PPO's loss for the scenario's ratios; the boundary computes only the mask"),),
     dialects=(
         Dialect(
             "masked_values_have_no_influence",
@@ -424,11 +423,11 @@ def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the logged entropy, for tokens with the scenario's entropies."""
+    """Read the logged entropy of tokens that have the scenario's entropies."""
     import transformers
 
     if not hasattr(boundary.module, "entropy_from_logits"):
-        raise AbsentError("not in this version: the model returns the entropy of each token")
+        raise AbsentError("not in this version: entropies from logits; the model returns the entropy of each token")
     values, batch = inputs["values"], kit.make_sequences(inputs["response_mask"])
     model = kit.token_table(values[..., None].expand(*values.shape, 2))
     args = kit.stand_in(use_liger_kernel=False, loss_type="nll")
@@ -447,7 +446,7 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return log-probs, reference log-probs and masks: those of chosen responses, then those of rejected ones."""
+    """Return log-probs, reference log-probs and masks, first of chosen responses, then of rejected ones."""
     return tuple(kit.join_both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
 
 
@@ -481,7 +480,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute ORPO's odds ratio term from average log-probs."""
+    """Compute ORPO's odds-ratio term from mean log-probs."""
     table, _, mask = _of_pairs(inputs)
     labels = torch.nn.functional.pad(torch.where(mask != 0, 1, -100), (1, 0), value=-100)
     logits = torch.nn.functional.pad(kit.two_token_logits(torch.where(table < 0, table, -1.0)), (0, 0, 0, 1))
@@ -525,9 +524,9 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
     if boundary.function is transformers.Trainer.log:
-        raise AbsentError("not in this version: the trainer logs as transformers does")
-    if leaves_nan and "nan" not in inspect.getsource(boundary.module):  # until March 2025 every batch had a number
-        raise AbsentError("not in this version: every reward function scores every completion")
+        raise AbsentError("not in this version: own logs of the trainer; it logs as transformers does")
+    if leaves_nan and "nan" not in inspect.getsource(boundary.module):  # until March 2025, every batch has a number
+        raise AbsentError("not in this version: completions without a score")
     history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
     steps = kit.bookkeeping(should_evaluate=True, global_step=1)
     kept = {"train": {"probed": history} if history else {}, "eval": {}}
@@ -537,14 +536,14 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
     with kit.swap(transformers.Trainer, "log", lambda _, logs, *__: found.update(logs)):
         boundary.invoke({}, trainer, {"loss": 0.0}, start_time=0.0)
     told = found.get("probed", float("nan") if history else None)
-    return {"result": values.new_tensor(0.0 if told is None else told)}  # without a number nothing is logged
+    return {"result": values.new_tensor(0.0 if told is None else told)}  # without a number, nothing is logged
 
 
-_NO_REFERENCE = Dialect("reference", "none", "it has no reference", f"{CODE}/experimental/cpo/cpo_trainer.py#L677")
-_AT_THE_TABLE = StandIn("entropy_from_logits", "looks up the scenario's numbers in the table")
+_NO_REFERENCE = Dialect("reference", "none", "CPO has no reference", f"{CODE}/experimental/cpo/cpo_trainer.py#L677")
+_AT_THE_TABLE = StandIn("entropy_from_logits", "looks up the scenario's numbers in a table")
 _OF_HF = StandIn("Trainer.compute_loss", "from transformers: returns the model's outputs; its loss is not used")
 
-#: A missing metric is NaN if the trainer has any metric of that kind.
+#: A missing metric counts as NaN if the trainer has another metric of that kind.
 _WITHOUT_A_NUMBER = (f"{GRPO}.GRPOTrainer", f"{RLOO}.RLOOTrainer", _SDPO, f"{_ASYNC}.AsyncGRPOTrainer")
 _LOGGING = (
     f"{DPO}.DPOTrainer",
@@ -573,17 +572,17 @@ MODELS = (
     ),
     Binding(
         "trl.trainer.utils.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
-        stand_ins=(StandIn("model", "its hidden states are the logits, and its head is the identity matrix"),),
+        stand_ins=(StandIn("model", "a model whose hidden states are the logits, with an identity matrix as head"),),
     ),
     Binding(
         f"{DPO}.DataCollatorForVisionPreference.torch_call", "collation", call=_collated,
-        stand_ins=(StandIn("processor", "a vision processor: turns texts into numbers and adds their types"),),
+        stand_ins=(StandIn("processor", "a vision processor, which converts texts to numbers and adds their types"),),
         fixed={"layouts": {name: {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]} for name in _TYPED}},
     ),
     *(
         Binding(
             f"{owner}.log", "masked_statistics", call=partial(_logged, owner in _WITHOUT_A_NUMBER),
-            stand_ins=(_SELF, StandIn("Trainer.log", "from transformers: it logs what it is passed")), fixed=_MEAN,
+            stand_ins=(_SELF, StandIn("Trainer.log", "from transformers; logs the values that it gets")), fixed=_MEAN,
         )
         for owner in (*_WITHOUT_A_NUMBER, *_LOGGING)
     ),
@@ -592,7 +591,7 @@ MODELS = (
         stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF), fixed=_MEAN,
         accepts={"response_mask": _COUNTED}, dialects=(_FINITE,), dtypes=("float32",),
     ),
-    # GKD's temperature is only for sampling, so its loss has 1.0.
+    # GKD's temperature is only for sampling; its loss has temperature 1.
     *(
         Binding(
             boundary, "distillation_loss", call=_distilled, stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
@@ -610,16 +609,16 @@ MODELS = (
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trained tokens of a chat: all of the assistant's, or those of its last answer."""
+    """Read the trained tokens of a chat: all tokens of the assistant, or those of the last answer."""
     tokenizer, messages = chat(inputs)
     last = inputs["trains"] == "last"
     row = {"prompt": messages[:-1], "completion": messages[-1:]} if last else {"messages": messages}
     given = {"assistant_only_loss": not last, "completion_only_loss": last, "max_length": inputs["max_tokens"]}
-    args = _options(boundary, given, {"assistant_only_loss": False})  # until June 2025 there was no such option
+    args = _options(boundary, given, {"assistant_only_loss": False})  # until June 2025, there was no such option
     trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, kit.Rows([row]), tokenizer, args, False, None, "chats")
     collator = getattr(boundary.module, "DataCollatorForLanguageModeling", None)
-    if made and "max_length" in getattr(collator, "__annotations__", ()):  # from March to June 2026 it cut rows
+    if made and "max_length" in getattr(collator, "__annotations__", ()):  # March to June 2026: rows are cut
         batch = collator(0, max_length=inputs["max_tokens"], completion_only_loss=last)([made[0]])
         return {"token_ids": batch["input_ids"][0], "loss_mask": batch["labels"][0] != -100}
     masks = [row[name] for row in made for name in ("completion_mask", "assistant_masks") if name in row]
@@ -641,7 +640,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         boundary.owner, {"pad_token_id": 0, "max_length": inputs["max_tokens"]}, {"max_length": None}
     )
     batch = boundary.function(boundary.owner(**options), rows)
-    if "prompt_input_ids" in batch:  # until February 2026, when training steps joined and cut the parts
+    if "prompt_input_ids" in batch:  # until February 2026; since then, training steps join and cut the parts
         prompt, answer = (batch[f"{part}_input_ids"][0] for part in ("prompt", "chosen"))
         learned = torch.cat([torch.zeros_like(prompt), torch.ones_like(answer)])
         return {"token_ids": torch.cat([prompt, answer]), "loss_mask": learned}
@@ -659,7 +658,7 @@ def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def several(self: Any, texts: Any, **options: Any) -> Any:
         return one(self, texts, **options) if isinstance(texts, str) else {"input_ids": [*map(self.encode, texts)]}
 
-    with kit.swap(type(tokenizer), "__call__", several):  # until October 2024 it took a list
+    with kit.swap(type(tokenizer), "__call__", several):  # until October 2024, the function took a list
         batch = boundary.function(boundary.owner(**known), [{"messages": messages}])
     ids, labels = batch["input_ids"][0], batch["labels"][0]
     return {"token_ids": torch.where(labels == -100, ids, labels), "loss_mask": labels != -100}
@@ -669,7 +668,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from datasets import Dataset, disable_progress_bars
 
     if "strategy" not in boundary.parameters:
-        raise AbsentError("not in this version: a row is cut at the end of a pack")
+        raise AbsentError("not in this version: packs of whole rows; a row is cut at the end of a pack")
     disable_progress_bars()
     rows = Dataset.from_list([{"input_ids": [row] * length} for row, length in enumerate(kit.lengths_of(inputs))])
     made = boundary.function(rows, inputs["max_tokens_per_microbatch"])
@@ -677,7 +676,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the penalty for overlong responses, which the trainer adds to the reward."""
+    """Read the penalty for overlong responses that the trainer adds to the reward."""
     ids = [[1] * int(length) for length in (inputs["response_mask"] != 0).sum(-1)]
     added = boundary.function(boundary.owner(inputs["max_length"], inputs["buffer"]), completion_ids=ids)
     return {"rewards": inputs["rewards"] + inputs["rewards"].new_tensor(added)}
@@ -725,7 +724,7 @@ def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the reported KL for log-probs whose penalties the trainer has computed."""
+    """Read the reported KL for log-probs from which the trainer has computed penalties."""
     given = inputs["arguments"]
     log_probs, ref_log_probs = (torch.tensor(given[name]) for name in ("log_probs", "ref_log_probs"))
     ones, zeros = torch.ones_like(log_probs), torch.zeros(len(log_probs))
@@ -751,7 +750,7 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the log-probs of the chosen responses of pairs that are too long."""
+    """Read the log-probs of chosen responses in pairs that are too long."""
     given = inputs["arguments"]
     prompts, responses = given["prompts"], given["responses"]
     ids = torch.tensor(kit.token_ids(torch.ones(len(prompts), max(responses) - 1)))
@@ -783,7 +782,7 @@ def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Render a conversation with a known template, and read which tokens its training template trains."""
+    """Render a conversation with a known template, and read the tokens that the matching training template trains."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     given = inputs["arguments"]
@@ -796,7 +795,7 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate samples of one token, some with a metric, and read its mean: of the batch, or of the collator."""
+    """Collate samples of one token, some with a metric, and read the mean that the batch or the collator reports."""
     collator = boundary.owner(pad_token_id=0, num_processes=len(inputs["parts"]))
     one = {"input_ids": [1], "completion_mask": [1], "old_log_probs": [0.0], "advantage": 0.0, "group_id": 0}
     parts = [
@@ -840,7 +839,7 @@ def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run policy training on completions that are generated, scored, buffered and truncated."""
+    """Run policy training on completions, which the trainer generates, scores, buffers and truncates."""
     mask = inputs["response_mask"]
     ids = torch.tensor(kit.token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
@@ -859,11 +858,9 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     trainer, model = kit.build_trainer(boundary, table, size, prompts, options, reward_funcs=kit.return_first)
     batch = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
     if "fused_lm_head" in inspect.getsource(trainer._get_per_token_logps_and_entropies):
-        # This head returns 0 for masked tokens. It computed the old log-probs too.
+        # This head returns 0 for masked tokens. The old log-probs come from it too.
         batch["old_per_token_logps"] = batch["old_per_token_logps"] * mask
-    makes = inspect.getsource(
-        trainer._generate_and_score_completions
-    )  # a step cuts all columns; these are the ones it has
+    makes = inspect.getsource(trainer._generate_and_score_completions)  # a step cuts all its columns, which are these
     scored = {name: column for name, column in batch.items() if f'"{name}"' in makes}
     trainer._generate_and_score_completions = partial(kit.return_first, scored)
     loss, arrived = kit.train(trainer, model)
@@ -875,9 +872,9 @@ def _preferred(
 ) -> dict[str, Any]:
     """Run preference training on pairs of responses to a prompt.
 
-    Rows are pairs, responses, texts (for a reward model, which sums the table over tokens) or prompts (generated and
-    judged). A row's first token is the prompt. It begins the response and identifies the row when there is only one end
-    token. Trainers append the end token; the reward trainer did not until September 2025.
+    Rows are pairs, responses, texts (for a reward model, which sums the table over tokens) or prompts (whose responses
+    are generated and judged). A row's first token is its prompt, or begins its response, and identifies the row.
+    Trainers append the end token, except for the reward trainer until September 2025.
     """
     table, reference, mask = _of_pairs(inputs)
     ids = kit.token_ids(mask, ended=True)
@@ -940,7 +937,7 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_probs_of_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a trainer with this sampling temperature. The model returns the scenario's logits for a whole sequence."""
+    """Call a trainer with this sampling temperature. The model returns the scenario's logits of whole sequences."""
     arguments = inputs["arguments"]
     logits, ids = arguments["logits"], arguments["token_ids"]
     trainer = kit.make_unbuilt(
@@ -951,7 +948,7 @@ def _log_probs_of_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[st
 
 
 def _cut_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the prompt that reaches generation. A tokenizer that TRL loads cuts the side that its files name."""
+    """Read the prompt for generation. A tokenizer that TRL loads truncates the side that its files name."""
     words = [kit.PROMPT + token for token in inputs["token_ids"]]
     vocabulary = kit.stand_in(config=kit.stand_in(vocab_size=max(words, default=0) + 1))
     seen: list[Any] = []
@@ -976,7 +973,7 @@ def _cut_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _taught_by_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate, pack and train each microbatch. The server gives the teacher's log-probs of all words."""
+    """Collate, pack and train each microbatch. The server returns the teacher's log-probs of all words."""
     import numpy
 
     logits, mask = inputs["logits"], inputs["response_mask"]
@@ -1027,7 +1024,7 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "GRPO" in boundary.path:
         former = "bool" in str(kit.config_class_of(boundary).__annotations__.get("scale_rewards"))  # until October 2025
         if former and level == "batch":
-            raise AbsentError("not in this version: rewards are scaled by the standard deviation of a group")
+            raise AbsentError("not in this version: scaling by the batch; rewards are scaled by group")
         options["scale_rewards"] = level is not None if former else level or "none"
     elif level == "batch":
         options["normalize_advantages"] = True
@@ -1043,13 +1040,13 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     model.generate = lambda input_ids, **_: torch.nn.functional.pad(input_ids, (0, 1), value=1)
     if size == 1:
         if not hasattr(trainer, "num_generations_eval"):
-            raise AbsentError("not in this version: a group has several rows")
+            raise AbsentError("not in this version: groups of one row")
         model.eval()
         trainer.num_generations_eval = 1
     return {"normalised": boundary.function(trainer, batch)["advantages"]}
 
 
-def _since(boundary: str) -> tuple[str, ...]:  # options that older trainers, or an older transformers, do not accept
+def _since(boundary: str) -> tuple[str, ...]:  # options that older versions of TRL or transformers do not accept
     owner = boundary.rpartition(".")[0]
     return f"{owner}.{_TAKES.get(owner.rpartition('.')[2], '__init__(processing_class)')}", f"{owner[:-7]}Config"
 
@@ -1057,7 +1054,7 @@ def _since(boundary: str) -> tuple[str, ...]:  # options that older trainers, or
 _SAID = StandIn("generate", "returns the scenario's tokens instead of sampling")
 _ONE_RANK: dict[str, Any] = {"dp_size": (1,), "max_tokens_per_microbatch": (None,), "response_mask": _COUNTED}
 _BATCH = StandIn("_generate_and_score_completions", "returns the scenario's completions and advantages")
-_COLLATOR = StandIn("data_collator", "returns one-token prompts, each with its completion")
+_COLLATOR = StandIn("data_collator", "returns one-token prompts, each followed by its completion")
 _POLICY = {**_ONE_RANK, "mini_batch_size": (None,), "ref_log_probs": (None,)}
 _TAKES = {
     "DPOTrainer": "compute_loss(num_items_in_batch)",
@@ -1151,9 +1148,9 @@ STEPS = (
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Push the weights after each update, and generate. The model's only weight is the number of updates.
+    """Send the weights after each update, and generate. The model's only weight is the number of updates.
 
-    The constructor lets a new engine sleep at level 2.
+    The constructor puts a new engine to sleep at level 2.
     """
     engine, model = WeightEngine(), torch.nn.Module()
     model.version = torch.nn.Parameter(torch.zeros(()), requires_grad=False)
@@ -1172,7 +1169,7 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
         llm=kit.stand_in(
             llm_engine=inner.llm_engine,
             reset_prefix_cache=lambda: None,
-            collective_rpc=lambda name: engine.reload(),  # reload_weights is the only one
+            collective_rpc=lambda name: engine.reload(),  # reload_weights is the only such call
             **engines,
         ),
         model=model,
@@ -1221,12 +1218,12 @@ TARGET = Target(
         *("transformers", "transformers.trainer", "transformers.models.auto.processing_auto", "torch.distributed.fsdp"),
         *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
     ),
-    moved={  # experimental since the winter of 2025, and a class that was renamed
+    moved={  # trainers that became experimental in the winter of 2025, and a renamed class
         **{f"{_OWN}.{n}.{n}_trainer": (f"trl.trainer.{n}_trainer",) for n in ("gkd", "cpo", "orpo", "online_dpo")},
         f"{_OWN}.utils.DataCollatorForChatML": ("trl.trainer.utils.DataCollatorForChatML",),
         f"{DPO}.DataCollatorForPreference": (f"{DPO}.PreferenceCollator",),
     },
-    at_import={  # names that transformers 5 removed, and their successors; no boundary uses them
+    at_import={  # names that transformers 5 removed or added; no boundary uses them
         "transformers.top_k_top_p_filtering": Alias("transformers.TopKLogitsWarper"),
         "transformers.models.auto.modeling_auto.MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES": Alias(
             "transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"

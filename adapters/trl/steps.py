@@ -1,7 +1,8 @@
 """Define the documented steps of TRL's trainers for `sentinel watch`: losses, advantages, references and batches.
 
-Formulas follow the papers that the documentation of each configuration class names. They use what the model and the
-reward functions returned in the run, and the trainer's options. Anything else raises DoesNotApply with the reason.
+Formulas follow the papers that the documentation of each configuration class names. They use the values that the model
+and the reward functions returned in the run, and the trainer's options. If these are not enough, they raise
+DoesNotApply with the reason.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _kept(micro: Any, advantages: Any, log_probs: Any, old: Any, mask: Any) -> A
 
 def _uncertain(micro: Any, entropies: Any, mask: Any) -> Any:
     """Return the tokens whose entropy is in the upper quantile (arXiv:2506.01939)."""
-    _need(micro.world == 1, "top_entropy_quantile counts the tokens of all ranks")
+    _need(micro.world == 1, "top_entropy_quantile is a quantile over the tokens of all ranks")
     own = entropies[mask != 0].float()
     least = torch.quantile(own, 1 - micro.attributes["top_entropy_quantile"]) if len(own) else torch.zeros(())
     _need(micro.facts["device"] == "cpu" or ((own - least).abs() > 1e-5).all(), "a token is at the entropy's quantile")
@@ -88,7 +89,7 @@ def _uncertain(micro: Any, entropies: Any, mask: Any) -> Any:
 def _grpo_loss(micro: Any) -> tuple[Any, Any]:
     """Compute GRPO's loss, by loss type (arXiv:2402.03300, 2503.14476, 2503.20783, 2506.13585, 2511.20347)."""
     options, had, batch = micro.options, micro.attributes, micro.batch
-    _need(not options.get("use_liger_kernel"), "use_liger_kernel computes the loss in another package")
+    _need(not options.get("use_liger_kernel"), "with use_liger_kernel, another package computes the loss")
     _need(not had.get("use_adaptive_entropy"), "use_adaptive_entropy")
     width, kind = batch["completion_ids"].shape[1], had["loss_type"]
     mask = batch["completion_mask"].double() * (1 if "tool_mask" not in batch else batch["tool_mask"].double())
@@ -163,11 +164,11 @@ def _rewards(micro: Any) -> Any:
     weights = micro.attributes.get("reward_weights")
     _need(weights, "the weights of the rewards were not read")
     columns = dict(micro.rewards)
-    _need(len(micro.rewards) == len(columns) == len(weights), "not every reward function is one that can be observed")
-    _need(micro.world == 1, "rewards of several ranks are gathered")
+    _need(len(micro.rewards) == len(columns) == len(weights), "the results of some reward functions cannot be observed")
+    _need(micro.world == 1, "the rewards are gathered from several ranks")
     returned = [[math.nan if one is None else one for one in columns[place]] for place in range(len(weights))]
     table = torch.tensor(returned, dtype=torch.float64).T
-    _need(len(table) == len(micro.batch["advantages"]), "the rewards are not those of these rows")
+    _need(len(table) == len(micro.batch["advantages"]), "the observed rewards belong to other rows")
     return table, torch.tensor(weights, dtype=torch.float64)
 
 
@@ -209,7 +210,7 @@ def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
 
 
 def _rloo_advantages(micro: Any) -> tuple[Any, Any]:
-    """Compute RLOO's advantages: each reward minus the mean of the other responses' (arXiv:2402.14740)."""
+    """Compute RLOO's advantages: each reward minus the mean reward of the other responses (arXiv:2402.14740)."""
     table, weights = _rewards(micro)
     had = micro.attributes
     _need(not had["beta"], "the KL penalty is part of the reward")
@@ -270,7 +271,7 @@ def _sampled(micro: Any) -> None:
 
 
 def _pair_log_probs(micro: Any) -> tuple[Any, Any, Any]:
-    """Return the log-probs of responses under policy and reference, and those of the policy's tokens."""
+    """Return the log-probs of responses under policy and reference, and of each token under the policy."""
     had, batch = micro.attributes, micro.batch
     mask = batch["completion_mask"][:, 1:].double()
     tokens = _trained(micro)[:, -mask.shape[1] :] * mask
@@ -359,7 +360,7 @@ def _pair_loss(kind: str, micro: Any, policy: Any, reference: Any, tokens: Any) 
 
 def _dpo_loss(micro: Any) -> tuple[Any, Any]:
     had = micro.attributes
-    _need(not micro.options.get("use_liger_kernel"), "use_liger_kernel computes the loss in another package")
+    _need(not micro.options.get("use_liger_kernel"), "with use_liger_kernel, another package computes the loss")
     _need("position_ids" not in micro.batch and "completion_mask" in micro.batch, "rows are packed (padding_free)")
     policy, reference, tokens = _pair_log_probs(micro)
     weights: Any = 1.0
@@ -393,7 +394,7 @@ def _right_padding(micro: Any) -> str:
     """Return the attention mask, which is 0 for padding at the end of a row."""
     pads, ends, attention = micro.facts["pads"], micro.facts["ends"], micro.batch.get("attention_mask")
     _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
-    _need(attention is not None and pads is not None and pads != ends, "padding is not known")
+    _need(attention is not None and pads is not None and pads != ends, "the padding is unknown")
     ids = micro.batch["input_ids"]
     trailing = (ids != pads).flip(-1).cumsum(-1).flip(-1) == 0
     wrong = ((attention != 0) & trailing).sum(-1)
@@ -433,15 +434,15 @@ def _sft_loss(micro: Any) -> tuple[Any, Any]:
     _need(options["loss_type"] in ("nll", "dft", "chunked_nll"), f"loss_type {options['loss_type']!r} is unknown")
     if micro.facts["smoothing"] and options["loss_type"] == "nll":
         one, share = micro.forwards[0], options["label_smoothing_factor"]
-        _need("mean_log_prob" in one, "not all log-probs were recomputed")
+        _need("mean_log_prob" in one, "some log-probs were not recomputed")
         _need(not micro.attributes.get("aux_loss_enabled"), "label_smoothing_factor leaves out the loss of a router")
         nll, mean = (-one[name].double() for name in ("log_probs", "mean_log_prob"))
-        _need(nll.shape == learned.shape, "the model's outputs have another length")
+        _need(nll.shape == learned.shape, "the model's outputs and the labels differ in length")
         terms, slack = (1 - share) * nll + share * mean, float(one["bound"])
-        _need(not terms[learned].isnan().any(), "not all log-probs were recomputed")
+        _need(not terms[learned].isnan().any(), "some log-probs were not recomputed")
     else:
         log_probs, slack = _trained(micro), 0.0
-        _need(log_probs.shape == learned.shape, "the model's outputs have another length")
+        _need(log_probs.shape == learned.shape, "the model's outputs and the labels differ in length")
         terms = -log_probs * (log_probs.exp() if options["loss_type"] == "dft" else 1.0)  # arXiv:2508.05629
     terms = torch.where(learned, terms, 0.0)
     count = float(learned.sum()) if micro.items is None else float(micro.items)
@@ -510,7 +511,7 @@ def _upper(options: Mapping[str, Any]) -> Any:
 
 
 def _generated(name: str, options: Mapping[str, Any]) -> Any:
-    """Return an option of generation; unknown if ``generation_kwargs`` may override it."""
+    """Return a generation option; unknown if ``generation_kwargs`` may override it."""
     return None if options.get("generation_kwargs") else options[name]
 
 

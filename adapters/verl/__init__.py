@@ -1,6 +1,6 @@
 """Bindings for verl (verl-project/verl).
 
-verl's boundaries are functions of tensors. Options arrive in verl's own configuration classes.
+verl's boundaries are functions of tensors. Options are passed in verl's own configuration classes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ADVANTAGES = ("advantages", "returns")
 
 
 def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """Make the configuration of the advantage algorithm: a class since #2147, an omegaconf mapping before."""
+    """Make the configuration of the advantage algorithm: a class since #2147, before that an omegaconf mapping."""
     import omegaconf
 
     values = {name: value for name, value in options.items() if value is not None}
@@ -56,7 +56,7 @@ def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the groups of rows as verl has them: a numpy array of prompt ids."""
+    """Return the groups of rows in verl's form: a numpy array of prompt ids."""
     import numpy
 
     return {**inputs, "group": numpy.array(inputs["group"], dtype=object)}
@@ -65,12 +65,12 @@ def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Bind an advantage estimator.
 
-    :param names: the inputs that it takes; empty for all.
+    :param names: the inputs that the estimator takes; empty for all.
     """
     rest = kit.take_inputs(_group(inputs), *(names or inputs))
     if rest.get("norm_by_std") is True and "norm_adv_by_std_in_grpo" not in boundary.parameters:
-        del rest["norm_by_std"]  # before #990 GRPO had no such switch and always divided
-    # Without a GPU the function returns torch.cpu, which is not a device.
+        del rest["norm_by_std"]  # before #990, GRPO has no such switch and always divides
+    # Without a GPU, the function returns torch.cpu, which is not a device.
     with kit.swap(sys.modules.get(_GROUPWISE), "get_torch_device", lambda: boundary.device):
         return boundary.invoke(rest)
 
@@ -157,11 +157,11 @@ _METRICS = {
     "dual_clip_fraction": ("actor/pg_clipfrac_lower",),
     "approx_kl": ("actor/ppo_kl",),
 }
-#: What a policy loss returned besides the loss, in this order, before it returned a mapping of metrics (#4062).
+#: The values that a policy loss returned after the loss, before it returned a mapping of metrics (#4062).
 _RETURNED = ("actor/pg_clipfrac", "actor/ppo_kl", "actor/pg_clipfrac_lower")
 
 
-#: Options of a loss that the trainer added to its configuration before the configuration declared them.
+#: Options of a loss that the trainer added to the configuration in versions whose configuration does not declare them.
 _PUT_THERE = frozenset({"rollout_correction"})
 
 
@@ -177,13 +177,13 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
     actor = getattr(boundary.module, "ActorConfig", None)
     if counted and "global_batch_info" not in getattr(actor, "__dataclass_fields__", ()):
         raise UnknownInputError("the actor's configuration has no option 'global_batch_info'", next(iter(counted)))
-    if actor is None:  # before #2621 it came from Hydra
+    if actor is None:  # before #2621, the configuration came from Hydra
         from omegaconf import OmegaConf
 
         usual = {"clip_ratio": 0.2, "clip_ratio_low": None, "clip_ratio_high": None}
         return OmegaConf.create({**usual, **options, "policy_loss": of_loss})
     losses, optimizer = sys.modules[_CONFIG].PolicyLossConfig, sys.modules[_CONFIG].OptimizerConfig
-    if getattr(optimizer, "lr", None) == "???":  # before #3235 it had no default
+    if getattr(optimizer, "lr", None) == "???":  # before #3235, the option had no default
         required["optim"] = optimizer(lr=1e-6)
     beside = {name: value for name, value in of_loss.items() if name in _PUT_THERE - losses.__dataclass_fields__.keys()}
     chosen = {name: value for name, value in required.items() if name in actor.__dataclass_fields__}
@@ -247,14 +247,14 @@ def _surrogate(line: int) -> Dialect:
 
 
 def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the argument that selects an aggregation mode. Before April 2025 there was only the token mean.
+    """Return the argument that selects an aggregation mode. Before April 2025, there was only the token mean.
 
-    :raises AbsentError: if the scenario needs another aggregation then.
+    :raises AbsentError: if such a version has to use another aggregation.
     """
     if "loss_agg_mode" in boundary.parameters:
         return ("loss_agg_mode",)
     if inputs["loss_agg_mode"] != "token-mean":
-        raise AbsentError("not in this version: a loss is the mean over tokens")
+        raise AbsentError("not in this version: other aggregations than the mean over tokens")
     return ()
 
 
@@ -266,7 +266,7 @@ def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif inputs["dual_clip"] is not None:
         raise UnknownInputError("the loss has no dual clip", "dual_clip")
     elif inputs["eps_clip_low"] != inputs["eps_clip_high"]:
-        raise AbsentError("not in this version: the clip range has two bounds")
+        raise AbsentError("not in this version: two clip bounds; eps_clip_low and eps_clip_high must be equal")
     else:
         returned = boundary.invoke(kit.take_inputs(inputs, *names), cliprange=inputs["eps_clip_low"])
     return dict(zip(("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"), returned))
@@ -299,7 +299,7 @@ _POLICY_LOSSES = (
     ),
     _policy(
         "compute_policy_loss_dppo_kl", "dppo_kl", _DPPO, _cut(1501), _surrogate(1523),
-        Dialect("epsilon", 1e-08, "1e-8 is added to both 1 - p in the binary KL", _core_line(1516)),
+        Dialect("epsilon", 1e-08, "1e-8 is added to 1 - p and to 1 - p_old in the binary KL", _core_line(1516)),
         accepts={"ratio_cap": (5.0, 1.5)},
     ),
     _policy(
@@ -313,7 +313,7 @@ _POLICY_LOSSES = (
         fixed=_BY_SEQUENCE,
     ),
     _policy("compute_policy_loss_gpg", "gpg", {}),
-    # With few tokens the defaults choose none. These bounds choose all, so nothing is random.
+    # With few tokens, the default bounds select none. These bounds select all, so nothing is random.
     _policy(
         "compute_policy_loss_clip_cov", "clip_cov", _CLIP,
         Dialect(
@@ -327,13 +327,13 @@ _POLICY_LOSSES = (
         "compute_policy_loss_kl_cov", "kl_cov", {},
         Dialect(
             "order_does_not_matter",
-            reason="a fixed number of tokens with the largest covariance is penalised; of equal ones, the first",
+            reason="a fixed number of tokens with the largest covariance is penalised; the first of equal ones",
             link=_core_line(1906), symptom="value",
         ),
         metrics={}, fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
         options={"policy_loss.kl_cov_ratio": 0.3, "policy_loss.ppo_kl_coef": 1.0},
     ),
-    # One value is for positive advantages, the other for negative ones.
+    # One value is for positive advantages, the other one for negative advantages.
     _policy(
         "compute_policy_loss_geo_mean", "gmpo", _CLIP,
         Dialect("epsilon", 1e-10, "1e-10 is added to a weight before its logarithm", _core_line(1995)),
@@ -358,7 +358,7 @@ _AGGREGATES = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean",
 
 
 def _log_ratio(inputs: Mapping[str, Any]) -> Any:
-    """Compute the log-ratio that the function's caller passes.
+    """Compute the log-ratio as the function's caller does.
 
     https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/rollout_corr_helper.py#L849
     """
@@ -381,7 +381,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call IcePop, whose two thresholds are passed as one string."""
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
-        raise AbsentError("not in this version: it truncates weights, and cannot set them to 0")
+        raise AbsentError("not in this version: weights that are set to 0; the function only truncates them")
     weights, metrics = boundary.invoke(
         kit.take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
@@ -411,7 +411,7 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call rejection sampling as it was before February 2026."""
     if inputs["statistic"] != "ratio":
-        raise AbsentError("not in this version: rejection depends on the ratio")
+        raise AbsentError("not in this version: this statistic; rejection depends on the ratio")
     kept, metrics = boundary.invoke(
         kit.take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
@@ -434,7 +434,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 
 
 def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the off-policy correction from before rejection sampling."""
+    """Call the off-policy correction of versions without rejection sampling."""
     batch, *masks, metrics = boundary.invoke(
         kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is_level=inputs["level"],
@@ -457,7 +457,7 @@ _CORRECTIONS = (
         dialects=(
             _SAFETY_BOUND,
             Dialect(
-                "detached", False, "the trainer's log-probs are constants when it is called",
+                "detached", False, "when the function is called, the trainer's log-probs are constants",
                 "https://github.com/verl-project/verl/blob/4424616d7dfe03cc564866dc5e99dfaba1daba2e/verl/trainer/ppo/mismatch_helper.py#L130",
             ),
         ),
@@ -582,7 +582,7 @@ TARGET = Target(
         _kl("kl_penalty", "k1+", "k3+", twins=(f"{_CORE}.kl_penalty_forward",)),
         _kl("kl_penalty_forward", twins=(f"{_CORE}.kl_penalty",)),
         *_CORRECTIONS,
-        # Only at the head of #6362.
+        # This function exists only at the head of #6362.
         Binding(
             f"{_CORE}._masked_reward_sum",
             "masked_statistics",

@@ -1,4 +1,4 @@
-"""verl: an agent's loop between a model and its tools, and requests to an engine."""
+"""verl's agent loop between a model and its tools, and its requests to an engine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sentinel.binding.kit import torch
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
 _WORKERS = "verl.experimental.agent_loop.agent_loop"
 
-_SELF = StandIn("self", "the real loop holds an inference server and a tokenizer; the method reads only these")
-_TOOL = StandIn("tool", "returns the scenario's text, or that many tokens")
-_TIMER = StandIn("simple_timer", "measures how long tools take; its package is not needed for anything else")
+_SELF = StandIn("self", "the real loop has an inference server and a tokenizer; the method reads only these attributes")
+_TOOL = StandIn("tool", "returns the scenario's text, or the scenario's number of tokens")
+_TIMER = StandIn("simple_timer", "measures the time of tools; the rest of its package is not needed")
 _RESPONSE = StandIn("ToolResponse", "a record of text, image and video, like the real one, whose class needs pydantic")
 
 
@@ -50,7 +50,7 @@ class _SameThread:
 
 
 def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the response after a tool returned this many tokens, and the loop's next state."""
+    """Read the response after a tool has returned this many tokens, and the next state of the loop."""
     arguments = inputs["arguments"]
     answer, state = [7] * arguments["observation_tokens"], _state(boundary)
     state.tool_calls = [_call("tool")]
@@ -75,7 +75,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _assert_mm_supported=lambda *_: None,
         **dict.fromkeys(("tool_parser_name", "tool_parser"), "hermes"),
         tokenizer=kit.stand_in(apply_chat_template=lambda *_, **__: answer),
-        system_prompt=[],  # text that older loops cut before an answer, and newer loops add there
+        system_prompt=[],  # text that older loops remove before an answer, and newer loops add there
         turn_separator=[],
         apply_chat_template_kwargs={},
         tool_schemas=[],
@@ -88,7 +88,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what is left of a truncated tool text."""
+    """Return the remaining part of a truncated tool text."""
     text = "".join(map(chr, inputs["token_ids"]))
 
     async def create(**_: Any) -> Any:
@@ -134,7 +134,7 @@ _AGENTS = (
 
 # -- from a prompt to a response ---------------------------------------------------------------------------------------
 
-_PARSER = StandIn("tool_parser", "finds the calls that the scenario has results for")
+_PARSER = StandIn("tool_parser", "finds the tool calls for which the scenario has results")
 
 
 class _Text(str):
@@ -214,7 +214,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         apply_chat_template_kwargs={},
         mm_processor_kwargs={},
         continuous_token_builder=None if optional else builder(engine.tokenizer, hf_model_type=kind_of_model),
-        # Text that older loops cut before an answer.
+        # Text that older loops remove before an answer.
         system_prompt=engine.tokenizer.encode(engine.tokenizer.written([])),
         turn_separator=separator(engine.tokenizer),
         tools={"tool": tool},
@@ -311,7 +311,7 @@ _PATHS = (
             "verl.experimental.fully_async_policy.fully_async_rollouter.FullyAsyncLLMServerClient.generate",
             "verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",
         ),
-        requires=("verl.workers.rollout.replica.TokenOutput.extra_fields",),  # before #5487 loops resumed, not clients
+        requires=("verl.workers.rollout.replica.TokenOutput.extra_fields",),  # before #5487, loops resumed answers
     ),
 )
 
@@ -320,9 +320,9 @@ _PATHS = (
 _PROTOCOL = "verl.protocol"
 _SERVER = "verl.workers.rollout.sglang_rollout.async_sglang_server"
 
-_WORKER = StandIn("self", "the real worker holds a client of an engine; the method reads only its configuration")
+_WORKER = StandIn("self", "the real worker has a client of an engine; the method reads only its configuration")
 _RUN = StandIn("_run_agent_loop", "passes the sampling parameters to the server; no response is sampled")
-_ENGINE = StandIn("GenerateReqInput", "stands in for the engine; stores the request, which is what is observed")
+_ENGINE = StandIn("GenerateReqInput", "replaces the engine; stores the request, which is observed")
 
 _OPTIONS = kit.fields(
     "temperature top_p top_k repetition_penalty ignore_eos", max_new_tokens="response_length", greedy=kit.DRAWS

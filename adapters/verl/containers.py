@@ -1,4 +1,4 @@
-"""verl: batch containers (DataProto and TensorDict), and the distribution of sequences over ranks."""
+"""verl's batch containers (DataProto and TensorDict), and its distribution of sequences over ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TENSORDICT = "verl.utils.tensordict_utils"
 
 
 def _tensordict(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """Make a TensorDict. Rows of different lengths are one nested tensor, and other values are stacks."""
+    """Make a TensorDict. Rows of different lengths form one nested tensor; values of other types form stacks."""
 
     def made(column: Any) -> Any:
         ragged = isinstance(column, list) and isinstance(column[0], torch.Tensor)
@@ -54,7 +54,7 @@ def _selected(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
     return [boundary.function(data, inputs["order"])]
 
 
-#: Before verl built nested tensors itself, it used torch's, which cut differently.
+#: Versions that use torch's own nested tensors cut them differently.
 _NESTED = (f"{_TENSORDICT}.nested_tensor_from_tensor_list",)
 #: Columns of an unpadded batch other than plain tensors: tokens, and position ids in four rows.
 _RAGGED: Mapping[str, Any] = {
@@ -89,13 +89,13 @@ _CONTAINERS = (
 _BALANCING = "verl.utils.seqlen_balancing"
 _TRAINER = "verl.trainer.ppo.ray_trainer.RayPPOTrainer"
 
-_TRAINER_SELF = StandIn("self", "the real trainer starts its workers; here only their number exists")
+_TRAINER_SELF = StandIn("self", "the real trainer starts workers; the method reads only their number")
 
 
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Reorder a batch as the trainer does, so that each rank gets the same number of rows."""
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
-        raise AbsentError("not in this version: minibatches are cut from the rows as they are dealt out")
+        raise AbsentError("not in this version: fixed minibatches; they are cut after rows are distributed")
     lengths, parts = inputs["lengths"], inputs["parts"]
     batch = CONTAINER(boundary, kit.numbered_rows(lengths), {})
     trainer = kit.stand_in(
@@ -110,7 +110,7 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches. Check that they contain the declared rows."""
+    """Split a batch into microbatches. Check that these contain the declared rows."""
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})

@@ -1,4 +1,4 @@
-"""verl: functions that select, pack, truncate and summarise data."""
+"""verl's functions that select, pack, truncate and summarise data."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _BALANCING = "verl.utils.seqlen_balancing"
 _DATASETS = "verl.utils.dataset"
 _METRICS = "verl.trainer.ppo.metric_utils"
 _TRAINER = "verl.trainer.ppo.ray_trainer"
-_TOKENS = StandIn("tokens", "an already tokenized sequence; tokenization is not checked")
+_TOKENS = StandIn("tokens", "a sequence that is already tokenized; tokenization is not checked")
 _STORE = StandIn("tq", "returns the scenario's rewards, in place of a store on other machines")
-_DATASET = StandIn("self", "the real dataset reads a file and a tokenizer; the method reads only these attributes")
+_DATASET = StandIn("self", "the real dataset reads files; the method reads only these attributes")
 
 
 #: Fields of a sample with images: position ids have four rows (text, time, height, width).
@@ -87,7 +87,7 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the dataset item of a message that is already tokenized."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.owner, "_process_single_message"):
-        raise AbsentError("not in this version: the same function tokenizes the messages")
+        raise AbsentError("not in this version: a separate function that tokenizes a message")
     ids, mask = (torch.tensor(inputs[name]) for name in ("token_ids", "loss_mask"))
     item = _item(
         boundary,
@@ -116,7 +116,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     """Read the item of a dataset with one conversation."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.module, "extract_system_prompt_and_generation"):
-        raise AbsentError("not in this version: masks come from differences of whole chats")
+        raise AbsentError("not in this version: masks of single messages; masks are differences of whole chats")
     tokenizer, messages = chat(inputs)
     system, generation = boundary.module.extract_system_prompt_and_generation(tokenizer)
     item = _item(
@@ -137,7 +137,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw from numpy's global generator, with and without a call of the function in between."""
+    """Draw from numpy's global generator twice, with and without a call of the function in between."""
     import numpy
 
     arguments = inputs["arguments"]
@@ -168,12 +168,13 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the trainer's advantage step.
 
-    Before it took the response mask, the step read it from the mask of all tokens. Batches here have no prompt tokens.
+    In versions without a response mask, the step derives it from the mask of all tokens. Batches here have no prompt
+    tokens.
     """
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
-        raise AbsentError("not in this version: GAE is the only estimator")
+        raise AbsentError("not in this version: other estimators than GAE")
     if "norm_adv_by_std_in_grpo" not in boundary.parameters and not inputs["norm_by_std"]:
-        raise AbsentError("not in this version: GRPO always divides by the standard deviation")
+        raise AbsentError("not in this version: GRPO without division by the standard deviation")
     mask = inputs["response_mask"]
     tensors = {name: inputs[name] for name in ("token_level_rewards", "response_mask")}
     tensors |= {"responses": mask, "attention_mask": mask}
@@ -183,7 +184,7 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the rows of the finished groups that dynamic sampling does not evict, from a store that returns rewards."""
+    """Read the rows of finished groups that dynamic sampling keeps. A stand-in store returns the rewards."""
     rewards, groups = inputs["rewards"].tolist(), kit.rows_of_groups(inputs["group"])
     rows = {f"{number}_{row}_0": row for number, part in enumerate(groups) for row in part}
 
@@ -227,14 +228,14 @@ _DATA = (
         f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "truncation", call=_sample,
         stand_ins=(_DATASET, _TOKENS),
     ),
-    # The function rejects templates whose chats are not the sequence of their messages.
+    # The function rejects templates for which a chat is not the concatenation of its messages.
     Binding(
         f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "trained_tokens", call=_trained_of_a_chat,
         imports=LEARNING, requires=LEARNING, stand_ins=(_DATASET, _TOKENS, ENGINE, CPU),
         fixed={"trains": "all", "tools_share_a_turn": False},
         dialects=(
             Dialect(
-                "after_the_end", "counted", "the newline after the end of an answer is trained with it",
+                "after_the_end", "counted", "the newline after the end of an answer is trained too",
                 f"{MAIN}/utils/dataset/multiturn_sft_dataset.py#L235",
             ),
             Dialect(
@@ -275,7 +276,7 @@ _TORCH = "verl.utils.torch_functional"
 
 
 def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the entropy function, and the log-probs function next to it so that a gradient exists."""
+    """Call the entropy function, and the log-probs function of the same module, so that a gradient exists."""
     logits = inputs["logits"]
     rows, tokens, size = logits.shape
     log_probs = boundary.module.logprobs_from_logits_naive(logits, inputs["token_ids"])
@@ -285,7 +286,7 @@ def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
     fixed = {"temperature": 1.0, "with_entropy": with_entropy}
-    # Mixed precision does not compute these in a coarser dtype than the logits.
+    # In mixed precision, these are not computed in a coarser dtype than that of the logits.
     return Binding(f"{_TORCH}.{function}", "token_log_probs", call=call, fixed=fixed, dtypes=("float32", "float64"))
 
 
@@ -325,7 +326,7 @@ _KERNELS = (
             values_of={"side": {"left": True, "right": False}},
         ),
     ),
-    # Without this function, older versions call the tokenizer in the same step.
+    # Older versions do not have this function, and call the tokenizer in the same step.
     Binding(
         f"{_TORCH}.postprocess_data", "truncation", call=_post_processed, requires=(f"{_TORCH}.postprocess_data",),
         fixed={"padded": True},

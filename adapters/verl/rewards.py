@@ -1,4 +1,4 @@
-"""verl: rules that score a response, and reward managers that put the score on a token."""
+"""verl's rules that score a response, and its reward managers, which put the score on a token."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MANAGERS = "verl.workers.reward_manager"
 _LOOP = "verl.experimental.reward_loop.reward_manager"
 _PROTOCOL = "verl.protocol"
 
-_TOKENIZER = StandIn("tokenizer", "a download; here a text is the token numbers, without padding if required")
-_EXECUTOR = StandIn("ProcessPoolExecutor", "a probe may not start processes; these are threads, with the same scores")
-_SCORE = StandIn("compute_score", "a rule of one data set; it returns the scenario's score of the response")
+_TOKENIZER = StandIn("tokenizer", "a real one is a download; here a text consists of token numbers")
+_EXECUTOR = StandIn("ProcessPoolExecutor", "threads, because a probe must not start processes; the scores are the same")
+_SCORE = StandIn("compute_score", "a rule of one data set, which returns the scenario's score of the response")
 
 # -- rules -------------------------------------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _prints(line: int, **where: tuple[Any, ...]) -> Dialect:
     return Dialect(
         "nothing_else_is_touched",
-        reason="one response in 64 is printed, which Python's global generator decides",
+        reason="Python's global generator selects one response in 64 to be printed",
         link=f"{MAIN}/utils/reward_score/search_r1_like_qa_em.py#L{line}",
         where=where,
     )
@@ -97,7 +97,7 @@ _RULED = (
         "<answer>It is {answer}.</answer>",
         notations="questions",
         call=kit.apply_rule_to_answers,
-        # The rule searches for the answer anywhere, without its punctuation: 3 is in 43.
+        # The rule searches the whole response for the answer without its punctuation, so 3 is found in 43.
         accepts={"ground_truth": ("42", "7", "100")},
         dialects=(_prints(142),),
     ),
@@ -107,7 +107,7 @@ _RULED = (
         call=_dispatched,
         formerly=(f"{_RULES}._default_compute_score",),
         imports=tuple(f"{_RULES}.{name}" for name in ("gsm8k", "math_dapo")),
-        requires=(f"{_RULES}.math_dapo",),  # before, the trainer's main chose between two rules, which have bindings
+        requires=(f"{_RULES}.math_dapo",),  # older trainers choose one of two rules, which have bindings
         accepts={"rule": (*_DATA_SETS, *_QUESTIONS)},
         dialects=(_prints(108, rule=_QUESTIONS),),
     ),
@@ -175,7 +175,7 @@ def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, A
     :param make: makes the manager from its class and the rule.
     """
     mask = inputs["response_mask"]
-    # Until March 2025 rules took the prompt as well, and at first the manager chose the rule itself.
+    # Until March 2025, rules take the prompt as well. In the first versions, the manager chooses the rule itself.
     score = _scored(inputs, int("sequences" in boundary.function.__code__.co_varnames))
     itself = hasattr(boundary.module, "_select_rm_score_fn")
     manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
@@ -185,7 +185,7 @@ def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, A
 
 
 def _looked_up(score: Any, source: Any) -> Any:
-    """Replace the reward rule of a dataset, in versions whose manager looks it up itself."""
+    """Replace the reward rule of a dataset, in versions whose manager looks up the rule itself."""
     return partial(score, source)
 
 
@@ -227,7 +227,7 @@ def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any] | None = None) -> list[float]:
     """Score each response with a manager that takes one at a time.
 
-    :param options: options of the reward rule; before #5255 they were at another place in the configuration.
+    :param options: options of the reward rule. Before #5255, they are at another place in the configuration.
     """
     from omegaconf import OmegaConf
 
@@ -238,9 +238,8 @@ def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any]
 
     async def ask() -> list[float]:
         manager = boundary.owner(config, _Tokenizer(), score)
-        if not isinstance(
-            getattr(boundary.owner, "loop", None), property
-        ):  # in between it looked up the event loop itself
+        # some versions look up the event loop themselves
+        if not isinstance(getattr(boundary.owner, "loop", None), property):
             manager.loop = asyncio.get_running_loop()
         data = _batch(boundary, mask)
         return [float((await boundary.function(manager, data[n : n + 1]))["reward_score"]) for n in range(len(mask))]
@@ -256,7 +255,7 @@ def _run_single(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _ENDS = {"response_mask": ("full", "right")}
-#: Rewards are in single precision, whatever the scores are.
+#: Rewards are in single precision, whatever dtype the scores have.
 _SINGLE = ("float32",)
 
 
@@ -302,7 +301,7 @@ def _punishes(path: str, call: Any, line: str, *stand_ins: StandIn, **more: Any)
             Dialect(
                 "beyond_limit",
                 "linear",
-                "max_resp_len is the most that an engine generates, so longer responses are not defined",
+                "an engine generates at most max_resp_len tokens, so longer responses are not defined",
                 f"{MAIN}/{line}",
             ),
         ),
@@ -310,7 +309,7 @@ def _punishes(path: str, call: Any, line: str, *stand_ins: StandIn, **more: Any)
     )
 
 
-#: Until May 2026 the reward loop placed scores on tokens itself.
+#: Until May 2026, the reward loop places scores on tokens itself.
 _ASSEMBLES = f"{_LOOP}.base.RewardManagerBase.assemble_rm_scores"
 _STANDING = (_TOKENIZER, _SCORE)
 

@@ -1,4 +1,4 @@
-"""verl: the KL coefficient and the learning rate during training."""
+"""verl's KL coefficient and learning rate during training."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "initial_ratio": ("init_lr_ratio",),
     "stable_ratio": ("stable_ratio",),
 }
-#: Input that a schedule does not have -> its fixed value.
+#: Input that a schedule lacks -> its fixed value.
 _WITHOUT: Mapping[str, Any] = {"min_ratio": 0.0, "initial_ratio": 0.0, "stable_ratio": 0.0, "first_step": 0}
 
 
 def _schedule(schedule: str, *names: str) -> Binding:
     """Bind a learning-rate schedule.
 
-    :param names: its inputs besides the warm-up steps.
+    :param names: the inputs of the schedule besides the warm-up steps.
     """
     own = ("warmup_steps", *(name for name in names if name in _ARGUMENTS))
     return Binding(

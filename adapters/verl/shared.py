@@ -7,14 +7,14 @@ from typing import Any
 from sentinel import StandIn
 from sentinel.binding.kit import torch
 
-#: Links of dialects point at verl's main branch of August 2026.
+#: Links of dialects refer to verl's main branch of August 2026.
 MAIN = "https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl"
 
-MODEL = StandIn("model", "a table of log-probs; the forward pass looks up the requested rows")
-OPTIMIZER = StandIn("optimizer", "adds up the gradients of each step and changes nothing")
+MODEL = StandIn("model", "a table of log-probs, in which the forward pass looks up the requested rows")
+OPTIMIZER = StandIn("optimizer", "adds up the gradients of all steps, and changes no parameter")
 SELF = StandIn("self", "the real worker starts a process group; the method reads only these attributes")
-CONFIG = StandIn("config", "the options that the method reads, as the omegaconf object that verl makes from YAML")
-CPU = StandIn("device", "what verl moves to its accelerator stays where it is")
+CONFIG = StandIn("config", "the options that the method reads, as an omegaconf object, which verl makes from YAML")
+CPU = StandIn("device", "tensors that verl moves to its accelerator stay where they are")
 MEMORY = StandIn("_get_current_mem_info", "a decorator logs the accelerator's memory, which a CPU does not have")
 
 
@@ -38,7 +38,7 @@ class Recorder:
     def step(self, ranks: int = 1) -> None:
         """Add the current gradient to the sum.
 
-        :param ranks: the number of ranks whose gradients were added up instead of averaged.
+        :param ranks: the number of ranks, if their gradients were added up instead of averaged.
         """
         if self._table.grad is not None:
             self.gradient += self._table.grad / ranks

@@ -1,4 +1,4 @@
-"""verl: update steps of its workers and model engines, with a table of log-probs as the model."""
+"""verl's update steps, in workers and model engines, with a table of log-probs as the model."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "loss_agg_mode": inputs["loss_agg_mode"],
             "loss_scale_factor": inputs["loss_scale_factor"],
             "policy_loss": {"loss_mode": "vanilla"},
-            # With this option, revisions that have it use the given old log-probs.
+            # Revisions that have this option then use the given old log-probs.
             "use_rollout_log_probs": True,
             "global_batch_info": {},
             "grad_clip": 1e30,
@@ -93,7 +93,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
 
 
 def mean_of(reported: Any) -> Any:
-    """Reduce the metrics of an update as the trainer does: the mean of each."""
+    """Reduce the metrics of an update as the trainer does, to their means."""
     import numpy
 
     return None if reported is None else float(numpy.mean(reported))
@@ -126,7 +126,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import tensordict
 
     if hasattr(boundary.owner, "_make_minibatch_iterator"):
-        raise AbsentError("not in this version: the actor draws its mini-batches from a loader and has no KL loss")
+        raise AbsentError("not in this version: a KL loss of the actor, which draws its mini-batches from a loader")
     _check(boundary, inputs)
     model = make_model(inputs["log_probs"])
     recorder, entropies = Recorder(model), inputs["entropies"]
@@ -167,7 +167,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the legacy actor's forward pass. Attended tokens are one prompt token and the valid response tokens."""
+    """Run the legacy actor's forward pass. A row attends to one prompt token and the valid response tokens."""
     import tensordict
 
     rows, names = len(inputs["response_mask"]), ("old_log_probs", "advantages", "ref_log_probs")
@@ -194,7 +194,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         meta_info={**options, "max_token_len": inputs["max_tokens_per_microbatch"]},
     )
     if "calculate_entropy=False" not in inspect.getsource(boundary.module):
-        raise AbsentError("not in this version: the pass returns no entropies")
+        raise AbsentError("not in this version: entropies from the forward pass")
     with _unmeasured(boundary), kit.swap(boundary.module, "get_device_id", lambda: boundary.device):
         answer = boundary.function(actor, data, calculate_entropy=True)
     if isinstance(answer, Mapping):
@@ -253,7 +253,8 @@ _UPDATES = (
         call=_actor_update,
         imports=(_PROTOCOL, _CORE),
         stand_ins=(SELF, MODEL, OPTIMIZER, CONFIG, CPU, MEMORY),
-        # Clipping is searched at the boundary of the loss. Many versions of the actor have one range and no dual clip.
+        # Searches draw clip ranges at the loss only, because many versions of the actor have one range and no dual
+        # clip.
         accepts={
             "dp_size": (1,),
             "loss_agg_mode": AGGREGATIONS,
@@ -276,9 +277,7 @@ COLLATING = "verl.utils.dataset.dataset_utils"
 LEARNING = (_ENGINE, _TENSORDICT, _LOSSES, COLLATING)
 
 ENGINE = StandIn("engine", "the real engine shards a model over a process group; its loop reads only these attributes")
-RANKS = StandIn(
-    "all_reduce", "one process simulates one rank after the other; the sum over all ranks is known in advance"
-)
+RANKS = StandIn("all_reduce", "one process simulates one rank after the other, with the known sum over all ranks")
 
 
 def _jagged(rows: list[Any]) -> Any:
@@ -318,7 +317,7 @@ def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) ->
 
 
 def _inferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the engine's forward pass over microbatches without padding. One prompt token precedes each response."""
+    """Run the engine's forward pass over unpadded microbatches. One prompt token precedes each response."""
     lengths = kit.lengths_of(inputs, "response_mask")
     rows, budget = len(lengths), inputs["max_tokens_per_microbatch"]
     tables = {"log_probs": inputs["log_probs"], "entropy": inputs["entropies"]}
@@ -364,7 +363,7 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run mini-batches in order on each rank, with the engine's real loop and the real loss."""
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
-        raise AbsentError("not in this version: flash attention's pad_input pads log-probs")
+        raise AbsentError("not in this version: padding without flash attention, whose pad_input pads log-probs")
     model = make_model(inputs["log_probs"])
     recorder = Recorder(model)
     rows = len(inputs["response_mask"])
@@ -461,7 +460,7 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         output = _jagged([model.table[place] for place in micro_batch["places"][:, 0]])
         loss, _ = boundary.function(config=None, model_output={"log_probs": output}, data=micro_batch)
         value = float(loss.detach())
-        loss.register_hook(lambda slope: losses.append(value * float(slope)))  # the engine may scale it
+        loss.register_hook(lambda slope: losses.append(value * float(slope)))  # the engine may scale the loss
         return loss, {}
 
     share, budget = rows // ranks, inputs["max_tokens_per_microbatch"]
@@ -491,7 +490,8 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
     """Return the tokens of a dataset row that receive a gradient.
 
-    The batch has the row twice. The last position predicts no token of the row, and counts as its first token.
+    The batch contains the row twice. The last position predicts no token of the row, so its gradient counts for the
+    first token.
     """
     collating = boundary.imported[COLLATING]
     batch = collating.SFTTensorCollator(collating.DatasetPadMode.NO_PADDING)([row, row])
@@ -510,7 +510,7 @@ def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
 def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute log-probs with a model that returns the scenario's logits, after a prompt of one token.
 
-    The first half of the rows is packed, as without padding; the others are padded.
+    The first half of the rows is packed without padding; the others are padded.
     """
     engine = kit.make_unbuilt(
         boundary.owner,
@@ -522,7 +522,7 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     ids = torch.nn.functional.pad(inputs["token_ids"], (1, 0))
     logits = torch.nn.functional.pad(inputs["logits"], (0, 0, 0, 1))  # nothing follows the last token
     rows, tokens = ids.shape
-    takes = inspect.signature(engine.prepare_model_outputs).parameters  # distillation came later
+    takes = inspect.signature(engine.prepare_model_outputs).parameters  # later versions have distillation
     processor = {"logits_processor_func": None} if "logits_processor_func" in takes else {}
     half, parts = (rows + 1) // 2, []
     for packed, part in ((True, slice(0, half)), (False, slice(half, rows))):
@@ -573,7 +573,7 @@ _ENGINES = (
     Binding(
         f"{_LOSSES}.sft_loss",
         "supervised_update",
-        requires=(_ENGINE,),  # before #3422 verl's engine had neither this loop nor its batches
+        requires=(_ENGINE,),  # before #3422, verl's engine has neither this loop nor these batches
         call=_sft_loss,
         imports=(_ENGINE, _TENSORDICT),
         stand_ins=(ENGINE, MODEL, OPTIMIZER, CPU, RANKS),
@@ -581,7 +581,7 @@ _ENGINES = (
             Dialect(
                 "first_token",
                 "counted",
-                "the mask is counted before it is shifted",
+                "the mask is summed before it is shifted",
                 f"{MAIN}/workers/engine/fsdp/transformer_impl.py#L706",
             ),
         ),
@@ -598,7 +598,7 @@ _ENGINES = (
             Dialect(
                 "empty_rows",
                 "counted",
-                "the trainer passes the rows of a mini-batch as the number of its sequences",
+                "the trainer passes the number of rows in a mini-batch as the number of sequences",
                 f"{MAIN}/trainer/ppo/ray_trainer.py#L1362",
             ),
             Dialect(
@@ -623,8 +623,8 @@ _WORKER = "verl.workers.engine_workers"
 _DISPATCH = "verl.single_controller.base.decorator"
 _PADDING = "verl.workers.utils.padding"
 
-_GROUP = StandIn("actor_rollout_wg", "the real group sends each rank its part; here ranks are threads of one process")
-_UNPAD = StandIn("unpad_input", "flash-attn, which is not installed; attended tokens, one after the other")
+_GROUP = StandIn("actor_rollout_wg", "the real group sends a part to each rank; here ranks are threads of one process")
+_UNPAD = StandIn("unpad_input", "replaces flash-attn, which is not installed; returns the attended tokens in order")
 
 
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:

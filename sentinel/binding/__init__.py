@@ -1,1 +1,1 @@
-"""Help adapter authors: helpers that build calls, ready-made bindings, and errors for outdated adapters."""
+"""Provide adapter authors with helpers that build calls, ready-made bindings, and errors for outdated adapters."""

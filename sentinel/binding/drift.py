@@ -1,4 +1,4 @@
-"""Define errors that mean an adapter does not fit a revision. They say nothing about bugs."""
+"""Define the errors for an adapter that does not fit a revision. They are not evidence of a bug."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 
 class DriftError(Exception):
-    """Raised if a function is missing, or has another signature or return type than the adapter expects.
+    """Raised if a function is missing, or if its signature or return type is not the expected one.
 
     The message names the difference.
     """
@@ -31,12 +31,12 @@ class StandInMissingError(AttributeError):
 
 
 class Neutral:
-    """Replaces an attribute that an adapter does not define, of an object such as a counter or logger.
+    """Replaces an undefined attribute of a stand-in object such as a counter or logger.
 
     It is false, empty, and callable without effect.
 
-    Results of operations with it are neutral too, and comparisons are false. It is not a number: a boundary result that
-    contains it is drift. Each name is recorded for the evidence.
+    Operations on it return a neutral object too, and comparisons return False. It is not a number: a boundary whose
+    result contains a neutral object is reported as drift. The evidence lists the names of replaced attributes.
     """
 
     recorded: ClassVar[list[str]] = []
@@ -77,15 +77,15 @@ class Neutral:
     __setattr__ = __setitem__ = __exit__
 
 
-#: Returns the target's default for an attribute, given the other attributes of a stand-in; empty without a default.
+#: ``declared(attributes, name)`` returns a sequence with the target's default for a missing attribute, or an empty one.
 Declared = Callable[[Mapping[str, Any], str], Sequence[Any]]
 
 
 class StandInNamespace(SimpleNamespace):
     """A stand-in object whose error messages name the missing attribute.
 
-    As a configuration it takes missing options from the target's defaults (:func:`use_declared_defaults`). As ``self``
-    it has the methods and class attributes of its class (:func:`give_class_attributes`).
+    A stand-in for a configuration takes missing options from the target's defaults (:func:`use_declared_defaults`). A
+    stand-in for ``self`` has the methods and class attributes of its class (:func:`give_class_attributes`).
     """
 
     _owner: ClassVar[type | None] = None
@@ -132,8 +132,8 @@ _declared: list[Declared] = [lambda *_: ()]
 
 
 class AbsentError(Exception):
-    """Raised if this version does not have a name that a binding requires. The adapter may still be correct."""
+    """Raised if this version lacks a name that a binding requires. The adapter may still be correct."""
 
 
 class RanksDisagreeError(Exception):
-    """Raised if simulated ranks call different collectives. In a training run, they would hang."""
+    """Raised if simulated ranks call different collectives. A training run would hang there."""

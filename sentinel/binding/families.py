@@ -1,6 +1,6 @@
 """Build bindings for kinds of functions that most frameworks have, such as policy losses.
 
-Each function returns a :class:`~sentinel.targets.Binding`. ``more`` sets further fields of it.
+Each function returns a :class:`~sentinel.targets.Binding`. ``more`` sets further fields of the binding.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def policy_loss(
 ) -> Binding:
     """Bind a policy loss.
 
-    :param algorithm: its algorithm, or the algorithms that it can be called with.
-    :param knobs: the contract's optional inputs that it accepts; the others are fixed.
-    :param mode: its only aggregation mode; empty if it has several.
-    :param weights: if True, it takes weights of off-policy tokens.
+    :param algorithm: the algorithm that the loss computes, or a sequence of algorithms if it has several.
+    :param knobs: the contract's optional inputs that the loss accepts; the others are fixed.
+    :param mode: the loss's only aggregation mode; empty if it has several.
+    :param weights: if True, the loss accepts importance weights of off-policy tokens.
     """
     one = {"algorithm": algorithm} if isinstance(algorithm, str) else {}
     several: dict[str, tuple[Any, ...]] = {} if isinstance(algorithm, str) else {"algorithm": tuple(algorithm)}
@@ -83,14 +83,14 @@ def policy_loss(
 def group_advantage(
     path: str, call: BoundaryCall | None, estimator: str, knobs: Sequence[str], *dialects: Dialect, **more: Any
 ) -> Binding:
-    """Bind a group-based advantage estimator such as GRPO. Optional inputs outside ``knobs`` keep their defaults."""
+    """Bind a group-based advantage estimator such as GRPO. Optional inputs that are not in ``knobs`` are fixed."""
     fixed = {"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs), **more.pop("fixed", {})}
     outputs = more.pop("outputs", ("advantages", "returns"))
     return Binding(path, "group_advantage", outputs=outputs, call=call, fixed=fixed, dialects=dialects, **more)
 
 
 def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) -> Binding:
-    """Bind a function that normalises rewards by group. Optional inputs outside ``knobs`` keep their defaults."""
+    """Bind a function that normalises rewards by group. Optional inputs that are not in ``knobs`` are fixed."""
     fixed = {"mean_level": "group", **more.pop("fixed", {})}
     constants = {**REWARD_NORMALISATION.lacking(*knobs), **fixed}
     return Binding(path, "reward_normalisation", call=call, fixed=constants, **more)
@@ -120,9 +120,9 @@ _BOTH = (
     "equation true_equation tall_pair thin_space"
 )
 _SIMPLIFIED = "value mixed terms pair_of_values"
-#: Common normalisers and the notations of answers that they accept: numbers, MATH (arXiv:2103.03874), Minerva
-#: (arXiv:2206.14858) and its variant for integers, sympy and MATH followed by sympy (arXiv:2305.20050) where they work
-#: without a LaTeX parser, SQuAD's words (arXiv:1606.05250), and multiple choice.
+#: Common answer normalisers, each with the notations that it accepts: plain numbers; MATH (arXiv:2103.03874); Minerva
+#: (arXiv:2206.14858) and its variant for integers; sympy, and MATH followed by sympy (arXiv:2305.20050), both without a
+#: LaTeX parser; words as in SQuAD (arXiv:1606.05250); multiple choice.
 NORMALISERS = {
     "numbers": "negative decimal thousands unit plain_unit",
     "math": "negative decimal bare_point true_bare_point spaces price percent true_percent degrees braced_degrees unit "
@@ -138,9 +138,9 @@ NORMALISERS = {
     "questions": "spaces stop thousands words capitals article punctuation",
     "choices": "bracketed_letter letter_stop text_letter bracketed_text_letter",
 }
-#: The last box is the answer.
+#: A wording with two boxes. The last one has the answer.
 BOXES = ("boxed", "At first \\boxed{{1}}, then \\boxed{{{answer}}}.")
-#: An unchanged answer is drawn as often as this many notations.
+#: Repeated, so that a search draws the unchanged answer eight times as often as each notation.
 _AS_IS = ("as_is",) * 8
 
 
@@ -152,9 +152,11 @@ def rule_reward(
     accepts: Mapping[str, tuple[Any, ...]] | None = None,
     **more: Any,
 ) -> Binding:
-    """Bind a rule that scores a response. ``notations`` are the answer formats that the rule accepts.
+    """Bind a rule that scores a response.
 
-    :param notations: what it accepts: a key of :data:`NORMALISERS`, or names of the contract's ``NOTATIONS``.
+    :param wordings: the wordings of a response that a search draws.
+    :param notations: the answer formats that the rule accepts: a key of :data:`NORMALISERS`, or names from the
+        contract's ``NOTATIONS``, separated by spaces.
     """
     choices: dict[str, tuple[Any, ...]] = {"wording": wordings} if wordings else {}
     choices["notation"] = (*_AS_IS, *NORMALISERS.get(notations, notations).split())
@@ -175,10 +177,10 @@ def sampling_request(
     """Bind the code that turns a framework's configuration into a sampling request for an inference engine.
 
     :param made_by: the dotted path of the configuration's class.
-    :param ask: ``ask(boundary, configuration) -> request``, in the engine's names.
-    :param fields: option -> its field, as for :func:`~sentinel.binding.kit.with_options`.
+    :param ask: ``ask(boundary, configuration) -> request``; the request has the engine's parameter names.
+    :param fields: option -> its field, in the form that :func:`~sentinel.binding.kit.with_options` accepts.
     :param extra: further fields of the configuration.
-    :param parsed: if True, ``made_by`` returns a function that adds arguments to a parser.
+    :param parsed: if True, ``made_by`` names a function that returns another one, which adds arguments to a parser.
     """
     module, _, name = made_by.rpartition(".")
     call = partial(request_sampling, ask, module, name, fields, extra or {}, parsed)
@@ -189,11 +191,11 @@ def sampling_request(
 
 #: The stand-in of :func:`~sentinel.binding.kit.with_base64`.
 BASE64 = StandIn("pybase64", "Python's own base64 returns the same as the faster package")
-WEIGHTS = StandIn("engine", "knows the version of its weights, with the memory of vLLM's sleep mode")
-_ENGINE = StandIn("engine", "stands in for the engine; returns the scenario's tokens")
-WORDS = StandIn("tokenizer", "each word is a token, in a template of ChatML's form")
+WEIGHTS = StandIn("engine", "records the version of its weights, and has the memory levels of vLLM's sleep mode")
+_ENGINE = StandIn("engine", "replaces the inference engine and returns the scenario's tokens")
+WORDS = StandIn("tokenizer", "treats each word as a token, with a chat template in ChatML format")
 #: The stand-in of :func:`~sentinel.binding.kit.on_ranks`.
-RANKS = StandIn("ranks", "threads of one process, with functions that replace torch.distributed's")
+RANKS = StandIn("ranks", "ranks are threads of one process, and torch.distributed's functions are replaced")
 MPU = StandIn("mpu", "Megatron's parallel state for one process: every axis of size 1, rank 0, first and last stage")
 
 
@@ -208,8 +210,8 @@ def rollout(
 ) -> Binding:
     """Bind a rollout loop, in which an inference engine and an environment take turns.
 
-    :param takes: the inputs that a search draws. The others have the contract's defaults, and there is one turn.
-    :param role: the role of the messages between two answers.
+    :param takes: names of the inputs that a search draws. Others keep their defaults; there is one turn.
+    :param role: the role of the messages between two of the model's answers.
     """
     plain = {item.name: item.default for item in ROLLOUT.inputs if item.default is not REQUIRED and item.name != "end"}
     constants = {**plain, "options": None, "turns": 1, "after_an_answer": (role,), **(fixed or {})}
@@ -229,7 +231,7 @@ def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:
 def microbatch_packing(path: str, call: BoundaryCall | None = None, **more: Any) -> Binding:
     """Bind a function that packs sequences into microbatches with a token limit.
 
-    Without a ``call`` it takes lengths and the limit.
+    Without ``call``, the function is called with the lengths and the limit.
     """
     fields = {name: more.pop(name) for name in ("formerly", "imports", "requires", "stand_ins") if name in more}
     packing = call or partial(pack_by_length, **more)
@@ -243,7 +245,7 @@ class Container:
 
     :ivar make: see :data:`sentinel.binding.kit.Make`.
     :ivar read: see :data:`sentinel.binding.kit.Read`.
-    :ivar common: fields of all its bindings, including ``fixed``.
+    :ivar common: fields that all its bindings share, such as ``fixed``.
     """
 
     make: Make
@@ -267,7 +269,7 @@ class Container:
 
 
 def data_proto(protocol: str, **chunks: Any) -> tuple[Binding, ...]:
-    """Bind the operations of DataProto. ``protocol`` is its module; ``chunks`` has further fields for ``chunk``."""
+    """Bind the operations of ``DataProto`` in a module. ``chunks`` sets fields of the binding of ``chunk``."""
     data = f"{protocol}.DataProto"
     proto = Container(partial(make_container, data), common={"imports": (protocol,)})
     return (

@@ -1,4 +1,4 @@
-"""Help adapters call a framework's functions: build objects, configurations, models, tokenizers and ranks."""
+"""Build the objects with which adapters call functions: stand-ins, configurations, models, tokenizers, ranks."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def nest_options(options: Mapping[str, Any]) -> Any:
 def keep_accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the options that a class accepts in this version.
 
-    :param usual: option -> the behaviour before the option existed.
-    :raises AbsentError: if the class lacks an option whose value is not the usual one.
+    :param usual: option -> the value that equals the behaviour of versions without the option.
+    :raises AbsentError: if the class lacks an option whose value differs from ``usual``.
     """
     names: set[str] = set()
     with suppress(ValueError):  # a typed dictionary has no signature
@@ -110,14 +110,14 @@ def group_size(inputs: Mapping[str, Any]) -> int:
 
 
 def join_both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
-    """Concatenate a column of the chosen and the rejected rows, padded to the same length."""
+    """Concatenate a column's chosen and rejected rows, padded to the same length."""
     sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
     longest = max(side.shape[1] for side in sides)
     return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1]), value=value) for side in sides])
 
 
 def prepend_prompt(values: Any) -> Any:
-    """Prepend a column of zeros, for a prompt of one token, to values per response token."""
+    """Prepend a column of zeros to values per response token. It stands for a prompt of one token."""
     return torch.nn.functional.pad(values, (1, 0))
 
 
@@ -157,11 +157,11 @@ def call_with(
     :param leading: the inputs that are passed by position, before the others.
     :param takes: the inputs that are passed by name; by default all others.
     :param values_of: input -> the contract's value -> the function's value.
-    :param since: input that a later version added -> the earlier behaviour.
+    :param since: input that older versions lack -> the value that equals their behaviour.
     :param reads: output -> its place in the result: an index, a key, or a tuple of them for nested results; by default
         the binding's ``outputs``.
     :param tokens_first: whether the function's tensors are ``[tokens, batch]``.
-    :param sums: input of ``[batch, tokens]`` -> its mask: the function takes the sum over each row's valid tokens.
+    :param sums: input of ``[batch, tokens]`` -> its mask, if the function takes the sum over each row's valid tokens.
     :param bools: the inputs that the function takes as booleans.
     :param group: the parameter that takes the number of rows in each group.
     :param upstream: further arguments under their upstream names.
@@ -203,7 +203,7 @@ def takes_input(boundary: Any, name: str) -> bool:
 def call_estimator(
     switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
 ) -> Any:
-    """Call a KL estimate by the estimator's name; older versions have switches instead."""
+    """Call a KL estimate with the estimator's name, or with the switches that older versions have instead."""
     if takes_input(boundary, "kl_estimator"):
         return boundary.invoke(take_inputs(inputs, *names, "kl_estimator"))
     if inputs["kl_estimator"] not in switches:
@@ -216,10 +216,10 @@ def with_options(
 ) -> tuple[Any, dict[str, Any]]:
     """Make a framework's configuration with the scenario's options. All other options have their defaults.
 
-    :param make: its class, or a function that makes it, with a parameter for each field.
+    :param make: the configuration's class, or a function that returns it. Each field is a parameter.
     :param fields: option -> its field, or the field and a mapping of the option's values.
     :param extra: further fields, which are ignored if this version lacks them.
-    :return: the configuration, and its value of each option that it has.
+    :return: the configuration, and a mapping of the options that it has to their values.
     :raises AbsentError: if the scenario has an option that the configuration lacks.
     """
     parameters = inspect.signature(make).parameters
@@ -268,7 +268,7 @@ def with_base64(*modules: Any) -> Iterator[None]:
 
 
 def record_maker(owner: Any) -> Callable[..., Any]:
-    """Return a function that makes records of an annotated class whose package is not installed."""
+    """Return a function that makes stand-ins with the fields of an annotated class that cannot be instantiated here."""
     defaults = {name: getattr(owner, name, None) for name in owner.__annotations__}
     return lambda **values: stand_in(
         **{**copy.deepcopy(defaults), **{name: values[name] for name in defaults if name in values}}
@@ -276,7 +276,7 @@ def record_maker(owner: Any) -> Callable[..., Any]:
 
 
 def read_list(owner: Any, name: str) -> Any:
-    """Read a list from a field: None if the field does not exist, and [] if its value is None."""
+    """Return the value of a field that holds a list: None if the field does not exist, [] if its value is None."""
     if not hasattr(owner, name):
         return None
     value = getattr(owner, name)
@@ -300,7 +300,7 @@ def parser_options(adds: Callable[[Any], Any], **extra: Any) -> Callable[..., An
     """Return a function that makes a framework's command-line namespace, with defaults for options that are not given.
 
     :param adds: adds the framework's arguments to a parser.
-    :param extra: arguments of another package, which is not installed.
+    :param extra: defaults of the arguments that an uninstalled package would add.
     """
     parser = argparse.ArgumentParser()
     with suppress(Exception):
@@ -327,7 +327,7 @@ def request_sampling(
     boundary: Any,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Build the request to an inference engine from a configuration: see :func:`sampling_request` in ``families``."""
+    """Build the engine request that a configuration leads to; see ``families.sampling_request`` for the parameters."""
     if not hasattr(boundary.imported[module], name):
         raise AbsentError(f"not in this version: {module} has no {name}")
     make = getattr(boundary.imported[module], name)
@@ -380,7 +380,7 @@ def apply_rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apply_rule_to_answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a reward rule with several right answers."""
+    """Call a reward rule that accepts a list of right answers."""
     return {"score": boundary.function(inputs["response"], {"target": [inputs["ground_truth"], "another"]})}
 
 
@@ -479,21 +479,21 @@ def reorder_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequenc
 
 
 def fill_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Pad a batch container to a size. Raise if it reports a wrong number of added rows."""
+    """Pad a batch container to a size. Return no container if the reported number of added rows is wrong."""
     longer, added = boundary.function(data, inputs["count"])
     return [longer] if added == len(longer) - len(data) else []
 
 
 def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
-    """Make rows of these lengths that contain their row number as a tensor and as a list element."""
+    """Make rows of these lengths. Each contains its row number twice: in a tensor and in a list."""
     mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
     return {"attention_mask": mask.long(), "row": torch.arange(len(lengths)), "label": [*range(len(lengths))]}
 
 
 def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
-    """Return the row numbers of each part, for a container that deals rows out in order.
+    """Return the row numbers of each part of a container that deals rows out in order.
 
-    A row with another row's label is in no part.
+    A row that has another row's label is left out.
     """
     fields = read_columns(data)
     rows = [row if row == label else -1 for row, label in zip(fields["row"].tolist(), fields["label"])]
@@ -559,20 +559,20 @@ def remove_padding(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
 
 
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table of logits for an update's tokens; it has one more column, on the left, for the prompt."""
+    """Return an update's log-probs and entropies as flat tables, each with a column prepended for the prompt."""
     there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
     return {name: prepend_prompt(inputs[name]).flatten() for name in there}
 
 
 def gradients_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gradients of the tables of logits after an update."""
+    """Return the gradients of the log-probs and entropies after an update."""
     log_probs, entropies = inputs["log_probs"], inputs["entropies"]
     arrived = torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad
     return {"gradient": arrived, "entropy_gradient": None if entropies is None else entropies.grad}
 
 
 def gradient_of_ranks(tables: Sequence[Any]) -> Any:
-    """Return the mean over ranks of the gradients of each rank's table."""
+    """Return the gradient of each rank's table, averaged over the ranks."""
     return sum(torch.zeros_like(table) if table.grad is None else table.grad for table in tables) / len(tables)
 
 
@@ -582,10 +582,10 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 class _Collectives:
     """Replaces torch.distributed's collectives for simulated ranks, which are threads.
 
-    All ranks of a group must call the same one, because a real training would hang otherwise. One rank runs at a time,
-    the lowest one that does not wait for others, so that equal calls have equal results in equal order.
+    All ranks of a group must call the same collective, because a training run would hang otherwise. One rank runs at a
+    time: the lowest one that does not wait for others. This makes the order of calls and results deterministic.
 
-    :ivar failure: the error of the first rank that failed, or the disagreement of the ranks; None if there is none.
+    :ivar failure: the first error, which a rank raised or which says that the ranks disagree; None without an error.
     """
 
     def __init__(self, count: int) -> None:
@@ -614,7 +614,7 @@ class _Collectives:
             raise RanksDisagreeError("another rank has failed")
 
     def _pause(self, rank: int) -> None:
-        """Let the next rank run, and wait."""
+        """Mark a rank as waiting, and let the next one run."""
         self._ready.discard(rank)
         self._running = min(self._ready, default=None)
 
@@ -626,7 +626,7 @@ class _Collectives:
         caller, ranks = sys._getframe(2), self.ranks_of(group)
         place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         with self._changed:
-            calls = self._calls.setdefault(ranks, {})  # keep this exchange: the last rank to arrive starts the next one
+            calls = self._calls.setdefault(ranks, {})  # a reference: the last rank to arrive drops this exchange
             calls[rank] = name, place, value
             if len(calls) == len(ranks):
                 del self._calls[ranks]
@@ -735,7 +735,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
 def make_single_rank_mpu(**answers: Any) -> Any:
     """Make Megatron's ``mpu`` (parallel state) for one process: every axis has size 1, rank 0 and no group.
 
-    :param answers: function -> another return value.
+    :param answers: function -> the value that it returns instead of the default.
     """
     axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
     kinds = {"world_size": 1, "rank": 0, "group": None}
@@ -746,21 +746,21 @@ def make_single_rank_mpu(**answers: Any) -> Any:
 
 # -- models and trainers of transformers -------------------------------------------------------------------------------
 
-#: The ids before those of a table's tokens: padding, end of text, and any other token.
+#: The ids of padding, end of text and any other token. The ids of a table's tokens start at ``_FIRST``.
 _PADDING, _END, _ELSE, _FIRST = range(4)
 
 
 def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool = False) -> Any:
     """Make a causal language model whose outputs come from a table of logits, which is its only parameter.
 
-    A row of the table is a first token, the tokens of ``table``, and one position after them. Each token of each row
-    has its own id (:func:`token_ids`). The model uses it to look up the output of the position before the token,
-    however a trainer cuts, pads, packs and orders the sequences. The end token stands for the next token of the row.
+    The model adds a first token before each row of ``table``, and one position after it. Each token of each row has its
+    own id (:func:`token_ids`), from which the model looks up the output of the position before the token. A trainer may
+    therefore cut, pad, pack and reorder the sequences. An end token is read as the next token of the row.
 
     :param table: [rows, tokens]: log-probs, or [rows, tokens, choices]: logits.
     :param after: [rows]: log-probs of the position after the last token; by default 0.
     :param trains: if True, the table is copied into a parameter; if False, gradients reach the given tensor.
-    :param scores: if True, a reward model that returns the sum of the table over a row's tokens.
+    :param scores: if True, make a reward model, which returns the sum of the table over a row's tokens.
     """
     import torch
 
@@ -801,9 +801,8 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             self.model = Body()
-            self.lm_head = torch.nn.Linear(
-                size, size, bias=False, dtype=table.dtype
-            )  # a fused loss multiplies by this matrix
+            # a fused loss multiplies by this matrix
+            self.lm_head = torch.nn.Linear(size, size, bias=False, dtype=table.dtype)
             self.lm_head.weight = torch.nn.Parameter(torch.eye(size, dtype=table.dtype), requires_grad=False)
 
         def get_output_embeddings(self) -> Any:
@@ -845,9 +844,9 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
 
 
 def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
-    """Return the token ids of the rows of a :func:`token_table`, valid tokens only.
+    """Return the ids of the valid tokens in each row of a :func:`token_table`.
 
-    With ``ended`` the last one is the end token.
+    With ``ended`` the last id of each row is that of the end token.
     """
     width = mask.shape[1] + 2
     numbers = []
@@ -943,7 +942,7 @@ def build_trainer(
 
 
 class TypedProcessor:
-    """A processor, like those of vision models, for texts of numbers. Each number is a token and its type."""
+    """A processor like those of vision models. Each word of a text is a token's id and type: ``id:type``."""
 
     tokenizer = stand_in(pad_token_id=0, eos_token_id=0)
 
@@ -1004,7 +1003,7 @@ def make_sequences(mask: Any) -> dict[str, Any]:
 
 
 def generate_answers(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
-    """Return generated answers: for each prompt, its first answer, then its second."""
+    """Replace ``generate``: return each prompt's next answer."""
     left = {prompt: list(answers) for prompt, answers in by_prompt.items()}
     answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
     width = max(map(len, answers))
@@ -1014,7 +1013,7 @@ def generate_answers(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **op
 
 
 def make_prompted_batch(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Make a batch of prompts with one token, each with a completion."""
+    """Make a batch of one-token prompts, each followed by a completion."""
     prompts = torch.tensor([[row["first"]] for row in rows])
     completions = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["rest"]) for row in rows], batch_first=True)
     counts, ones = (completions != 0).long(), torch.ones_like(prompts)

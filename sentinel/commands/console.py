@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import threading
@@ -102,15 +103,29 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun if count == 1 else plural}"
 
 
+_COUNT = re.compile(r"\b(\d+) of (\d+)\b")
+
+
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
     """Return a function that prints the progress of long steps on standard error.
 
-    On a terminal, one line is rewritten. Otherwise whole lines are printed, without git's running percentages.
+    On a terminal, one line is rewritten. Otherwise whole lines are printed, without git's running percentages, and of
+    messages that count (``3 of 51: …``) one for each quarter.
     """
     terminal = sys.stderr.isatty()
     lock = threading.Lock()
     shown = False
+    quarters: dict[str, int] = {}
+
+    def is_due(message: str) -> bool:
+        count = _COUNT.search(message)
+        if count is None or not int(count[2]):
+            return "%" not in message
+        series, quarter = message[: count.start()], 4 * int(count[1]) // int(count[2])
+        due = quarters.get(series) != quarter
+        quarters[series] = quarter
+        return due
 
     def notify(message: str) -> None:
         nonlocal shown
@@ -122,7 +137,7 @@ def progress() -> Iterator[Callable[[str], None]]:
                 width = shutil.get_terminal_size().columns - 1
                 sys.stderr.write(f"\r\x1b[K{text[:width]}")
                 shown = True
-            elif "%" not in message:
+            elif is_due(message):
                 sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
 

@@ -23,6 +23,7 @@ from sentinel.commands.mirror import state
 from sentinel.commands.options import DISTRIBUTION, catalog_and_settings
 from sentinel.errors import INSTALL, SentinelError
 from sentinel.recipes import catalog
+from sentinel.records.basis import list_owners
 from sentinel.run.selection import why_not_writable
 from sentinel.settings import Settings, read_file
 from sentinel.sources import Home, MirrorStore
@@ -200,7 +201,7 @@ def _mirrors() -> Iterator[Check]:
 
 def _names() -> Iterator[Check]:
     """Check that ``import sentinel`` imports this package, because another project uses the same name."""
-    owners = metadata.packages_distributions().get("sentinel", [])
+    owners = list_owners().get("sentinel", [])
     others = sorted({name for name in owners if canonicalize_name(name) != DISTRIBUTION})
     if others:
         advice = f"pip uninstall {' '.join(others)}, then reinstall {DISTRIBUTION}"

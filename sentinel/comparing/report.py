@@ -385,10 +385,24 @@ def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1
         function, again = item.name.rpartition(".")[2], difference.inputs in shown
         shown.append(difference.inputs)
         yield from (f"   {line}" for line in write_scenario(difference, unsaid, function, again))
-    for side, word in ((AFTER, "breaks now"), (BEFORE, "broke before, holds now")):
-        for broken in (each for each in item.broken.get(side, ()) if each.law != ANSWERED):
-            yield f"   {word}: {broken.law}: {message(broken.detail)}"
+    yield from (f"   {line}" for line in _list_laws(item))
     yield ""
+
+
+def _list_laws(item: BoundaryDiff) -> Iterator[str]:
+    """Yield lines about laws: violations that only one revision has; of the others, the names of the laws."""
+    broken = {side: [each for each in item.broken.get(side, ()) if each.law != ANSWERED] for side in SIDES}
+    new = [each for each in broken[AFTER] if not each.already]
+    yield from (f"breaks now: {each.law}: {message(each.detail)}" for each in new)
+    worse = {each.law for each in broken[AFTER]}
+    fixed = [each for each in broken[BEFORE] if each.law not in worse]
+    yield from (f"broke before, holds now: {each.law}: {message(each.detail)}" for each in fixed)
+    further = dict.fromkeys(each.law for each in broken[AFTER] if each.already)
+    if further:
+        yield f"both revisions break, and the results are further off now: {', '.join(further)}"
+    closer = dict.fromkeys(each.law for each in broken[BEFORE] if each.law in worse)
+    if closer:
+        yield f"in other scenarios the results are closer to these laws now: {', '.join(closer)}"
 
 
 def write_scenario(

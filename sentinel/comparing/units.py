@@ -173,6 +173,8 @@ def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             functions.add(node.name)
+            if not isinstance(node, ast.ClassDef) and any(map(_patches, _calls_in_defaults(node))):
+                yield node
             yield from _effects(node.body, set()) if isinstance(node, ast.ClassDef) else ()
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             names = {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
@@ -193,6 +195,15 @@ def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:
                 yield node  # included as a whole, because its condition matters too
         elif not (isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))):
             yield node
+
+
+def _calls_in_defaults(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.Call]:
+    for default in filter(None, (*node.args.defaults, *node.args.kw_defaults)):
+        yield from (each for each in ast.walk(default) if isinstance(each, ast.Call))
+
+
+def _patches(call: ast.Call) -> bool:
+    return _last(call.func) in ("setattr", "__setattr__", "exec", "eval")
 
 
 def parse(content: bytes) -> Module:

@@ -1,4 +1,4 @@
-"""Define the contract of a trainer's advantage step: from rewards and log-probs to the advantages of the loss."""
+"""Define the contract of a trainer's advantage step, which computes advantages from rewards and log-probs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
 
 def _sized(norm: Mapping[str, Any] | None, group: Any) -> Mapping[str, Any] | None:
-    """Add the group size to a normalisation that needs one and does not state it."""
+    """Add the group size to the inputs of a normalisation that needs it."""
     if (
         norm is None
         or group is None
@@ -53,12 +53,12 @@ def _sized(norm: Mapping[str, Any] | None, group: Any) -> Mapping[str, Any] | No
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the advantages and returns of each token from the sequence rewards.
 
-    Position t predicts token t + 1, and counts if that token was generated. The score of a sequence, ``clip((reward
-    + bias) scaling)``, normalised over the accepted sequences, is the reward of its last token. Without a critic,
+    Position t predicts token t + 1, and counts if that token was generated. The reward of a sequence's last token is
+    the sequence's score: ``clip((reward + bias) scaling)``, normalised over the accepted sequences. Without a critic,
     GAE (arXiv:1506.02438, equation 16) gives ``A_t = (discount lambda)^l score`` if l more steps follow.
 
-    A sequence without a generated token is rejected. If the option is on, a sequence without EOS has reward 0. Neither
-    reward is part of the statistics of the other sequences.
+    A sequence without a generated token is rejected. With ``mask_no_eos_with_zero``, a sequence without EOS has reward
+    0. The rewards of both kinds of sequences are left out of the statistics of the others.
     """
     if inputs["kl_ctl"]:
         raise DoesNotApply("the KL penalty needs reference log-probs")
@@ -109,7 +109,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Lay out each row as a prompt of at least one token, generated tokens, and padding.
 
     Every row has a generated token, because trainers drop rollouts without one. A row with reward 0 still has
-    advantages, so it is not an absent row if advantages are normalised.
+    advantages: if advantages are normalised, it differs from an absent row.
     """
     attention, generated = (inputs[name].array() != 0 for name in ("attention_mask", "loss_mask"))
     rows, tokens = attention.shape
@@ -198,8 +198,7 @@ ADVANTAGE_STEP = Contract(
         dialect(
             "rejected",
             "absent",
-            "whether rewards of rejected rows, and rewards that are set to 0, are part of the statistics: absent or "
-            "counted",
+            "whether the statistics include rewards of rejected rows and rewards that were set to 0: absent or counted",
         ),
     ),
     observes=(
@@ -214,7 +213,7 @@ ADVANTAGE_STEP = Contract(
     law="a_rejected_row_is_an_absent_row",
     aliases={"loss_mask_before_roll": "loss_mask"},
     # padding_is_invisible is not listed: a row has no EOS if it fills the batch's length. groups_are_isolated is not
-    # listed: a normalisation may be over the batch.
+    # listed: a normalisation may use the whole batch.
     laws=tuple(law for law in LAWS_OF_TOKENS if law not in ("padding_is_invisible", "groups_are_isolated")),
     mask="loss_mask",
     arrange=_arrange,

@@ -1,6 +1,6 @@
-"""Share code between losses: aggregation to a scalar, log-ratios, gradients, and scenarios.
+"""Share code between the contracts of losses: aggregation to a scalar, log-ratios, gradients, scenarios.
 
-Formulas are in float64 torch and come from the papers named. Legitimate choices of frameworks are dialect inputs.
+Oracles use float64 torch and formulas of the named papers. Legitimate choices of frameworks are dialect inputs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AGGREGATION_INPUTS = (
     dialect(
         "sequence_norm",
         "mean",
-        "whether seq-mean-token-sum-norm is the mean or the sum over sequences, before its constant divisor",
+        "whether seq-mean-token-sum-norm takes the mean or the sum over sequences before it divides by the constant",
     ),
 )
 
@@ -55,7 +55,7 @@ def aggregated(mode: str) -> dict[str, Any]:
 RATIO_PRECISION = dialect(
     "ratio_precision",
     "float64",
-    "dtype in which a log-ratio is exponentiated, independent of the log-probs' dtype: float64 (exact) or float32",
+    "dtype in which the log-ratio is exponentiated, whatever dtype the log-probs have: float64 (exact) or float32",
 )
 
 #: Simulated ranks; the result does not depend on their number.
@@ -114,9 +114,9 @@ def _count(whole: float | None, counted: int) -> float:
 def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token") -> Any:
     """Compute ``log (p / p_old)`` per token at the given level, as [batch, tokens].
 
-    ``token``: the token's own. ``sequence``: the sum over the sequence's valid tokens, which is the ratio of whole
-    responses. ``geometric``: their mean (GSPO, arXiv:2507.18071, equation 7). ``segment``: the mean over the
-    run of valid tokens around the token. Masked tokens have no gradient.
+    ``token``: each token's log-ratio. ``sequence``: the sum over the sequence's valid tokens, which gives the ratio of
+    whole responses. ``geometric``: the mean over these tokens (GSPO, arXiv:2507.18071, equation 7). ``segment``: the
+    mean over the run of valid tokens around the token. Masked tokens have no gradient.
     """
     valid = mask != 0
     ratio = torch.where(valid, log_probs, 0.0) - torch.where(valid, old_log_probs, 0.0)
@@ -134,7 +134,7 @@ def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token
 
 
 def exponential(logs: Any, inputs: Mapping[str, Any]) -> Any:
-    """Compute ``exp`` of log-ratios, in single precision if the dialect requires it."""
+    """Compute ``exp`` of log-ratios, in single precision if the dialect says so."""
     return torch.exp(logs.float()).double() if inputs["ratio_precision"] == "float32" else torch.exp(logs)
 
 
@@ -148,7 +148,7 @@ def row_mean(values: Any, mask: Any) -> Any:
 def fraction(flags: Any, mask: Any) -> float:
     """Compute the fraction of valid tokens whose flag is set. A scalar is returned unchanged.
 
-    Some boundaries report a flag per token, and their caller takes the mean.
+    Some boundaries return a flag per token and leave the mean to their caller.
     """
     if not isinstance(flags, torch.Tensor):
         return float(flags)
@@ -191,7 +191,7 @@ def metric(value: Any, mask: Any) -> float | None:
 def differentiated(*metrics: str, **gradients: str) -> Measure:
     """Return a ``measure`` function that calls a loss and computes its gradients.
 
-    :param metrics: other keys that it returns, as a number or one number per token.
+    :param metrics: other keys that the loss function returns, each a number or one number per token.
     :param gradients: input -> key of its gradient.
     """
     return partial(_differentiated, metrics=metrics, gradients=gradients)
@@ -220,12 +220,12 @@ def _differentiated(
 
 
 def replaced(value: Tensor, array: Any) -> Tensor:
-    """Return a tensor literal with these values, and the dtype and ``requires_grad`` of another one."""
+    """Return a copy of a tensor literal with other values."""
     return tensor(np.asarray(array).tolist(), value.dtype, value.requires_grad)
 
 
 def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
-    """Convert a drawn log-ratio to two log-probs whose difference it is, in place.
+    """Convert a log-prob and a log-ratio, in place, to two log-probs with this ratio.
 
     A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``. The larger of the two
     log-probs is the drawn one.
@@ -250,7 +250,7 @@ def with_a_token(inputs: dict[str, Any], choose: Choose, name: str = "response_m
     return inputs
 
 
-#: Mode -> the global count that it divides by; the other modes need none.
+#: Aggregation mode -> the global count that is its divisor. Other modes need no count.
 _DIVISORS = {
     "token-mean": "batch_num_tokens",
     "seq-mean-token-sum": "global_batch_size",
@@ -260,10 +260,10 @@ _DIVISORS = {
 
 
 def count_globally(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Convert the drawn token counts of other microbatches and ranks to counts of the global batch, in place.
+    """Convert the drawn counts of the other microbatches and ranks, in place, to counts of the global batch.
 
-    A global count is at least 1, also for a single empty batch. A batch that is divided by its own count has no other
-    ranks.
+    A global count is at least 1, even for a single empty batch. If the divisor is the batch's own count, there are no
+    other ranks.
     """
     lengths = (inputs["response_mask"].array() != 0).sum(-1)
     for name, own in (("batch_num_tokens", int(lengths.sum())), ("global_batch_size", int((lengths > 0).sum()))):
@@ -276,9 +276,10 @@ def count_globally(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split the batch into microbatches of consecutive rows whose losses add up to the whole batch's.
+    """Split the batch into microbatches of consecutive rows whose losses add up to the loss of the whole batch.
 
-    Every part keeps the global counts, so the scenario must have the count that its mode divides by.
+    Every part keeps the global counts, so the scenario must state the count that is the divisor of its aggregation
+    mode.
 
     :raises DoesNotApply: for a single row, or if the divisor is counted in the batch itself.
     """
@@ -293,7 +294,7 @@ def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
 
 
 def cut_token_mean(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split as :func:`cut_rows`, for a contract whose only aggregation is the mean over the step's tokens."""
+    """Split as :func:`cut_rows` does, for a contract whose loss is always the mean over the step's tokens."""
     parts = cut_rows({**inputs, "loss_agg_mode": "token-mean"}, choose)
     return [{name: value for name, value in part.items() if name != "loss_agg_mode"} for part in parts]
 

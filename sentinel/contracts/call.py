@@ -41,7 +41,7 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the function; observe its result, gradients of the sum of its outputs, and arguments that it changed."""
+    """Call the function; observe the result, the gradients of the sum of the outputs, and the changed arguments."""
     arguments = {"self": inputs["self"], "positional": inputs["positional"], **inputs["arguments"]}
     before = _snapshot(arguments)
     raised = None
@@ -94,7 +94,7 @@ CALL = Contract(
     observes=(
         Observed("returned", "the returned value; address its parts with returned.KEY and returned.INDEX"),
         Observed("raised", "type and message of the exception, if `catch` is true"),
-        Observed("gradients", "of the sum of all differentiable outputs, by argument"),
+        Observed("gradients", "gradients of the sum of all differentiable outputs, by argument"),
         Observed("mutated", "the arguments that the call changed"),
         Observed("arguments", "the arguments after the call"),
         Observed("dtypes", "dtype of each returned tensor"),

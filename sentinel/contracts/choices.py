@@ -1,4 +1,4 @@
-"""Make random choices that are read from bytes."""
+"""Make random choices by reading bytes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 
 class Choices:
-    """Makes the choices of :class:`~sentinel.contracts.contract.Choose` by reading bytes; after the last byte it reads
-    zeros.
+    """Implements :class:`~sentinel.contracts.contract.Choose` by reading bytes, and zeros after the last byte.
 
-    A search draws the bytes once. That is cheap, and the sequence of draws does not depend on the choices that a law
-    makes, or on whether its variants are made at all.
+    A search draws the bytes once, which is cheap. The sequence of its draws then does not depend on a law's choices, or
+    on whether the law makes variants at all.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Define a contract: what one kind of function computes, independent of the framework.
+"""Define a contract: the definition of one kind of function, independent of the framework.
 
 A contract is read by the controller (which never imports torch) and by the worker.
 """
@@ -23,7 +23,7 @@ BASELINE = "baseline"
 
 
 class DoesNotApply(Exception):
-    """Raised if a scenario does not meet a law's conditions, so that the law is not checked."""
+    """Raised if a scenario does not meet the conditions of a law. The law is then not checked."""
 
 
 class Choose(Protocol):
@@ -60,21 +60,21 @@ class Input:
     """An input of a contract.
 
     :ivar name: the field's term for it.
-    :ivar kind: ``tensor``; ``labels`` (one string or number per row);
-        ``mapping`` (configuration, plain data); ``any`` (a typed literal of the recipe language); or a scalar kind.
+    :ivar kind: ``tensor``; ``labels`` (one string or number per row); ``mapping`` (configuration, plain data); ``any``
+        (a typed literal of the recipe language); or a scalar kind.
     :ivar meaning: one sentence, with the unit.
     :ivar dtype: the dtype of a plain list.
     :ivar shape: symbolic dimensions, such as ``("batch", "tokens")``.
-    :ivar default: the value if a scenario omits the input: a plain value, or a function of the scenario so far (inputs
-        are filled in the order of declaration) that returns a literal. Evidence lists it as a default.
+    :ivar default: the value if a scenario omits the input: a plain value, or a function that gets the scenario with the
+        inputs declared before this one and returns a literal. Evidence lists it as a default.
     :ivar differentiable: whether gradients with respect to it are meaningful.
-    :ivar domain: what a search draws for a tensor: a key of :data:`sentinel.search.scenarios.DOMAINS` (``log_prob``,
-        ``reward``, ``mask``, ...). Empty: a search leaves the input at its default.
-    :ivar choices: what a search draws if the input is not a tensor: configuration values, the simplest first.
-        Empty: a search leaves the input at its default.
+    :ivar domain: the values that a search draws for a tensor: a key of :data:`sentinel.search.scenarios.DOMAINS`
+        (``log_prob``, ``reward``, ``mask``, ...). Empty: a search leaves the input at its default.
+    :ivar choices: the values that a search draws if the input is not a tensor, the simplest first. Empty: a search
+        leaves the input at its default.
     :ivar dtypes: other dtypes in which callers may pass the same values (a mask as bool, int64, float32).
-    :ivar knob: whether another choice must change the result if it changes the oracle's (``every_knob_counts``).
-    :ivar dialect: whether this is a property of the boundary instead of an input: a choice on which papers and
+    :ivar knob: True if another choice must change the result whenever it changes the oracle's (``every_knob_counts``).
+    :ivar dialect: True if this is a property of the boundary instead of an input: a choice on which papers and
         frameworks legitimately differ. Only the oracle reads it. An adapter declares it for a binding, with a reason
         (:class:`sentinel.targets.Dialect`).
     :ivar problem: returns the error in a scenario's value, or an empty string.
@@ -99,7 +99,7 @@ TOKENS = ("batch", "tokens")
 
 #: The shape of :data:`PER_ACTION` if a step has several actions (``actions_per_step``).
 ACTIONS = (*TOKENS, "actions")
-#: The inputs and observed keys with one number per action: the others have one per step.
+#: The inputs and observed keys with one number per action. All others have one number per step.
 PER_ACTION = ("log_probs", "old_log_probs", "rollout_log_probs", "per_token_gradient")
 
 
@@ -164,9 +164,9 @@ class Observed:
 
     :ivar shape: symbolic dimensions, as for inputs: ``("batch", "tokens")`` is one number per token, and only valid
         tokens count; ``("batch",)`` is one per row; empty is a scalar of the whole batch.
-    :ivar role: ``output``; ``gradient`` (of the loss, with respect to a differentiable input, of its shape);
-        ``metric`` (reported, not trained on); ``decision`` (0 or 1 per token: rejected or kept); ``other`` (ignored
-        by laws that compare calls).
+    :ivar role: ``output``; ``gradient`` (of the loss, with respect to a differentiable input, in the shape of that
+        input); ``metric`` (reported, not trained on); ``decision`` (0 or 1 per token: rejected or kept); ``other``
+        (ignored by laws that compare calls).
     """
 
     key: str
@@ -184,8 +184,8 @@ def returned(**forms: str) -> Measure:
     """Return a ``measure`` function that observes the returned values with these names.
 
     :param forms: the form of each name: ``as_is``; ``counted`` (a tensor that is set to 0 on masked tokens, in the
-        observation and in the oracle); ``number`` or ``truth``; ``integers`` or ``numbers`` (a list as a tensor).
-        None stays None. A form with ``?`` is of an output that a boundary may lack.
+        observation and in the oracle); ``number`` or ``truth``; ``integers`` or ``numbers`` (a list as a tensor). None
+        stays None. A ``?`` after a form means that a boundary may lack this output.
     """
     return partial(_returned, forms=forms)
 
@@ -216,8 +216,8 @@ class Contract:
 
     :ivar name: the name that recipes and adapters use.
     :ivar summary: one sentence.
-    :ivar source: the paper or definition that it follows.
-    :ivar observes: every key that :attr:`measure` returns; a recipe that expects another key is invalid.
+    :ivar source: the paper or definition that the contract follows.
+    :ivar observes: every key that :attr:`measure` returns; a recipe that expects any other key is invalid.
     :ivar oracle: the reference in float64: canonical inputs to canonical outputs, written from :attr:`source`.
     :ivar law: the name of the law that decides a recipe without expected values; if empty, the oracle decides.
     :ivar open_keys: whether boundaries of this contract may add keys (only the generic ``call``).
@@ -226,9 +226,9 @@ class Contract:
     :ivar group: the input with the group label of each row; empty if rows have no groups.
     :ivar arrange: ``arrange(inputs, choose) -> inputs``: makes a drawn scenario realistic (a reward on the last token
         only, global token counts that agree with the mask). Runs in the controller, on literals.
-    :ivar parts: ``parts(inputs, choose) -> [inputs, ...]``: splits one batch into microbatches (or ranks) with
-        the global normalisers, whose losses and gradients add up to the whole's (``parts_add_up``). Runs in the
-        controller. Raises :class:`~sentinel.laws.law.DoesNotApply` if the scenario cannot be split.
+    :ivar parts: ``parts(inputs, choose) -> [inputs, ...]``: splits a batch into microbatches or ranks, with the global
+        normalisers. Their losses and gradients add up to those of the batch (``parts_add_up``). Runs in the controller.
+        Raises :class:`~sentinel.laws.law.DoesNotApply` if the scenario cannot be split.
     """
 
     name: str
@@ -277,7 +277,7 @@ class Contract:
         )
 
     def lacking(self, *has: str) -> dict[str, Any]:
-        """Return the defaults of options that a function does not have, for ``fixed`` in its binding."""
+        """Return the defaults of the options that a function lacks, for the field ``fixed`` of its binding."""
         return {item.name: item.default for item in self.inputs if item.knob and item.name not in has}
 
     def reference(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

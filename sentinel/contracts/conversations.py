@@ -1,4 +1,4 @@
-"""Define the contract for which tokens of a chat are trained. Each word is a distinct token."""
+"""Define the contract of functions that select the trained tokens of a chat. Each word is a distinct token."""
 
 from __future__ import annotations
 
@@ -40,10 +40,8 @@ class ChatTokenizer:
 
     def __init__(self, default_system: bool = False, tools_share_a_turn: bool = False) -> None:
         self._default_system, self._shared = default_system, tools_share_a_turn
-        self.tokenizer, self.model_input_names = (
-            self,
-            ("input_ids", "attention_mask"),
-        )  # a processor is also its own tokenizer
+        # code that expects a processor reads its attribute ``tokenizer``
+        self.tokenizer, self.model_input_names = (self, ("input_ids", "attention_mask"))
 
     def written(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
         """Render a chat as text."""
@@ -163,8 +161,8 @@ def _plain(ids: Any) -> list[int]:
 def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the function, and observe which tokens of the chat it trains.
 
-    ``call`` returns the ids of the chat and a mask of the trained tokens, or nothing if there is none. The new line
-    after the last message, which some templates omit, is not compared.
+    ``call`` returns the ids of the chat and a mask of the trained tokens, or nothing if no token is trained. The new
+    line after the last message is not compared, because some templates omit it.
     """
     outputs = call(**inputs)
     ids = [] if outputs.get("token_ids") is None else _plain(outputs["token_ids"])
@@ -175,8 +173,8 @@ def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Train the words of the policy's turns and the end token of each turn, which the policy also generates. Tokens
-    that the template adds are not trained."""
+    """Train on the policy's words and on the end token of each of its turns, which the policy also generates, but not
+    on tokens that the template adds."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
     trained = tokenizer.spoken(messages, inputs["trains"] == "last", inputs["after_the_end"] == "counted")
@@ -211,7 +209,7 @@ CONVERSATION = rule(
         Input(
             "after_an_answer",
             "any",
-            "roles other than the user's that may appear between two answers",
+            "roles besides the user that may appear between two answers",
             default=("tool",),
             choices=(("tool",),),
         ),

@@ -1,4 +1,4 @@
-"""Define the contract of distillation losses: from the logits of a student and a teacher to one scalar."""
+"""Define the contract of distillation losses, which reduce the logits of a student and a teacher to a scalar."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def _oracle_distillation_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the generalised Jensen-Shannon divergence (arXiv:2306.13649, equation 1), summed over valid tokens and
     divided by their number.
 
-    With the student S, the teacher T and their mixture ``M = beta T + (1 - beta) S``, a token's divergence is
-    ``beta KL(T || M) + (1 - beta) KL(S || M)``; at beta 0 it is ``KL(T || S)``, at beta 1 ``KL(S || T)``. The
-    number is that of valid tokens in the whole step.
+    With the student S, the teacher T and their mixture ``M = beta T + (1 - beta) S``, a token's divergence is ``beta
+    KL(T || M) + (1 - beta) KL(S || M)``; at beta 0 it is ``KL(T || S)``, at beta 1 ``KL(S || T)``. The divisor is the
+    number of valid tokens in the whole step.
     """
     valid, beta = inputs["response_mask"] != 0, inputs["beta"]
     distributions = []

@@ -26,7 +26,7 @@ def _measure_training_input(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw rollouts with or without log-probs, and a configuration that needs them or not."""
+    """Draw rollouts with or without log-probs, and a configuration that may or may not need log-probs."""
     rows = choose.integer(1, 3)
     lengths = [(choose.integer(1, 3), choose.integer(1, 4)) for _ in range(rows)]
     inputs["prompt_token_ids"] = [[10 + place for place in range(prompt)] for prompt, _ in lengths]
@@ -40,7 +40,7 @@ def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 
 def _oracle_training_input(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reject a configuration that needs missing log-probs; otherwise align log-probs right, like the responses."""
+    """Reject a configuration that needs missing log-probs; otherwise right-align log-probs, like responses."""
     log_probs = inputs["rollout_log_probs"]
     if not log_probs:
         missed = {"type": "", "message": inputs["option"]} if inputs["needing"] else None
@@ -53,15 +53,13 @@ def _oracle_training_input(inputs: Mapping[str, Any]) -> dict[str, Any]:
 TRAINING_INPUT = Contract(
     name="training_input",
     summary="the training batch that the driver builds from rollouts, or its error",
-    source=(
-        "if rollouts lack the data that an option needs, the driver names the option; the error is not left to a worker"
-    ),
+    source=("if rollouts lack data that an option needs, the driver names the option before a worker fails"),
     inputs=(
         Input("prompt_token_ids", "any", "token ids of each prompt, ragged", choices=([],)),
         Input("response_token_ids", "any", "token ids of each response, ragged", choices=([],)),
         Input("rewards", "any", "reward of each response token, ragged", choices=([],)),
         Input("loss_masks", "any", "1 for response tokens that count, ragged", choices=([],)),
-        Input("rollout_log_probs", "any", "rollout log-prob of each response token, ragged; null: none", default=None),
+        Input("rollout_log_probs", "any", "null, or rollout log-prob of each response token, ragged", default=None),
         Input("configuration", "mapping", "dotted option -> value", default={}),
         Input(
             "needing",
@@ -88,10 +86,10 @@ TRAINING_INPUT = Contract(
 
 
 def _measure_router_replay(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe, for each router and microbatch, whether it replays routes, and from which microbatch.
+    """Observe, for each router and microbatch, whether the router replays routes, and of which microbatch.
 
-    ``model_calls`` of the adapter: one per microbatch in order, ``{"tokens": int, "routers": [{"action": str | None,
-    "routes_of": microbatch whose routes are set, or None, "rows": number of routes}]}``.
+    The adapter returns ``model_calls``, one per microbatch in order: ``{"tokens": int, "routers": [{"action": str |
+    None, "routes_of": microbatch whose routes are set, or None, "rows": number of routes}]}``.
     """
     outputs = call(**inputs)
     calls = outputs["model_calls"]
@@ -121,7 +119,7 @@ def _wrong_size(calls: list[Any]) -> list[bool]:
 def _oracle_router_replay(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the routes that each router must replay: those of the tokens that it receives (R3, section 3).
 
-    No model call has another microbatch's routes, and no router is left in replay mode after the step.
+    No model call replays the routes of another microbatch, and no router stays in replay mode after the step.
     """
     return {"model_calls": [], "left_over": False}
 

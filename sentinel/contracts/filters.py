@@ -1,4 +1,4 @@
-"""Define contracts of filters, which decide what responses and tokens are trained on."""
+"""Define contracts of filters, which select the responses and tokens for training."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _measure_group_filter(call: Callable[..., Mapping[str, Any]], inputs: Mappin
 
 
 def _oracle_group_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep the groups with at least two different rewards; advantages of other groups are 0."""
+    """Keep the groups with at least two different rewards, because the advantages of other groups are 0."""
     rewards = inputs["rewards"]
     parts = rows_of(inputs["group"]).values()
     kept = [part for part in parts if len(set(rewards[part].tolist())) > 1]
@@ -76,7 +76,7 @@ def _arrange_group_filter(inputs: dict[str, Any], choose: Choose) -> dict[str, A
 
 GROUP_FILTER = rule(
     name="group_filter",
-    summary="the responses that are trained on: those of prompts whose rewards differ",
+    summary="the selection of responses to prompts whose rewards differ",
     source="DAPO (arXiv:2503.14476), section 3.2, equation 11: dynamic sampling drops prompts without advantage",
     inputs=(
         per_row("rewards", "reward of each response", "reward", dtype="float64"),
@@ -87,7 +87,7 @@ GROUP_FILTER = rule(
     ),
     observes=(
         Observed("kept", "1 for responses that are kept", ("batch",), "decision"),
-        Observed("intact", "whether each is returned once, in order, with its own reward"),
+        Observed("intact", "whether each of these responses is returned once, in order, with its own reward"),
     ),
     measure=_measure_group_filter,
     oracle=_oracle_group_filter,
@@ -111,14 +111,14 @@ def _oracle_difficulty_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 DIFFICULTY_FILTER = rule(
     name="difficulty_filter",
-    summary="the responses that are trained on: those of prompts of medium difficulty",
+    summary="the selection of responses to prompts of medium difficulty",
     source="PRIME (arXiv:2502.01456), online prompt filtering: prompts whose accuracy is within a range",
     inputs=(
         per_row("rewards", "reward of each response", "reward"),
         GROUP,
         GROUP_LAYOUT,
-        knob("low", "prompts whose mean reward is not above this are too hard", (0.125, 0.375), REQUIRED),
-        knob("high", "prompts whose mean reward is not below this are too easy", (0.875, 0.625), REQUIRED),
+        knob("low", "prompts with a mean reward up to this are too hard", (0.125, 0.375), REQUIRED),
+        knob("high", "prompts with a mean reward from this on are too easy", (0.875, 0.625), REQUIRED),
         dialect("group_of_one", "filtered", "a group of one response: filtered, or kept"),
     ),
     observes=(Observed("kept", "1 for responses that are trained on", ("batch",), "decision"),),
@@ -147,14 +147,14 @@ def _oracle_overlong_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 OVERLONG_FILTER = Contract(
     name="overlong_filter",
-    summary="the mask of a batch without responses that were truncated at the limit",
+    summary="the response mask without the responses that were truncated at the limit",
     source="DAPO (arXiv:2503.14476), section 3.4: overlong filtering masks the loss of truncated samples",
     inputs=(
         token_mask("1 for response tokens; a response that fills all columns was truncated", dtype="int64", dtypes=()),
     ),
     observes=(
         Observed("kept", "1 for tokens that are trained on", TOKENS, "decision"),
-        Observed("kept_outside", "number of kept tokens that do not count"),
+        Observed("kept_outside", "number of kept tokens that are masked in the input"),
     ),
     measure=_measure_overlong_filter,
     oracle=_oracle_overlong_filter,
@@ -181,7 +181,7 @@ def _oracle_second_moment_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Mask the fewest tokens such that the mean of ``(log p_behaviour - log p)^2`` over the others is below the
     threshold.
 
-    These are the tokens with the largest values.
+    The masked tokens are those with the largest values.
 
     :raises DoesNotApply: if the last masked token and the first kept token have equal values.
     """
@@ -216,7 +216,7 @@ SECOND_MOMENT_MASK = Contract(
     observes=(
         Observed("kept", "1 for tokens that are trained on", TOKENS, "decision"),
         Observed("kept_count", "number of valid tokens that are kept", role="other"),
-        Observed("kept_outside", "number of kept tokens that do not count"),
+        Observed("kept_outside", "number of kept tokens that are masked in the input"),
     ),
     measure=_measure_second_moment_mask,
     oracle=_oracle_second_moment_mask,

@@ -1,4 +1,4 @@
-"""Define the contract of group-based advantages: each response's score, relative to other responses to its prompt."""
+"""Define the contract of group-based advantages, which compare each response with others to the same prompt."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ from sentinel.values.literals import tensor
 #: Estimators that use one score per response; remax and optimal_token_baseline use token rewards.
 _ESTIMATORS = ("grpo", "gdpo", "reinforce_plus_plus_baseline", "gpg", "rloo", "opo", "maxrl", "passk")
 
-#: Estimators whose paper divides by the group's standard deviation, and estimators whose paper whitens the batch.
+#: Estimators whose paper divides by the group's standard deviation, and those whose paper whitens the batch.
 _BY_STD = ("grpo", "gdpo")
 _WHITENED = ("gdpo", "reinforce_plus_plus_baseline")
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """With the score ``s_i`` of response i, the sum of its rewards, and the ``n`` scores of its group, ``A_it =``
+    """Compute advantages. With the score ``s_i`` of response i (the sum of its rewards) and the ``n`` scores of its
+    group, ``A_it =``
 
     * grpo (arXiv:2402.03300, section 4.1.2): ``(s_i - mean) / (std + epsilon)``; without std, Dr. GRPO
       (arXiv:2503.20783, section 3.2): ``s_i - mean``;
@@ -161,7 +162,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     place_rewards(inputs, choose)
     if inputs["group_layout"] != "any":
         lay_out_groups(inputs, choose)
-    if inputs["estimator"] == "maxrl":  # it divides by a success rate
+    if inputs["estimator"] == "maxrl":  # the estimator divides by a success rate
         rewards = inputs["token_level_rewards"]
         inputs["token_level_rewards"] = replaced(rewards, abs(rewards.array().astype("float64")))
     if inputs["estimator"] == "remax" and inputs["reward_baselines"] is None:
@@ -173,13 +174,13 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: Log-probs of tokens, and the share of the remaining probability that one other token has.
+#: Log-probs of tokens, and shares of the remaining probability for one other token.
 _TOKEN_LOG_PROBS = (-1.0, -0.5, -2.0, -0.125, 0.0)
 _OTHER_SHARES = (0.5, 1.0, 0.1)
 
 
 def _draw_distributions(inputs: dict[str, Any], choose: Choose) -> None:
-    """Draw token probabilities, and a sum of squared probabilities that some distribution with them has."""
+    """Draw each token's probability, and a sum of squared probabilities that some distribution with it has."""
     rewards = inputs["token_level_rewards"]
     log_probs, squares_ = [], []
     for _ in range(rewards.shape[0]):

@@ -1,4 +1,4 @@
-"""Define contracts of off-policy corrections: importance weights and masks for tokens from another policy."""
+"""Define contracts of off-policy corrections: importance weights and masks for tokens of another policy."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute importance weights ``w = p_old / p_rollout`` per token, or per sequence as a product or geometric mean.
+    """Compute importance weights ``w = p_old / p_rollout`` per token, or per sequence (product or geometric mean).
 
-    With thresholds ``a <= b``: truncate returns ``clip(w, a, b)`` and keeps all tokens; mask returns ``w`` if
-    ``a <= x <= b``, else 0. ``x`` is ``w`` itself, or ``k2 = (log w)^2 / 2`` or ``k3 = (w - 1) - log w`` of the tokens,
-    summed (sequence) or averaged (geometric) over the sequence, or their maximum. Weights change the measure, not the
-    objective, so they carry no gradient.
+    With thresholds ``a <= b``: truncate returns ``clip(w, a, b)`` and keeps all tokens; mask returns ``w`` if ``a <= x
+    <= b``, else 0. ``x`` is ``w`` itself, or ``k2 = (log w)^2 / 2`` or ``k3 = (w - 1) - log w`` of the tokens, summed
+    (sequence) or averaged (geometric) over the sequence, or their maximum. Weights have no gradient, because they
+    change the measure and not the objective.
     """
     valid, level = inputs["response_mask"] != 0, inputs["level"]
     of_tokens = level in ("token", "every_token", "largest")
@@ -80,7 +80,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     else:
         statistic = weights if inputs["statistic"] == "ratio" else _divergence(inputs)
         if level == "largest" and inputs["statistic"] == "ratio":
-            raise DoesNotApply("level largest needs a distance as its statistic (k2 or k3), not a ratio")
+            raise DoesNotApply("the level largest needs k2 or k3 as its statistic, not the ratio")
         inside = torch.ones_like(valid)
         if low is not None and inputs["statistic"] == "ratio":
             inside &= statistic >= low
@@ -188,7 +188,7 @@ IMPORTANCE_WEIGHT = Contract(
         Observed("weights", "weight of each token; None if only a decision is returned", TOKENS),
         Observed("weight_gradient", "d sum(weights) / d old_log_probs", TOKENS, "gradient"),
         Observed("kept", "1 for kept tokens, 0 for masked tokens", TOKENS),
-        Observed("sequence_kept", "the same, for sequence levels", TOKENS, "decision"),
+        Observed("sequence_kept", "for sequence levels: 1 for kept sequences", TOKENS, "decision"),
         Observed("clip_fraction", "fraction of valid tokens whose weight is clipped or masked", role="metric"),
     ),
     measure=_measure,
@@ -226,7 +226,7 @@ def _measure_sequence_rejection(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _oracle_sequence_rejection(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the mask that rejects sequences with negative advantages that are far off-policy, and PPO's loss.
+    """Compute PPO's loss, and the mask that rejects far off-policy sequences with negative advantages.
 
     ``M = 0`` for a sequence with ``A < 0`` and ``1/|y| sum_t (log p_old - log p) > delta``, else 1; the loss of a
     token is PPO's ``-min(r A, clip(r, 1 - e_low, 1 + e_high) A)`` with ``r = exp(-ppo_kl)``.
@@ -249,8 +249,9 @@ def _oracle_sequence_rejection(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _arrange_sequence_rejection(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Draw advantages per sequence or per token, and a threshold near some row's statistic.
 
-    With both signs in one sequence, only laws apply. The threshold is the drawn one, or half or one and a half
-    times a row's statistic, so that a sum in place of a mean, or a mean over other tokens, falls on its other side.
+    If one sequence has advantages of both signs, only laws apply. The threshold is the drawn one, or 0.5 or 1.5 times a
+    row's statistic, so that a wrong statistic (a sum, or a mean over other tokens) falls on the other side of the
+    threshold.
     """
     spread(inputs, "log_probs", "old_log_probs")
     if choose.integer(0, 1) == 0:

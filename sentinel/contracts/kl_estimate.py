@@ -62,7 +62,7 @@ KL_ESTIMATE = Contract(
             ("k1", "abs", "k2", "k3"),
             REQUIRED,
         ),
-        dialect("clamp", None, "bound of the estimate: it is clamped to [-clamp, clamp], with no gradient outside"),
+        dialect("clamp", None, "the estimate is clamped to [-clamp, clamp], and has no gradient outside"),
         dialect("reported", False, "the estimate is only reported, so it has no gradient"),
         token_mask("1 for tokens that count; elsewhere the estimate is 0", default=None),
     ),

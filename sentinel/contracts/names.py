@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from sentinel.contracts.contract import REQUIRED, Contract, Input
 
-#: A word of a name -> other words for it. The words of the empty one say nothing: ``policy_logps`` are ``log_probs``.
+#: A word of a name -> its synonyms. The words of the empty key are ignored: ``policy_logps`` matches ``log_probs``.
 _SAME_WORDS = {
     "logprob": "logp lp logpi",
     "advantage": "adv",
@@ -19,7 +19,9 @@ _SAME_WORDS = {
     "eps": "epsilon",
     "lam": "lambda lambd lmbda",
     "coef": "coeff coefficient",
-    "behaviour": "behavior",
+    "behaviour": "behavior behav beh mu",
+    "generation": "gen generated",
+    "response": "resp",
     "temperature": "temp",
     "value": "v val",
     "len": "length",
@@ -28,11 +30,20 @@ _SAME_WORDS = {
 }
 _WORDS = {word: one for one, several in _SAME_WORDS.items() for word in several.split()}
 
+#: The fewest letters of a parameter that is suggested because its name is similar.
+_SHORTEST = 3
+
+#: Words that tell two quantities apart: a parameter with one of them is never suggested for an input without it.
+_DISTINCT = frozenset(
+    {"ref", "old", "behaviour", "rollout", "chosen", "rejected", "low", "high", "reward", "return", "value", "mask"}
+    | {"done", "terminal", "terminated", "truncated"}  # where an episode ends, which is no response mask
+)
+
 #: Input -> other names for it, the most specific first. A contract's own aliases come before these.
 SYNONYMS: Mapping[str, str] = {
     "log_probs": "log_probs per_token_log_probs token_log_probs",
     "old_log_probs": "old prev_log_probs proximal_log_probs behaviour_log_probs rollout_log_probs sampling_log_probs "
-    "generation_log_probs log_probs",
+    "generation_log_probs behaviour rollout log_probs",
     "proximal_log_probs": "prox_log_probs old_log_probs",
     "behaviour_log_probs": "rollout_log_probs old_log_probs",
     "ref_log_probs": "ref base_log_probs teacher_log_probs",
@@ -54,6 +65,7 @@ SYNONYMS: Mapping[str, str] = {
     "returns": "return targets value_targets target_values ret",
     "group": "groups group_ids group_index uid uids index prompt_ids prompt_index prompts",
     "epsilon": "eps",
+    "estimator": "algorithm adv_estimator advantage_estimator",
     "eps_clip_low": "clip_low cliprange_low clip_ratio_low clip_range_low eps_low low",
     "eps_clip_high": "clip_high cliprange_high clip_ratio_high clip_range_high eps_high high",
     "eps_clip": "eps clip_eps clip_range cliprange clip_ratio",
@@ -71,7 +83,7 @@ SYNONYMS: Mapping[str, str] = {
     "gamma": "discount discount_factor",
     "lam": "gae_lam tau",
     "kl": "kls kl_penalty per_token_kl",
-    "kl_coef": "beta kl_beta kl_weight",
+    "kl_coef": "beta kl_beta kl_weight kl_loss_coef",
     "kl_estimator": "kl_penalty kl_type estimator kind mode",
     "level": "is_level granularity",
     "threshold_high": "threshold cap max_weight c upper",
@@ -87,7 +99,7 @@ SYNONYMS: Mapping[str, str] = {
     "parts": "k n_parts num_parts num_bins k_partitions bins world_size",
 }
 
-#: Names of one parameter that serves several inputs.
+#: Inputs -> names of one parameter that supplies all of them.
 SHARED: Mapping[tuple[str, ...], str] = {
     (
         "eps_clip_low",
@@ -100,7 +112,7 @@ SHARED: Mapping[tuple[str, ...], str] = {
 class Matching:
     """The parameter that was found for each input.
 
-    :ivar names: input -> parameter. A parameter may serve several inputs.
+    :ivar names: input -> parameter. A parameter may supply several inputs.
     :ivar missing: required inputs without a parameter.
     :ivar unknown: parameters without a default that match no input.
     :ivar ambiguous: input -> parameters that match it equally well.
@@ -121,12 +133,12 @@ def match_names(
 ) -> Matching:
     """Match a function's parameters to the inputs of a contract.
 
-    Required inputs are served first, also if a parameter's name fits another input better: with ``values`` and
-    ``old_values``, a value loss has its predictions in ``values``.
+    Required inputs are matched first, even if a parameter's name fits another input better: if a value loss has the
+    parameters ``values`` and ``old_values``, its predictions are in ``values``.
 
     :param required: the parameters without a default.
-    :param given: input -> parameter, or None if the function has none. It takes precedence.
-    :param known: inputs whose value is known, so that they need no parameter.
+    :param given: input -> parameter, or None if the function has no such parameter. These matches take precedence.
+    :param known: inputs that need no parameter, because their value is known.
     """
     given = given or {}
     names = {name: parameter for name, parameter in given.items() if parameter is not None}
@@ -162,8 +174,11 @@ def suggest_names(
     parameters = list(parameters)
     pairs = []
     for name in inputs:
+        texts = (name, *SYNONYMS.get(name, "").split(), *_aliases(contract, name))
+        own = frozenset[str]().union(*map(_words, texts))
         for parameter in parameters:
-            texts = (name, *SYNONYMS.get(name, "").split(), *_aliases(contract, name))
+            if len(parameter) < _SHORTEST or _words(parameter) & _DISTINCT - own:
+                continue
             pairs.append((max(SequenceMatcher(None, text, parameter).ratio() for text in texts), name, parameter))
     found: dict[str, str] = {}
     for ratio, name, parameter in sorted(pairs, key=lambda pair: -pair[0]):
@@ -185,7 +200,11 @@ def _aliases(contract: Contract, name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _words(name: str) -> frozenset[str]:
-    """Return the words that distinguish a name: ``policy_chosen_logps`` gives chosen and logprob."""
+    """Return the words that distinguish a name: ``policy_chosen_logps`` gives chosen and logprob.
+
+    ``A`` is short for the advantage.
+    """
+    name = "advantage" if name == "A" else name
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     snake = re.sub(r"log_?(probabilities|probability|probs|prob|ps)\b|log_?(probs|prob|ps)(?=_)", "logprob", snake)
     words = [word for word in snake.replace("per_token_", "").split("_") if word]
@@ -215,7 +234,8 @@ def _assign(contract: Contract, inputs: Sequence[Input], parameters: Sequence[st
                     return True
         return False
 
-    # Inputs whose best parameter fits best come first, so that only a shortage moves them.
+    # Inputs whose best parameter fits best come first. An input loses its best parameter only if another input has no
+    # alternative.
     for name in sorted(options, key=lambda each: min((ranks[each][one] or 0 for one in options[each]), default=99)):
         place(name, set())
     return {name: parameter for parameter, name in taken.items()}

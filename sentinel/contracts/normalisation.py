@@ -1,6 +1,6 @@
 """Define contracts of normalisation: whitening, and statistics of groups and batches.
 
-Formulas are in float64 torch and come from the papers named. Legitimate choices of frameworks are dialect inputs.
+Oracles use float64 torch and formulas of the named papers. Legitimate choices of frameworks are dialect inputs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ NORMALISATION_INPUTS = (
     dialect(
         "std_about",
         "mean",
-        "deviations of the std: mean (from the mean of std_level) or subtracted (the root mean square of the values "
+        "centre of the std: mean (the mean of std_level) or subtracted (the std is the root mean square of the values "
         "after the subtraction)",
     ),
     dialect("group_of_one", "zero", "the result for a group of one: zero, or score (no mean is subtracted)"),
@@ -70,7 +70,7 @@ WHITENING = (
     ),
 )
 
-#: Laws of every boundary from masked tokens to tokens.
+#: The laws of every boundary that maps masked tokens to tokens.
 LAWS_OF_TOKENS = laws_of_tokens(
     "parts_add_up",
     "a_sequence_decision_is_one_decision",
@@ -97,7 +97,7 @@ def runs(flags: Sequence[bool]) -> list[slice]:
 
 
 def mean(values: Any, count_epsilon: float = 0.0) -> Any:
-    """Compute ``sum_i x_i / (n + count_epsilon)`` of ``values`` [n]; 0 if there are none.
+    """Compute ``sum_i x_i / (n + count_epsilon)`` of ``values`` [n]; 0 for n = 0.
 
     Frameworks sum the mask in single precision, so an epsilon below half a unit in the last place of n has no effect.
     """
@@ -135,7 +135,7 @@ def whitened(values: Any, valid: Any, unbiased: bool = True, epsilon: float = 1e
 
 
 def whitened_as_stated(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
-    """Whiten values over valid tokens as the inputs :data:`WHITENING` say."""
+    """Whiten values over valid tokens, with the dialect that the inputs :data:`WHITENING` state."""
     return whitened(values, valid, inputs["std"] == "unbiased", inputs["epsilon"], inputs["epsilon_placement"])
 
 
@@ -144,8 +144,8 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
 
     ``mean`` and ``std`` are statistics of the group's or the batch's valid values. GRPO (arXiv:2402.03300, section
     4.1.2) uses both of the group, Dr. GRPO (arXiv:2503.20783, section 3.2) only the mean, RLOO (arXiv:2402.14740,
-    section 3.3) the mean of the others, ``(sum_j x_j - x_i) / (n - 1)``. A single value is its own mean. The standard
-    deviation of a single value with n - 1 is undefined; the divisor is then ``1 + epsilon``.
+    section 3.3) the mean of the others, ``(sum_j x_j - x_i) / (n - 1)``. A single value is its own mean. The unbiased
+    standard deviation of a single value is undefined; the divisor is then ``1 + epsilon``.
     """
     centre, scale = torch.zeros_like(values), torch.ones_like(values)
     for part in _parts(inputs["mean_level"], valid, inputs):
@@ -160,7 +160,7 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
         if not len(x):
             continue
         about = x.mean() if inputs["std_about"] == "mean" else centre[part]
-        # The deviation of one value with n - 1 is undefined.
+        # The unbiased deviation of one value is undefined.
         var = torch.ones_like(x[0]) if unbiased and len(x) == 1 else squares(x - about, unbiased)
         scale[part] = root(var, inputs["epsilon"], inputs["epsilon_placement"])
     return torch.where(valid, (values - centre) / scale, 0.0)
@@ -199,8 +199,8 @@ def lay_out_groups(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: Positions of rewards, the simplest first: the last valid token of each row; also the last token of rejected rows;
-#: also masked tokens; every token.
+#: Positions of rewards, the simplest first: the last valid token of each row; in addition, the last token of rejected
+#: rows; in addition, masked tokens; every token.
 REWARD_STYLES = ("outcome", "rejected", "masked", "every")
 
 
@@ -221,7 +221,7 @@ def place_rewards(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: An input of contracts that use :func:`place_rewards`.
+#: The input by which :func:`place_rewards` chooses positions.
 REWARD_LAYOUT = Input(
     "reward_layout",
     "string",
@@ -241,7 +241,7 @@ def _oracle_reward_normalisation(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": result if clip is None else result.clamp(-clip, clip)}
 
 
-#: Laws about a mask; rewards have none.
+#: Laws about a mask, which sequence rewards do not have.
 _OF_MASKS = ("masked_values_have_no_influence", "a_rejected_row_is_an_absent_row", "padding_is_invisible")
 
 REWARD_NORMALISATION = rule(
@@ -269,7 +269,7 @@ REWARD_NORMALISATION = rule(
 def _measure_advantage_normalisation(
     call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Observe normalised advantages; those of masked tokens are set to 0 if they may have any value."""
+    """Observe normalised advantages, set to 0 on masked tokens if any value is allowed there."""
     output = call(**inputs)["normalised"]
     valid = inputs["response_mask"] != 0
     left = 0.0 if inputs["masked_output"] == "any" else float(torch.where(valid, 0.0, output).abs().sum())
@@ -308,7 +308,7 @@ ADVANTAGE_NORMALISATION = Contract(
 
 
 def _measure_masked_statistics(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe the one output of a statistic: a scalar, one number per row, or one per token.
+    """Observe the output of a statistic: a scalar, a number per row, or a number per token.
 
     Values on masked tokens have no meaning; they are removed from both sides.
     """
@@ -328,8 +328,8 @@ def _oracle_masked_statistics(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute a statistic over the valid tokens of the batch or of each row.
 
     ``sum x``, ``mean = sum x / n``, ``var = sum (x - mean)^2 / (n - 1)`` (or ``/ n``), and ``whiten = (x - mean) /
-    sqrt(var + epsilon)``, plus ``mean`` without ``shift_mean``. All are 0 without tokens; so is the variance of one
-    token.
+    sqrt(var + epsilon)``, plus ``mean`` if ``shift_mean`` is false. Every statistic is 0 without tokens; so is the
+    variance of one token.
     """
     values, valid, statistic = inputs["values"], inputs["response_mask"] != 0, inputs["statistic"]
     if statistic == "segment_mean":

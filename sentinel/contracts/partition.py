@@ -1,4 +1,4 @@
-"""Partition: rows that are distributed over ranks, microbatches and steps."""
+"""Define contracts of partitions, which distribute rows over ranks, microbatches and steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: 
     for number, part in enumerate(parts):
         for place in part:
             owners.setdefault(labels[place % count], set()).add(number)
-    # Each minibatch is distributed separately, so differences may add up.
+    # Each minibatch is distributed separately, so the differences of minibatches may add up.
     deals = count // inputs["minibatch_size"] if inputs["minibatch_size"] else 1
     whole = deals * max(sum(n for n, label in zip(lengths, labels) if label == one) for one in labels)
     spread = max(loads, default=0) - min(loads, default=0)
@@ -41,7 +41,7 @@ def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
-    """Count sequences that are trained on in another minibatch. Every part is read in order, equally many at a time."""
+    """Count sequences of wrong minibatches. Each minibatch takes the same number of sequences from every part."""
     if size is None:
         return 0
     each = max(size // max(len(parts), 1), 1)
@@ -49,8 +49,8 @@ def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
 
 
 def _oracle_balanced_partition(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Sort by length; of each run of as many sequences as parts, the longest goes to the part with the smallest load.
-    The loads of two parts then differ by at most the longest sequence."""
+    """Sort by length and take one sequence per part at a time; the longest goes to the part with the smallest load. The
+    loads of two parts then differ by at most the longest sequence."""
     labels = inputs["prompts"] or list(range(len(inputs["lengths"])))
     size = inputs["minibatch_size"] or len(labels)
     dealt: list[list[int]] = [[] for _ in range(inputs["parts"])]
@@ -67,7 +67,7 @@ def _oracle_balanced_partition(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_balanced_partition(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw at least one sequence (or group) per part, and equally many per part if parts must have equal size."""
+    """Draw at least one sequence (or group) per part, and a multiple of the parts if they must have equal size."""
     parts, turns = inputs["parts"], choose.one_of((2, 1, 3))
     minibatches = choose.integer(2, 3) if inputs["keep_minibatches"] else 1
     even = inputs["equal_size"] or inputs["keep_minibatches"]
@@ -82,10 +82,10 @@ def _arrange_balanced_partition(inputs: dict[str, Any], choose: Choose) -> dict[
 
 BALANCED_PARTITION = rule(
     name="balanced_partition",
-    summary="sequences that are distributed over ranks or microbatches with balanced token counts",
+    summary="the distribution of sequences over ranks or microbatches with balanced token counts",
     source=(
-        "multiway number partitioning by largest differences (Karmarkar and Karp 1982; Korf, IJCAI 2009): every item "
-        "in one part, and merging the largest with the smallest keeps parts no further apart than the longest item"
+        "multiway number partitioning by largest differences (Karmarkar and Karp 1982; Korf, IJCAI 2009): each item "
+        "is in one part, and merging the largest with the smallest bounds the difference of parts by the longest item"
     ),
     inputs=(
         drawn("parts", "number of parts", (2, 1, 3, 4), REQUIRED),
@@ -106,7 +106,7 @@ BALANCED_PARTITION = rule(
         Observed("empty", "number of empty parts"),
         Observed("uneven", "difference in sequences between the largest and the smallest part, if they must be equal"),
         Observed("torn", "number of prompts in several parts"),
-        Observed("strayed", "number of sequences that are trained on in another minibatch"),
+        Observed("strayed", "number of sequences that are trained on in the wrong minibatch"),
         Observed("excess", "amount by which loads differ beyond the longest sequence (or prompt) of each minibatch"),
         Observed("spread", "largest difference between the loads of two parts", role="other"),
     ),
@@ -134,7 +134,7 @@ def _measure_microbatch_packing(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _oracle_microbatch_packing(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give each row a microbatch of its own, a valid packing: every row in one part, no part above the budget."""
+    """Give each row a microbatch of its own: each row is in one part, and no part exceeds the budget."""
     return {"parts": [[row] for row in range(len(inputs["attention_mask"]))]}
 
 
@@ -156,7 +156,7 @@ MICROBATCH_PACKING = Contract(
     observes=(
         Observed("times", "number of microbatches that contain each row", ("batch",)),
         Observed("excess", "tokens by which the largest microbatch exceeds the budget"),
-        Observed("microbatches", "number of microbatches; a packing may use more than necessary", role="other"),
+        Observed("microbatches", "number of microbatches, which need not be minimal", role="other"),
     ),
     measure=_measure_microbatch_packing,
     oracle=_oracle_microbatch_packing,

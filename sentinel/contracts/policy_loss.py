@@ -1,4 +1,4 @@
-"""Define the contract of policy losses: from log-probs, old log-probs and advantages to one scalar.
+"""Define the contract of policy losses, which reduce log-probs, old log-probs and advantages to a scalar.
 
 Throughout, ``r`` is the ratio ``p / p_old`` (:func:`~sentinel.contracts.aggregation.log_ratio`), ``A`` the advantage,
 ``sg`` the stopped gradient. Papers state objectives to maximise; the loss is the negative objective.
@@ -103,8 +103,8 @@ def _cispo(step: Step) -> Losses:
 def _cispo_unified(step: Step) -> Losses:
     """Compute CISPO's loss (equations 6 and 7), which is 0 for tokens that PPO would clip.
 
-    These are tokens with ``A > 0`` and ``r`` above the range, or ``A < 0`` and ``r`` below it. Others: see
-    :func:`_cispo`.
+    PPO clips tokens with ``A > 0`` and ``r`` above the range, or ``A < 0`` and ``r`` below it. Other tokens have the
+    loss of :func:`_cispo`.
     """
     low, high = step.band
     masked = ((step.advantages > 0) & (step.ratio > high)) | ((step.advantages < 0) & (step.ratio < low))
@@ -166,7 +166,7 @@ def _dppo(divergence: Callable[[Step], Any]) -> Callable[[Step], Losses]:
         """Compute DPPO's loss (section 4): ``-M r A``, with a mask M for tokens outside the trust region.
 
         ``M = 0`` if ``r`` has moved in the direction of ``A`` and the divergence of the token's probability exceeds the
-        threshold, else 1; section 5.4: ``r`` is capped from above.
+        threshold, else 1. By section 5.4, ``r`` has an upper bound.
         """
         rises, distance = step.log_probs > step.old_log_probs, divergence(step).detach()
         too_high = (step.advantages > 0) & rises & (distance > step.inputs["eps_clip_high"])
@@ -178,7 +178,7 @@ def _dppo(divergence: Callable[[Step], Any]) -> Callable[[Step], Losses]:
             weights = weights.clamp(max=cap)
         if step.inputs["surrogate"] == "log_prob":
             weights = weights.detach() * step.log_probs
-        elif cap is not None:  # the weight is constant; the token's log-prob carries the gradient
+        elif cap is not None:  # the weight is a constant; only the log-prob has a gradient
             weights = weights.detach() * (step.log_probs - step.log_probs.detach()).exp()
         return Losses(-weights * step.advantages * ~masked, masked, capped)
 
@@ -226,7 +226,7 @@ def _topr(step: Step) -> Losses:
 
 
 def _clip_cov(step: Step) -> Losses:
-    """Compute Clip-Cov's loss (arXiv:2505.22617, section 4.1): PPO's, but 0 at random tokens with a high covariance.
+    """Compute Clip-Cov's loss (arXiv:2505.22617, section 4.1): PPO's, but 0 at random tokens with high covariance.
 
     These are tokens that PPO does not clip and whose covariance is between the bounds. Their number is
     ``cov_share`` of the valid tokens, and at least one.
@@ -273,7 +273,7 @@ def _chosen(step: Step) -> int:
 
 
 def _refuse_ties(values: Any, *bounds: float) -> None:
-    """Raise DoesNotApply for a scenario in which rounding would decide whether a covariance is within the bounds."""
+    """Raise DoesNotApply if rounding would decide whether a covariance is within the bounds."""
     if any(bool(((values - bound).abs() < 1e-3).any()) for bound in bounds):
         raise DoesNotApply("a covariance is at the bound")
 
@@ -329,7 +329,7 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _per_ratio(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return inputs with one column per ratio: the log-probs of a step's actions are added up, or each is a column.
+    """Return inputs with one column per ratio: the sum of a step's action log-probs, or a column for each action.
 
     A policy's probability of a step is the product of the probabilities of its actions (PPO, equation 6, with an action
     of several dimensions or a chunk of actions).
@@ -364,7 +364,7 @@ def _step(inputs: Mapping[str, Any]) -> Step:
     if inputs["advantage_level"] == "sequence":
         advantages = row_mean(advantages, valid)
     logs = log_ratio(log_probs, old, valid, inputs["ratio_level"])
-    if inputs["algorithm"] == "gspo_token":  # s_t = sg(s) p_t / sg(p_t): the sequence's value, the token's gradient
+    if inputs["algorithm"] == "gspo_token":  # sg(s) p_t / sg(p_t): value of the sequence, gradient of the token
         logs = logs.detach() + log_probs - log_probs.detach()
     return Step(log_probs, old, _cut(logs, inputs), advantages.detach(), valid, inputs)
 
@@ -395,7 +395,7 @@ def _weights(step: Step) -> Any:
 
 
 def _k1(step: Step) -> Any:
-    """Compute ``log p_old - log p``, clamped like the ratio if the ratio is per token."""
+    """Compute ``log p_old - log p``, clamped as in the ratio if ratios are per token."""
     logs = log_ratio(step.log_probs.detach(), step.old_log_probs, step.valid)
     cut = step.inputs["ratio_level"] == "token" and step.inputs["reported_log_ratio"] == "cut"
     return -(_cut(logs, step.inputs) if cut else logs)
@@ -405,7 +405,7 @@ def _k1(step: Step) -> Any:
 
 _METRICS = ("clip_fraction", "dual_clip_fraction", "approx_kl")
 
-#: Values that a search draws for ``old_log_probs - rollout_log_probs``, if a boundary has such weights.
+#: Values of ``old_log_probs - rollout_log_probs`` that a search draws, for boundaries with importance weights.
 _ROLLOUT_RATIOS = (0.0, 0.5, -0.5, 1.0, 0.25)
 
 #: Losses whose paper has one advantage per response.
@@ -418,8 +418,8 @@ _OF_THE_BATCH = ("clip_cov", "kl_cov")
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Measure a loss and its gradient.
 
-    ``call`` returns ``loss``; or only ``per_token_loss``, whose sum over valid tokens is then the loss. Each metric is
-    a number, or one number per token, whose mean over valid tokens is used.
+    ``call`` returns ``loss``; or only ``per_token_loss``, and the loss is its sum over valid tokens. Each metric is a
+    number, or one number per token, of which the mean over valid tokens is observed.
     """
     log_probs, mask = leaf(inputs["log_probs"]), inputs["response_mask"]
     outputs = call(**{**inputs, "log_probs": log_probs})
@@ -454,7 +454,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def _parts_of_a_policy_loss(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split the batch into microbatches of consecutive rows whose losses add up to the whole batch's."""
+    """Split the batch into microbatches of consecutive rows whose losses add up to its loss."""
     if inputs["algorithm"] in _OF_THE_BATCH:
         raise DoesNotApply(f"{inputs['algorithm']} uses statistics of the whole batch")
     return cut_rows(inputs, choose)
@@ -494,7 +494,7 @@ POLICY_LOSS = Contract(
         ),
         knob(
             "dual_clip",
-            "ppo, gspo, gspo_token: for negative advantages, the loss is at most this times |advantage|; > 1",
+            "ppo, gspo, gspo_token: for negative advantages, the largest loss divided by |advantage|; above 1",
             (None, 3.0, 1.5),
         ),
         knob("ratio_cap", "dppo: the largest weight of a token (truncated importance sampling)", (None, 5.0, 1.5)),
@@ -533,13 +533,11 @@ POLICY_LOSS = Contract(
         ),
         per_token(
             "rollout_log_probs",
-            "of the policy that generated the tokens; each token's loss is multiplied by min(exp(old_log_probs - "
-            "rollout_log_probs), importance_weight_cap)",
+            "log-probs of the policy that generated the tokens; each token's loss is multiplied by "
+            "min(exp(old_log_probs - rollout_log_probs), importance_weight_cap)",
             default=None,
         ),
-        Input(
-            "importance_weight_cap", "number", "cap of the weight, see rollout_log_probs; default: no cap", default=None
-        ),
+        Input("importance_weight_cap", "number", "upper bound of these weights; default: no bound", default=None),
         dialect(
             "ratio_level",
             None,
@@ -550,13 +548,13 @@ POLICY_LOSS = Contract(
         dialect(
             "action_ratio",
             "joint",
-            "the ratio of a step with several actions: joint (their product), or one ratio per action, whose losses "
-            "are added up (sum) or averaged (mean)",
+            "the ratio of a step with several actions: joint (the product of the actions' ratios), or one per action, "
+            "with the losses added up (sum) or averaged (mean)",
         ),
         dialect(
             "log_ratio_clamp",
             None,
-            "bound of the log-ratio: it is clamped to [-clamp, clamp], with no gradient outside",
+            "the log-ratio is clamped to [-clamp, clamp], and has no gradient outside",
         ),
         dialect("log_ratio_clamp_side", "both", "sides that log_ratio_clamp bounds: both, or upper"),
         dialect(
@@ -574,7 +572,7 @@ POLICY_LOSS = Contract(
         dialect(
             "epsilon",
             0.0,
-            "dppo_kl: added to both 1 - p in the binary KL; gmpo: to an importance weight before its logarithm",
+            "dppo_kl: added to 1 - p and 1 - p_old in the binary KL; gmpo: to a weight before its logarithm",
         ),
         dialect(
             "advantage_level",

@@ -52,7 +52,7 @@ def _oracle_batch_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 BATCH_REPORT = Contract(
     name="batch_report",
-    summary="reported means and extremes of a batch's advantages, returns, values and lengths",
+    summary="the reported mean, minimum and maximum of a batch's advantages, returns, values and lengths",
     source="mean, maximum and minimum over the tokens that the policy generated",
     inputs=(
         per_token("advantages", "advantage of each token", "advantage"),
@@ -97,7 +97,7 @@ def _arrange_ratio_report(inputs: dict[str, Any], choose: Choose) -> dict[str, A
 
 RATIO_REPORT = Contract(
     name="ratio_report",
-    summary="the reported extremes of a policy loss's ratios",
+    summary="the reported largest and smallest ratio of a policy loss",
     source="PPO (arXiv:1707.06347), section 3: the ratio of a token's probabilities, which is positive",
     inputs=(
         per_token("log_probs", "log-probs of the trained policy, in nats", "log_prob"),
@@ -139,7 +139,7 @@ EXPLAINED_VARIANCE = Contract(
         per_token("returns", "the return of each token", "value"),
         token_mask(dtypes=("bool", "int64")),
     ),
-    observes=(Observed("explained_variance", "at most 1; 0 if a constant explains as much", role="metric"),),
+    observes=(Observed("explained_variance", "at most 1; 0 if a constant predicts as well", role="metric"),),
     measure=returned(explained_variance="number"),
     oracle=_oracle_explained_variance,
     law="metrics_tell_the_truth",
@@ -154,13 +154,13 @@ _OF_REPORTS = laws("metrics_tell_the_truth nothing_else_is_touched")
 
 
 def _oracle_mean_of_parts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Average over all samples that have a value, however they are split. A sample's loss is 1 minus its value."""
+    """Average over all samples that have a value, whatever part they are in. The loss is 1 minus this mean."""
     values = [value for part in inputs["parts"] for value in part if value is not None]
     return {"mean": sum(values) / len(values), "loss": 1 - sum(values) / len(values)}
 
 
 def _arrange_mean_of_parts(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw parts of one to three samples, as a smaller last batch makes them. At least one sample has a value."""
+    """Draw parts of one to three samples, because a last batch may be smaller. At least one sample has a value."""
     choices = (1.0, 0.0, None) if inputs["missing"] else (1.0, 0.0)
     parts = [[choose.one_of(choices) for _ in range(choose.integer(1, 3))] for _ in range(choose.integer(1, 3))]
     if all(value is None for part in parts for value in part):
@@ -174,7 +174,7 @@ MEAN_OF_PARTS = rule(
     summary="a reported mean over samples that arrive in batches, microbatches or ranks",
     source="the mean over all samples; a mean of the parts' means differs if the parts have different sizes",
     inputs=(
-        Input("parts", "any", "for each part: the value of each sample; null: the sample has none", choices=((),)),
+        Input("parts", "any", "for each part, the value of each sample, or null", choices=((),)),
         drawn("missing", "whether samples without a value are drawn", (False, True)),
     ),
     observes=(
@@ -193,7 +193,7 @@ MEAN_OF_PARTS = rule(
 
 
 def _oracle_pass_at_k(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Count, over all ways to take k responses of a prompt, how often one is right; and average over prompts."""
+    """Compute, for each prompt, the share of all sets of k responses that contain a right one; average over prompts."""
     rates = []
     for responses in inputs["right"]:
         taken = list(itertools.combinations(responses, inputs["k"]))
@@ -203,7 +203,7 @@ def _oracle_pass_at_k(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_pass_at_k(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw 1 to 3 prompts with 2 or 4 responses each. Boundaries without a choice of k take all responses."""
+    """Draw 1 to 3 prompts with 2 or 4 responses each. Without a parameter k, a boundary uses all responses."""
     count = 2 * choose.integer(1, 2)
     inputs["right"] = [[choose.integer(0, 1) for _ in range(count)] for _ in range(choose.integer(1, 3))]
     inputs["k"] = count if inputs["of"] == "all" else choose.one_of((1, 2, count))
@@ -216,7 +216,7 @@ PASS_AT_K = rule(
     source="arXiv:2107.03374, section 2.1: 1 - C(n - c, k) / C(n, k), averaged over prompts",
     inputs=(
         Input("right", "any", "for each prompt: 1 for a right response, 0 for a wrong one", choices=((),)),
-        Input("k", "integer", "responses that are taken", default=1),
+        Input("k", "integer", "k, the number of responses in a set", default=1),
         drawn("of", "any: any k; all: k is the number of responses", ("any", "all"), REQUIRED),
         dialect("scale", 1.0, "1: a share, 100: percent"),
     ),

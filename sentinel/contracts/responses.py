@@ -37,8 +37,8 @@ _WORDS = 10
 def _measure_response_masks(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the function with the padded batch, and observe the response mask that it returns.
 
-    ``call`` receives the padded batch (``prompts`` left, ``responses`` right) and returns ``response_mask`` of the
-    response columns, and of the prompt columns if it covers them.
+    ``call`` receives the batch (``prompts`` padded left, ``responses`` padded right). It returns ``response_mask``,
+    which covers the response columns, and may cover the prompt columns.
     """
     pad = inputs["pad_token_id"]
     prompts, responses = inputs["prompt_token_ids"], inputs["response_token_ids"]
@@ -79,13 +79,13 @@ def _arrange_response_masks(inputs: dict[str, Any], choose: Choose) -> dict[str,
 RESPONSE_MASKS = rule(
     name="response_masks",
     summary="the mask of the tokens that the policy generated, from the engine's output",
-    source="REINFORCE (Williams, 1992): every action has a term, and stopping is an action",
+    source="REINFORCE (Williams, 1992): each action contributes to the gradient, and stopping is an action",
     inputs=(
         Input("prompt_token_ids", "any", "token ids of each prompt, ragged", choices=([],)),
         Input("response_token_ids", "any", "token ids of each response, ragged, including EOS", choices=([],)),
         drawn("response_length", "number of response columns", (4, 2, 6), REQUIRED),
         drawn("eos_token_id", "id of EOS", (1, 0)),
-        drawn("pad_token_id", "id of padding; many tokenizers use the id of EOS", (0,)),
+        drawn("pad_token_id", "id of padding, which is often the id of EOS", (0,)),
     ),
     observes=(
         Observed("response_mask", "1 for tokens that the policy generated, including EOS", ("batch", "columns")),
@@ -103,8 +103,8 @@ RESPONSE_MASKS = rule(
 def _measure_token_log_probs(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe log-probs and entropies, and their gradients, at valid tokens.
 
-    ``call`` returns ``log_probs`` [batch, tokens], and ``entropy`` [batch, tokens] if the boundary has it. Gradients
-    are observed only if the boundary computes them.
+    ``call`` returns ``log_probs`` [batch, tokens], and ``entropy`` [batch, tokens] if the boundary computes it.
+    Gradients are observed only if the boundary computes them.
     """
     valid = inputs["response_mask"] != 0
     logits = leaf(inputs["logits"])
@@ -120,8 +120,8 @@ def _measure_token_log_probs(call: Callable[..., Mapping[str, Any]], inputs: Map
 def _oracle_token_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute ``log p_t = log_softmax(z_t / T)[token t]``, and the entropy of the same distribution.
 
-    Temperature 0 puts all probability on the likeliest token, so it has no usable log-probs. Log-probs of a greedy
-    rollout are those of the distribution itself, ``T = 1``.
+    Temperature 0 puts all probability on the likeliest token, so it has no usable log-probs. For a greedy rollout,
+    log-probs are those of the unscaled distribution, ``T = 1``.
     """
     logits = inputs["logits"] / (inputs["temperature"] or 1.0)
     distribution = torch.log_softmax(logits, dim=-1)
@@ -220,9 +220,9 @@ def _measure_critic_values(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _oracle_critic_values(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of the state in which each token is generated: the head's output at the token before it.
+    """Return each token's value: the output of the value head at the previous token.
 
-    PPO (arXiv:1707.06347, equation 11). The output after the last token is not a baseline, because it has seen all
+    PPO (arXiv:1707.06347, equation 11). The output at the last token is not a baseline, because it depends on all
     tokens.
     """
     return {"values": torch.where(inputs["response_mask"] != 0, inputs["outputs"], 0.0)}
@@ -271,7 +271,7 @@ CRITIC_VALUES = Contract(
 # -- group numbers -----------------------------------------------------------------------------------------------------
 
 
-#: Three labels of each kind, as in batches: (values, numpy dtype).
+#: Labels of three groups, in each form that batches use: (values, numpy dtype).
 _LABELS = (
     (("p", "q", "r"), "object"),
     ((0, 1, 2), "int64"),

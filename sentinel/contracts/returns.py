@@ -101,7 +101,7 @@ GENERALISED_ADVANTAGE = Contract(
 def _measure_discounted_return(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe returns and advantages at valid tokens.
 
-    ``call`` returns ``returns``, and ``advantages`` if they differ from the returns; or ``advantages`` alone.
+    ``call`` returns ``returns`` and, if they are different, ``advantages``; or only ``advantages``.
     """
     outputs = {**call(**inputs)}
     if "advantages" in outputs:
@@ -116,9 +116,9 @@ def _measure_discounted_return(call: Callable[..., Mapping[str, Any]], inputs: M
 def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the discounted return of each token, from rewards minus a KL penalty.
 
-    With the KL in the rewards (arXiv:2203.02155, equation 2), ``r_t - kl_coef * kl_t`` at each valid token: the
-    return ``G_t = sum_{k >= t} gamma^(k - t) (r_k - kl_coef * kl_k)`` (REINFORCE++, arXiv:2501.03262, whose
-    advantage is the return, normalised over the global batch).
+    A KL penalty makes the reward of each valid token ``r_t - kl_coef * kl_t`` (arXiv:2203.02155, equation 2). The
+    return is ``G_t = sum_{k >= t} gamma^(k - t) (r_k - kl_coef * kl_k)`` (REINFORCE++, arXiv:2501.03262). The advantage
+    is the return, normalised over the global batch.
     """
     valid = inputs["response_mask"] != 0
     penalty = inputs["kl_coef"] * inputs["kl"] if inputs["kl"] is not None and inputs["kl_coef"] else None

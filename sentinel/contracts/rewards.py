@@ -54,8 +54,8 @@ def _unusable(wording: str) -> str:
 
 
 #: Two notations of one answer, the first as in a ground truth, and a wrong answer. A grader that normalises the
-#: notation accepts the second as well; which notations it normalises is its definition. Answers are plain for graders
-#: that pass LaTeX to a package.
+#: notation accepts the second as well; each grader defines the notations that it normalises. Answers are plain for
+#: graders that pass LaTeX to a package.
 NOTATIONS = {
     "negative": ("-3", "-3", "3"),
     "decimal": ("0.5", "0.5", "0.05"),
@@ -165,7 +165,7 @@ def _value(answer: str) -> Any:
 
 
 def _arrange_rule_reward(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Set pairs of answers that are equal or different in a notation."""
+    """Set a ground truth, and a right and a wrong answer, in the drawn notation."""
     answers = ("ground_truth", "right_answer", "wrong_answer")
     return {**inputs, **dict(zip(answers, NOTATIONS.get(inputs["notation"], ())))}
 
@@ -173,14 +173,14 @@ def _arrange_rule_reward(inputs: dict[str, Any], choose: Choose) -> dict[str, An
 RULE_REWARD = Contract(
     name="rule_reward",
     summary="the score of a response, by a rule that compares its answer with the ground truth",
-    source="the definition of a verifiable reward (arXiv:2411.15124, section 6): positive exactly where it is verified",
+    source="the definition of a verifiable reward (arXiv:2411.15124, section 6): positive for right answers only",
     inputs=(
         drawn("ground_truth", "the answer that is right", ("42", "7", "-3", "100"), REQUIRED),
         drawn("wrong_answer", "another answer", ("43", "8", "0")),
         Input(
             "right_answer",
             "string",
-            "the answer of the right response, if the ground truth can be written in several ways; default: the "
+            "the answer of the right response, if it is written in another way than the ground truth; default: the "
             "ground truth",
             default=None,
         ),
@@ -235,7 +235,7 @@ def _oracle_token_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 TOKEN_REWARD = Contract(
     name="token_reward",
-    summary="the score of each response as the reward of one token",
+    summary="token rewards: the score of each response, on one token",
     source="InstructGPT (arXiv:2203.02155), equation 2: the score of a response is the reward of its last token",
     inputs=(
         per_row("rewards", "score of each response", "reward"),
@@ -288,7 +288,7 @@ OVERLONG_PENALTY = Contract(
         per_row("rewards", "reward of each response", "reward"),
         token_mask("1 for response tokens; their number is the length", dtypes=()),
         knob("max_length", "L_max: maximum tokens of a response", (5, 4, 3), REQUIRED),
-        knob("buffer", "L_cache: number of tokens before the limit over which the penalty grows", (4, 2, 1), REQUIRED),
+        knob("buffer", "L_cache: number of tokens before the limit in which the penalty grows", (4, 2, 1), REQUIRED),
         knob("factor", "f: penalty at the limit", (1.0, 0.5)),
         dialect(
             "beyond_limit",

@@ -12,7 +12,7 @@ from sentinel.values.lazy import torch
 
 
 def _measure_rollout_episode(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``loss_mask`` and ``cut``, and may return the ``reward``: of the episode or of each token."""
+    """Observe an episode. ``call`` returns ``loss_mask``, ``cut`` and, optionally, one ``reward`` or one per token."""
     outputs = call(**inputs)
     reward, turns = outputs.get("reward") if inputs["rewards"] else None, None
     if isinstance(reward, (list, tuple)):
@@ -30,7 +30,7 @@ def _measure_rollout_episode(call: Callable[..., Mapping[str, Any]], inputs: Map
 
 
 def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens of an episode, the policy's and, between two turns, the environment's, and its reward.
+    """Return the loss mask and the reward of an episode, in which the environment's tokens follow each turn.
 
     Tokens after the policy's last turn are dropped. A response is truncated at the limit, and marked as truncated. The
     reward of a turn is the reward of its last token, and the episode's reward is their sum (Sutton and Barto, second
@@ -49,8 +49,8 @@ def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Give every turn at least one word and an end token.
 
-    The environment may also answer the last turn. The limit applies to episodes of one turn; in a conversation it
-    is the engine's, per turn.
+    The environment may also answer the last turn. The limit applies only to episodes of one turn; in a longer one, the
+    engine limits each turn.
     """
     turns = choose.integer(1, inputs["turns"])
     inputs["said"] = [choose.integer(2, 4) for _ in range(turns)]
@@ -66,7 +66,7 @@ ROLLOUT_EPISODE = rule(
     name="rollout_episode",
     summary="the response that the turns of a policy and its environment form, and its reward",
     source=(
-        "a response has the policy's tokens and the environment's tokens before them; n tokens fit a limit of n; the "
+        "a response has all tokens up to the policy's last one; n tokens fit a limit of n; the "
         "return of an episode is the sum of its rewards"
     ),
     inputs=(
@@ -94,7 +94,7 @@ ROLLOUT_EPISODE = rule(
 def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe which finished rollouts are taken and which are left, in the order in which they finish.
 
-    Rejected rollouts may be left.
+    Rejected rollouts may remain.
     """
     outputs = call(**inputs)
     taken, left = ([int(number) for number in outputs[name]] for name in ("taken", "left"))
@@ -117,7 +117,7 @@ def _oracle_rollout_collection(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _arrange_rollout_collection(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Finish at least one batch of rollouts, so that the function does not wait for more.
 
-    A filter may leave less than a batch at the end.
+    With a filter, the last batch may be incomplete.
     """
     inputs["completed"] = inputs["needed"] + choose.integer(0, 4)
     flags = choose.integers(inputs["completed"], 0, 2) if inputs["filters"] else []
@@ -132,15 +132,15 @@ ROLLOUT_COLLECTION = rule(
     inputs=(
         drawn("completed", "number of finished rollouts", (0,), REQUIRED),
         drawn("needed", "rollouts per batch", (2, 1, 3), REQUIRED),
-        Input("filters", "boolean", "whether a filter rejects rollouts; nothing replaces the last ones", default=False),
+        Input("filters", "boolean", "whether a filter rejects rollouts, which may leave too few", default=False),
         Input("rejected", "any", "numbers of the rollouts that the filter rejects", default=[]),
         Input("surplus", "integer", "rollouts that are started beyond a batch", default=0),
     ),
     observes=(
-        Observed("times", "number of times that each accepted rollout is in the batch or left", ("rollouts",)),
+        Observed("times", "number of times that each accepted rollout occurs, in total", ("rollouts",)),
         Observed("size", "rollouts of the batch"),
-        Observed("taken", "which these are", role="other"),
-        Observed("left", "what is left", role="other"),
+        Observed("taken", "numbers of the rollouts in the batch", role="other"),
+        Observed("left", "numbers of the remaining rollouts", role="other"),
     ),
     measure=_measure_rollout_collection,
     oracle=_oracle_rollout_collection,
@@ -152,11 +152,11 @@ ROLLOUT_COLLECTION = rule(
 
 
 class WeightEngine:
-    """A stand-in engine that knows the version of its weights, with the memory of vLLM's sleep mode.
+    """A stand-in engine that records the version of its weights, and has the memory levels of vLLM's sleep mode.
 
     Sleep of level 1 keeps the weights, level 2 discards them. ``reload`` restores the initial checkpoint, version 0.
 
-    :ivar versions: the version of each generation; -1 if the engine slept or had no weights.
+    :ivar versions: for each call of ``generate``, the version of the weights; -1 if the engine slept or had none.
     """
 
     _MEMORY = ("weights", "kv_cache")
@@ -172,7 +172,7 @@ class WeightEngine:
         self.awake |= set(self._MEMORY if tags is None else tags)
 
     def load(self, version: Any) -> None:
-        """Load weights, which are lost if their memory is not mapped."""
+        """Load weights. They are lost if the engine's weight memory is asleep."""
         self.version = int(version) if "weights" in self.awake else -1
 
     def reload(self) -> None:
@@ -183,8 +183,7 @@ class WeightEngine:
 
 
 def _oracle_engine_weights(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generate with the policy of the last update. The tokens of an on-policy batch are samples of it (REINFORCE,
-    Williams, 1992)."""
+    """Return the last update before each generation: an on-policy batch samples the current policy (Williams, 1992)."""
     counts = enumerate(inputs["generations"], start=1)
     return {"versions": [version for version, count in counts for _ in range(count)]}
 
@@ -201,9 +200,9 @@ ENGINE_WEIGHTS = rule(
     inputs=(
         Input("generations", "any", "number of generations after each update of the policy", choices=([],)),
         drawn("most", "maximum number of generations after an update", (2, 1, 3)),
-        drawn("sleeps", "whether the engine shares its devices with the trainer, and sleeps meanwhile", (False, True)),
+        drawn("sleeps", "whether the engine shares devices with the trainer, and sleeps during updates", (False, True)),
     ),
-    observes=(Observed("versions", "number of updates in the weights of each generation", ("generations",)),),
+    observes=(Observed("versions", "for each generation, the updates in its weights", ("generations",)),),
     measure=returned(versions="integers"),
     oracle=_oracle_engine_weights,
     arrange=_arrange_engine_weights,
@@ -216,8 +215,8 @@ ENGINE_WEIGHTS = rule(
 def _measure_truncation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe the token ids and the loss mask after truncation.
 
-    ``call`` returns ``token_ids`` and their ``loss_mask``: the tokens that are left, in order, without padding and
-    without a truncation mark.
+    ``call`` returns ``token_ids`` and their ``loss_mask``: the remaining tokens, in order, without padding and without
+    a truncation mark.
     """
     outputs = call(**inputs)
     mask = outputs.get("loss_mask")
@@ -248,7 +247,7 @@ def _arrange_truncation(inputs: dict[str, Any], choose: Choose) -> dict[str, Any
 
 TRUNCATION = rule(
     name="truncation",
-    summary="the tokens or characters that are left of a sequence above the limit",
+    summary="the tokens or characters that remain of a sequence above the limit",
     source="truncation sides as tokenizers define them: `left` loses the beginning, `right` loses the end",
     inputs=(
         Input("token_ids", "any", "the sequence; for a text, the code points of its characters", choices=([],)),
@@ -262,7 +261,7 @@ TRUNCATION = rule(
         ),
     ),
     observes=(
-        Observed("token_ids", "the tokens that are left, in order", ("kept",)),
+        Observed("token_ids", "the remaining tokens, in order", ("kept",)),
         Observed("loss_mask", "their loss mask", ("kept",)),
     ),
     measure=_measure_truncation,
@@ -275,7 +274,7 @@ TRUNCATION = rule(
 # -- sampling requests -------------------------------------------------------------------------------------------------
 
 
-#: Option -> meaning, two values, the meaning of a request without it, and the names that engines use.
+#: Option -> its meaning, two values, the value that a request without it has, and the names that engines use.
 _PARAMETERS: Mapping[str, tuple[str, tuple[Any, Any], Any, tuple[str, ...]]] = {
     "temperature": ("divisor of the logits", (0.7, 1.5), 1.0, ()),
     "top_p": ("top-p: probability mass of the tokens that are sampled from", (0.9, 0.5), 1.0, ()),
@@ -367,7 +366,7 @@ def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _arrange_sampling_request(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Set one or two options; the others have the framework's defaults."""
     chosen = [name for name in _PARAMETERS if inputs[name] is not None]
-    chosen.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # the most unusual first
+    chosen.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # the most unusual option first
     kept = [choose.one_of(chosen) for _ in range(choose.integer(1, 2))]
     return {name: value if name in kept else None for name, value in inputs.items()}
 
@@ -376,8 +375,8 @@ SAMPLING_REQUEST = rule(
     name="sampling_request",
     summary="the request to an inference engine, from the options of a configuration",
     source=(
-        "log-probs and samples come from the configured distribution, for every engine; an option "
-        "changes its own meaning and nothing else"
+        "samples and log-probs come from the configured distribution, for every engine; an option "
+        "has no effect on other options"
     ),
     inputs=tuple(
         knob(
@@ -396,9 +395,9 @@ SAMPLING_REQUEST = rule(
         ),
         Observed(
             "unlike_configured",
-            "options that are not set and are requested with another value than the configuration's",
+            "options that the scenario does not set, and whose requested value is not the configured one",
         ),
-        Observed("changed_beside", "other parts of the request that the given options change"),
+        Observed("changed_beside", "other parts of the request that the options in the scenario change"),
         Observed("which", "these", role="other"),
     ),
     measure=_measure_sampling_request,

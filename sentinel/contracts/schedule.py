@@ -26,8 +26,8 @@ from sentinel.values.lazy import torch
 def _oracle_kl_coefficient(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the adaptive KL coefficient after each step.
 
-    ``e = clip((KL - target) / target, -0.2, 0.2)``, ``beta <- beta (1 + e n / horizon)``: section 2.2 of the paper
-    (gain 0.1), with the gain of its code: the step's samples divided by the horizon.
+    ``e = clip((KL - target) / target, -0.2, 0.2)``, ``beta <- beta (1 + e n / horizon)``: section 2.2 of the paper. As
+    in the paper's code, the gain is the step's samples divided by the horizon, instead of 0.1.
     """
     coefficients = [inputs["initial"]]
     for kl in inputs["kls"]:
@@ -49,10 +49,10 @@ KL_COEFFICIENT = rule(
     summary="the coefficient of the KL penalty at each step",
     source="arXiv:1909.08593, section 2.2, and its code: github.com/openai/lm-human-preferences, AdaptiveKLController",
     inputs=(
-        drawn("adaptive", "whether the coefficient adapts to the target", (True, False), REQUIRED),
+        drawn("adaptive", "whether the coefficient is adapted to the target", (True, False), REQUIRED),
         drawn("initial", "the coefficient of the first step", (0.2, 0.001, 0.0), REQUIRED),
         knob("target_kl", "target KL of a step, in nats", (0.5, 6.0), REQUIRED),
-        knob("horizon", "samples over which the coefficient is corrected", (100, 7, 10000), REQUIRED),
+        knob("horizon", "number of samples over which the coefficient is corrected", (100, 7, 10000), REQUIRED),
         knob("samples_per_step", "samples of one step", (8, 1, 64), REQUIRED),
         Input("kls", "any", "the KL of each step, in nats", choices=((),)),
     ),
@@ -70,7 +70,7 @@ KL_COEFFICIENT = rule(
 def _oracle_learning_rate(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the learning rate after each step: linear warm-up, a constant part, and cosine decay to the minimum.
 
-    The constant part lasts to the end, for a share of the remaining steps, or not at all.
+    The constant part covers all steps after the warm-up (constant), a share of them (wsd), or none (cosine).
     """
     warmup, total, lowest = inputs["warmup_steps"], inputs["training_steps"], inputs["min_ratio"]
     first = lowest if inputs["warmup_from"] == "minimum" else inputs["initial_ratio"]
@@ -96,7 +96,7 @@ def _arrange_learning_rate(inputs: dict[str, Any], choose: Choose) -> dict[str, 
 
 LEARNING_RATE = rule(
     name="learning_rate",
-    summary="the learning rate of each update of a training",
+    summary="the learning rate of each update in a training run",
     source=(
         "linear warm-up and cosine annealing (arXiv:1608.03983, equation 5, without restarts) to a minimum; "
         "warmup-stable-decay (arXiv:2404.06395, section 4.2), whose decay here is the cosine"
@@ -104,7 +104,7 @@ LEARNING_RATE = rule(
     inputs=(
         drawn("schedule", "constant, cosine or wsd", ("constant", "cosine", "wsd"), REQUIRED),
         knob("warmup_steps", "updates of the warm-up", (3, 0, 1, 10), REQUIRED),
-        Input("training_steps", "integer", "updates of the training", default=10),
+        Input("training_steps", "integer", "updates in the training run", default=10),
         knob("min_ratio", "the minimum rate divided by the peak rate", (0.0, 0.1, 1.0)),
         knob("initial_ratio", "the rate of step 0 divided by the peak rate", (0.0, 0.2)),
         knob("stable_ratio", "share of the remaining updates at the peak rate", (0.5, 0.0, 0.9)),
@@ -125,7 +125,7 @@ LEARNING_RATE = rule(
 
 
 def _oracle_schedule_length(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Count while walking through the training: each step trains on all samples of its prompts, batch after batch."""
+    """Count in a loop over the training run. Each step trains on all samples of its prompts, batch after batch."""
     planned = inputs["steps_per_epoch"] * inputs["epochs"]
     steps = planned if inputs["max_steps"] is None else min(planned, inputs["max_steps"])
     samples = inputs["prompts_per_step"] * inputs["samples_per_prompt"] * inputs["turns"] * inputs["update_epochs"]
@@ -135,7 +135,7 @@ def _oracle_schedule_length(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_schedule_length(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw counts that divide each other, so that no batch is incomplete and no rounding is a choice."""
+    """Draw counts that divide each other, so that no batch is incomplete and nothing depends on rounding."""
     inputs["batch_size"] = 4 * choose.integer(1, 2)
     inputs["prompts_per_step"] = inputs["batch_size"] * choose.integer(1, 3)
     inputs["steps_per_epoch"] = 4 * choose.integer(1, 3)
@@ -146,19 +146,19 @@ def _arrange_schedule_length(inputs: dict[str, Any], choose: Choose) -> dict[str
 
 SCHEDULE_LENGTH = rule(
     name="schedule_length",
-    summary="how often a learning-rate schedule is stepped in a training, and how often in its warm-up",
-    source="a schedule ends with the training: each sample of each step is trained on, update_epochs times",
+    summary="how often a learning-rate schedule is stepped, in the training run and in its warm-up",
+    source="a schedule ends with the training run, which trains on each sample of each step update_epochs times",
     inputs=(
         Input("steps_per_epoch", "integer", "steps of one pass over the prompts", default=4),
         knob("epochs", "passes over the prompts", (1, 2, 3)),
         knob("max_steps", "the most steps of the training; null: no limit", (None, 8), kind="any"),
-        drawn("prompts_per_step", "prompts whose responses one step trains on", (8, 4), REQUIRED),
+        drawn("prompts_per_step", "number of prompts in a step, which trains on their responses", (8, 4), REQUIRED),
         knob("samples_per_prompt", "responses to each prompt", (1, 2, 4)),
         knob("turns", "training samples of each response: the turns of a conversation", (1, 3)),
-        drawn("batch_size", "samples of one update, on all devices", (8, 4), REQUIRED),
+        drawn("batch_size", "number of samples in an update, on all devices", (8, 4), REQUIRED),
         knob("update_epochs", "passes over the samples of one step", (1, 2)),
         knob("warmup_ratio", "share of the schedule that is warm-up", (0.0, 0.25)),
-        dialect("unit", "updates", "what steps the schedule once: updates, steps or samples"),
+        dialect("unit", "updates", "the unit that steps the schedule once: updates, steps or samples"),
     ),
     observes=(
         Observed("length", "how often the schedule is stepped until its end"),
@@ -212,7 +212,7 @@ EPOCH_ORDER = rule(
         drawn("seed", "of the sampler", (0, 1, 7)),
     ),
     observes=(
-        Observed("orders", "the samples in the order of each epoch", ("epochs", "samples")),
+        Observed("orders", "the samples of each epoch, in order", ("epochs", "samples")),
         Observed("distinct_orders", "number of distinct orders", role="other"),
     ),
     measure=_measure_epoch_order,

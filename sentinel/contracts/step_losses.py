@@ -52,13 +52,13 @@ def _arrange_context_parallel_loss(inputs: dict[str, Any], choose: Choose) -> di
 
 CONTEXT_PARALLEL_LOSS = rule(
     name="context_parallel_loss",
-    summary="the mean loss over a sequence's tokens that are split over context-parallel ranks",
+    summary="the mean loss of a sequence whose tokens are split over context-parallel ranks",
     source="data and context parallelism are implementations of one sum (Megatron-LM, arXiv:2104.04473)",
     inputs=(
         Input("losses", "any", "loss of each response token: tensor [tokens]", choices=((),)),
-        drawn("prompt_length", "tokens of the prompt, which are split over the ranks too", (4,), REQUIRED),
+        drawn("prompt_length", "number of prompt tokens, which are split over the ranks too", (4,), REQUIRED),
         drawn("context_parallel_size", "ranks", (1, 2, 4), REQUIRED),
-        drawn("per_token", "whether losses are summed and divided by all tokens", (True, False), REQUIRED),
+        drawn("per_token", "whether the sum of losses is divided by the number of all tokens", (True, False), REQUIRED),
     ),
     observes=(Observed("loss", "the loss of the sequence"),),
     measure=returned(loss="number"),
@@ -122,10 +122,11 @@ def _measure_rollout_kl(call: Callable[..., Mapping[str, Any]], inputs: Mapping[
 
 
 def _oracle_rollout_kl(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the rollout KL term: the coefficient times the mean over sequences of their mean KL estimate.
+    """Compute the rollout KL term: the coefficient times the mean KL estimate of a sequence, averaged over sequences.
 
     If tokens are samples of the trained policy, the gradient of the expectation includes the gradient of their
-    probability (arXiv:2506.09477, equation 5): the estimate times ``exp(log_probs - sg(log_probs))``, which is 1.
+    probability (arXiv:2506.09477, equation 5). The estimate is then multiplied by ``exp(log_probs - sg(log_probs))``,
+    which is 1.
     """
     valid, log_probs = inputs["response_mask"] != 0, inputs["log_probs"]
     kl = KL_ESTIMATE.reference({**inputs, "clamp": None, "ref_log_probs": inputs["rollout_log_probs"]})["kl"]
@@ -149,19 +150,17 @@ ROLLOUT_KL = Contract(
         token_mask(),
         knob("kl_estimator", "k1, abs, k2 or k3", ("k1", "abs", "k2", "k3"), REQUIRED),
         knob("coefficient", "coefficient of the term in the loss", (1.0, 0.5), REQUIRED),
-        dialect(
-            "clamp", None, "bound of a token's estimate: it is clamped to [-clamp, clamp], with no gradient outside"
-        ),
+        dialect("clamp", None, "each token's estimate is clamped to [-clamp, clamp], and has no gradient outside"),
         dialect(
             "of_the_samples",
             "fixed",
-            "sampling probability of the tokens: fixed (only the estimate has a gradient), or differentiated (the "
-            "sampling has a gradient too)",
+            "probability of sampling the tokens: fixed (only the estimate has a gradient), or differentiated (this "
+            "probability has a gradient too)",
         ),
     ),
     observes=(
         Observed("rollout_kl", "the reported estimate; the term is a multiple of it"),
-        Observed("loss", "the loss that is differentiated; its other terms are off"),
+        Observed("loss", "the loss that is differentiated, without its other terms"),
         Observed("per_token_gradient", "d loss / d log_probs", TOKENS, "gradient"),
     ),
     measure=_measure_rollout_kl,
@@ -190,8 +189,8 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute a preference loss (DPO, IPO, LD-DPO, KTO and others) of chosen and rejected responses.
 
     DPO, equation 7: ``-log sigmoid(beta h)``, where ``h`` is the chosen response's log-ratio minus the rejected
-    response's, each summed over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, each averaged over its
-    tokens. LD-DPO, section 3: tokens beyond the shorter response's length have weight ld_alpha.
+    response's, each summed over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, where log-ratios are averaged
+    over tokens. LD-DPO, section 3: tokens beyond the shorter response's length have weight ld_alpha.
 
     KTO, equation 7: the mean over responses of ``sigmoid(beta (z - h))`` for chosen and ``sigmoid(beta (h - z))`` for
     rejected responses. APO: the same with ``z = 0``. ORPO, equation 7: ``-beta log sigmoid(log odds)`` of the mean
@@ -221,7 +220,7 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_microbatches(ratios: Any, inputs: Mapping[str, Any]) -> Any:
-    """Estimate KTO's reference point for each microbatch: its mean log-ratio, at least 0."""
+    """Estimate KTO's reference point for each microbatch: the mean log-ratio, but at least 0."""
     parts = ratios.detach().split(inputs["micro_batch_size"] or len(ratios))
     return torch.cat([part.mean().clamp(min=0).expand(len(part)) for part in parts])
 
@@ -256,10 +255,8 @@ PREFERENCE_LOSS = Contract(
         *_of("rejected"),
         knob("beta", "strength of the regularisation", (0.1, 0.5), REQUIRED),
         knob("loss_type", "sigmoid (DPO), ipo or orpo", ("sigmoid", "ipo"), REQUIRED),
-        knob("ld_alpha", "LD-DPO: weight of tokens beyond the other response's length", (None, 0.25)),
-        dialect(
-            "reference", "given", "given: log-probs are relative to the reference's; none: the loss has no reference"
-        ),
+        knob("ld_alpha", "LD-DPO: weight of tokens beyond the length of the other response", (None, 0.25)),
+        dialect("reference", "given", "given: log-probs are relative to those of a reference; none: the loss has none"),
     ),
     observes=(
         Observed("loss", "the mean over pairs"),
@@ -285,7 +282,7 @@ def _pairs_cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict
 
 
 def _loss_types(item: Input) -> Input:
-    """Add loss types that are means over responses, for contracts of a whole step."""
+    """Add loss types that average over responses, for contracts of a whole step."""
     types = knob("loss_type", "sigmoid (DPO), ipo, kto or apo_zero", ("sigmoid", "ipo", "kto", "apo_zero"), REQUIRED)
     return types if item.name == "loss_type" else item
 
@@ -325,7 +322,7 @@ def _measure_decoupled_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 def _oracle_decoupled_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the decoupled PPO loss, ``-min(r A, clip(r) A) w``, over tokens whose weight ``w`` is within its bounds.
 
-    ``r = pi / pi_prox`` and the constant ``w = pi_prox / pi_behaviour``. The reported ratio covers all tokens,
+    ``r = pi / pi_prox`` and the constant ``w = pi_prox / pi_behaviour``. The ratio is reported for all tokens,
     including dropped ones.
     """
     valid, eps = inputs["response_mask"] != 0, inputs["eps_clip"]
@@ -350,7 +347,7 @@ def _arrange_decoupled_loss(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 DECOUPLED_LOSS = Contract(
     name="decoupled_loss",
-    summary="a policy loss relative to a proximal policy, with importance weights for the sampling policy",
+    summary="a policy loss with a ratio to a proximal policy, and importance weights for the sampling policy",
     source=(
         "decoupled PPO (arXiv:2110.00641), equation 2, in which the proximal policy and the weight are constants; "
         "tokens whose weight is out of bounds are dropped, as in IcePop (Ring-1T, arXiv:2510.18855)"

@@ -29,8 +29,8 @@ IGNORED = -100
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the mean negative log-likelihood of the labels, ``- sum log softmax(z_(t - 1))[y_t] / n``.
 
-    The sum is over the n tokens t >= 1 whose mask is not 0: a causal model's logits at one position predict the
-    next token, and nothing predicts the first. 0 without such tokens.
+    The sum is over the n tokens t >= 1 whose mask is not 0, because a causal model's logits at a position predict the
+    next token, and nothing predicts the first. The loss is 0 if n = 0.
     """
     counts = inputs["response_mask"][:, 1:] != 0
     likelihoods = torch.log_softmax(inputs["logits"][:, :-1], -1)

@@ -1,4 +1,4 @@
-"""Define contracts of operations on a batch's rows and columns that must not change their contents."""
+"""Define contracts of operations that rearrange a batch's rows and columns, and must not change their contents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sentinel.values.literals import Tensor, from_array
 # -- row surgery -------------------------------------------------------------------------------------------------------
 
 
-#: The fields of a container's rows: number, tokens, weights, flags, and values that are not tensors.
+#: Fields of a container's rows: the row number, tokens, weights, flags, and values that are not tensors.
 LAYOUTS: Mapping[str, Any] = {
     "number": {"kind": "tensor", "dtype": "int64", "shape": []},
     "tokens": {"kind": "tensor", "dtype": "int64", "shape": [2]},
@@ -34,7 +34,7 @@ def _measure_row_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mapping
 
 
 def rows_of(fields: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the rows of each part, by the field ``number``, and whether their other fields are unchanged."""
+    """Return the rows of each part, found by the field ``number``, and whether their other fields are unchanged."""
     places = {int(number): place for place, number in enumerate(fields["number"])}
     rows, dropped, intact = [], set(), 0
     dtype_changed, shape_changed = set(), set()
@@ -206,7 +206,7 @@ def _oracle_minibatch_iteration(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_minibatch_iteration(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a number of rows that divides evenly."""
+    """Draw a number of rows that fills the minibatches exactly."""
     rows = inputs["minibatch_size"] * choose.one_of((2, 1, 3))
     inputs["fields"] = drawn_fields(inputs["layouts"], rows, choose)
     return inputs
@@ -319,8 +319,8 @@ BATCH_SURGERY = Contract(
     observes=(
         Observed("fields", "the fields of the padding rows"),
         Observed("dropped", "fields of the real rows that the padding rows lack"),
-        Observed("dtype_changed", "fields with another dtype in the padding rows"),
-        Observed("shape_changed", "fields with another shape after the batch dimension"),
+        Observed("dtype_changed", "fields whose dtype differs in the padding rows"),
+        Observed("shape_changed", "fields whose shape differs, apart from the batch dimension"),
         Observed("counted_tokens", "sum of the padding rows' loss mask"),
     ),
     measure=_measure_batch_surgery,
@@ -425,7 +425,7 @@ def _same_value(one: Any, other: Any) -> bool:
 
 
 def _oracle_collation(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the samples unchanged, because collating must keep their contents."""
+    """Return the samples unchanged, because collation must keep their contents."""
     return {"samples": inputs["samples"]}
 
 

@@ -1,7 +1,7 @@
 """Define the contract of a rollout: a scripted inference engine, and the training data that a framework's loop builds.
 
-Every token has a name. Its log-prob and its experts follow from the name and from the version of the weights that
-generated it, so the contract can check that each value in the training data belongs to its token.
+Every token is distinct. Its log-prob and experts follow from its id and the version of the weights that generated it,
+so the contract can check that each value in the training data belongs to its token.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def expert_of(token: int, version: int) -> int:
 class Answer:
     """One answer of the engine.
 
-    :ivar experts: experts of all tokens, including the context, under these weights.
-    :ivar ends: ``stop``, ``length`` or ``abort``; after ``abort`` the loop requests the rest.
-    :ivar count: a counter of this answer; the loop reports the sum.
+    :ivar experts: experts of all tokens, including the context, which ``version`` of the weights chose.
+    :ivar ends: ``stop``, ``length`` or ``abort``; after ``abort`` the loop must request the rest.
+    :ivar count: a counter of this answer; the loop must report the sum over answers.
     """
 
     ids: list[int]
@@ -50,7 +50,8 @@ class Answer:
 class TableEngine:
     """A scripted inference engine: answers requests with the scenario's turns, and records the requests.
 
-    It respects the limit of a request. At an interruption, new weights are loaded before the rest is generated.
+    It respects the token limit of a request. When it interrupts an answer, it loads new weights before it generates the
+    rest.
     """
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
@@ -90,7 +91,7 @@ class TableEngine:
 
 
 def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
-    """Return the answer as SGLang's server sends it: without experts for the last token."""
+    """Return the answer in the format of SGLang's server, which sends no experts for the last token."""
     import numpy
 
     experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
@@ -111,7 +112,7 @@ def experts_beside(experts: Any) -> list[Any] | None:
 
 
 def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
-    """Return each part of an answer that is generated without interruption: its turn, its tokens, and how it ended."""
+    """Return the pieces of answers that are generated without interruption: turn, tokens, and the reason of the end."""
     tokenizer, messages = chat(inputs)
     answers = [message["content"] for message in messages if message["role"] == "assistant"]
     pieces = []
@@ -130,11 +131,13 @@ def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
 
 
 def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may return
+    """Observe a rollout.
+
+    ``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may return
     ``log_probs``, ``experts`` and ``versions`` (a list with one for each token of the response, or of all tokens, None
     for tokens without a value; an empty list if they are lost), whether the response was ``cut``, the sums of the
-    answers' counters (``counts``), the values that the environment received of its ``row``, and the ``messages`` that
-    are kept. A key is None or missing if the framework has no such data.
+    answers' counters (``counts``), the values of ``row`` that the environment received, and the ``messages`` that the
+    loop keeps. A key is None or missing if the framework has no such data.
 
     Tokens after the last trained token are not compared.
     """
@@ -162,7 +165,7 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
     }
 
 
-#: Data of a token that follow from its name and the weights' version.
+#: Data of a token that follow from its id and the version of the weights.
 _OWN: Mapping[str, Callable[[int, int], float]] = {
     "log_probs": log_prob_of,
     "experts": expert_of,
@@ -200,7 +203,7 @@ def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int
     )
 
 
-#: Data of the row that its environment receives.
+#: Data of the row, which its environment receives.
 ROW = "of this row"
 
 
@@ -247,8 +250,8 @@ def _limit_is_another(inputs: Mapping[str, Any], context: list[int], options: Ma
 
 
 def _oracle_rollout(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the conversation with the template, and train on the policy's tokens within the limit. Each request has
-    everything before its answer."""
+    """Build the conversation with the template, and train on the policy's tokens within the limit. Each request has all
+    tokens before its answer."""
     ids, spoken, start = _whole(inputs)
     room = len(ids) if inputs["max_tokens"] is None else inputs["max_tokens"]
     begins = [place for place in spoken if place - 1 not in spoken] or [start]
@@ -277,7 +280,7 @@ def _arrange_rollout(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
         cuts = []
         words = choose.integer(1, 4) + inputs["interrupted"]
         conversation.append(["assistant", words])
-        if inputs["interrupted"]:  # at one position, and perhaps again right before or after the first token
+        if inputs["interrupted"]:  # at a random position, and perhaps also right before or after the first token
             cuts = sorted([choose.integer(1, words - 1), *choose.integers(choose.integer(0, 1), 0, words - 1)])
         pieces.append([end - start for start, end in zip([0, *cuts], [*cuts, words])])
     room = None if inputs["max_tokens"] is None else inputs["max_tokens"] + 16 * (len(pieces) - 1)
@@ -305,7 +308,7 @@ ROLLOUT = rule(
         Input("after_an_answer", "any", "roles that may appear between two answers", choices=(("user",), ("tool",))),
         drawn(
             "heard_as",
-            "form of environment messages after an answer: chat (messages); text (inserted into one answer); again "
+            "form of the environment's messages: chat (after an answer); text (inserted into one answer); again "
             "(messages of a chat that is rendered again from its beginning)",
             ("chat", "text", "again"),
         ),
@@ -329,18 +332,18 @@ ROLLOUT = rule(
         drawn("tools_share_a_turn", "see trained_tokens", (False, True)),
     ),
     observes=(
-        Observed("token_ids", "prompt and response up to the last trained token", ("tokens",)),
-        Observed("trained", "1 for those of them that are trained on", ("tokens",)),
-        Observed("asked", "the tokens of each request, followed by -1", ("asked",)),
+        Observed("token_ids", "tokens of prompt and response up to the last trained token", ("tokens",)),
+        Observed("trained", "1 for the tokens of these that are trained on", ("tokens",)),
+        Observed("asked", "the tokens of all requests, with -1 after each request", ("asked",)),
         Observed("log_probs_astray", "number of tokens with a missing or wrong log-prob"),
         Observed("experts_astray", "number of tokens with missing or wrong experts"),
         Observed("versions_astray", "number of tokens with a wrong weight version"),
-        Observed("cut_astray", "1 if the mark that the response is truncated is wrong"),
-        Observed("options_astray", "sampling options with another value in a request"),
-        Observed("limits_astray", "number of requests whose limit is not the response's remaining tokens"),
-        Observed("rows_astray", "number of times that the environment received another row's data, or none"),
-        Observed("messages_astray", "number of other roles' messages that are not kept exactly once"),
-        Observed("counts_astray", "sums that do not cover all answers"),
+        Observed("cut_astray", "1 if the flag for a truncated response is wrong"),
+        Observed("options_astray", "sampling options whose value in a request is wrong"),
+        Observed("limits_astray", "number of requests whose token limit is not the rest of the response's limit"),
+        Observed("rows_astray", "number of times that the environment received no data, or the data of another row"),
+        Observed("messages_astray", "number of messages of other roles that are not kept exactly once"),
+        Observed("counts_astray", "counters whose sum does not cover all answers"),
     ),
     measure=_measure_rollout,
     oracle=_oracle_rollout,

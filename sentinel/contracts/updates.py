@@ -9,9 +9,9 @@ includes everything that the worker does with the loss. A binding gives the work
   that every mini-batch uses the same parameters.
 
 The call returns ``gradient`` (accumulated by the optimizer), and ``pg_loss``, ``kl_loss`` and ``entropy`` as the
-trainer logs them, reduced as the framework reduces the result of an update; None if they are not reported. Returned
-log-probs are ``told_log_probs``, in the order of the batch. A table of ``entropies`` is a second parameter, with
-``entropy_gradient``.
+trainer logs them, reduced as the framework reduces the result of an update; None if they are not reported.
+``told_log_probs`` are the log-probs that the worker returns, in the order of the batch. A table of ``entropies`` is a
+second parameter, whose gradient is ``entropy_gradient``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.values.lazy import torch
 
-#: How a worker may split its rows: (rows per microbatch, tokens per microbatch).
+#: The ways in which a worker may split its rows: (rows per microbatch, tokens per microbatch).
 CUTS: tuple[tuple[int | None, int | None], ...] = ((None, None), (1, None), (2, None), (1, 8), (None, 8))
 
 
@@ -77,8 +77,8 @@ def _number(value: Any) -> float | None:
 def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the gradient and the metrics of PPO's mini-batch steps (arXiv:1707.06347, algorithm 1).
 
-    Each mini-batch ``M`` takes one step with the loss ``L(M) = L_clip(M) + beta KL(M) - c H(M)``, each term
-    aggregated over all of ``M`` by ``loss_agg_mode``. It does not depend on how ``M`` is split over ranks and
+    Each mini-batch ``M`` takes one step with the loss ``L(M) = L_clip(M) + beta KL(M) - c H(M)``, each term aggregated
+    over all of ``M`` by ``loss_agg_mode``. The gradient does not depend on the split of ``M`` into ranks and
     microbatches. Metrics are means over mini-batches.
     """
     log_probs, entropies = inputs["log_probs"], inputs["entropies"]
@@ -157,7 +157,7 @@ def fitting(inputs: dict[str, Any], choose: Choose, mask: str = "response_mask")
 
 
 def cut_otherwise(inputs: Mapping[str, Any], choose: Choose, mask: str = "response_mask") -> list[dict[str, Any]]:
-    """Split the same batch in another way, for the law that parts add up."""
+    """Split the same batch in another way, for the law ``parts_add_up``."""
     rows = inputs[mask].shape[0] // inputs.get("dp_size", 1)
     packs = "max_tokens_per_microbatch" in inputs
     now = (inputs["micro_batch_size"], inputs.get("max_tokens_per_microbatch"))
@@ -191,11 +191,11 @@ CUTTING = (
     ),
 )
 
-#: A binding that simulates other ranks lists the numbers that a search draws.
+#: A binding that simulates other ranks lists the values for a search.
 PADDING_MICROBATCHES = Input(
     "padding_microbatches",
     "integer",
-    "number of microbatches by which another data-parallel rank exceeds this one, if ranks pad their microbatches",
+    "number of additional microbatches on another data-parallel rank, if ranks pad to the same number",
     default=0,
 )
 
@@ -218,7 +218,7 @@ POLICY_UPDATE = Contract(
         token_mask(dtype="int64", dtypes=()),
         per_token(
             "ref_log_probs",
-            "reference log-probs of the same tokens; default: no KL term",
+            "log-probs of the reference policy for the same tokens; default: no KL term",
             "log_ratio",
             default=None,
         ),
@@ -258,7 +258,7 @@ POLICY_UPDATE = Contract(
         *(item for item in AGGREGATION_INPUTS if item.name == "sequence_norm"),
         dialect("log_ratio_clamp", None, "as in policy_loss"),
         *_as_in(POLICY_LOSS, "ratio_level", "advantage_level"),
-        dialect("kl_clamp", None, "as clamp in kl_estimate"),
+        dialect("kl_clamp", None, "bound of the KL estimate, as the input clamp of kl_estimate"),
         *(
             dialect(
                 f"{term}_agg_mode",
@@ -300,7 +300,7 @@ POLICY_UPDATE = Contract(
 
 
 def _measure_recomputed_log_probs(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``log_probs`` and, if the boundary has them, ``entropy``: one row for each row of the batch."""
+    """Observe log-probs and entropies. ``call`` returns ``log_probs`` and, optionally, ``entropy``, row by row."""
     outputs, valid = call(**inputs), inputs["response_mask"] != 0
     return {
         "rows": len(outputs["log_probs"]),
@@ -325,11 +325,11 @@ RECOMPUTED_LOG_PROBS = Contract(
     name="recomputed_log_probs",
     summary="a forward pass over a batch in microbatches: log-probs and entropies of each row, in the batch's order",
     source=(
-        "PPO (arXiv:1707.06347), equation 6: a token's ratio has the log-prob of that token in its row as denominator"
+        "PPO (arXiv:1707.06347), equation 6: the denominator of a token's ratio is its own log-prob, in its own row"
     ),
     inputs=(
-        per_token("log_probs", "log-probs of the response tokens, in nats: what the forward pass returns", "log_prob"),
-        per_token("entropies", "entropy at each of these tokens, in nats: what the forward pass returns", "entropy"),
+        per_token("log_probs", "log-probs of the response tokens, in nats, which the forward pass returns", "log_prob"),
+        per_token("entropies", "entropy at each of these tokens, in nats, which the forward pass returns", "entropy"),
         token_mask("1 for response tokens", dtype="int64", dtypes=()),
         MICRO_BATCH_SIZE,
         replace(CUTTING[-1], choices=(None, 8, 8, 8)),  # only dynamic batches change the order of rows
@@ -351,8 +351,8 @@ RECOMPUTED_LOG_PROBS = Contract(
 # -- supervised updates ------------------------------------------------------------------------------------------------
 #
 # The model is a table, as above. A row is a sequence: a first token, which nothing predicts, and ``tokens`` more. The
-# output for a token is one position before it, so a row of the table is ``log_probs`` and, at the last position,
-# ``output_after``: the output for a token that is not in the sequence.
+# output for a token is at the position before it. A row of the table is therefore ``log_probs`` and, at the last
+# position, ``output_after``, the output for a token that is not in the sequence.
 
 
 def _measure_supervised_update(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -395,7 +395,7 @@ SUPERVISED_UPDATE = Contract(
         ),
         per_row(
             "output_after",
-            "the model's output at the last position of each row, for any label there",
+            "the model's output at the last position of each row, which is the same for every label",
             "log_prob",
             differentiable=True,
         ),
@@ -434,11 +434,11 @@ SUPERVISED_UPDATE = Contract(
 
 
 def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a training step, and observe its gradient and what each function does to the batch.
+    """Call a training step; observe the gradient, and how each function changes the batch.
 
-    ``call`` returns the ``gradient``, and ``stages``: the name of each boundary that the batch passed through, and
-    its resulting parts, each a mapping from field to column. Rows are identified by their ``number``; every other
-    input field (of ``rows``) in a part must belong to that row.
+    ``call`` returns the ``gradient``, and ``stages``: for each boundary that the batch passed through, the boundary's
+    name and the resulting parts, each a mapping from field to column. Rows are identified by their ``number``; every
+    other field of ``rows`` in a part must belong to the same row.
     """
     outputs = call(**{**_of_an_update(), **inputs, "log_probs": leaf(inputs["log_probs"])})
     rows, every = outputs["rows"], list(range(len(inputs["response_mask"])))
@@ -452,7 +452,7 @@ def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _of_an_update() -> dict[str, Any]:
-    """Return the inputs of the update that the scenario of a step does not state."""
+    """Return the defaults of the update's inputs that the scenario of a step does not have."""
     return {item.name: item.default for item in POLICY_UPDATE.inputs if item.default is not REQUIRED}
 
 
@@ -510,17 +510,17 @@ _OF_A_STEP = """
 TRAINING_STEP = replace(
     POLICY_UPDATE,
     name="training_step",
-    summary="a step of the whole driver: from scored responses through advantages and splits to the optimizer",
+    summary="a training step of the driver: from scored responses through advantages and splits to the optimizer",
     inputs=(
         *_as_in(POLICY_UPDATE, *_OF_A_STEP.split()),
         per_row("rewards", "score of each response", "reward"),
         GROUP,
-        Input("group_layout", "string", "any, or equal: groups are adjacent rows of equal number", default="any"),
+        Input("group_layout", "string", "any, or equal: each group is the same number of adjacent rows", default="any"),
     ),
     observes=(
         POLICY_UPDATE.observes[0],
         Observed("lost_at", "the first boundary after which a row is not intact; 0: none"),
-        Observed("lost_by", "its name", role="other"),
+        Observed("lost_by", "the name of that boundary", role="other"),
     ),
     measure=_measure_training_step,
     oracle=_oracle_training_step,

@@ -1,4 +1,4 @@
-"""Define the contract of value losses: from a critic's values, its old values and the returns to one scalar."""
+"""Define the contract of value losses, which reduce a critic's values, old values and returns to a scalar."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ VALUE_LOSS = Contract(
     inputs=(
         per_token("vpreds", "the critic's current values", "value", differentiable=True),
         per_token("values", "the critic's values before the update", "value"),
-        per_token("returns", "the targets of the values", "value"),
+        per_token("returns", "the target of each value", "value"),
         token_mask(),
         Input(
             "cliprange_value",
             "number",
             "clip range of a value around its old value; default: no clip",
             default=None,
-            # No value of the domain is at a bound, where the gradient is not defined.
+            # No value of the domain is exactly at a bound, where the gradient is undefined.
             choices=(None, 0.2, 0.6),
             knob=True,
         ),
@@ -90,7 +90,7 @@ VALUE_LOSS = Contract(
         dialect(
             "clip_fraction_over",
             "tokens",
-            "unit of clip_fraction: a mean over tokens, or over sequences (each a mean over its valid tokens)",
+            "clip_fraction is a mean over: tokens, or sequences (of each sequence's mean over its valid tokens)",
         ),
     ),
     observes=(

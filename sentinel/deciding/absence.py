@@ -1,5 +1,4 @@
-"""Find the first name that an adapter uses and a checkout's source does not define, and whether it was removed or
-moved.
+"""Find the first name that an adapter uses but a checkout does not define; find out whether it was removed or moved.
 
 No code of the checkout runs.
 """
@@ -20,7 +19,7 @@ from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Binding
 from sentinel.targets.checkout import Checkout
 
-#: Two definitions count as one moved definition if they share at least this fraction of the longer one's lines.
+#: Two definitions count as one that moved if they share at least this fraction of the lines of the longer one.
 _NEAR_IDENTICAL = 0.9
 
 #: The most definitions of a name that are read; a hostile checkout may have any number.
@@ -37,7 +36,7 @@ class Absence:
     :ivar same: whether that definition shares nearly all lines with the known one; None if no known revision is
         available.
     :ivar depth: the number of names between the module and the definition.
-    :ivar existed: whether an earlier commit of the mirror had it; None if that is unknown.
+    :ivar existed: whether an earlier commit of the mirror had the name; None if unknown.
     """
 
     needed: str
@@ -70,8 +69,7 @@ class Absence:
 def absence(
     binding: Binding, checkout: Checkout, sources: Sources, older: Iterable[Checkout], option: str = ""
 ) -> Absence | None:
-    """Return the first dotted path that an adapter uses and the checkout's source does not define; None if all are
-    defined.
+    """Return the first dotted path that an adapter uses but the checkout does not define; None if all are defined.
 
     :param option: an input for which the worker found no parameter.
     :param older: checkouts at which the binding works, to compare the code of a moved function with.
@@ -104,9 +102,8 @@ def _look_for(names: Sequence[str], checkout: Checkout, sources: Sources, older:
                     return Absence(path, name, existed=_existed_before(name, checkout))
                 return Absence(path, name, places[0][0], _alike(lines, places[0][1]), len(attributes))
     attributes = parts[-2:] if len(parts) > 2 and parts[-2][0].isupper() else parts[-1:]
-    places = (
-        list(_find_definitions(attributes, checkout)) if names[0] == needed else []
-    )  # a missing parameter is not searched for in other files
+    # a missing parameter is not searched for in other files
+    places = list(_find_definitions(attributes, checkout)) if names[0] == needed else []
     place = places[0][0] if len(places) == 1 else ""
     return Absence(needed, name, place, existed=None if place else _existed_before(name, checkout))
 

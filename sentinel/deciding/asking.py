@@ -65,11 +65,11 @@ class Answers:
     """The answers of the two processes that ran a recipe.
 
     :ivar first: the answer that is judged.
-    :ivar second: the second process's observation, under the recipe's variant names; None if there is none.
+    :ivar second: the second process's observation, with the recipe's variant names; None if it returned none.
     :ivar agree: whether both observations are equal bit by bit.
     :ivar refusal: why the second process returned no observation; empty if it did, or was not asked.
     :ivar reordered: whether permuted rows gave equally permuted results.
-    :ivar seconds: this question's share of the time, if a process answered several.
+    :ivar seconds: the time; if a process answered several questions, this question's share of it.
     """
 
     first: Measured | Failed
@@ -99,8 +99,8 @@ def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
 def ask_together(loaded: Loaded, questions: Sequence[Question]) -> list[Answers | None]:
     """Run many recipes in one process, then in a second process in the opposite order and with another seed.
 
-    So no question follows the same others in both processes, and an effect of one question on another shows. The result
-    of a question is None if the two processes disagree or one ended early; it must then be repeated alone.
+    Each question therefore follows different questions in the two processes, so an effect of one question on another
+    shows. A question's result is None if the two processes disagree or one ended early; ask it again alone.
     """
     began = time.monotonic()
     results: list[Answers | None] = [None] * len(questions)
@@ -129,7 +129,8 @@ def _compare(first: Measured, second: Measured, repetition: Repetition) -> Answe
 def _drop_middles(indices: Sequence[int], questions: Sequence[Question]) -> list[int]:
     """Drop the middle recipe of each boundary that has an odd number of recipes.
 
-    It has as many predecessors in either order, so a boundary that counts its calls would return the same result twice.
+    The middle recipe has the same number of predecessors in both orders, so a boundary that counts its calls would
+    return the same result twice.
     """
     of_boundary: dict[str, list[int]] = {}
     for index in indices:

@@ -17,7 +17,7 @@ from sentinel.worker.answers import Failed, Reply
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict with the comparisons that led to it. ``outcome`` is the measurement, or why there is none."""
+    """A verdict with the comparisons that led to it. ``outcome`` is the measurement or the failure."""
 
     verdict: Verdict
     outcome: Measurement | Failure
@@ -40,15 +40,14 @@ def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, re
         if isinstance(case, Failure):
             return Judgement(verdicts.of_failure(case), case)
         effects = case.effects
-        outcome = replace(
-            outcome, observation=case.observation, questions=None
-        )  # sessions do not trace which files and names are looked up
+        # sessions do not trace which files and names are looked up
+        outcome = replace(outcome, observation=case.observation, questions=None)
     verdict, comparisons = _compare(question, outcome, effects)
     return Judgement(verdict, outcome, comparisons)
 
 
 def confirm(question: Question, judgement: Judgement, answers: Answers) -> Judgement:
-    """Check a verdict against the second process's answer. Return ``unsteady`` if that answer gives another verdict."""
+    """Return the verdict, or ``unsteady`` if the second process's answer gives another verdict."""
     measured = judgement.outcome
     if isinstance(measured, Failure):
         return judgement
@@ -92,7 +91,7 @@ def _consult(question: Question, references: References) -> Observation | Failur
 
 
 def _case_of(question: Question, law: Law, loaded: Loaded, references: References) -> Case | Failure:
-    """Add to a probe's answer what a law needs: a call's side effects and the second implementation's result."""
+    """Return the case that a law judges, with side effects and the result of the second implementation."""
     recipe, binding = question.recipe, question.binding
     if binding is None or (law.twin and not binding.twins):
         return Failure("law", f"the adapter names no second implementation (`twins`) of {recipe.boundary}")

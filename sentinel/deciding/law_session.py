@@ -17,9 +17,9 @@ from sentinel.worker.client import Session, TargetProcess, WorkerError
 
 
 class References:
-    """Worker sessions that compute the values of contracts' oracles. Each thread uses its own session.
+    """Worker sessions that compute oracle values. Each thread uses its own session.
 
-    They never run a target's code, so calls cannot affect each other, and all searches of a run share them.
+    No session runs a target's code, so calls cannot affect each other, and all searches of a run share the sessions.
     """
 
     def __init__(self, oracle: Callable[[], TargetProcess]) -> None:
@@ -29,8 +29,8 @@ class References:
     def consult(self, request: Mapping[str, Any]) -> Replies | Failed:
         """Return the worker's answer to a request.
 
-        A session may be killed for reasons outside it, so the request is sent to up to three sessions. A request that
-        ends all three is a failure of kind ``harness``.
+        A session may be killed from outside, so up to three sessions get the request. If it ends all three, the failure
+        has the kind ``harness``.
         """
         for last in (False, False, True):
             try:
@@ -64,7 +64,7 @@ class References:
 
 
 class Undecidable(Exception):
-    """Raised if no scenario of a boundary can be decided at this revision. Carries the worker's failure."""
+    """Raised with the worker's failure if no scenario of a boundary can be decided at this revision."""
 
     def __init__(self, failure: Failed) -> None:
         super().__init__(failure.reason)
@@ -72,7 +72,7 @@ class Undecidable(Exception):
 
 
 class Hangs:
-    """The boundaries of one revision that hung during this run. Each costs its timeout once and is not called again."""
+    """The boundaries of one revision that hung during this run. They are not called again."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
@@ -80,7 +80,7 @@ class Hangs:
     def note(self, boundary: str, reason: str, imported: bool = False) -> None:
         """Record a boundary that hung.
 
-        With ``imported``, its import hung, so all boundaries of its module are recorded.
+        With ``imported``, the import of its module hung, so all boundaries of the module are recorded.
         """
         names = boundary.split(".")
         end = next((place for place, name in enumerate(names) if name[:1].isupper()), len(names) - 1)
@@ -90,7 +90,7 @@ class Hangs:
         """Return the failure of a boundary that has hung in this run; None if it has not."""
         for path, reason in self._reasons.items():
             if f"{boundary}.".startswith(f"{path}."):
-                return Failed("timeout", f"it hung before and is not called again in this run: {reason}")
+                return Failed("timeout", f"it hung earlier in this run, and is not called again: {reason}")
         return None
 
 
@@ -99,7 +99,7 @@ class Subject:
     """A boundary whose laws are searched for violations.
 
     :ivar contract: its contract, narrowed to the inputs that the boundary accepts.
-    :ivar laws: the laws that it must keep, in the contract's order.
+    :ivar laws: the laws that it must satisfy, in the contract's order.
     :ivar name: its dotted path, followed by its contract in brackets if an earlier binding has the same path.
     """
 
@@ -126,12 +126,12 @@ class Trial:
     """The result of one law on one scenario.
 
     :ivar variants: the scenario's variants; the first is the scenario itself.
-    :ivar case: the case that the law judged; None if it judged none.
-    :ivar inapplicable: why the law does not apply to the scenario; empty if it does.
+    :ivar case: the case that the law judged; None if the law was not checked.
+    :ivar inapplicable: why the law does not apply to the scenario; empty if it applies.
     :ivar answered: whether at least one call returned an observation.
-    :ivar refused: the exception of a call; empty if none raised. It is not a violation, because users see exceptions.
-    :ivar refusal: the kind of that failure (``raised``, ``drift``, ``crash``, ...).
-    :ivar unknown_input: the input for which the boundary has no parameter at this revision, if that is why it failed.
+    :ivar refused: the exception that a call raised; empty if none did. It is not a violation, since users notice it.
+    :ivar refusal: the kind of failure that ``refused`` describes (``raised``, ``drift``, ``crash``, ...).
+    :ivar unknown_input: if the boundary failed because it has no parameter for an input at this revision, that input.
     """
 
     variants: Mapping[str, Inputs]
@@ -145,9 +145,9 @@ class Trial:
     answered: bool = False
 
 
-#: What an answer contains in addition to the observations. False: nothing. True: the functions that ran. ``lines``:
-#: each line with the line that ran before it. A mapping: the values returned by the boundary and by the functions
-#: listed under ``beside``, and which of the given ``lines`` ran.
+#: The content of an answer besides the observations. False: nothing. True: the functions that ran. ``lines``: each line
+#: with the line that ran before it. A mapping: the return values of the boundary and of the functions listed under
+#: ``beside``, and those of the given ``lines`` that ran.
 Description = bool | Literal["lines"] | Mapping[str, Any]
 
 #: Key in a call's inputs for options of the framework's configuration; they override the adapter's values.
@@ -196,7 +196,7 @@ class LawSession:
         coarsest: str = "",
         scenario_inputs: Sequence[str] | None = None,
     ) -> list[Trial]:
-        """Call the boundary on the variants of every plan, and judge each plan's law on its variants.
+        """Call the boundary on the variants of every plan. Judge each plan's law on the variants of that plan.
 
         Variants that are the same object are called once, because nearly all plans contain the scenario itself.
 
@@ -226,7 +226,7 @@ class LawSession:
         ]
 
     def observe(self, subject: Subject, calls: Mapping[str, Inputs], scenario_inputs: Sequence[str]) -> dict[str, Any]:
-        """Call the boundary once for each of these inputs and return its observations.
+        """Call the boundary once for each of these inputs, and return the observations.
 
         :raises Undecidable: if a call returns no observation.
         """
@@ -249,12 +249,12 @@ class LawSession:
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
         """Return the oracle's observations for these calls.
 
-        :raises Undecidable: if the oracle returns none for a call.
+        :raises Undecidable: if the oracle returns no observation for a call.
         """
         return _observations(self.references(subject, calls))
 
     def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Replies:
-        """Return the oracle's reply to each call: an observation, or the reason why there is none."""
+        """Return the oracle's reply to each call: an observation, or the reason of a failure."""
         plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
         return self._consult({**_request(subject), "calls": plain})
 
@@ -262,7 +262,7 @@ class LawSession:
         """Return where the worker found the boundary (file and line), without calling it."""
         claim = self._ask(subject, {}, {}, False)[0].provenance
         if claim is None:
-            raise Undecidable(Failed("crash", "the session did not report where it found the boundary"))
+            raise Undecidable(Failed("crash", "the worker session did not report where it found the boundary"))
         return claim
 
     def _ask(
@@ -398,10 +398,9 @@ def _look(
 
 
 def widen(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
-    """Convert the variants to float64, and return them with their coarsest original dtype; None if all floats are
-    float64.
+    """Convert the variants to float64; return them with their coarsest original dtype, or None if all are float64.
 
-    Masks keep their dtype, because ``mask.sum() + 1e-8`` is another number in float64.
+    Masks keep their dtype, because ``mask.sum() + 1e-8`` differs between float32 and float64.
     """
     coarsest = ""
 

@@ -13,7 +13,7 @@ from sentinel.targets.refs import Ref
 from sentinel.worker.answers import WorkerKind
 
 VerdictName = Literal["reproduced", "fixed", "changed", "inconclusive", "unavailable"]
-#: Verdicts that leave a recipe undecided. They do not support a claim that nothing is wrong.
+#: Verdicts that leave a recipe undecided. They are no basis for a claim that nothing is wrong.
 UNDECIDED = ("inconclusive", "unavailable")
 
 #: Kinds of failure: why there is no measurement, or why a measurement gives no verdict. The evidence schema has the
@@ -49,9 +49,9 @@ class Measurement:
 
     :ivar oracle: the contract's float64 reference on the same inputs, if a law needs it.
     :ivar ghosts: the missing third-party modules that the boundary's imports named.
-    :ivar questions: the files and names that were looked up in the checkout, if that was traced; None if unknown.
-    :ivar repeated: the result of the repetition (see :mod:`sentinel.deciding.repetition`): ``same values``, or
-        ``same verdict`` from different values; empty if there was none or it allows no conclusion.
+    :ivar questions: the files and names that were looked up in the checkout; None if lookups were not traced.
+    :ivar repeated: the result of the repetition (see :mod:`sentinel.deciding.repetition`): ``same values``, or ``same
+        verdict`` from different values; empty if nothing was repeated or the result allows no conclusion.
     :ivar reordered: whether permuted rows gave equally permuted results in the repetition.
     """
 
@@ -70,8 +70,8 @@ class Failure:
     """The reason why a boundary returned no values.
 
     :ivar traceback: upstream's traceback, with paths relative to the checkout.
-    :ivar packages: needed packages that are not installed.
-    :ivar absent: whether the checkout's text lacks a name that the adapter uses.
+    :ivar packages: packages that the boundary needs and that are not installed.
+    :ivar absent: True if the checkout's source lacks a name that the adapter uses.
     """
 
     kind: Kind
@@ -85,7 +85,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Environment:
-    """The versions of Python and packages, and the settings, that numeric results may depend on.
+    """The versions of Python and packages, and the settings, on which numeric results may depend.
 
     :ivar flags: environment variables and switches that change results, such as ``TORCHDYNAMO_DISABLE``.
     """
@@ -104,11 +104,11 @@ class Environment:
 class Comparison:
     """An expected value and the observed value next to it.
 
-    :ivar key: as the recipe addresses it: ``loss``, ``baseline.advantages``, ``difference(outlier,
+    :ivar key: the address in the recipe: ``loss``, ``baseline.advantages``, ``difference(outlier,
         baseline).advantages``.
     :ivar unpatched, fixed: the expected values (None if the recipe has none for this key).
     :ivar matches_unpatched, matches_fixed: None if the recipe has no expected value.
-    :ivar detail: the element that differs, by how much, and the tolerance.
+    :ivar detail: the element that differs, with the difference and the tolerance.
     """
 
     key: str
@@ -131,13 +131,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Decision:
-    """A verdict with everything that led to it. It is all that reports use.
+    """A verdict with everything that led to it. Reports use nothing else.
 
     :ivar expect: the verdict that the recipe's pin expects at this ref; None if the pin has none.
     :ivar law: the law that decided, if the recipe has no expected values.
     :ivar adapter: ``sha256:<hex>`` of the adapter file; empty if the recipe uses none.
     :ivar subject: the folder of a law's evidence: the boundary, with its contract if the boundary has two.
-    :ivar seconds: how long deciding took, without the checkout and without loading torch. Evidence does not have it.
+    :ivar seconds: the time that the decision took, without the checkout and loading torch. Evidence omits it.
     """
 
     recipe: Recipe

@@ -56,7 +56,7 @@ class Processes:
         options = self._options_for.get(target, self._options)
         with self._lock:
             if self._closed:
-                raise WorkerError("the run has ended")  # a running job must not start another worker
+                raise WorkerError("the run has ended")  # a job that still runs must not start another worker
             if options.python not in self._preloaders:
                 names = dict.fromkeys([*targets, target])
                 preload = [name for item in names for name in self._catalog.adapters[item].target.preload]
@@ -94,7 +94,7 @@ class Processes:
             loaded = self._loaded.get((target.name, ref))
             if loaded is None:
                 preloader = self.preloader(target.name)
-                # A package that this checkout lacks may be replaced by a stub module; a release may ship it separately.
+                # A package root that a release lacks, and may ship separately, may be replaced by a stub module.
                 packages = [root.package for root in target.roots if root.path in checkout.roots]
                 loaded = Loaded(
                     lambda: preloader.target(checkout, packages, target.stub_versions, target.preload),
@@ -162,7 +162,7 @@ class Processes:
 
 
 def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]) -> str:
-    """Return pip commands for these packages: Sentinel's extra where it has most of them, then the other packages."""
+    """Return pip commands for these packages: Sentinel's extra if it has most of them, then the remaining packages."""
     extras: dict[str, set[str]] = {}
     own = {"targets", *targets}
     with suppress(metadata.PackageNotFoundError):  # Sentinel is not installed as a distribution
@@ -205,7 +205,7 @@ def _package_of(file: Path) -> Path:
 
 
 class Loaded:
-    """A worker process and the modules it has imported. A new process replaces it if an import ends it."""
+    """A worker process and the modules it has imported. If an import ends the process, a new one replaces it."""
 
     def __init__(
         self,
@@ -218,9 +218,9 @@ class Loaded:
     ) -> None:
         """:param fork: starts a target process.
         :param keep: called with the files that were compiled.
-        :param hangs: the boundaries of this revision that hung; they outlive this process.
-        :param ahead: whether modules are imported before probes are forked. A module that initialises the GPU at import
-            leaves a process whose forks cannot use the GPU, so on a GPU each probe imports for itself.
+        :param hangs: the boundaries of this revision that hung. This record outlives the process.
+        :param ahead: whether modules are imported before probes are forked. After a module has initialised the GPU at
+            import, forks of the process cannot use the GPU. With a GPU, each probe therefore imports them itself.
         """
         self._fork = fork
         self._keep = keep
@@ -256,7 +256,7 @@ class Loaded:
         return None
 
     def alive(self) -> TargetProcess:
-        """Return the process. If an import ended it, start a new one; the next probe then reports why."""
+        """Return the process. If an import ended it, start a new one; the next probe then reports the reason."""
         if self.process.dead is not None:
             self.process = self._fork()
         return self.process

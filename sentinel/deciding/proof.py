@@ -19,7 +19,7 @@ from sentinel.worker import codes, versions
 from sentinel.worker.answers import Claim, Failed, Measured
 from sentinel.worker.client import TargetProcess
 
-#: Time limit in seconds for parsing one file: twenty times what the largest module of a framework needs.
+#: Time limit in seconds for parsing one file: twenty times the time for the largest module of a framework.
 _PATIENCE = 20.0
 
 #: The size of the cache of parsed sources.
@@ -54,7 +54,7 @@ class Sources:
         """
         key = sha256(source).digest()
         outcome = self._outcomes.get(key) or self._ask(source)
-        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # a second try would take as long
+        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # a repetition would fail too
             self._outcomes[key] = outcome
             if len(self._outcomes) > _MOST_KNOWN:
                 self._outcomes.pop(next(iter(self._outcomes)), None)
@@ -64,7 +64,7 @@ class Sources:
 
     def _ask(self, source: bytes) -> Definitions | Failed:
         answer = self._process().describe(source, _PATIENCE)
-        if isinstance(answer, Failed) and answer.kind in ("crash", "memory"):  # another process may have caused it
+        if isinstance(answer, Failed) and answer.kind in ("crash", "memory"):  # perhaps caused by another process
             answer = self._process().describe(source, _PATIENCE)
         if isinstance(answer, Failed):
             return answer
@@ -116,10 +116,10 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
 def failure_of(
     failure: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
 ) -> Failure:
-    """Return a worker's failure. Its kind changes if the checkout's source contradicts it.
+    """Return a worker's failure, with another kind if the checkout's source contradicts it.
 
-    :param requires: the names that the question needs, all of them.
-    :param paths: dotted paths of the boundary, of which one suffices.
+    :param requires: names that the question needs; the checkout must define all of them.
+    :param paths: dotted paths of the boundary; the checkout must define one of them.
     """
     kind, reason = failure.kind, failure.reason
     # The boundary was found, so the adapter reported a missing option or estimator. The source cannot confirm that.
@@ -134,10 +134,10 @@ def failure_of(
 
 
 def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:
-    """Return True if a file needs another Python, or another version of a package, than is installed.
+    """Return True if a file needs a Python or a package version that is not installed.
 
-    That is so if this Python cannot parse it, or if it uses a newer standard-library name, or imports the missing name
-    from the given package.
+    This is the case if this Python cannot parse the file, or if the file uses a newer standard-library name or imports
+    the missing name from the given package.
     """
     name = _name(failure.place, checkout)
     content = content_of(name, checkout) if name else b""
@@ -151,8 +151,8 @@ def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> boo
 def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str] = frozenset()) -> bool:
     """Return True if a checkout's source defines a dotted path.
 
-    The path is a module, a name in a module, a class field, or with ``(parameter)`` at the end a parameter. Inherited
-    names are not found.
+    The path names a module, a name in a module, a class field, or, with ``(parameter)`` at the end, a parameter.
+    Inherited names are not found.
 
     :param trail: paths that led here through imports, which are not followed again.
     """

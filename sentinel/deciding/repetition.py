@@ -1,7 +1,7 @@
 """Run a recipe again in another process, with changes that must not affect the verdict.
 
-The repetition uses another seed, another order of the variants, and random names for them. If the contract's rows are a
-set, each variant is also tried with its rows in a random order, which is an equivalent scenario.
+The repetition uses another seed, another order of the variants, and random names for them. If the order of the
+contract's rows does not matter, each variant is also tried with its rows in a random order.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SEED = 20260822
 class Repetition:
     """A worker request with random variant names and orders, and the mapping back to the original names.
 
-    :param contract: the request's contract, to also try permuted rows.
+    :param contract: the request's contract, if permuted rows are tried too.
     :ivar request: the request to send.
-    :ivar reordered: variant -> the two variants that the law of order compares.
+    :ivar reordered: variant -> the two variants that the law ``order_does_not_matter`` compares.
     """
 
     def __init__(self, request: Mapping[str, Any], contract: Contract | None = None) -> None:

@@ -44,7 +44,7 @@ def runner_of(
     """Return a runner with the user's settings.
 
     :param store: the mirrors; None for the default store.
-    :param opened: replaces the settings' way to open checkouts.
+    :param opened: opens checkouts, in place of the function that the settings give.
     """
     options_for = {name: options_of(settings, name) for name in catalog.adapters}
     return Runner(catalog, opened or opener(settings, notify, store), Options(), options_for)
@@ -65,14 +65,14 @@ _Key = tuple[str, str, Ref]
 #: The most recipes that one process runs.
 _TOGETHER = 32
 
-#: If a revision lacks a function, at most this many pins' checkouts are opened to read the function's former code.
+#: If a revision lacks a function, the checkouts of at most this many pins are opened to read its former code.
 _KNOWN = 3
 
 
 class Runner:
     """Decides jobs. Create one runner per run and :meth:`close` it at the end.
 
-    :param options: how probes run; ``options_for`` has other options for single targets (``--sentinel-python``).
+    :param options: the options of probes; ``options_for`` has other options for single targets (``--sentinel-python``).
     :param repeat: whether two processes answer each question: see :mod:`sentinel.deciding.repetition`.
     """
 
@@ -93,7 +93,7 @@ class Runner:
         self._closed = False
 
     def start(self, targets: Iterable[str]) -> None:
-        """Begin to import torch and the packages of these targets, without waiting for the end."""
+        """Begin to import torch and the packages of these targets, and return at once."""
         for name in targets:
             self._processes.preloader(name, targets).start()
 
@@ -142,7 +142,7 @@ class Runner:
             self._processes.environment(target.name)
             checkout = self._open_checkout(target, ref, questions[0].pull)
             answers = ask_together(self._processes.loaded(target, ref, checkout), questions)
-        except SentinelError:  # each job raises the error again when it is decided alone
+        except SentinelError:  # each job raises the error again when it is decided individually
             return {}
         return {_key(job): (checkout, each) for job, each in zip(jobs, answers) if each is not None}
 
@@ -234,9 +234,8 @@ class Runner:
         adapter = self._catalog.adapters[target]
         checkout = self.checkout(target, ref)
         environment = self._processes.environment(target)
-        self._processes.hold(
-            target, ref
-        )  # planned recipes of the same checkout may end, and release the process, at any time
+        # planned recipes of the same checkout may end at any time, which releases the process
+        self._processes.hold(target, ref)
         loaded = self._processes.loaded(adapter.target, ref, checkout)
 
         def load(binding: Binding) -> Failed | None:

@@ -14,11 +14,11 @@ from sentinel.targets.refs import Ref
 from sentinel.worker import interpreters
 from sentinel.worker.client import Options
 
-#: Return the checkout of a target at a ref. The last argument is the pull request to fetch if the mirror lacks the
-#: commit. Raises :class:`~sentinel.errors.Unavailable`.
+#: Returns the checkout of a target at a ref, or raises :class:`~sentinel.errors.Unavailable`. The last argument is the
+#: pull request to fetch if the mirror lacks the commit.
 OpenCheckout = Callable[[Target, Ref, "int | None"], Checkout]
 
-#: It runs in its own process, because a process that has used CUDA must not fork.
+#: This code runs in its own process, because a process that has used CUDA must not fork.
 _GPUS = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 
 

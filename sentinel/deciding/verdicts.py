@@ -82,7 +82,7 @@ def _judge(observed: Any, expected: Expected | None, recipe: Tolerance) -> tuple
 def read(address: str, observation: Observation) -> Any:
     """Return the observed value at a key such as ``baseline.advantages`` or ``difference(a, b).loss``.
 
-    :raises MissingKeyError: if it was not observed.
+    :raises MissingKeyError: if the key was not observed.
     """
     parsed = parse_address(address, tuple(observation))
     values = [_reach(observation[variant], parsed.key.split(".")) for variant in parsed.variants]

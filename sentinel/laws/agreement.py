@@ -1,20 +1,20 @@
-"""Decide whether two observations agree: choose the numbers to compare, and bound the difference that rounding
-explains.
+"""Compare two observations: choose the numbers to compare, and bound the difference that rounding explains.
 
-The error bound. A quantity that is computed with n roundings is off by a factor 1 + theta, ``|theta| <= gamma_n =
-n u / (1 - n u)``, ``u = eps / 2`` (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, lemma 3.1). A
-formula of a contract reads its N numbers in at most :data:`PASSES` passes (log-ratio, mean, deviation, scale; or ratio,
+The error bound. A quantity that is computed with n roundings is off by a factor 1 + theta, ``|theta| <= gamma_n = n u /
+(1 - n u)``, ``u = eps / 2`` (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, lemma 3.1). A formula
+of a contract reads its N numbers in at most :data:`PASSES` passes (log-ratio, mean, deviation, scale; or ratio,
 surrogate, row, batch). Each pass is one rounding per number and a pairwise sum of ``ceil(log2 N)`` roundings (section
-4.2), so ``n <= PASSES (1 + ceil(log2 N))``. A sum of N numbers of magnitude S at most is off by ``gamma_n N S``
+4.2), so ``n <= PASSES (1 + ceil(log2 N))``. A sum of N numbers whose magnitude is at most S is off by ``gamma_n N S``
 (equation 4.4), and exponentiation multiplies the error by the size of its argument, the condition number of exp
 (section 1.6). Two evaluations of one formula in different orders are therefore at most ``2 u n N K S`` apart, that is
 
     ``bound = PASSES (1 + ceil(log2 N)) N K S eps``
 
-with N the size of the largest input, K the largest magnitude of an input in nats (at least 1; at most what exp does not
-overflow at), S the largest finite magnitude among the numbers that count in the inputs and outputs, and eps of the
-coarsest float dtype among them. It does not cover an ill-conditioned step between them (a difference divided by a tiny
-deviation). A search repeats such a violation in float64; if it vanishes there, it was rounding.
+with N the size of the largest input, K the largest magnitude of an input in nats (at least 1, and at most the largest
+exponent for which exp does not overflow), S the largest finite magnitude among the numbers that count in the inputs and
+outputs, and eps of the coarsest float dtype among them. The bound does not cover an ill-conditioned step inside the
+formula (a difference divided by a tiny deviation). A search repeats such a violation in float64. If the violation
+vanishes there, rounding caused it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LARGEST_EXPONENT = {dtype: math.log(largest) for dtype, largest in LARGEST.items
 #: Domains of inputs in nats; formulas exponentiate them.
 NATS = ("log_prob", "log_ratio")
 
-#: A Python number is most often ``tensor.item()`` of a float32 tensor.
+#: The dtype assumed for a Python float, which is usually ``tensor.item()`` of a float32 tensor.
 BARE = "float32"
 
 Roles = tuple[ObservedRole, ...]
@@ -76,9 +76,7 @@ class Scale:
     dtype: str
 
     def bound(self, dtype: str) -> float:
-        """Return the largest difference of two values of this dtype that rounding explains; 0 if it is no float
-        dtype.
-        """
+        """Return the largest difference that rounding explains between two values of a float dtype; 0 for others."""
         if dtype not in FLOATS:
             return 0.0
         epsilon = max(EPSILON[dtype], EPSILON.get(self.dtype, 0.0))
@@ -89,7 +87,7 @@ class Scale:
     def limit(self, dtype: str) -> float:
         """Return the magnitude above which an infinite result counts as overflow and is accepted.
 
-        If the square of the sum of N inputs overflows (float16), an infinity on the way is accepted everywhere.
+        If the square of a sum of N inputs overflows, as in float16, every infinite result is accepted.
         """
         if dtype not in FLOATS:
             return math.inf
@@ -214,7 +212,7 @@ def difference(
     counts: Flags | None = None,
     slack: Numbers | float = 0.0,
 ) -> Difference | None:
-    """Return the element that exceeds ``|observed - demanded| <= bound + slack`` by most; None if no element does.
+    """Return the element that violates ``|observed - demanded| <= bound + slack`` most; None if all satisfy it.
 
     Positions whose right value is not finite are not compared, nor are infinities that :meth:`Scale.limit` accepts.
 
@@ -248,8 +246,8 @@ def same(
 ) -> list[Violation]:
     """Compare the observations of two variants at corresponding rows and tokens, and return the violations.
 
-    With an oracle, a key is skipped if the oracle's value differs between the variants by more than rounding. Other
-    keys may differ by as much as the oracle's value does.
+    With an oracle, a key is skipped if the oracle's value differs between the variants by more than rounding explains.
+    The values of any other key may differ by as much as the oracle's values.
 
     :param prefix: the beginning of a violation's detail.
     :raises DoesNotApply: if nothing in the observation can be compared.
@@ -331,7 +329,7 @@ def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Ma
 def _movement(
     case: Case, first: str, second: str, item: Observed, match: Match, counts: Flags | None, bound: float
 ) -> Numbers | float | None:
-    """Return how far the oracle's value moves between two variants; None if it moves by more than rounding explains."""
+    """Return the difference of the oracle's values in two variants; None if it is more than rounding explains."""
     if not case.oracle or first not in case.oracle or second not in case.oracle:
         return 0.0
     pair = aligned(case.oracle, first, second, item, match)
@@ -397,7 +395,7 @@ class Answer:
 def disagreements(case: Case, roles: Roles) -> list[Violation]:
     """Return the places where the framework's numbers of these roles differ from the oracle's by more than rounding.
 
-    :raises DoesNotApply: if they have none in common.
+    :raises DoesNotApply: if the framework and the oracle have no such number in common.
     """
     violations, answers = [], list(against_oracle(case, roles))
     if not answers:
@@ -409,9 +407,8 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
         if worst is not None:
             values = (literal(answer.observed, answer.dtype), literal(answer.demanded, "float64"))
             option = case.contract.input(item.key) if case.contract is not None else None
-            symptom = (
-                item.key if option is not None and option.knob else worst.symptom
-            )  # report one violation for each option
+            # report one violation for each option
+            symptom = item.key if option is not None and option.knob else worst.symptom
             violations.append(Violation(address(variant, item.key), *values, worst.text, symptom))
     return violations
 

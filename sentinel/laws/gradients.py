@@ -23,8 +23,7 @@ _MEANINGS = {
     needs_oracle=True,
 )
 def gradients_stay_where_they_belong(case: Case) -> Iterator[Violation]:
-    """Check that gradients are 0 on masked tokens, and elsewhere nonzero exactly where the oracle's gradient is
-    nonzero.
+    """Check that masked tokens have gradient 0, and that others have a gradient exactly where the oracle has one.
 
     ``g[b, t] == 0`` if the mask is 0; ``|g| <= bound`` if the oracle's gradient is exactly 0; ``g != 0`` if the
     oracle's gradient is larger than the bound.
@@ -38,7 +37,7 @@ def gradients_stay_where_they_belong(case: Case) -> Iterator[Violation]:
     for variant, item, answer in answers:
         got, right, bound = answer.observed, answer.demanded, answer.scale.bound(answer.dtype)
         if got.shape != right.shape:
-            raise DoesNotApply("the gradient has another shape than the oracle's")
+            raise DoesNotApply("the gradient's shape differs from that of the oracle's gradient")
         counts = np.ones(got.shape, dtype=bool) if answer.counts is None else answer.counts
         with np.errstate(invalid="ignore"):
             wrong = {

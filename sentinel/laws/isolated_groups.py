@@ -13,7 +13,7 @@ from sentinel.laws.layout import PER_TOKEN, Flags, axes, equal, first_two, float
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Make a variant in which the numbers in one group's rows are multiplied by a factor, within their domains."""
+    """Make a variant in which all numbers in the rows of one group are multiplied by a factor."""
     labels = inputs.get(contract.group) if contract.group else None
     keys = labels if isinstance(labels, list) else list(range(row_count(contract, inputs)))
     groups = list(dict.fromkeys(keys))
@@ -23,7 +23,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     rows = np.array([key == chosen for key in keys])
     names = float_inputs(contract, inputs, *PER_TOKEN, ("batch",))
     if not names:
-        raise DoesNotApply("no input holds numbers of its own for each row")
+        raise DoesNotApply("no float input has one entry for each row or token")
     factor = choose.one_of((2.0, 0.5, 3.0))
     changes = {}
     for name in names:
@@ -31,7 +31,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
         factors = np.where(rows, factor, 1.0).reshape(-1, *[1] * (array.ndim - 1))
         changes[name] = like(inputs[name], array.astype(np.float64) * factors)
     if all(equal(inputs[name], value) for name, value in changes.items()):
-        raise DoesNotApply("the numbers of the group are all 0")
+        raise DoesNotApply("all numbers of the group are 0, so a factor does not change them")
     return {BASELINE: inputs, "changed": {**inputs, **changes}}
 
 
@@ -52,7 +52,7 @@ def groups_are_isolated(case: Case) -> Iterator[Violation]:
     for other in others:
         left = np.flatnonzero(~_touched(case, first, other))
         if not left.size:
-            raise DoesNotApply("no group is left as it was")
+            raise DoesNotApply("every group has changed inputs")
         prefix = f"in a row whose group is the same as in {first!r}, "
         yield from same(case, first, other, Match(rows=(left, left), scalars=False), prefix)
 

@@ -14,13 +14,13 @@ from sentinel.values.literals import HALVES, Tensor
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Make a variant in which one configuration option has another of its values."""
+    """Make a variant in which one configuration option has a different value."""
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in inputs.values()):
-        raise DoesNotApply("rounding to 16 bits may hide what a knob does")
+        raise DoesNotApply("rounding to 16 bits may hide the effect of an option")
     knobs = [item for item in contract.inputs if item.knob and item.name in inputs]
     options = [(item.name, value) for item in knobs for value in item.choices if not equal(value, inputs[item.name])]
     if not options:
-        raise DoesNotApply("the boundary has no knob to turn")
+        raise DoesNotApply("the boundary has no option with a second value")
     name, value = choose.one_of(options)
     return {BASELINE: inputs, "turned": {**inputs, name: value}}
 
@@ -33,9 +33,9 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 def every_knob_counts(case: Case) -> Iterator[Violation]:
     """Check that changing a configuration option changes the result, if it changes the oracle's result.
 
-    A knob has no effect only if all outputs and gradients stay the same to the last bit; ``the_oracle_agrees`` finds
-    wrong effects. Catches sampling parameters that are ignored (ROLL's), a length check that never fires (SkyRL
-    #81), and a divisor that an aggregation mode never divides by (verl #5417).
+    An option has no effect only if all outputs and gradients are equal bit by bit; ``the_oracle_agrees`` finds wrong
+    effects. Catches sampling parameters that are ignored (ROLL's), a length check that never fires (SkyRL #81), and a
+    divisor that an aggregation mode ignores (verl #5417).
     """
     first, others = first_two(case)
     if not case.oracle:
@@ -71,12 +71,12 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
             detail = f"{knobs} has no effect; by definition it changes {', '.join(moves)}"
             yield Violation(address(variant, key), *values, detail, f"no effect of {name}")
     if not applies:
-        raise DoesNotApply("the knob has no effect by definition either")
+        raise DoesNotApply("by the definition, the option has no effect here either")
 
 
 def _turned(one: Inputs, other: Inputs) -> tuple[str, str]:
-    """Return the names of the options in which two variants differ, and these names with both values."""
+    """Return the options in which two variants differ: their names, and their names with both values."""
     names = [name for name, value in one.items() if not equal(value, other.get(name))]
     if not names or set(one) != set(other) or any(isinstance(one[name], (Tensor, list)) for name in names):
-        raise DoesNotApply("the variants differ in more than a configuration value, or in nothing")
+        raise DoesNotApply("the variants must differ in configuration options, and in nothing else")
     return ", ".join(names), ", ".join(f"{name} ({one[name]!r} -> {other[name]!r})" for name in names)

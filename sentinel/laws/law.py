@@ -22,11 +22,10 @@ class Case:
     :ivar observation: variant -> key -> value, from the real boundary.
     :ivar oracle: variant -> key -> value of the contract's float64 reference, if the law needs it.
     :ivar contract: its symbolic shapes define rows and tokens.
-    :ivar effects: variant -> the side effects of the call, if the law needs them
-        (:attr:`Law.watches`): ``mutated`` (names of inputs), ``globals`` (what global state changed), ``again``
-        (the observation of a second call with the same inputs).
-    :ivar coarsest: a float dtype that rounding is measured by even if no number has it: the scenario's own dtype, when
-        a violation in single precision is checked again in double. A boundary may compute in single precision itself.
+    :ivar effects: variant -> the side effects of the call, if the law needs them (:attr:`Law.watches`): ``mutated``
+        (names of changed inputs), ``globals`` (changed global state), ``again`` (the observation of a repeated call).
+    :ivar coarsest: a float dtype that the rounding bound allows for, even if no input or output has it. A violation in
+        single precision is repeated in double, but the boundary may still compute in single precision.
     """
 
     inputs: Mapping[str, Inputs]
@@ -50,9 +49,9 @@ class Violation:
     """One observed value that breaks a law.
 
     :ivar demanded: the right value; None if the law does not define it (two outputs disagree, and either may be wrong).
-    :ivar symptom: ``value`` (a wrong number), ``non-finite`` (a NaN or infinity where a number belongs), or a
-        word of the law's own. Findings of one law with different symptoms are reported separately.
-    :ivar apart: how far apart the two outputs are, per element, if the law compares outputs.
+    :ivar symptom: ``value`` (a wrong number), ``non-finite`` (a NaN or infinity where a number belongs), or a word that
+        the law defines. Violations of one law with different symptoms are reported separately.
+    :ivar apart: the difference of the two outputs per element, if the law compares outputs.
     """
 
     key: str
@@ -65,16 +64,18 @@ class Violation:
 
 @dataclass(frozen=True)
 class Law:
-    """:ivar name: the law as an identifier: ``masked_values_have_no_influence``.
+    """A law, with the function that checks it.
+
+    :ivar name: an identifier, such as ``masked_values_have_no_influence``.
     :ivar statement: the law as a sentence.
     :ivar check: returns the violations; empty if the law holds.
-    :ivar needs_oracle: whether :attr:`Case.oracle` must be there.
-    :ivar oracle_optional: whether the law also applies, to less, if the contract has no oracle.
+    :ivar needs_oracle: True if the check needs :attr:`Case.oracle`.
+    :ivar oracle_optional: True if the law also applies without an oracle, but then checks less.
     :ivar vary: ``vary(contract, inputs, choose) -> {variant: inputs}``: the variants to compare, the first of them the
         scenario itself, named :data:`BASELINE`. None if the law needs a single call (the variant ``""``).
-    :ivar watches: whether :attr:`Case.effects` must be there.
-    :ivar twin: for a law about two boundaries: the variant whose call goes to the binding's twin.
-    :ivar by_algorithm: whether the definition of some algorithms of a family excludes it.
+    :ivar watches: True if the check needs :attr:`Case.effects`.
+    :ivar twin: for a law about two boundaries, the name of the variant that calls the binding's twin.
+    :ivar by_algorithm: True if the law contradicts the definition of some algorithms of a family.
     :raises DoesNotApply: from ``check`` and from ``vary``.
     """
 
@@ -99,12 +100,12 @@ class Law:
     def violations(self, case: Case) -> list[Violation]:
         """Check the law on a case whose observations may not have the contract's keys and shapes.
 
-        :raises DoesNotApply: also if they lack it.
+        :raises DoesNotApply: also if the observations do not have these keys and shapes.
         """
         try:
             return self.check(case)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise DoesNotApply(f"the observation does not have this contract's form ({error!r:.200})") from error
+            raise DoesNotApply(f"the observation does not fit its contract ({error!r:.200})") from error
 
 
 def law(statement: str, **flags: Any) -> Callable[[Callable[[Case], Iterable[Violation]]], Law]:

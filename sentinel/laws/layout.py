@@ -1,6 +1,6 @@
 """Find the rows and tokens in inputs and observed values; select, reorder and replace them.
 
-The contract's symbolic shapes define them. Without a contract (a published recipe), the shape of the mask does.
+The contract's symbolic shapes define rows and tokens. Without a contract (a published recipe), the mask's shape does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sentinel.values.literals import FLOATS, Tensor, from_array
 
 Indices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
-#: Shapes whose numbers the mask of tokens masks.
+#: Shapes of values to which the token mask applies.
 PER_TOKEN = (TOKENS, ACTIONS)
 
 
@@ -78,12 +78,12 @@ def row_count(contract: Contract | None, inputs: Inputs) -> int:
 
 
 def over(valid: Flags, dimensions: int) -> Flags:
-    """Return flags of rows or tokens with further dimensions of size 1."""
+    """Append dimensions of size 1 to flags of rows or tokens, for broadcasting."""
     return valid.reshape(*valid.shape, *[1] * (dimensions - valid.ndim))
 
 
 def float_inputs(contract: Contract, inputs: Inputs, *shapes: tuple[str, ...]) -> list[str]:
-    """Return the inputs of these shapes that hold numbers of the training step: not masks, counts or labels."""
+    """Return the names of the float tensors with these shapes, except for masks."""
     masks = {contract.mask, *(item.name for item in contract.inputs if item.domain == "mask")}
     return [
         name
@@ -96,7 +96,7 @@ def float_inputs(contract: Contract, inputs: Inputs, *shapes: tuple[str, ...]) -
 
 
 def entries(value: Any, shape: tuple[str, ...], rows: Indices | None = None, columns: Indices | None = None) -> Any:
-    """Return an array or list at these rows and columns. A value without rows is returned unchanged."""
+    """Select rows and columns of an array or list. A value without rows is returned unchanged."""
     if isinstance(value, Tensor):
         array = value.array()
         for axis, indices in (("batch", rows), ("tokens", columns)):

@@ -24,7 +24,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     styles = declared.choices if declared is not None and declared.choices else ("right",)
     sides = [side for side, (left, right) in _SIDES.items() if _fits(_widened(valid, 1, left, right), styles)]
     if not sides:
-        raise DoesNotApply("the boundary accepts no further padding")
+        raise DoesNotApply("the boundary accepts no padding on either side")
     left, right = _SIDES[choose.one_of(sides)]
     count = choose.integer(1, 3)
     padded = dict(inputs)
@@ -39,7 +39,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 def padding_is_invisible(case: Case) -> Iterator[Violation]:
     """Check that additional padding columns change neither the values at valid tokens nor scalars.
 
-    If the contract's own definition divides by the number of columns, the oracle moves too, and nothing is
+    If the contract's own definition divides by the number of columns, the oracle's value changes too, and nothing is
     compared. Catches a mean over all positions combined with a variance over the valid ones (SkyRL #1782), and a
     normalisation that includes padding (AReaL #394).
     """

@@ -22,7 +22,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     return {BASELINE: inputs, **{f"part_{number}": part for number, part in enumerate(parts, start=1)}}
 
 
-# Depends on the algorithm: a loss may average over tokens that it selects from the whole batch.
+# ``by_algorithm``, because the loss of some algorithms averages over tokens that it selects from the whole batch.
 @law(
     "losses and gradients of microbatches and ranks add up to those of the whole batch, however it is split",
     vary=_vary,
@@ -34,9 +34,9 @@ def parts_add_up(case: Case) -> Iterator[Violation]:
     ``sum_p f(x_p) == f(x)`` for the parts ``x_p`` of the batch x, each computed with the global normalisers.
     Outputs per row, concatenated, equal those of the whole batch.
 
-    A contract states this law if its scalar outputs are sums over rows; metrics are not compared. Catches a
-    normaliser that is taken from the microbatch (verl #5877, #3994, SkyRL #1296), and an aggregation mode that
-    omits the factor for the number of ranks (verl #5366, #4769).
+    A contract lists this law if its scalar outputs are sums over rows. Metrics are not compared. Catches a normaliser
+    that is taken from the microbatch (verl #5877, #3994, SkyRL #1296), and an aggregation mode that omits the factor
+    for the number of ranks (verl #5366, #4769).
     """
     first, parts = first_two(case)
     order = permutation(case.contract, case.inputs[first], _joined(case, parts))
@@ -55,7 +55,7 @@ def parts_add_up(case: Case) -> Iterator[Violation]:
             values = f"{parts[-1]}.{item.key}", literal(total, dtype), None
             yield Violation(*values, detail, worst.symptom, distances(whole, total, counts))
     if not applies:
-        raise DoesNotApply("nothing in the observation adds up")
+        raise DoesNotApply("no observed value is a scalar or has one entry for each row")
 
 
 def _total(pieces: list[Numbers], item: Observed, order: Indices) -> Numbers:
@@ -78,7 +78,7 @@ def _joined(case: Case, parts: tuple[str, ...]) -> dict[str, Any]:
         values = [part[name] for part in inputs]
         if isinstance(value, Tensor):
             if len({(item.dtype, item.shape[1:]) for item in values}) != 1:
-                raise DoesNotApply(f"the parts have {name} of different widths")
+                raise DoesNotApply(f"the parts have different dtypes or widths of {name}")
             shape = (sum(item.shape[0] for item in values), *value.shape[1:])
             whole[name] = Tensor(value.dtype, shape, b"".join(item.data for item in values))
         else:

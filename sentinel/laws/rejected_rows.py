@@ -42,11 +42,11 @@ def rejected_rows(inputs: Mapping[str, Any], contract: Contract | None = None) -
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
     """Make variants without the rejected rows, or with other numbers on them.
 
-    Global token and sequence counts of the scenario count valid ones only, so they stay.
+    The scenario's global counts stay the same, because they count only valid tokens and sequences.
     """
     rejected = rejected_rows(inputs, contract)
     if not rejected.any() or rejected.all():
-        raise DoesNotApply("the law needs a rejected row and an accepted one")
+        raise DoesNotApply("the law needs a rejected row and an accepted row")
     names = float_inputs(contract, inputs, *PER_TOKEN, ("batch",))
     number = choose.one_of((5.0, -2.0, 100.0))
     changes = {}

@@ -26,7 +26,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
         for other in _others(item, inputs[item.name])
     ]
     if not options:
-        raise DoesNotApply("no input of the scenario can be represented otherwise")
+        raise DoesNotApply("no input of the scenario has a second representation")
     name, other = choose.one_of(options)
     return {BASELINE: inputs, "restated": {**inputs, name: other}}
 
@@ -35,9 +35,9 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 def representation_is_invisible(case: Case) -> Iterator[Violation]:
     """Check that the result does not depend on the dtype of masks and integers, on group labels, or on memory layout.
 
-    The output's dtype may change; its values may not. Catches an integer mask that indexes although a boolean mask
-    selects (verl #60, #1082), integer labels that are not renumbered (verl #7150), and a ``view`` of a non-
-    contiguous tensor.
+    The output's dtype may change; its values may not. Catches an integer mask that is used as indices where a boolean
+    mask would select (verl #60, #1082), integer labels that are not renumbered (verl #7150), and a ``view`` of a tensor
+    that is not contiguous.
     """
     first, others = first_two(case)
     for other in others:

@@ -43,13 +43,12 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     vary=_vary,
 )
 def normalisation_laws(case: Case) -> Iterator[Violation]:
-    """Check that shifting scores does not change centred advantages, and that scaling scores does not change normalised
-    ones.
+    """Check that shifted scores give the same centred advantages, and scaled scores the same normalised ones.
 
     ``f(r + c) == f(r)`` for an estimator that subtracts a mean; ``f(a r) == f(r)``, a > 0, for an estimator that
-    divides by a standard deviation. The oracle decides which of the two apply, and whether over a group or the
-    batch: where its value stays, the framework's must stay. It may move as far as the oracle does (an epsilon added
-    to the deviation).
+    divides by a standard deviation. The oracle decides which of the two apply, and whether over a group or the batch:
+    if its value does not change, the framework's must not. Otherwise the framework's value may change by as much (for
+    an epsilon added to the deviation).
 
     Catches a mean and a deviation over different sets (SkyRL #1782), and rewards that count once in the baseline
     and twice in the score (slime #2302).
@@ -64,9 +63,7 @@ def normalisation_laws(case: Case) -> Iterator[Violation]:
         try:
             yield from same(case, first, other, prefix="by definition the value stays, ", roles=("output",))
             applies = True
-        except (
-            DoesNotApply
-        ):  # the value may change by definition: an estimator may subtract a mean without dividing by a deviation
+        except DoesNotApply:  # the definition may subtract a mean, but not divide by a deviation
             continue
     if not applies:
         raise DoesNotApply("by definition the value changes, or nothing in the observation can be compared")

@@ -36,8 +36,9 @@ def twins_agree(case: Case) -> Iterator[Violation]:
     One implementation must also return the same values for float32 and float64 inputs, up to the rounding of
     float32. (Half precision is left to the oracle, because rounding can move a ratio across a threshold.)
 
-    Catches a packed mode that drops another end than the padded mode (verl #6372), log-probs that are recomputed
-    without the temperature of the loss (AReaL #581), and a loss computed in fewer bits than it is given (ROLL's).
+    Catches a packed mode that truncates at the other end than the padded mode (verl #6372), log-probs that are
+    recomputed without the temperature of the loss (AReaL #581), and a loss computed in fewer bits than it is given
+    (ROLL's).
     """
     first, others = first_two(case)
     for other in others:

@@ -96,7 +96,7 @@ def load_folder(folder: Path, catalog: Catalog) -> list[Recipe]:
 def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Iterable[str] = ()) -> list[Recipe]:
     """Load the recipes of the catalog's folders, sorted by target and bug id.
 
-    A published JSON recipe replaces the bundled recipe with its bug id and takes over its pins.
+    A published JSON recipe replaces the bundled recipe with the same bug id, and gets the pins of that recipe.
 
     :param targets: target names; empty for all.
     :param bug_globs: globs over bug ids; empty for all.
@@ -126,7 +126,7 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
 
 
 def _every(catalog: Catalog) -> list[Recipe]:
-    """Return the recipes of all targets, for an error message; empty if a recipe cannot be loaded."""
+    """Return the recipes of all targets, for an error message; empty if any recipe cannot be loaded."""
     try:
         return find_recipes(catalog)
     except SentinelError:
@@ -139,7 +139,7 @@ def _matches(recipe: Recipe, glob: str) -> bool:
 
 
 def _no_such_bug(glob: str, recipes: Collection[Recipe], every: Collection[Recipe]) -> str:
-    """Return the message for a glob without a match: the target that has the bug, similar ids, or how to list all."""
+    """Return the message for a glob that matches nothing. It names the bug's target, similar ids, or a command."""
     others = sorted({item.target for item in every if _matches(item, glob)})
     if others:
         wanted = ", ".join(sorted({item.target for item in recipes})) or "the given targets"
@@ -172,7 +172,7 @@ def _load_all(files: Iterable[Path], catalog: Catalog) -> list[Recipe]:
 
 
 def _distinct(recipes: list[Recipe]) -> list[Recipe]:
-    """Return one recipe per bug id. A recipe in the published format replaces one in Sentinel's format."""
+    """Return one recipe per bug id. The published format takes precedence over Sentinel's format."""
     by_id: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         by_id.setdefault(recipe.bug_id.casefold(), []).append(recipe)
@@ -204,7 +204,7 @@ def duplicate(first: Path, second: Recipe) -> Problem:
 
 
 def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:
-    """Return a recipe without pins, completed with pins and upstream numbers of the bundled recipe."""
+    """Return a recipe that has no pins with the pins and upstream numbers of the bundled recipe."""
     other = bundled.get(recipe.bug_id)
     if other is None or other.target != recipe.target or recipe.pins:
         return recipe

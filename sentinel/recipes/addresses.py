@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sentinel.errors import nearest
 
 _DIFFERENCE = re.compile(r"difference\s*\(\s*([^\s,()]*)\s*,\s*([^\s,()]*)\s*\)\s*\.\s*(.*)", re.DOTALL)
-#: An observation key, and keys inside its value; those may be names of metrics, such as ``pass@2`` or ``kl/mean``.
+#: An observation key, and keys inside the observed value, such as the metrics ``pass@2`` or ``kl/mean``.
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[^\s.,()]+)*")
 
 
@@ -25,7 +25,7 @@ class AddressError(ValueError):
 class Address:
     """A parsed address.
 
-    :ivar variants: its variant, ``("",)`` without variants; or the two variants whose difference it is.
+    :ivar variants: the variant, or the two variants whose difference is meant; ``("",)`` without variants.
     """
 
     variants: tuple[str, ...]
@@ -47,7 +47,7 @@ def parse_address(
 
     :param variants: the names of the scenario's variants; ``("",)`` if it has none.
     :param keys: the observation keys; None if a boundary may add its own.
-    :raises AddressError: if it names an unknown variant or key, with the nearest names.
+    :raises AddressError: for an unknown variant or key, with the most similar names.
     """
     names = [name for name in variants if name]
     match = _DIFFERENCE.fullmatch(text.strip())

@@ -1,15 +1,16 @@
 """Decide whether a training configuration has the settings under which a bug occurs (a recipe's ``affects``).
 
-An entry is a sentence, or ``{when: {setting: condition}, where: sentence}``: all conditions must hold, and ``where``
-names a further condition on data or hardware. Entries are alternatives. A condition is
+An entry is a sentence, or ``{when: {setting: condition}, trainer: class, where: sentence}``: all conditions must hold,
+the run must use this trainer class or a subclass, and ``where`` names a further condition on data or hardware. Entries
+are alternatives. A condition is
 
 * a value (``grpo``, ``true``, ``1``), or a list of values of which one suffices;
 * ``set`` (anything but null, false and an empty text) or ``unset``;
-* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, or ``"!= k1,k2"`` for none of several. After ``<``
-  or ``>`` the name of another setting may stand instead of a number.
+* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, or ``"!= k1,k2"`` for none of several. The name of
+  another setting may follow ``<`` or ``>`` in place of a number.
 
-``reach.when`` has conditions of the same form: those of the code that produces the bug's value. A configuration that
-meets an entry must be able to meet these too, so each entry with settings names them.
+``reach.when`` has conditions of the same form, under which the framework produces the value that shows the bug. Each
+entry with settings must name these settings too, so that a configuration can meet both.
 """
 
 from __future__ import annotations
@@ -38,28 +39,36 @@ class Affected:
 
     :ivar when: setting -> condition, as written in the recipe; empty if the entry is prose.
     :ivar where: a further condition in words, or the whole entry if it is prose.
+    :ivar trainer: the trainer class that the run must use; empty if the settings decide it.
     """
 
     when: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
+    trainer: str = ""
 
     def __str__(self) -> str:
         settings = ", ".join(condition_in_words(name, condition) for name, condition in self.when.items())
-        return f"{settings}, if {self.where}" if settings and self.where else settings or self.where
+        return f"{settings}, if {self.besides}" if settings and self.besides else settings or self.besides
+
+    @property
+    def besides(self) -> str:
+        """Return the conditions besides the settings, in words."""
+        trainer = f"the trainer is {self.trainer}" if self.trainer else ""
+        return ", and ".join(filter(None, [trainer, self.where]))
 
 
 def read_affected(entry: Any) -> Affected:
     """Read one entry of a recipe's ``affects``.
 
-    An entry that is invalid in a recipe is read as prose, so that foreign evidence can be shown.
+    An invalid entry is read as prose, so that evidence of others can be shown.
     """
     if not isinstance(entry, Mapping) or not isinstance(entry.get("when"), Mapping):
         return Affected(where=str(entry))
-    return Affected(dict(entry["when"]), str(entry.get("where", "")).strip())
+    return Affected(dict(entry["when"]), str(entry.get("where", "")).strip(), str(entry.get("trainer", "")))
 
 
 def in_text(value: Any) -> str:
-    """Return a value as configuration files write it: ``true``, ``null``, ``0.5``; a list with commas."""
+    """Return a value in the notation of configuration files: ``true``, ``null``, ``0.5``; a list with commas."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -119,7 +128,7 @@ def can_both_hold(one: Any, other: Any) -> bool:
 
 
 def _samples(condition: Any) -> Iterator[str]:
-    """Yield test values for a condition: values that it names, numbers on both sides of a bound, and others."""
+    """Yield test values for a condition: the values in it, numbers on both sides of a bound, and others."""
     yield from (*OFF, "true", "another value")
     for item in condition if isinstance(condition, (list, tuple)) else [condition]:
         bound = _BOUND.fullmatch(in_text(item))

@@ -44,7 +44,7 @@ class Adapter:
 class OnDemand(Mapping[str, _T]):
     """A mapping whose values are created on first access.
 
-    So an adapter that does not import affects only its own target, and an adapter that is not used is not imported.
+    An adapter that fails to import therefore affects only its own target, and an unused adapter is never imported.
 
     :ivar files: key -> the file of its value, if known in advance.
     """
@@ -73,7 +73,7 @@ class OnDemand(Mapping[str, _T]):
 class Catalog:
     """The targets, contracts, laws and recipe folders of a run.
 
-    :ivar adapters: by target. Access raises SentinelError if the adapter does not import or names something unknown.
+    :ivar adapters: by target. Access raises SentinelError if the adapter fails to import or uses an unknown name.
     """
 
     adapters: Mapping[str, Adapter]
@@ -112,7 +112,7 @@ class Catalog:
             _add(more_laws, law.name, law, "law")
         makers = {name: partial(self.adapters.__getitem__, name) for name in self.adapters}
         for file in adapters:
-            adapter = load_adapter(Path(file).absolute(), more_contracts)  # a worker has another current folder
+            adapter = load_adapter(Path(file).absolute(), more_contracts)  # a worker runs in another folder
             name = adapter.target.name
             _add(makers, name, partial({name: adapter}.__getitem__, name), f"adapter {file}")
             files[name] = adapter.file
@@ -161,7 +161,7 @@ def _add(table: dict[str, _T], name: str, value: _T, what: str) -> None:
 def load_adapter(file: Path, contracts: Mapping[str, Contract]) -> Adapter:
     """Load an adapter from its file, or from the ``__init__.py`` of its package.
 
-    :raises SentinelError: if it does not import, has no ``TARGET`` or names something unknown.
+    :raises SentinelError: if it fails to import, has no ``TARGET`` or uses an unknown name.
     """
     digest = _digest(file)
     try:
@@ -207,7 +207,7 @@ def _members(package: str, kind: type[_T]) -> list[_T]:
 
 @cache
 def bundled_catalog() -> Catalog:
-    """Return the catalog of what Sentinel includes, without plugins."""
+    """Return the catalog of Sentinel's own targets, contracts, laws and recipes, without plugins."""
     contracts = {contract.name: contract for contract in _members("sentinel.contracts", Contract)}
     files = _bundled_adapters()
     adapters = OnDemand({name: partial(load_adapter, file, contracts) for name, file in files.items()}, files)

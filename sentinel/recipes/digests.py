@@ -30,12 +30,12 @@ _MESSAGE = "detail"
 
 
 def document_digest(document: Mapping[str, Any]) -> str:
-    """Return the digest of a recipe's content. A copy in evidence has the same one, whatever file it came from."""
+    """Return the digest of a recipe's content, which a copy in evidence has too."""
     return _sha256(json.dumps(typed(document), sort_keys=True))
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """Return the digest of what affects a recipe's verdict: boundary, scenario, expectations, requirements."""
+    """Return the digest of a recipe's parts that affect the verdict: boundary, scenario, expectations, requirements."""
     expected = {"unpatched": recipe.expected_unpatched, "fixed": recipe.expected_fixed}
     parts = {
         "boundary": [recipe.target, recipe.contract, recipe.boundary],
@@ -53,15 +53,15 @@ def recipe_digest(recipe: Recipe) -> str:
 
 
 def contract_digest(contract: Contract, law: Law | None = None) -> str:
-    """Return the digest of a contract, and of a law if given: of their declarations and the code that they use."""
+    """Return the digest of a contract, and of a law if given. It covers declarations and the code that they use."""
     return _sha256("\n".join(_Walk(Path(contract.file).parent).lines((contract, law))))
 
 
 def binding_digest(target: Target, file: Path, boundary: str, contract: str) -> str:
     """Return the digest of one binding.
 
-    It covers its declaration, and the adapter's and Sentinel's functions, classes and constants that the declaration
-    reaches by name.
+    The digest covers the declaration, and those functions, classes and constants of the adapter and of Sentinel that
+    the declaration reaches by name.
 
     A member of a registry uses the binding named by ``like``.
 
@@ -212,7 +212,8 @@ def _written(node: Any, message: bool = False) -> Iterator[str]:
             if field == "body" and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 value = value[1:] if ast.get_docstring(node, clean=False) is not None else value
             yield field
-            yield from _written(value, message)
+            # What a law's decorator declares is also in its fields, without the statement.
+            yield from _written(value, message or field == "decorator_list")
     elif isinstance(node, list):
         for item in node:
             yield from _written(item, message)

@@ -1,4 +1,4 @@
-"""Read a recipe's expected values, and check that an observation can tell the buggy from the fixed ones."""
+"""Read a recipe's expected values, and check that an observation can match only one of the two sets."""
 
 from __future__ import annotations
 
@@ -92,11 +92,10 @@ def _value(written: Any) -> Any:
 def indistinguishable(
     unpatched: Mapping[str, Expected], fixed: Mapping[str, Expected], tolerance: Tolerance
 ) -> str | None:
-    """Return why no observed value could distinguish the buggy from the fixed values; None if one can.
+    """Return why no observation could distinguish the buggy from the fixed values; None if one can.
 
-    They can be distinguished by a common key whose values differ by more than the tolerance, or if each has a key that
-    the other lacks. If one set has all keys of the other, with equal values, an observation that matches the larger set
-    matches both.
+    The sets differ if the values of a common key differ by more than the tolerance, or if each set has a key that the
+    other lacks. If one set contains the other, an observation that matches the larger set matches both.
     """
     common = [key for key in unpatched if key in fixed]
     pairs = [(unpatched[key], fixed[key]) for key in common]

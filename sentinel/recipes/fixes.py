@@ -1,7 +1,7 @@
 """Read a bug's fix from ``<BUG-ID>.fix.yaml`` next to its recipe. The file does not quote upstream's code.
 
-An edit names a file, its git blob id and a range of lines, and contains the new lines. Alternatively the fix is a
-commit of upstream (``head``).
+An edit names a file, its git blob id and a range of lines, and contains the new lines. Instead of edits, a fix may name
+a commit of upstream (``head``).
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Edit:
 class Fix:
     """A fix of one or more bugs, as edits or as an upstream commit.
 
-    :ivar bugs: ids of the bugs that it fixes, the file's name first.
+    :ivar bugs: ids of the bugs that it fixes; the first is also the file's name.
     :ivar commit: the upstream commit with the bug, to which the edits apply.
-    :ivar head: the upstream commit that fixes the bug; then there are no edits.
+    :ivar head: the upstream commit that fixes the bug, in place of edits.
     :ivar wrong, cause, fix, reach, limits, related: prose for the pull request page.
     :ivar comment: what to say at a pull request that exists already; then there is no page.
     :ivar numbers: observed key -> its name in upstream's terms; the numbers that the page shows.
     :ivar guilty: (file, first line, last line) of the faulty code at :attr:`commit`.
-    :ivar digest: ``sha256:<hex>`` of everything except prose, so that the prose can change without another trial.
+    :ivar digest: ``sha256:<hex>`` of everything except prose, so that the prose can change without a new trial.
     """
 
     path: Path

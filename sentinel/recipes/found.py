@@ -35,9 +35,9 @@ def found_recipe(
 ) -> dict[str, Any]:
     """Return a recipe document for a scenario that breaks a law.
 
-    :param variants: further variants -> the inputs that differ from ``scenario``.
-    :param details: the violations: the key of each value, and how it is wrong.
-    :param pin: the ref at which it was found; empty if no immutable ref stands for the code.
+    :param variants: name of a further variant -> the inputs that differ from ``scenario``.
+    :param details: the violations: the key of each wrong value, and the difference from the right one.
+    :param pin: the ref at which the scenario was found; empty if no immutable ref names this code.
     :param name: the bug id.
     """
     title = f"{boundary.rpartition('.')[2]}: {details[0][1] if details else law.statement}"

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: From bugs that a run with default settings meets to those that no run meets.
+#: From the most realistic (a run with default settings triggers the bug) to the least (no run does).
 REALISMS = ("default", "configuration", "fault", "unreachable")
 SEVERITIES = ("high", "medium", "low")
 
@@ -16,8 +16,7 @@ def realism(document: Mapping[str, Any]) -> str:
     """Return how realistic a bug is, from its recipe's ``reach``; empty if the recipe has none.
 
     ``default``: a default or a shipped example triggers it. ``configuration``: a user must configure it. ``fault``:
-    something else must fail first. ``unreachable``: nothing in the framework produces the value, so it is hardening and
-    not a bug.
+    something else must fail first. ``unreachable``: nothing in the framework produces the value, so a fix is hardening.
     """
     reach = document.get("reach")
     if not isinstance(reach, Mapping):
@@ -30,8 +29,8 @@ def realism(document: Mapping[str, Any]) -> str:
 def highest_severity(document: Mapping[str, Any]) -> str:
     """Return the highest severity that a recipe's kind of bug may have.
 
-    ``low``: no run triggers it, something else must fail first, or only a metric is wrong. ``medium``: it raises, which
-    is not silent. Otherwise ``high``.
+    ``low``: no run triggers the bug, something else must fail first, or only a metric is wrong. ``medium``: the bug
+    raises an exception, so users notice it. Otherwise ``high``.
     """
     if realism(document) in ("unreachable", "fault") or document.get("signal") == "metric":
         return "low"
@@ -94,8 +93,8 @@ def row(target: str, document: Mapping[str, Any]) -> dict[str, str]:
 def count_bugs(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the numbers of bugs and hardening issues as text: ``9 bugs (12 recipes) and 2 of hardening (3)``.
 
-    Every count of bugs uses this function. A bug is one root cause in one target, however many recipes show it. A
-    recipe that no run can trigger is hardening, not a bug.
+    Every count of bugs uses this function. A bug is one root cause in one target, whatever the number of recipes that
+    show it. A recipe that no run can trigger is hardening, not a bug.
 
     :param rows: ``target``, ``root`` and ``realism`` of each recipe.
     """

@@ -1,4 +1,4 @@
-"""Convert a recipe's input values to literals (:mod:`sentinel.values.literals`), as the contract declares them.
+"""Convert a recipe's input values to the literals (:mod:`sentinel.values.literals`) that the contract declares.
 
 * ``[[1.0, .nan]]``: a tensor of the contract's dtype (inputs of kind ``tensor``)
 * ``{tensor: [[1.0]], dtype: float32, requires_grad: true, contiguous: false}``: a tensor; not contiguous means that its
@@ -186,7 +186,7 @@ def inside(path: Any, packages: Collection[str]) -> str | None:
 
 
 def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
-    """Return the key that says which kind of literal a mapping is, such as ``tensor`` or ``new``."""
+    """Return the key that identifies the kind of literal that a mapping is, such as ``tensor`` or ``new``."""
     form = next((name for name in forms if name in value), None)
     if form is None:
         wrong = next(iter(value), "")
@@ -205,7 +205,7 @@ def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherw
 def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
     """Return the tensor for ``{tensor: ...}`` or ``{full: ..., shape: ...}``.
 
-    :param dtype: the dtype if the literal has none; None for torch's default.
+    :param dtype: the dtype of a literal that states none; None for torch's default.
     """
     form = _form(value, _TENSOR_KEYS, "a tensor: nested lists, {tensor: [...]} or {full: 0.0, shape: [...]}")
     content = read_tags(value[form]) if form == "tensor" else _full(value)
@@ -314,7 +314,7 @@ def _device(name: str) -> Device:
 
 Make = Callable[[Mapping[str, Any], Collection[str]], Any]
 
-#: Literal -> (the kind of value that it takes, its constructor). Tensors check their numbers themselves.
+#: Literal -> (the kind of value that it takes, its constructor). Tensor literals check their numbers themselves.
 _LITERALS: dict[str, tuple[str, Make]] = {
     **dict.fromkeys(_TENSOR_KEYS, ("numbers", lambda value, packages: tensor_literal(value, None))),
     "array": ("a list", _array),

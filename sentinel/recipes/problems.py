@@ -13,7 +13,7 @@ from sentinel.values.documents import Document, Place
 class Problem:
     """A problem in a document, with its position.
 
-    :ivar severity: an ``error`` keeps the recipe from loading, a ``warning`` does not.
+    :ivar severity: with an ``error`` the recipe cannot be loaded, with a ``warning`` it can.
     """
 
     severity: Literal["error", "warning"]
@@ -61,7 +61,7 @@ class Findings:
 
 
 def describe(value: Any) -> str:
-    """Return a value as messages show it: its type and its text, at most 60 characters."""
+    """Return a value for a message: its type, and at most 60 characters of its text."""
     if value is None:
         return "null"
     for kind, name in ((bool, "the boolean"), (int, "the number"), (float, "the number"), (str, "the string")):
@@ -72,7 +72,7 @@ def describe(value: Any) -> str:
 
 
 def shown(path: Path) -> str:
-    """Return a path relative to the current folder if it is below it, else the whole path."""
+    """Return a path relative to the current folder if that folder contains it, else the whole path."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except (ValueError, OSError):

@@ -1,7 +1,7 @@
 """Turn a document into a recipe, and check the rules that need the catalog of targets, contracts and laws.
 
 A recipe states both sets of expected values, or neither. Without values a law decides: the recipe's ``invariant`` or
-the contract's law. One set alone is an error, because every other result could only be ``changed``.
+the contract's law. Only one set is an error, because every other result would be ``changed``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: 
 
 
 def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
-    """Read the refs in ``watch``, which may be branches. They are decided only on request."""
+    """Read the refs in ``watch``, which may be branches. A run decides them only on request."""
     refs: list[Ref] = []
     for index, text in enumerate(written):
         ref = _ref(findings, text, ("watch", index))
@@ -252,10 +252,8 @@ class _Reading:
         if name is not None and contracts[name].open_keys:
             return contracts[name]
         bindings = [binding for binding in target.bindings if boundary in binding.paths]
-        if not bindings and self.data.get("requires") in (
-            boundary,
-            [boundary],
-        ):  # a registered function has the contract of its family
+        # a registered function has the contract of its family
+        if not bindings and self.data.get("requires") in (boundary, [boundary]):
             bindings = [each for each in [target.binding(boundary, name)] if each is not None and name is not None]
         fitting = [binding for binding in bindings if name in (None, binding.contract)]
         if not bindings:
@@ -301,7 +299,7 @@ class _Reading:
         written: Any = {} if self.published else self.data
         for step in place:
             written = written.get(step) if isinstance(written, dict) else written[step]
-        # A bug in a shared function also shows at boundaries with other contracts.
+        # A bug in a shared function may also be observed at boundaries with other contracts.
         every = self.catalog.contracts.values()
         known = {item.name: item for each in (*every, contract) for item in each.inputs}
         keys = {key for each in every for key in each.keys}
@@ -323,7 +321,7 @@ class _Reading:
         return Trigger(alternatives(written), contract.mask, contract.group)
 
     def _invariant(self, contract: Contract, has_values: bool) -> str | None:
-        """Return the name of the law that decides: the recipe's ``invariant``, or else the contract's law."""
+        """Return the name of the law that decides the recipe: its ``invariant``, or else the contract's law."""
         sides = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
         if len(sides) == 1:
             other = "expected_fixed" if sides[0] == "expected_unpatched" else "expected_unpatched"

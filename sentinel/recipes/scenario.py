@@ -15,7 +15,7 @@ from sentinel.values.documents import Place
 #: Canonical input -> (its value in the document, its place).
 Entries = dict[str, tuple[Any, Place]]
 
-#: (variant -> canonical input -> literal, the names of inputs that got their default in every variant).
+#: (variant -> canonical input -> literal, names of the inputs that have their default in every variant).
 Variants = tuple[dict[str, dict[str, Any]], tuple[str, ...]]
 
 
@@ -42,7 +42,7 @@ class ScenarioReader:
     def published(self, written: Mapping[str, Any]) -> Variants:
         """Read the scenario of a recipe in the published format.
 
-        ``baseline_X`` and ``outlier_X`` are variants; unknown keys are prose.
+        ``baseline_X`` and ``outlier_X`` are the input X of two variants; unknown keys are prose.
         """
         shared: Entries = {}
         variants: dict[str, Entries] = {"baseline": {}, "outlier": {}}
@@ -123,7 +123,7 @@ class ScenarioReader:
             if spec.name not in literals:
                 try:
                     literals[spec.name] = _default(spec, literals, self.packages)
-                except Exception as error:  # defaults are code of contracts, which plugins can add
+                except Exception as error:  # a default may be a function of a plugin's contract
                     problem = f"{type(error).__name__}: {error}"
                     message = (
                         f"the default of {spec.name!r} failed for this scenario ({problem}); add {spec.name} to it"

@@ -1,4 +1,4 @@
-"""Check a document against the published JSON Schema of recipes and report each error as a sentence with its place."""
+"""Check a document against the JSON Schema of recipes; report each error as a sentence, with its place."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _type(findings: Findings, place: Place, error: Any) -> None:
     for step in place:
         value = value[step]
     if "number" in kinds and isinstance(value, float):
-        return  # NaN or infinity, which JSON Schema does not count as a number; the field's own check reports it
+        return  # NaN or infinity, which is not a number in JSON Schema; the check of the field reports it
     expected = " or ".join(_TYPES[kind] for kind in kinds)
     findings.error(place, f"{_name(place)} must be {expected}, found {describe(error.instance)}")
 

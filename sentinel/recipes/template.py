@@ -1,4 +1,4 @@
-"""The commented template that ``sentinel recipe new`` writes."""
+"""Create the commented template that ``sentinel recipe new`` writes."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ def _inputs(contract: Contract | None) -> str:
 
 
 def _example(item: Input) -> str:
-    """Return a value that the input can take: its simplest choice, or a tensor of its shape and dtype."""
+    """Return an example value of an input: its simplest choice, or a tensor of its shape and dtype."""
     if item.choices and item.choices[0] is not None:
         return json.dumps(item.choices[0], default=str)
     if item.kind != "tensor":
         return _EXAMPLES[item.kind]
     values: list[Any] = [1.0, 0.0] if item.domain == "mask" else [1.0, -50.0]
-    if item.domain.startswith("log_"):  # a log-probability, or what is drawn close to one
+    if item.domain.startswith("log_"):  # a log-probability, or a value close to one
         values = [-1.0, -0.5]
     if item.dtype == "bool" or item.dtype.startswith("int"):
         values = [True, False] if item.dtype == "bool" else [1, 0]

@@ -1,16 +1,16 @@
 """Decide whether a scenario triggers a recipe's bug (``when:``), without torch.
 
 A trigger is a list of alternatives, of which one suffices; an alternative is ``{input: condition}``, and all its
-conditions must hold. Its key ``only`` lists the observation keys that come out wrong; all others must be right.
-``always`` is the trigger of a bug that shows in every scenario. The condition of
+conditions must hold. Its key ``only`` lists the observation keys with wrong values; all other keys must be right.
+``always`` is the trigger of a bug that occurs in every scenario. The condition of
 
 * an option is a condition of ``affects`` (:mod:`sentinel.recipes.affects`): a value, a list of values, ``set``,
   ``unset``, or a bound such as ``"> 1"``;
 * a tensor, or labels, is one of :data:`WORDS`, a bound that some element meets, or a dtype;
 * a list is one of :data:`LIST_WORDS`, or ``longer than NAME``: it has more items than the number ``NAME``.
 
-``any`` stands for every tensor of numbers: a bug in a shared helper shows at functions whose inputs have other names.
-``a - b`` is the difference of two tensors. The mask and the group go by their names in the recipe's contract.
+``any`` stands for every tensor of numbers, because a bug in a shared helper occurs at functions with other input names.
+``a - b`` is the difference of two tensors. The mask and the group labels have their names in the recipe's contract.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Values:
     def groups(self, counted: bool) -> Iterator[list[int]]:
         """Yield the rows of each group.
 
-        :param counted: leave out rows without a valid token.
+        :param counted: True to leave out rows without a valid token.
         """
         labels = self.labels or []
         there = (
@@ -90,7 +90,7 @@ def _constant_group(values: _Values) -> bool:
 
 
 def _overflows(values: _Array) -> bool:
-    """Return True if a value or its square overflows its dtype, so that multiplication by a mask of 0 gives NaN."""
+    """Return True if a value or its square overflows its dtype, because an infinity times a mask of 0 is NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         return not np.isfinite(values * values).all()
 
@@ -151,9 +151,9 @@ _OF_LABELS = ("a group of one", "one group", "unequal groups", "groups apart")
 
 @dataclass(frozen=True)
 class Explained:
-    """The violations that a known bug explains in a scenario.
+    """The violations in a scenario that a known bug explains.
 
-    :ivar whole: whether it explains every violation. Otherwise ``keys`` are the observation keys that it may affect.
+    :ivar whole: True if the bug explains every violation. Otherwise ``keys`` are the keys that it may affect.
     """
 
     whole: bool
@@ -174,7 +174,7 @@ class Trigger:
     group: str = ""
 
     def explain(self, contract: Contract, variants: Iterable[Inputs]) -> Explained:
-        """Return the violations that the bug explains in a scenario."""
+        """Return the violations in a scenario that the bug explains."""
         keys: set[str] = set()
         for alternative in self.alternatives:
             conditions = [(name, condition) for name, condition in alternative.items() if name != ONLY]

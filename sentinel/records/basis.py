@@ -1,12 +1,14 @@
-"""Digest everything that a verdict depends on besides the target's code. If a part of it changes, stored verdicts are
-not reused.
-This starts no worker: a sweep without new commits must not import torch.
+"""Digest everything that a verdict depends on besides the target's code. A stored verdict is reused only if it is
+equal.
+
+No worker is started, because a sweep without new commits must not import torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import json
 import platform
 import sys
@@ -52,9 +54,8 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
     """
     adapter = catalog.adapters[recipe.target]
     version_of = surroundings(settings.python_of(recipe.target))
-    versions = {
-        name: version_of(name).partition(" ")[2] for name in ("python", "torch", "numpy", *adapter.target.preload)
-    }
+    packages = [name for name in adapter.target.preload if "." not in name]  # to find a submodule imports its package
+    versions = {name: version_of(name).partition(" ")[2] for name in ("python", "torch", "numpy", *packages)}
     return Basis(
         recipe_digest(recipe),
         adapter.digest,
@@ -91,7 +92,7 @@ def _deciding_files(with_laws: bool) -> tuple[Path, ...]:
 def _sources(package: str) -> list[Path]:
     """Return the modules of one of Sentinel's packages."""
     found = list((_PACKAGE / package).glob("*.py"))
-    assert found, f"sentinel has no package {package}"  # it was renamed: its code would no longer be digested
+    assert found, f"sentinel has no package {package}"  # after a renaming, the digest would no longer cover the code
     return found
 
 
@@ -110,12 +111,26 @@ def _file_digest(file: Path) -> str:
 #: Top-level module -> its distribution and version; ``-`` if it is not installed.
 Surroundings = Callable[[str], str]
 
-_LIST_PACKAGES = """
-import json, platform
+
+def list_owners() -> dict[str, list[str]]:
+    """Return top-level module -> the distributions that have its files. Other interpreters run this function too."""
+    found = dict(metadata.packages_distributions())
+    if sys.version_info < (3, 11):  # there, it knows only distributions with a top_level.txt
+        for distribution in metadata.distributions():
+            for file in distribution.files or ():
+                if file.suffix == ".py":
+                    found.setdefault(file.parts[0].removesuffix(".py"), []).append(distribution.metadata["Name"])
+    return found
+
+
+owners = cache(list_owners)
+
+_LIST_PACKAGES = f"""
+import json, platform, sys
 from importlib import metadata
-owners = {name: several[0] for name, several in metadata.packages_distributions().items()}
-have = {name: [owner, metadata.version(owner)] for name, owner in owners.items()}
-print(json.dumps({**have, "python": ["python", platform.python_version()]}))
+{inspect.getsource(list_owners)}
+have = {{name: [several[0], metadata.version(several[0])] for name, several in list_owners().items()}}
+print(json.dumps({{**have, "python": ["python", platform.python_version()]}}))
 """
 
 
@@ -147,13 +162,8 @@ def _running(name: str) -> str:
     try:
         return f"{name} {metadata.version(name)}"
     except metadata.PackageNotFoundError:
-        owners = _owners().get(name, [])
-        return f"{owners[0]} {metadata.version(owners[0])}" if owners else name
-
-
-@cache
-def _owners() -> Mapping[str, list[str]]:
-    return metadata.packages_distributions()
+        several = owners().get(name)
+        return f"{several[0]} {metadata.version(several[0])}" if several else name
 
 
 @cache

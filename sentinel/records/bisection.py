@@ -30,11 +30,11 @@ class Bisection:
 
 
 def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> Bisection:
-    """Find the first commit between ``good`` and ``bad``, along first parents, with the verdict of the later one.
+    """Find the first commit, along first parents, at which the verdict changes between ``good`` and ``bad``.
 
     If ``bad`` is the older commit, this is the commit that removed the bug.
 
-    :raises SentinelError: if the verdicts of the two do not differ as named, or the two have no common history.
+    :raises SentinelError: if the verdicts are not as the names say, or the two commits have no common history.
     """
     old, new, state = _ends(mirror, good, bad, decide)
     line = history(mirror, new.sha, since=old.sha)
@@ -75,7 +75,9 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
     base = merge_base(mirror, good.sha, bad.sha)
     if base is None:
         raise SentinelError(f"{good.sha[:9]} and {bad.sha[:9]} have no common history in this mirror")
-    fork_point = commit(mirror, base)  # one of the two, if one is an ancestor of the other
+    fork_point = commit(
+        mirror, base
+    )  # the fork point is one of the two commits if that one is an ancestor of the other
     state = _state(decide(fork_point))
     if state == _state(entries["good"]) and fork_point.sha != bad.sha:
         return fork_point, bad, state

@@ -9,22 +9,30 @@ the next reader skips it. Two stores are merged by copying the files and joining
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.records.basis import Basis
-from sentinel.records.closures import Closure, Revision
+from sentinel.deciding.outcomes import Decision
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
+from sentinel.records.basis import Basis, basis
+from sentinel.records.closures import Closure, Revision, closure_of
+from sentinel.reports.evidence import reason
 from sentinel.reports.store import file_name
+from sentinel.settings import Settings
 from sentinel.sources.commits import Lineage
 from sentinel.sources.home import Home, read_json, write_atomically, writing
 from sentinel.sources.locks import locked
+from sentinel.targets import Target
+from sentinel.targets.refs import Ref
 
-#: Temporary kinds of reason: they concern this machine, so they are not stored and the next run tries again.
+#: Kinds of reason that concern this machine. Such verdicts are not stored, so the next run tries again.
 TEMPORARY = frozenset({"ref", "timeout", "memory", "harness"})
 
 
@@ -106,6 +114,42 @@ class ClosureVerdicts:
     def _remember(self, entry: ClosureVerdict, closure: Closure) -> None:
         self._by_answers.setdefault((entry.closure, entry.answers), []).append(entry)
         self._recent[closure.id] = closure
+
+
+class ReleaseVerdicts:
+    """The stored verdicts of recipes in the PyPI releases of one target. They hold for a release as a whole.
+
+    :ivar of: bug id -> its stored verdicts.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: Settings,
+        target: Target,
+        recipes: Iterable[Recipe],
+        store: ClosureVerdictStore,
+    ) -> None:
+        self._whole = closure_of(None, target.roots)
+        self.of = {
+            recipe.bug_id: ClosureVerdicts(store, target.name, recipe.bug_id, basis(catalog, recipe, settings))
+            for recipe in recipes
+        }
+
+    def find(self, recipe: Recipe, ref: Ref) -> ClosureVerdict | None:
+        """Return the stored verdict of a recipe in a release, or None."""
+        return next((entry for entry in self.of[recipe.bug_id] if entry.answers == _digest(ref)), None)
+
+    def add(self, decision: Decision) -> ClosureVerdict:
+        """Store the decision of a recipe in a release."""
+        verdict, ref = decision.verdict, decision.ref
+        entry = ClosureVerdict(self._whole.id, _digest(ref), verdict.name, verdict.kind, reason(decision), str(ref))
+        self.of[decision.recipe.bug_id].add(entry, self._whole)
+        return entry
+
+
+def _digest(ref: Ref) -> str:
+    return hashlib.sha256(str(ref).encode()).hexdigest()[:40]
 
 
 class ClosureVerdictStore:

@@ -1,7 +1,7 @@
 """Compare revisions by the files that a probe looked up (its closure), read from git trees without a checkout.
 
 :mod:`sentinel.worker.trace` defines the lookups, which the code calls questions. If two revisions resolve all lookups
-    of a probe alike, the probe has the same result at both. Proof by induction: the first lookup does not depend on the
+of a probe alike, the probe has the same result at both. Proof by induction: the first lookup does not depend on the
     tree, and each further lookup depends only on the results of earlier ones.
 """
 
@@ -49,7 +49,8 @@ class Closure:
 
     @cached_property
     def places(self) -> tuple[tuple[str, frozenset[str] | None], ...]:
-        """Return the folders that the probe looked into, each with the names it looked for (None: it listed them)."""
+        """Return the folders of the lookups, each with the names that were looked up (None if the folder was
+        listed)."""
         names: dict[str, set[str] | None] = {}
         for question in self.questions:
             kind, path = question[0], question[2:]
@@ -163,7 +164,8 @@ class Revision:
         return None if any(entry.startswith(LINK) for _, entry in entries) else json.dumps([path, entries])
 
     def _folder(self, path: str) -> str | None:
-        """Return the git tree of a folder; None if it does not exist, ``LINK`` if a symbolic link leads to it."""
+        """Return the git tree of a folder; None if the folder does not exist, ``LINK`` if its path contains a symbolic
+        link."""
         if path not in self._folders:
             parent, _, name = path.rpartition("/")
             above = self._folder(parent)

@@ -97,7 +97,7 @@ class Local:
         self._own = folder / f"{os.getpid()}-{id(self):x}"
 
     def _checkout(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
-        if ref not in self._checkouts:  # a pin, whose text would help to explain a missing name
+        if ref not in self._checkouts:  # the ref of a pin, which would only help to explain a missing name
             raise Unavailable(f"{ref.short} is not a commit of this sweep")
         return self._checkouts[ref]
 

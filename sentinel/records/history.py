@@ -230,7 +230,7 @@ def changes_of(runs: Sequence[History], origins: Mapping[str, Sequence[int]]) ->
             gap.append(run)
             continue
         was = (state_of(before["verdict"], before["kind"]) if before else "") or ""
-        # The beginning of a history is a change only if the bug is present.
+        # The first decided revision counts as a change only if the bug is present there.
         if was != state and (before is not None or state == "reproduced"):
             lines = origins.get(run["first"]["sha"])
             changes.append({

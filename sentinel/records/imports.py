@@ -1,7 +1,7 @@
 """Read the imports of a revision's modules from their source, without running or compiling it.
 
-A probe also reports its lookups, but from inside the process that ran the checkout's code, which could forge the
-report. The imports of the text do not depend on that process.
+A probe reports its lookups from inside the process that ran the checkout's code, and that code could forge the report.
+Imports that are read from the source do not depend on that process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sentinel.targets import PackageRoot
 from sentinel.worker.codes import LARGEST_SOURCE
 from sentinel.worker.trace import EVERYTHING
 
-#: Import statements at any indentation. Text in a string or comment may match too, which only adds questions.
+#: Import statements at any indentation. A match in a string or comment only adds lookups.
 _STATEMENT = re.compile(
     r"(?:^|[;:])[ \t]*(?:from[ \t]+(?P<origin>[.\w]+)[ \t]+import\b(?=(?P<names>[^\n;]*))"
     r"|import[ \t]+(?P<modules>[^\n;]*))",
@@ -42,7 +42,8 @@ class _Text:
     """The imports of a source file.
 
     :ivar names: dotted names, relative names with their leading dots; each is a module or a name in one.
-    :ivar is_dynamic: True if it may import further modules: it computes a name, or is too long to be read.
+    :ivar is_dynamic: True if the file may import further modules: it computes the name of an import, or is too long to
+        be read.
     """
 
     names: tuple[str, ...]
@@ -102,7 +103,7 @@ class Imports:
         if blob not in self._texts:
             try:
                 content = self._trees.blob(blob)
-            except MissingObjectError:  # the checkout lacks it too
+            except MissingObjectError:  # the checkout lacks the file, too
                 content = b""
             is_long = len(content) > LARGEST_SOURCE
             text = "" if is_long else content.decode("utf-8", "replace")

@@ -42,7 +42,7 @@ class Change:
     :ivar before, after: the verdicts with their kinds; empty if nothing is recorded.
     :ivar old, new: the commits of the two; empty if they are not from git.
     :ivar commits: the commit of the change; several if it could not be narrowed down further.
-    :ivar why_not: why the commit is unknown.
+    :ivar why_not: why the responsible commit is unknown.
     """
 
     what: str
@@ -82,7 +82,7 @@ class Change:
         if after == "fixed":
             return "the bug is not present"
         if not before:
-            return f"the baseline has no verdict for it, and it is now {after}"
+            return f"the baseline has no verdict for this item, which is now {after}"
         if before == after:
             return "the verdict is the same"
         if before == "reproduced" and self.after == "unavailable (not-in-this-version)":
@@ -115,7 +115,7 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
     missing = recorded.keys() - {_subject(now) for now in documents.values()}
     for document in (recorded[subject] for subject in missing):
         # The branch itself may have suppressed the evidence.
-        before, detail = verdict_text(document), "the run did not decide it"
+        before, detail = verdict_text(document), "the run did not decide this item"
         every.append(Change("missing", *_about(document), before, "", detail, _commit(document)))
     different = [change for change in every if change is not None]
     return sorted(different, key=Change.order)

@@ -28,9 +28,9 @@ _OTHER = bytes(byte for byte in range(256) if not chr(byte).isalnum())
 class Origin:
     """The origin of a function's code at the first commit that could be decided.
 
-    :ivar lines: the number of its non-blank lines.
-    :ivar older: how many of them existed in the parent and were removed there, i.e. were moved or renamed. Copied lines
-        do not count.
+    :ivar lines: the number of non-blank lines of the code.
+    :ivar older: how many of these lines the commit moved from elsewhere: they existed in the parent and were removed.
+        Copied lines do not count.
     """
 
     lines: int

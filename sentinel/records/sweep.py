@@ -129,7 +129,8 @@ class Sweep:
         executor: Executor,
         running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]],
     ) -> int:
-        """Submit the next commit of a lane that needs a probe, and return how many commits before it needed none."""
+        """Submit the next commit of a lane that needs a probe. Return the number of commits before it that needed
+        none."""
         finished = 0
         for commit in lanes.of(lane):
             revision, missing = self._missing(commit)
@@ -151,7 +152,7 @@ class Sweep:
     def _questions(self, result: ProbeResult, commit: Commit) -> Iterable[str] | None:
         """Return all file lookups of a probe: those that were traced, and those that follow from the commit's imports.
 
-        None if they are unknown, or reported by the code of a branch, whose text may hide what a function imports.
+        The result is None if the lookups are unknown, or if the code of a branch reported them, which may hide imports.
         """
         if result.questions is None or not self._lineage.is_own(commit.sha):
             return None
@@ -160,7 +161,8 @@ class Sweep:
 
 
 class _Lanes:
-    """Distributes commits over lanes, each with neighbouring commits. An idle lane takes half of the longest one."""
+    """Distributes commits over lanes, each with neighbouring commits. An idle lane takes half of the work of the
+    longest lane."""
 
     def __init__(self, commits: Sequence[Commit], lanes: int) -> None:
         self._commits = commits

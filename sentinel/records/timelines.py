@@ -8,7 +8,7 @@ from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.records.history import History
 from sentinel.reports.markdown import escaped
 
-#: The character of each verdict; of several verdicts in one column, the first in this order is shown.
+#: The character of each verdict; a column with several verdicts shows the first in this order.
 _MARKS = {"reproduced": "#", "changed": "~", "fixed": ".", "inconclusive": "?", "unavailable": " "}
 LEGEND = "# reproduced   . fixed   ~ changed   ? inconclusive   (blank) unavailable"
 _CHANGE_TEXTS = {
@@ -145,7 +145,7 @@ def overview(records: Sequence[History]) -> tuple[tuple[str, ...], list[tuple[st
         bugs.setdefault((record["target"], record["bug_id"]), {})[_kind_of(record)] = record
     rows = []
     for key, kinds in sorted(bugs.items()):
-        # Tags do not show which of the commits between them introduced a bug.
+        # Tags do not show which commit between two tags introduced a bug.
         tags = span(releases_with_bug(kinds["tags"])) if "tags" in kinds else ""
         cells = row(kinds["commits"]) if "commits" in kinds else (*key, "not swept", "", "", tags)
         rows.append((*cells, span(releases_with_bug(kinds["pypi"])) if "pypi" in kinds else ""))
@@ -158,7 +158,7 @@ def _kind_of(record: History) -> str:
 
 
 def counts(records: Sequence[History]) -> list[str]:
-    """Return totals over the bugs' histories, as sentences."""
+    """Return sentences with totals over the histories of all bugs."""
     of_git = [record for record in records if _kind_of(record) == "commits"]
     with_bug = [record for record in of_git if record["spells"]]
     lifetimes = [lifetime for record in with_bug for lifetime in record["spells"]]

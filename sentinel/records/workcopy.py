@@ -38,7 +38,7 @@ from sentinel.targets.refs import Ref
 class WorkCopy:
     """A working copy of a target that can move to another commit.
 
-    :param folder: a folder of its own, whose contents are removed.
+    :param folder: a folder for this copy alone. Existing files in it are removed.
 
     Not thread-safe. No process may run in the copy while it moves.
     """

@@ -76,7 +76,7 @@ def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[st
     """Return lines with the known bugs that are present, fixed or missing at each revision, for targets with few
     revisions.
 
-    The most severe bugs that are present are listed.
+    The most severe bugs that are present are listed. Of a target's revisions, the one with most bugs decided is first.
     """
     at: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
     for document, outcome in results:
@@ -85,7 +85,12 @@ def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[st
             at.setdefault((item.target, item.ref), {}).setdefault(item.verdict, []).append(document)
     revisions = Counter(target for target, _ in at)
     lines: dict[tuple[str, str], list[str]] = {}
-    for (target, ref), verdicts in sorted(at.items()):
+
+    def weight(item: tuple[tuple[str, str], dict[str, list[Mapping[str, Any]]]]) -> tuple[str, int, str]:
+        (target, ref), verdicts = item
+        return target, -sum(map(len, verdicts.values())), ref
+
+    for (target, ref), verdicts in sorted(at.items(), key=weight):
         if revisions[target] <= _FEW:
             lines[target, ref] = _state(f"{target} {ref}", verdicts)
     return lines

@@ -1,6 +1,6 @@
-"""Compare two revisions in pytest: one item per function that the change can affect, and one for the source text.
+"""Compare two revisions in pytest, with an item for each function that the change can affect and one for the source.
 
-The item for the text checks the code of both trees that no boundary reaches.
+The item for the source checks the code of both trees that no boundary reaches.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Differences(pytest.Collector):
 
 
 class TextItem(pytest.Item):
-    """Skips if code that carries training signal changed where no bound function reads it; passes otherwise."""
+    """Skips if code that carries training signal changed and no bound function runs it; passes otherwise."""
 
     comparison: Comparison
     examined = False
@@ -99,7 +99,7 @@ class DifferenceItem(pytest.Item):
             from sentinel.reports.escaping import visible
 
             assert self.row is not None
-            if self.row["cause"]:  # one line, so that the function that has changed is on the first screen
+            if self.row["cause"]:  # one line, so that the first screen shows the function that changed
                 sentence = summarise(error.result)
                 return visible(f"worse: it calls {self.row['cause']} (above). Its own results: {sentence}", lines=True)
             places = [f"{file}:{first} {name}" for file, name, first, _ in self.row["places"]]

@@ -1,6 +1,6 @@
 """Report a comparison of head and base: on the terminal, in the job's summary, as annotations and as SARIF.
 
-A result is a plain dictionary, because a worker of xdist sends it to the process that writes.
+A result is a plain dictionary, because a worker of xdist sends it to the process that writes the report.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Row = dict[str, Any]
 #: The outcomes in the order in which they are listed.
 OUTCOMES = ("worse", "other", "better", "new", "removed", "not examined", "same")
 
-#: Why a boundary is not examined if another boundary may run its changed lines.
+#: The reason why a boundary is not examined if another boundary may run its changed lines.
 _IDLE = "changed lines did not run"
 
-#: Entries of a list on one line, and lines of one outcome.
+#: Maximum entries of a list on one line, and maximum lines of one outcome.
 _ENTRIES, _LINES = 6, 20
 
 
@@ -95,7 +95,7 @@ def _places(lines: Sequence[Sequence[Any]]) -> list[list[Any]]:
 
 
 def announce(row: Row) -> str:
-    """Return the line that reports a result as soon as it is known; empty if nothing differs."""
+    """Return the line that reports a new result; empty if nothing differs."""
     if not row["boundary"] or row["outcome"] == "same":
         return ""
     why = f"it calls {row['cause']}" if row["cause"] else row["sentence"]
@@ -124,7 +124,8 @@ class Gate:
             yield key, sorted(rows, key=lambda row: OUTCOMES.index(row["outcome"]))
 
     def lines(self) -> Iterator[str]:
-        """Yield the report's lines: what became worse, then other outcomes, then changed lines that did not run."""
+        """Yield the report's lines: functions that are worse, then other outcomes, then changed lines that did not
+        run."""
         for (target, base, head), rows in self._by_pair():
             yield f"{target}: {head} compared with {base}"
             for outcome in OUTCOMES[:-1]:
@@ -235,7 +236,7 @@ def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def cover(rows: Sequence[Row]) -> str:
-    """Return the patch coverage as text: how many changed signal lines ran, and which did not."""
+    """Return the patch coverage as text: the number of changed signal lines that ran, and the lines that did not."""
     found = _coverage(rows)
     count = found["changed"]
     if not count:

@@ -30,12 +30,12 @@ from sentinel.search.survey import LawJob, law_jobs
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
 
-#: Stands for any ref when all laws of a target are listed.
+#: Stands for any ref where all laws of a target are listed.
 _ANY_REF = (Ref("git", "main"),)
 
 
 class SentinelWarning(pytest.PytestWarning):
-    """Warns that a part of a recipe is ignored."""
+    """A warning that a part of a recipe is ignored."""
 
 
 class VerdictError(Exception):
@@ -184,7 +184,7 @@ class RecipeFile(pytest.Collector):
             for job in self.run.questions.jobs(recipe):
                 law = [recipe.invariant] if recipe.invariant else []
                 item = RecipeItem.make(self, job.ref.short, self.run, job, recipe.target, *law)
-                item.extra_keyword_matches.add(recipe.bug_id)  # for -k: a published JSON file may have any name
+                item.extra_keyword_matches.add(recipe.bug_id)  # for -k, because a published JSON file may have any name
                 yield item
         except (RecipeError, SentinelError) as error:
             raise self.CollectError(str(error)) from None
@@ -193,7 +193,7 @@ class RecipeFile(pytest.Collector):
 class RecipeFolder(pytest.Directory):
     """Collects the selected recipes of a folder.
 
-    pytest loads the folder's ``conftest.py``, as it does for any folder. If it got the files as arguments instead, it
+    pytest loads the folder's ``conftest.py``, as it does for any folder. With the files as arguments instead, pytest
     would scan their folder once for each file, which takes minutes for a thousand files.
     """
 
@@ -212,7 +212,7 @@ class LawBoundary(pytest.Collector):
     def collect(self) -> Iterable[pytest.Item]:
         for job in self.jobs:
             item = LawItem.make(self, f"{job.law}[{job.ref.short}]", self.run, job, job.target, job.law)
-            if self.config.pluginmanager.hasplugin("xdist"):  # registered by each catalog in `Run.configure`
+            if self.config.pluginmanager.hasplugin("xdist"):  # `Run.configure` registers these markers
                 # With --dist=loadgroup, xdist keeps a boundary's laws in one worker, because one search decides them
                 # all.
                 item.add_marker(pytest.mark.xdist_group(self.nodeid))
@@ -220,7 +220,7 @@ class LawBoundary(pytest.Collector):
 
 
 def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
-    # pytest calls this again for every file of a folder, for each argument in that folder.
+    # pytest calls this for every file of a folder, once for each argument in that folder.
     if path not in run.places:
         run.places[path] = path.resolve()
     place = run.places[path]
@@ -237,7 +237,7 @@ def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
 def uncollected_items(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the items of selected recipes that pytest did not collect itself, then the items of laws and comparisons.
 
-    If pytest gets a folder and files in it, it drops the files, and it does not enter virtual environments.
+    If pytest gets a folder and files in that folder, it drops the files. It also does not enter virtual environments.
     """
     ids = {item.nodeid for item in items}
     by_id = {arg.partition("::")[0] for arg in run.config.args if "::" in arg}
@@ -250,7 +250,7 @@ def uncollected_items(run: Run, session: pytest.Session, items: Sequence[pytest.
         directory: RecipeFolder = RecipeFolder.from_parent(session, path=folder)
         directory.files = [collector(run, recipe, directory) for recipe in recipes]
         yield from (item for item in session.genitems(directory) if item.nodeid not in ids)
-    # Laws come last, because the verdicts of recipes may explain broken laws.
+    # Laws are last, because the verdicts of recipes may explain broken laws.
     groups: dict[tuple[str, str], list[LawJob]] = {}
     for job in _law_jobs(run):
         groups.setdefault((job.target, job.boundary), []).append(job)

@@ -26,7 +26,7 @@ def complaint(decision: Decision, baseline: Path | None = None, bases: Sequence[
     """Return why an item fails, or None if it passes, is skipped or is an expected failure.
 
     :param baseline: recorded evidence, which replaces the pin's expectation.
-    :param bases: the same recipe at each revision that this one is compared with. What all of them have is expected.
+    :param bases: decisions of the same recipe at each base revision. A verdict that all of them have is expected.
     """
     verdict = decision.verdict
     head = headline(decision)
@@ -47,8 +47,8 @@ def _against(baseline: Path, decision: Decision, head: str) -> str | None:
     recorded = find(baseline, decision)
     if recorded is None:
         if decision.verdict.name == "unavailable" or (decision.law_alone and decision.verdict.name == "fixed"):
-            return None  # a baseline records the laws that were broken, not the thousands that hold
-        return f"{head}: {baseline} has no verdict for it; record one with `sentinel report accept`"
+            return None  # a baseline records only the laws that were broken
+        return f"{head}: {baseline} has no verdict for this item; record one with `sentinel report accept`"
     now = evidence(decision)
     changes = [] if is_unavailable_here(recorded, now) else difference(recorded, now)
     return f"{head}: " + "; ".join(changes) if changes else None

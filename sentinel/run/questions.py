@@ -18,16 +18,16 @@ from sentinel.run.selection import LawId
 from sentinel.settings import Settings
 from sentinel.targets.refs import Ref
 
-#: A folder without tests.
+#: A folder that contains no tests.
 _NOTHING = Path(__file__).resolve().parent.parent / "schemas"
 
 
 class Questions:
     """The recipes and laws that a run selects.
 
-    :ivar recipes: file -> recipe, of those selected by options and those collected.
+    :ivar recipes: file -> recipe, for the recipes that options select and those that pytest collected.
     :ivar law_ids: the laws that pytest's arguments name.
-    :ivar is_restricted: whether arguments name recipes or laws; the run then has no others.
+    :ivar is_restricted: True if arguments name recipes or laws. The run then has only these.
     :ivar invited: the recipe files of this run, from arguments or from the catalog.
     """
 
@@ -59,7 +59,7 @@ class Questions:
         ours = self._settings.selects_items and alone and not config.option.file_or_dir
         selected = [recipe.path for recipe in self.recipes.values()]
         if ours or (not config.args and (self.law_ids or self.has_laws)):
-            config.args[:] = [str(_NOTHING)]  # without an argument pytest would collect the user's tests
+            config.args[:] = [str(_NOTHING)]  # without an argument, pytest would collect the user's tests
         self._require_refs()
         files = [Path(arg) for arg in config.args if Path(arg.partition("::")[0]).suffix in SUFFIXES]
         self.is_restricted = bool(self.law_ids or files) and bool(config.option.file_or_dir)
@@ -79,7 +79,7 @@ class Questions:
                     recipe = self.recipes.get(file.resolve()) or self.load(file)
                     refs = [job.ref.short for job in self.jobs(recipe)]
                 except SentinelError:
-                    continue  # collecting the file reports it
+                    continue  # collection of the file reports the error
                 if ref not in refs:
                     raise SentinelError(
                         f"not found: {argument}; the refs of this recipe are {', '.join(refs)}; name other refs with "
@@ -104,7 +104,7 @@ class Questions:
         """Load the recipes of this run before collection, including those that arguments name."""
         recipes = list(self.recipes.values())
         for file in (Path(arg.partition("::")[0]) for arg in self._config.args):
-            with suppress(SentinelError):  # collecting the file reports it
+            with suppress(SentinelError):  # collection of the file reports the error
                 if file.suffix in SUFFIXES and file.is_file() and file.resolve() not in self.recipes:
                     recipes.append(self.load(file))
         return recipes

@@ -27,7 +27,7 @@ from sentinel.settings import Settings
 if TYPE_CHECKING:
     from sentinel.run.gate import Gate
 
-#: The property of a report whose item passes and fixes a known bug; its value names the base that has the bug.
+#: The property of a report for an item that passes because a known bug is fixed. Its value names the base with the bug.
 FIXES = "sentinel_fixes"
 
 
@@ -47,7 +47,7 @@ class Results:
         self.without_mirror: Mapping[str, int] = {}
         self._documents: dict[Path, dict[str, Any]] = {}
         self._examined: dict[str, bool] = {}
-        #: A line with the settings that the run has from a settings file; empty if it has none.
+        #: A line with the settings that come from a settings file; empty if none do.
         self.from_file = ""
         self._last_line = ""
         self._unwritten: list[str] = []
@@ -57,7 +57,7 @@ class Results:
 
     def begin(self) -> None:
         """Write a ``run.json`` without items, so that a killed run does not leave an earlier run's file."""
-        with suppress(SentinelError):  # `finish` reports it
+        with suppress(SentinelError):  # `finish` reports the error
             self._write_run(())
 
     def record(self, decision: Decision) -> Path:
@@ -75,7 +75,7 @@ class Results:
         self.gate = self.gate or Gate()
         self.gate.add(nodeid, row)
         if not hasattr(self._config, "workerinput"):
-            with suppress(SentinelError):  # `finish` reports it
+            with suppress(SentinelError):  # `finish` reports the error
                 self._write_gate(self.gate)
 
     def count(self, nodeid: str, examined: bool) -> None:
@@ -126,7 +126,7 @@ class Results:
 
     def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
         """Set pytest's exit status to 5 if no item decided anything, except with ``--collect-only``."""
-        if self.without_mirror and not self._examined:  # pytest's exit status is 5 already
+        if self.without_mirror and not self._examined:  # pytest's exit status is already 5
             self._last_line = "".join(f"nothing was decided: {line}\n" for line in self._more())
         if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
             return
@@ -189,7 +189,7 @@ class Results:
         writer.write("\n".join(lines) + "\n" + self._weaker() + self._last_line, flush=True)
 
     def _more(self) -> list[str]:
-        """Return lines with the number of revisions that could be decided if a mirror were added."""
+        """Return lines with the number of revisions that could be decided with another mirror."""
         add = "can be decided after `sentinel mirror add"
         return [
             f"{target}: {count} more revision{'' if count == 1 else 's'} {add} {target}`"

@@ -44,7 +44,7 @@ def require_folders(settings: Settings) -> None:
     """
     baseline = settings.baseline
     if baseline is not None and not holds_evidence(baseline):
-        trouble = "it holds no evidence" if os.path.isdir(baseline) else "no such folder"
+        trouble = "the folder contains no evidence" if os.path.isdir(baseline) else "no such folder"
         raise SentinelError(
             f"--sentinel-baseline={baseline}: {trouble}; `sentinel report accept --to {baseline}` records the last run "
             "there, and a clone of Sentinel has a baseline in reports/"
@@ -55,7 +55,7 @@ def require_folders(settings: Settings) -> None:
         ("reports", settings.report_dir, "choose another with --sentinel-report-dir"),
         ("mirrors and checkouts", Home.default().path, "set SENTINEL_HOME to a folder that you can write"),
     ):
-        # An existing store may be shared read-only; this run then only reads it.
+        # An existing store may be shared and read-only; this run then only reads it.
         trouble = "" if what != "reports" and folder.is_dir() else why_not_writable(folder)
         if trouble:
             raise SentinelError(f"cannot write {what} to {folder}: {trouble}; {advice}")
@@ -67,7 +67,7 @@ def why_not_writable(folder: Path) -> str:
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
     try:
-        tempfile.TemporaryFile(dir=place).close()  # os.access is always true for root
+        tempfile.TemporaryFile(dir=place).close()  # os.access always returns True for root
     except OSError as error:
         return f"{place}: {error.strerror}"
     return ""
@@ -78,7 +78,7 @@ def require_subject(
 ) -> None:
     """Check that the run has recipes or laws to decide if a ref or a baseline is given.
 
-    :raises SentinelError: if not, or if a ref is given for a target that is not part of the run.
+    :raises SentinelError: if there is nothing to decide, or if a ref is given for a target outside the run.
     """
     names = [name for name in ("ref", "repo", "baseline") if options.get(name)]
     laws = any(arg.startswith("laws/") for arg in arguments)
@@ -122,7 +122,7 @@ class LawId:
     def explain_nothing(self, target: Target, there: Sequence[LawJob], refs: Sequence[str]) -> str:
         """Return why this id selects no item.
 
-        :param there: the laws of its target at any ref.
+        :param there: the laws of the target, at any ref.
         :param refs: the refs of this run.
         """
         of_boundary = [job.law for job in there if job.boundary == self.boundary]

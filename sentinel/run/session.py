@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def catalog_of(config: pytest.Config) -> Catalog:
-    """Return the catalog of targets, contracts, laws and recipes, including what pytest plugins add."""
+    """Return the catalog of targets, contracts, laws and recipes, including those of pytest plugins."""
     hook = config.hook
 
     def flat(answers: Any) -> list[Any]:
@@ -59,7 +59,7 @@ class Run:
 
     :ivar questions: the recipes and laws to decide.
     :ivar results: the decisions so far.
-    :ivar is_asked_for: whether the command line has an option of Sentinel.
+    :ivar is_asked_for: True if the command line has an option of Sentinel.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings, catalog: Catalog, recipes: Sequence[Recipe]) -> None:
@@ -108,7 +108,7 @@ class Run:
     def require_given(self) -> None:
         """Check that the refs and interpreters that the user named are available, before anything runs.
 
-        The pins of recipes may be unavailable, but these may not.
+        Only the pins of recipes may be unavailable.
 
         :raises SentinelError: if a ref is not available for any target that it is given for, or an interpreter does not
             start or lacks torch.
@@ -171,7 +171,7 @@ class Run:
         pairs = []
         heads = [(name, head) for name in settings.targets for head in settings.refs_of(name)]
         for name, head in heads:
-            with suppress(Unavailable):  # a working tree is that of one target
+            with suppress(Unavailable):  # a working tree belongs to one target
                 self._runner.checkout(name, head)
                 pairs += [(name, (self._base(name, head, base), head)) for base in settings.against(name, head)]
         if not pairs and any(base is not None for _, base in settings.named_against):
@@ -199,7 +199,7 @@ class Run:
     def plan(self, questions: Sequence[Job | LawJob]) -> None:
         """Start to decide these recipes and laws on all cores, before their items run.
 
-        Under xdist each worker decides its own.
+        Under xdist, each worker decides its own items.
         """
         laws = [job for job in questions if isinstance(job, LawJob)]
         jobs = [job for job in questions if isinstance(job, Job)]
@@ -279,7 +279,7 @@ class Run:
         return bool(bugs) and reported.issuperset(bugs)
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
-        """Return a recipe's verdict at a ref. It is decided only once, even if the recipe explains many laws."""
+        """Return a recipe's verdict at a ref. The recipe is decided only once, even if it explains many laws."""
         key = recipe.digest, ref
         if key not in self._verdicts:
             self.decide(self._planned.get(key) or Job(recipe, ref))
@@ -292,7 +292,7 @@ class Run:
     @cached_property
     def _survey(self) -> Survey:
         level = "quick" if self.settings.law_level == "off" else self.settings.law_level
-        searchers = 1 if self.is_worker else os.cpu_count() or 1  # under xdist the workers run in parallel
+        searchers = 1 if self.is_worker else os.cpu_count() or 1  # under xdist, workers run in parallel
         recipes_of, baseline = self.questions.recipes_of, self.settings.baseline
         return Survey(self.catalog, self._runner, level, 0, recipes_of, searchers, baseline)
 
@@ -311,7 +311,7 @@ class Run:
                 file = reporter.currentfspath
                 reporter.ensure_newline()
                 reporter.write_line(f"sentinel: {message}")
-                if isinstance(file, Path):  # otherwise pytest prints the file's name again before its next item
+                if isinstance(file, Path):  # otherwise pytest repeats the file's name before its next item
                     reporter.currentfspath = file
 
     def compared(self, nodeid: str, row: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Find the functions that an adapter binds in the trees of a repository, by parsing files only."""
+"""Find the functions that an adapter binds, in git trees, by parsing files only."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def syntax_of(content: str | bytes) -> ast.Module:
 def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
     """Return the names that a block of statements defines, including those under a condition.
 
-    If a name is defined twice, the last definition counts, but a definition at this level replaces one in a block.
+    Of several definitions of a name the last counts, but a definition at this level takes precedence over one in a
+    block.
     """
     names: dict[str, Name] = {}
     for node in body:
@@ -281,7 +282,7 @@ class CheckoutTrees:
         return self.content(self._files[name])
 
     def content(self, file: str) -> bytes:
-        # One byte more than the limit, so that the caller can see that a source is too large.
+        # Read one byte more than the limit, so that the caller notices when a source is too large.
         return read_source(str(self._base / file), LARGEST_SOURCE + 1)
 
 

@@ -36,7 +36,7 @@ _ATTEMPTS = 2
 
 _ALONE = "there is no other variant to compare the scenario with"
 
-#: Why a law does not judge a scenario.
+#: A reason why a law does not judge a scenario.
 EXPLAINED = "known bugs explain every key that it compares"
 
 
@@ -114,13 +114,13 @@ class LawOutcome:
     :ivar not_judged: reason why the law did not judge a scenario -> how often.
     :ivar refused: exception of a call -> how often.
     :ivar kinds: exception -> its kind of failure.
-    :ivar unknown: how many exceptions concern an optional input that the boundary has no parameter for.
+    :ivar unknown: number of exceptions about an optional input for which the boundary has no parameter.
     :ivar rounding: number of scenarios whose violations vanish in float64.
     :ivar unconfirmed: number of violations that did not repeat in a fresh process.
     :ivar dialects: index of a declared dialect in the binding -> number of scenarios in which it showed.
     :ivar dialects_open: the same -> number of scenarios in which it could show and the law held.
     :ivar sample: the first trial that kept the law.
-    :ivar unbroken: the first trial without a violation that counts: the law held, or a dialect explains the violation.
+    :ivar unbroken: the first trial in which the law held, or in which a dialect explains the violation.
     """
 
     answered: int = 0
@@ -145,7 +145,7 @@ class LawOutcome:
 #: Bytes for a law's choices: enough for the longest permutation and the choices next to it.
 CHOICES = 16
 
-#: Choices with which a law is tried on a scenario that another law found.
+#: Number of choices of variants with which a law is tried on a scenario that another law found.
 EXAMPLE_CHOICES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(CHOICES)) for seed in range(8))
 
 
@@ -225,7 +225,7 @@ class BoundarySearch:
         confirmed as drawn.
     :param glimpse: whether to try :func:`glimpses` after the first scenarios. Their violations are confirmed, not
         shrunk.
-    :param left_out: returns why a law skips a drawn scenario; empty if it does not.
+    :param left_out: returns the reason why a law skips a drawn scenario; empty if the law does not skip it.
     :param excused: returns the observation keys that may be wrong in a scenario. A law judges the scenario only if it
         compares another key.
     :param most: the most scenarios that each law judges; None for no limit.
@@ -345,7 +345,7 @@ class BoundarySearch:
 
     @property
     def deadlocks(self) -> str:
-        """Return how the simulated ranks call different collectives; empty if they do not."""
+        """Return how the simulated ranks' collective calls differ; empty if all ranks make the same calls."""
         for outcome in self.outcomes.values():
             for why in outcome.refused:
                 if outcome.kinds[why] == "deadlock":
@@ -354,12 +354,12 @@ class BoundarySearch:
 
     @property
     def undecided(self) -> str:
-        """Return why no law of the boundary was decided; empty if one was."""
+        """Return why no law of the boundary was decided; empty if a law was decided."""
         outcomes = self.outcomes.values()
         if any(outcome.judged or outcome.findings for outcome in outcomes):
             return ""
         if not self.tried:
-            return "the search ended before its turn"
+            return "the search ended before this boundary's turn"
         refused: Counter[str] = sum((outcome.refused for outcome in outcomes), Counter())
         not_judged: Counter[str] = sum((outcome.not_judged for outcome in outcomes), Counter())
         for what, whys in (("every call raised", refused), ("no law judged a scenario", not_judged)):
@@ -759,7 +759,7 @@ _AROUND = 3
 
 
 def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Inputs:
-    """Draw a scenario for what the code under test asks; empty if none can be drawn."""
+    """Draw a scenario that suits constants and options of the code under test; empty if none can be drawn."""
     for attempt in range(4):
         data = hashlib.shake_256(f"{seed} {subject.name} {name} {attempt}".encode()).digest(_CHOICES)
         with contextlib.suppress(DoesNotApply):
@@ -770,7 +770,7 @@ def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Input
 def _can_show(contract: Contract, inputs: Inputs) -> bool:
     """Return False if a scenario may not show the effect of an option.
 
-    That is so if it has one row, or a row whose mask is all zeros.
+    This is the case for a scenario with a single row, or with a row whose mask is all zeros.
     """
     mask = inputs.get(contract.mask)
     rows = [value.shape[0] for value in inputs.values() if isinstance(value, Tensor) and value.shape]
@@ -801,7 +801,7 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 
 
 def _left_out_input(item: Input) -> Input:
-    """Return the input so that calls leave it out, if its contract allows that."""
+    """Return a variant of the input that calls omit, if the contract allows this."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 

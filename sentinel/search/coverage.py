@@ -93,11 +93,11 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines that ran of a function that is bound or that a bound function calls.
+    """The lines that ran in one function, which is bound or called by a bound function.
 
     :ivar ran: the lines that ran during the search; empty if the function was never called.
     :ivar idle: the other lines of a function that was called.
-    :ivar branches: the number of exits of lines with more than one, and ``taken``, the number that were taken.
+    :ivar branches: the number of exits of all lines that have several exits; ``taken`` is the number of taken exits.
     """
 
     function: Function

@@ -104,7 +104,7 @@ def of_undecidable(
 
 
 def of_absence(target: str, ref: Ref, subject: Subject, law: Law, failure: Failure, adapter: str = "") -> Decision:
-    """Return the decision about a law if the ref is not available."""
+    """Return the decision about a law whose ref is not available."""
     recipe = _recipe(target, subject, law, {"": {}}, {})
     return Decision(
         recipe, ref, of_failure(failure), failure=failure, law=law.name, adapter=adapter, subject=subject.name
@@ -120,7 +120,7 @@ def stale_dialects(subject: Subject, law: Law, outcome: LawOutcome, chances: int
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)
-        if not subject.binding.like  # a dialect of the binding that this one reuses need not show here
+        if not subject.binding.like  # a dialect inherited from another binding need not show here
         and dialect.name == law.name
         and outcome.dialects_open[place] >= chances
         and not outcome.dialects[place]

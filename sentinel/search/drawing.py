@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, configuration, given, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from sentinel.contracts.contract import Choose, DoesNotApply
 from sentinel.sources.home import Home
@@ -59,26 +61,29 @@ def run(
         print_blob=False,
     )(test)
     # Unsatisfiable: every draw was rejected. Flaky: a crash did not repeat while shrinking.
-    with _own_folder(), contextlib.suppress(*ends, hypothesis.errors.Unsatisfiable, hypothesis.errors.Flaky):
+    with _on_our_own(), contextlib.suppress(*ends, hypothesis.errors.Unsatisfiable, hypothesis.errors.Flaky):
         test()
 
 
 _LOCK = threading.Lock()
 _runs = 0
-_others_folder: Any = None
+_before: tuple[Any, Any] = (None, None)
 
 
 @contextlib.contextmanager
-def _own_folder() -> Iterator[None]:
-    """Make Hypothesis store its files below ``SENTINEL_HOME`` during a ``with`` block.
+def _on_our_own() -> Iterator[None]:
+    """Keep Hypothesis away from the working directory and from imported modules during a ``with`` block.
 
-    By default they are in ``.hypothesis`` in the working directory, which may be the checkout that is judged.
+    By default it stores files in ``.hypothesis`` in the working directory, which may be the checkout that is judged.
+    They are put below ``SENTINEL_HOME``. It also parses all local modules, which takes up to a second, and draws
+    constants that it finds there, so draws would depend on the installation.
     """
-    global _runs, _others_folder
+    global _runs, _before
     with _LOCK:
         if not _runs:
-            _others_folder = vars(configuration).get("__hypothesis_home_directory")
+            _before = vars(configuration).get("__hypothesis_home_directory"), vars(providers).get(_CONSTANTS)
             configuration.set_hypothesis_home_dir(Home.default().path / "hypothesis")
+            setattr(providers, _CONSTANTS, Constants)
         _runs += 1
     try:
         yield
@@ -86,7 +91,12 @@ def _own_folder() -> Iterator[None]:
         with _LOCK:
             _runs -= 1
             if not _runs:
-                configuration.set_hypothesis_home_dir(_others_folder)
+                configuration.set_hypothesis_home_dir(_before[0])
+                setattr(providers, _CONSTANTS, _before[1])
+
+
+#: The function that returns the constants of local modules.
+_CONSTANTS = "_get_local_constants"
 
 
 class Draws:
@@ -124,8 +134,7 @@ def _bytes(count: int) -> st.SearchStrategy[bytes]:
     return st.text(_LETTERS, min_size=count, max_size=count).map(_as_bytes)
 
 
-# Hypothesis also draws constants, bytes among them, that it finds in imported local modules, so draws would depend on
-# the installation. Texts of private-use characters are not among those constants.
+# Not `st.binary`: the scenarios of recorded verdicts were drawn in this way.
 _FIRST_LETTER = 0xF0000
 _LETTERS = st.characters(min_codepoint=_FIRST_LETTER, max_codepoint=_FIRST_LETTER + 255)
 

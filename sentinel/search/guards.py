@@ -21,7 +21,7 @@ SOME = {"some": True}
 Setting = dict[str, Any]
 SIZE, DTYPE = "#size", "#dtype"
 
-#: The largest number of tokens that a length in the code asks for.
+#: The largest length in the code for which a scenario with as many tokens is drawn.
 LONGEST = 120
 
 #: Methods whose result is a property of a tensor, not an option.
@@ -64,7 +64,7 @@ def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str
 
 
 def constants(functions: Iterable[_Function]) -> Constants:
-    """Return the numbers that functions compare, clip and cut with."""
+    """Return the numbers that functions use in comparisons, clipping and slices."""
     numbers: dict[float, None] = {}
     lengths: dict[int, None] = {}
     for node in (each for function in functions for each in ast.walk(function)):
@@ -91,7 +91,8 @@ def constants(functions: Iterable[_Function]) -> Constants:
 
 
 def constants_at(source: bytes, line: int) -> Constants:
-    """Return the constants of the function that begins at a line of a source, and of those it names in that source."""
+    """Return the constants of the function that begins at a line, and of the functions in the same source that it
+    names."""
     with suppress(SyntaxError):
         named = dict(functions_of(syntax_of(source).body))
         own = [each for each in named.values() if span_of(each)[0] <= line <= each.lineno]
@@ -174,7 +175,7 @@ def _steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
 
 
 def _locals_of(function: _Function) -> dict[str, ast.expr]:
-    """Return the expressions that are assigned to local names, if there is one only."""
+    """Return the expression assigned to each local name that is assigned only once."""
     several: dict[str, list[ast.expr]] = defaultdict(list)
     for node in ast.walk(function):
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
@@ -186,7 +187,7 @@ def _locals_of(function: _Function) -> dict[str, ast.expr]:
 
 
 def _ways(steps: Sequence[_Step], scope: Mapping[str, ast.expr]) -> list[Setting]:
-    """Return settings for all conditions together; those of the innermost vary first."""
+    """Return settings that meet all conditions. The settings of the innermost condition vary first."""
     whole: list[Setting] = [{}]
     for test, truth in steps:
         ways = solve(test, truth, scope)
@@ -200,7 +201,7 @@ def _conflict(one: Setting, other: Setting) -> bool:
 
 
 def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int = 3) -> list[Setting]:
-    """Return settings that may make an expression true, or false. The list is empty if its text does not show one.
+    """Return settings that may make an expression true, or false; empty if the text does not show how.
 
     :param scope: local name -> the expression that was assigned to it.
     """
@@ -255,7 +256,7 @@ def _each(names: Sequence[str], values: Sequence[Any]) -> list[Setting]:
 
 
 def _values(operator: ast.cmpop, value: Any, holds: bool) -> list[Any]:
-    """Return values ``x`` for which ``x operator value`` holds, or does not."""
+    """Return values ``x`` for which ``x operator value`` holds, or for which it does not hold."""
     if value is None:
         return [None] if holds else [SOME, 0.5, True]
     if isinstance(value, (bool, str, dict)):
@@ -299,7 +300,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def _names(node: ast.expr, scope: Mapping[str, ast.expr]) -> list[str]:
-    """Return the names under which an expression may read an option: its own, and those in what was assigned to it."""
+    """Return the option names that an expression may read, directly or through the values assigned to its names."""
     names: list[str] = []
     if isinstance(node, ast.Name):
         names.append(node.id)

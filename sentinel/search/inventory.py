@@ -62,7 +62,7 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "metric": (r"metrics?|logs", r"statistics"),
 }
 
-#: Words of infrastructure and model code. In the name of a function, class or module they count against it.
+#: Words of infrastructure and model code. In the name of a function, class or module they lower the score.
 ASIDE = (
     r"init|initialize|getstate|setstate|repr|str|configs?|cfg|args|arguments|argparse|cli|api|service|servers?|client"
     r"|https?|url|ports?|addr\w*|launch\w*|install|profil\w*|wandb|tensorboard|swanlab|placement|slurm|socket|nccl"
@@ -77,7 +77,7 @@ SITES: Mapping[str, tuple[int, int]] = {
     "parameter": (4, 2), "name": (4, 2), "class": (6, 3), "module": (2, 1), "body": (1, 0)
 }  # fmt: skip
 
-#: The score that a function needs, and the penalty of a word of :data:`ASIDE`.
+#: The score from which a function counts as a signal function, and the penalty for a word of :data:`ASIDE`.
 ENOUGH, AGAINST = 6, 2
 
 #: Calls that compute or rearrange tensors.
@@ -175,12 +175,12 @@ def limit_resources() -> None:
 def _parse(work: tuple[str, bytes]) -> Source:
     module, content = work
     if len(content) > LARGEST_SOURCE:
-        return Source(unread=f"it has more than {LARGEST_SOURCE >> 20} MiB")
+        return Source(unread=f"the file has more than {LARGEST_SOURCE >> 20} MiB")
     try:
         body = syntax_of(content).body
         return Source(names_of(body), tuple(signal_functions(body, module)))
     except SyntaxError as error:
-        return Source(unread=f"it does not parse with Python {_PYTHON}: {error.msg}")
+        return Source(unread=f"the file does not parse with Python {_PYTHON}: {error.msg}")
 
 
 #: Decorators that compile a function for a GPU.
@@ -215,7 +215,8 @@ def _is_test(module: Sequence[str]) -> bool:
 def doubtful_functions(body: Sequence[ast.stmt], module: str) -> set[str]:
     """Return functions that may carry signal although the rule excludes them.
 
-    These have a strong word in a parameter, their name, class or module; are kernels; or declare a program's options.
+    These have a strong word in a parameter, their name, class or module; are kernels; declare a program's options; or
+    change an object and return it, as the decorator of a configuration class does.
     """
     parts = module.split(".")[1:]
     if _is_test(parts):
@@ -235,7 +236,33 @@ def _is_doubtful(node: _Def, module: Sequence[str], name: str) -> bool:
         not level for site in SITES if site != "body" for word in words[site] for level, _ in _subjects_in(word)
     )
     calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
-    return strong or _is_kernel(node) or any(_called(call) == "add_argument" for call in calls)
+    return (
+        strong or _is_kernel(node) or _returns_changed(node) or any(_called(each) == "add_argument" for each in calls)
+    )
+
+
+#: Methods that return their own object, which changes no setting.
+_ENTERS = ("__enter__", "__aenter__")
+
+
+def _returns_changed(node: _Def) -> bool:
+    """Return True if a function, or one inside it, subclasses a parameter, or sets its attributes and returns it."""
+    for function in (each for each in ast.walk(node) if isinstance(each, _Def) and each.name not in _ENTERS):
+        parameters = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+        changed: set[str] = set()
+        returned: set[str] = set()
+        for each in ast.walk(function):
+            if isinstance(each, ast.ClassDef) and parameters & {getattr(base, "id", "") for base in each.bases}:
+                return True
+            if isinstance(each, ast.Return):
+                returned.add(getattr(each.value, "id", ""))
+            elif isinstance(each, (ast.Attribute, ast.Subscript)) and isinstance(each.ctx, ast.Store):
+                changed |= {getattr(part.value, "id", "") for part in ast.walk(each) if isinstance(part, ast.Attribute)}
+            elif isinstance(each, ast.Call) and _called(each) == "setattr":
+                changed |= {getattr(part, "id", "") for part in each.args[:1]}
+        if parameters & changed & returned:
+            return True
+    return False
 
 
 def _is_kernel(node: _Def) -> bool:
@@ -258,14 +285,17 @@ def _functions(body: Sequence[ast.stmt], owner: str = "") -> Iterator[tuple[str,
 
 
 def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Return a function's score and what its words are about; 0 if its body only raises or forwards a call."""
+    """Return a function's score and the subjects of its words. The score is 0 if its body only raises or forwards a
+    call."""
     below = [each for statement in node.body for each in ast.walk(statement)]
     acts = [any(isinstance(each, kinds) for each in below) for kinds in (_ARITHMETIC, _ITEMS)]
     acts.append(any(isinstance(each, ast.Call) and _OPERATION.fullmatch(_called(each)) for each in below))
     own = [each for each in node.body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
     if all(isinstance(each, (ast.Pass, ast.Raise)) for each in own):
         return 0, ()
-    if len(own) == 1 and not isinstance(own[0], _COMPOUND) and not any(acts):  # it only forwards a call or an attribute
+    if (
+        len(own) == 1 and not isinstance(own[0], _COMPOUND) and not any(acts)
+    ):  # the function only forwards a call or an attribute
         return 0, ()
     words = _words(node, module, names)
     score, weight_of = sum(acts), defaultdict[str, int](int)

@@ -33,7 +33,7 @@ _PATIENCE = 100
 #: At least 5 of 100 drawn scenarios must not trigger a bug before the law is reported to compare only those that do.
 _PLAIN = (5, 100)
 
-#: Why a scenario is left out. Training does not use float64, where an epsilon of 1e-8 in a divisor is visible.
+#: Reasons for leaving out a scenario. Training does not use float64, in which an epsilon of 1e-8 in a divisor matters.
 TRIGGERS, TOO_FINE = "it triggers a known bug", "it is in float64"
 
 
@@ -59,7 +59,7 @@ class Excuse:
 class Others:
     """The results of a law on scenarios that trigger none of its known bugs.
 
-    :ivar plain: how many of the first :data:`_PLAIN` drawn scenarios trigger none, before the law varies them.
+    :ivar plain: how many of the first :data:`_PLAIN` drawn scenarios trigger none of the bugs.
     """
 
     outcome: LawOutcome
@@ -67,7 +67,7 @@ class Others:
 
     @property
     def none(self) -> str:
-        """Return why no scenario without the bugs can be compared; empty if some can."""
+        """Return why no scenario without the bugs can be compared; empty if there are such scenarios."""
         if self.outcome.judged or self.plain < _PLAIN[0]:
             return ""
         if self.outcome.not_judged[EXPLAINED]:
@@ -175,8 +175,8 @@ def explain(
 ) -> dict[Key, tuple[Excuse, list[Finding]]]:
     """Return, for each broken law, whether known bugs explain it, and the findings that they do not explain.
 
-    If the search without the scenarios of some bugs shows a bug of another recipe, it is repeated without that recipe's
-    scenarios too.
+    The search leaves out scenarios that trigger the known bugs. If it finds the bug of a further recipe, it is repeated
+    without scenarios that trigger that bug.
 
     :param findings: law -> its findings.
     :param about: returns the recipes about a finding whose bugs are reproduced at this revision.

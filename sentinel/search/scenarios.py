@@ -54,7 +54,7 @@ DOMAINS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 _EXACT = 4
 
 
-#: The indices that are kept in one dimension.
+#: The indices that remain in one dimension.
 Places = tuple[int, ...]
 Sizes = dict[str, Places]
 
@@ -88,8 +88,7 @@ def narrow(contract: Contract, binding: Binding) -> Contract:
 
 
 def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[Any]:
-    """Return the values of an input that adapters declare: as a dialect of any contract with this input, or as what a
-    function of this contract has."""
+    """Return the values of an input that adapters declare, in dialects or in bindings of this contract."""
     values: list[Any] = []
     for binding in (binding for target in targets for binding in target.bindings):
         values += [dialect.value for dialect in binding.dialects if dialect.name == name]
@@ -101,8 +100,8 @@ def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[A
 def combined(changes: Sequence[Mapping[str, Any]], largest: int, most: int) -> Iterator[dict[str, Any]]:
     """Yield single changes, then pairs and larger sets of changes of different inputs.
 
-    :param largest: the most changes in one.
-    :param most: the most that are yielded.
+    :param largest: the maximum number of changes in a set.
+    :param most: the maximum number of yielded sets.
     """
     sets = (several for size in range(1, largest + 1) for several in combinations(changes, size))
     merged = ((several, {name: value for one in several for name, value in one.items()}) for several in sets)
@@ -111,7 +110,7 @@ def combined(changes: Sequence[Mapping[str, Any]], largest: int, most: int) -> I
 
 @dataclass(frozen=True)
 class Around:
-    """What the code under test asks of a scenario besides the usual values.
+    """Properties that the code under test requires of a scenario, in addition to the usual values.
 
     :ivar numbers: further values of float tensors, where a domain has them.
     :ivar tokens: the number of tokens; 0 for a drawn number.
@@ -281,7 +280,7 @@ def _input(
     return item.default(inputs) if callable(item.default) else item.default
 
 
-#: How many usual values a tensor with constants of the code also has.
+#: Number of usual values in a tensor that also has constants of the code.
 _BESIDE = 3
 
 #: The largest magnitude of a constant that a tensor takes.

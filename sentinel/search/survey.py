@@ -307,7 +307,7 @@ class Survey:
     def _wait_for_dialects(law_session: LawSession, search: BoundarySearch) -> None:
         """Search longer for laws with a declared dialect that has not occurred yet.
 
-        Few scenarios do not prove that it is stale.
+        A dialect is not stale merely because it did not occur in a few scenarios.
         """
         from sentinel.search.boundary_search import BoundarySearch
         from sentinel.search.decisions import stale_dialects
@@ -344,7 +344,7 @@ def constants_of(
 def checkout_to_read(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
     """Return the checkout that a target's bindings depend on, or None.
 
-    None if they are the same at every revision, or if there is no such ref.
+    The result is None if the bindings are the same at every revision, or if the ref does not exist.
     """
     if not catalog.adapters[target].target.depends_on_code:
         return None

@@ -1,4 +1,4 @@
-"""Find calls that pass the arguments of one function in another order than its parameters or its other calls.
+"""Find calls whose arguments are in another order than the function's parameters, or than in its other calls.
 
 Only text is compared: an argument counts by the last name in it (``batch["ref_log_prob"]`` and ``self.ref_log_prob``
 are both ``ref_log_prob``). A finding is a place to read, not a verdict.
@@ -17,7 +17,7 @@ _FILLERS = frozenset(("the", "of", "all", "per", "token", "seq", "batch", "mini"
 
 @dataclass(frozen=True)
 class SwappedCall:
-    """A call whose arguments at two positions are those of another call, or of the parameters, the other way round.
+    """A call with two arguments swapped, compared with another call or with the function's parameters.
 
     :ivar other: the place of the other call or of the definition.
     """

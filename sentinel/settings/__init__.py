@@ -25,7 +25,7 @@ class Option:
     """One option: ``--sentinel-NAME`` of pytest, ``--NAME`` of a command, ``NAME`` in a settings file.
 
     :ivar read: checks the written text and returns the setting's value.
-    :ivar file: whether it is a path; in a settings file, paths are relative to the file's folder.
+    :ivar file: True if the value is a path. In a settings file, paths are relative to the folder of that file.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Option:
 
 
 def _option(name: str, metavar: str, help: str, read: Reader, default: Any = (), **more: Any) -> Any:
-    """Declare a setting and its option; pytest, the commands and settings files read this declaration."""
+    """Declare a setting and its option, for pytest, the commands and settings files."""
     option = Option(name, metavar, help, read, **more)
     make = {"default_factory": dict} if default is dict else {"default": default}
     return field(**make, metadata={"option": option})
@@ -163,7 +163,7 @@ class Settings:
 
     :ivar targets: the names of selected targets; empty if only paths were given.
     :ivar named_refs: (target name or None for all, ref); empty for the recipes' own pins.
-    :ivar pythons: target name (None for all) -> interpreter whose environment has it installed.
+    :ivar pythons: target name (None for all) -> the interpreter in whose environment the target is installed.
     :ivar sandbox: empty for the strictest level that the machine supports.
     :ivar laws: empty for the default: off for pins, quick for a ref or a working tree.
     """
@@ -239,7 +239,7 @@ class Settings:
     allowed_changes: tuple[str, ...] = _option(
         "allow-changes",
         "GLOB",
-        "boundaries with an intended change, which does not fail (comma list, repeatable)",
+        "do not fail if these boundaries change (comma list, repeatable)",
         _comma(_each(str)),
         many=True,
     )
@@ -271,7 +271,7 @@ class Settings:
         return tuple(dict.fromkeys(ref for name, ref in self.refs if name in (None, target)))
 
     def against(self, target: str, ref: Ref) -> tuple[Ref | None, ...]:
-        """Return the refs to compare a target's ref with. None stands for its base."""
+        """Return the refs to compare a target's ref with. None stands for the ref's merge base."""
         given = dict.fromkeys(base for name, base in self.named_against if name in (None, target))
         if given:
             return tuple(base for base in given if base is not None)
@@ -291,7 +291,7 @@ class Settings:
         )
 
     def words(self) -> list[str]:
-        """Return the options that differ from their defaults, as command-line arguments."""
+        """Return the settings that differ from their defaults, as command-line arguments."""
         default = Settings()
         words = []
         for place, option in OPTIONS.items():
@@ -361,12 +361,12 @@ def _check(file: str, key: str, value: Any) -> None:
 def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequence[str], base: Path) -> Settings:
     """Merge command-line options over those of a settings file, and check the result.
 
-    :param options: option -> value; None if not given.
-    :param file: option -> value in the file; its paths are relative to ``base``.
+    :param options: option -> value; None for an option that is not given.
+    :param file: option -> value in the settings file, whose paths are relative to ``base``.
     :raises SentinelError: for invalid values.
     """
     file = in_effect(options, file)
-    environment = {"report-dir": os.environ.get("OUTPUT_DIR")}  # published runners use it
+    environment = {"report-dir": os.environ.get("OUTPUT_DIR")}  # published runners set this variable
     values = {}
     for place, option in OPTIONS.items():
         texts = _texts(options.get(option.name)) or [
@@ -389,7 +389,7 @@ def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequenc
 def in_effect(options: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a settings file that the command line does not override."""
     given = {name for name, value in options.items() if _texts(value)}
-    given |= {"ref", "repo"} if given & {"ref", "repo"} else set()  # both select the code
+    given |= {"ref", "repo"} if given & {"ref", "repo"} else set()  # both of them select the code
     return {name: value for name, value in file.items() if _texts(value) and name not in given}
 
 

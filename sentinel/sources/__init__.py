@@ -30,12 +30,12 @@ def open_checkout(
     url: str | None = None,
     progress: Progress | None = None,
 ) -> Checkout:
-    """Return the checkout of a target at a ref. If an earlier run made it, it is reused.
+    """Return the checkout of a target at a ref, reusing that of an earlier run.
 
-    This never clones. If a git ref has no mirror, the error contains the command that makes one.
+    This function never clones a repository. If a git ref has no mirror, the error names the command that makes one.
 
     :param store: the mirrors and their ``SENTINEL_HOME``; None for the user's own.
-    :param pull: the pull request of a pin, which is fetched if the mirror lacks the commit.
+    :param pull: the pull request to fetch if the mirror lacks the commit of a pin.
     :param python: the interpreter whose environment ``installed`` refers to; None for the running one.
     :param url: the repository of a fork, whose history is used instead of upstream's.
     :param progress: called with one line of text at each slow step.
@@ -55,7 +55,7 @@ def open_checkout(
             raise Unavailable(f"no mirror of {url}; run `sentinel mirror add {target.name} --repo-url {url}`")
         checkout = open_git(origin, ref, store, pull, progress)
         git_dir = Path(ref.clone) if ref.clone else store.home.mirror(origin.name)
-        # A checkout that is there already needs no mirror.
+        # A checkout that already exists needs no mirror.
         return replace(checkout, target=target.name, source=git_dir if git_dir.is_dir() else None)
     except GitMissingError as error:
         raise Unavailable(f"{target.name}: {error}") from error

@@ -25,7 +25,7 @@ _PACK = re.compile(r"pack-[0-9a-f]{40,64}\.pack")
 _FANOUT = re.compile(r"[0-9a-f]{2}")
 _LOOSE = re.compile(r"[0-9a-f]{38}")
 _PIECE = 1 << 20
-#: Errors of the disk or of its permissions. Every other OSError is about the tar.
+#: Errors of the disk or its permissions. Every other OSError means that the tar is invalid.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 _MAX_TAR_FILES = 200_000
 _MAX_TAR_BYTES = 20 << 30
@@ -51,8 +51,7 @@ def open_directory(path: Path) -> Origin:
 def open_tar(path: Path, scratch: Path) -> Origin:
     """Unpack an untrusted tar into a scratch folder and locate the git directory in it.
 
-    The pack indexes are rebuilt and the loose objects hashed; otherwise an object could carry the name of another
-    object.
+    The pack indexes are rebuilt, and the loose objects are hashed. Otherwise a wrong name would not be noticed.
     """
     _extract(path, scratch)
     below = (folder for depth in (1, 2, 3) for folder in sorted(scratch.glob("/".join("*" * depth))))
@@ -83,14 +82,14 @@ def _git_dir(path: Path) -> Path | None:
         path = common_dir(git_dir_of(path))
     try:
         return path if (path / "HEAD").is_file() and (path / "objects").is_dir() else None
-    except OSError:  # for example a name that is too long
+    except OSError:  # such as a name that is too long
         return None
 
 
 def _object_directories(objects: Path) -> list[Path]:
     """Return an object directory and its alternates, without duplicates."""
     directories = [objects]
-    for borrower in directories:  # the loop appends to it
+    for borrower in directories:  # the loop appends to this list
         lines = (small_text(borrower / "info" / "alternates") or "").split("\n")
         for line in lines:
             other = Path(os.path.normpath(borrower / line))
@@ -165,8 +164,8 @@ def _has_its_hash(loose: Path) -> bool:
 def copy_objects(sources: tuple[Path, ...], into: Path) -> None:
     """Copy packs and loose objects into an object directory of the store.
 
-    Each pack is marked as a promisor pack. Git then treats a missing blob as left out, not as lost, when it checks the
-    objects of a later fetch.
+    Each pack is marked as a promisor pack. When git checks the objects of a later fetch, it then treats a missing blob
+    as left out, not as lost.
     """
     (into / "pack").mkdir(parents=True, exist_ok=True)
     for objects in sources:
@@ -197,7 +196,7 @@ def _check_whole(pack: Path) -> None:
 
 
 def _copy(source: Path, place: Path) -> None:
-    """Copy a file without a hard link, because a later change of the original would change the mirror."""
+    """Copy a file. A hard link would not do, because a later change of the original would change the mirror."""
     if place.exists():
         return
     temporary = place.with_name(f"tmp_{os.getpid()}_{place.name}")

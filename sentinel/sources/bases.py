@@ -13,10 +13,10 @@ from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-#: Seconds for one git command in a clone that is not ours.
+#: Seconds for one git command in a clone of the user.
 _PATIENCE = 60.0
 
-_OTHERWISE = "or name what to compare with (--sentinel-against=REF; none compares with nothing)"
+_OTHERWISE = "or name a base (--sentinel-against=REF), or turn the comparison off (--sentinel-against=none)"
 
 
 def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
@@ -24,7 +24,7 @@ def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
 
     For a working tree, the main branch is looked up in its clone, then in the mirror.
 
-    :raises SentinelError: if there is none. The message names the command that fetches it.
+    :raises SentinelError: if no merge base is found. The message names the command that fetches it.
     """
     if ref.kind != "path":
         mirror, head = store.path(target.name), store.resolve(target, ref.name)
@@ -39,7 +39,7 @@ def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
     commit = "" if clone is None else _commit(clone, "HEAD")
     if clone is None or not commit:
         raise SentinelError(
-            f"{ref.name} is not in a git clone, so the commit that it started from is unknown; use a clone, "
+            f"{ref.name} is not in a git clone, so the commit from which it started is unknown; use a clone, "
             f"{_OTHERWISE}"
         )
     for name in _names_of_main(clone, target):
@@ -72,7 +72,7 @@ def clone_of(tree: Ref) -> Path | None:
 
 
 def _top_of(tree: Ref) -> Path | None:
-    """Return the top folder of the clone that a working tree is in; None if it is in none."""
+    """Return the top folder of the clone that contains a working tree; None if no clone does."""
     here = Path(os.path.expanduser(tree.name)).absolute()
     return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
 
@@ -89,7 +89,7 @@ def _commit(clone: Path, name: str) -> str:
 
 
 def _names_of_main(clone: Path, target: Target) -> list[str]:
-    """Return the names of upstream's main branch in a clone, from remotes with upstream's URL or its usual names."""
+    """Return possible names of upstream's main branch in a clone: from remotes with upstream's URL, and usual ones."""
     listed = run(clone, "config", "--get-regexp", r"^remote\..*\.url$", seconds=_PATIENCE).out.decode(errors="replace")
     remotes = [line.partition(" ") for line in listed.splitlines()]
     upstream = _repository(target.repository)
@@ -98,12 +98,12 @@ def _names_of_main(clone: Path, target: Target) -> list[str]:
 
 
 def _repository(url: str) -> str:
-    """Return owner and name from a repository's URL; they are the same for HTTPS and SSH."""
+    """Return the owner and the name of a repository from its URL, for HTTPS and SSH alike."""
     return "/".join(url.strip().removesuffix("/").removesuffix(".git").replace(":", "/").split("/")[-2:]).lower()
 
 
 def _find_in_mirror(target: Target, clone: Path, commit: str, store: MirrorStore) -> str:
-    """Return the newest commit of a clone's history that the mirror's main branch contains; empty if there is none."""
+    """Return the newest commit in a clone's history that the mirror's main branch contains, or an empty string."""
     if not store.has(target.name):
         return ""
     mirror = store.path(target.name)

@@ -1,4 +1,4 @@
-"""Store checkouts: read-only copies of a target's packages at one revision, named by a hash of their content.
+"""Store checkouts: read-only copies of a target's packages at one revision. A hash of the content is the name.
 
 The files::
 
@@ -71,7 +71,7 @@ def materialise(
 ) -> Checkout:
     """Return the checkout for these files. Write it only if the store does not have the same files yet.
 
-    :param entries: every file of the package roots, including files that are left out; they count for the tree hash.
+    :param entries: every file of the package roots, including files that are left out, since the tree hash covers them.
     :param contents: yields the files to write; it is called only for files that are not left out.
     :param facts: ``commit``, ``version``, ``digest``, ``dirty``.
     :raises Unavailable: if the revision has no package root, is too large, or changed while it was read.
@@ -163,7 +163,7 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
             return None
         locks.mark_used(home.checkouts, folder)
     with suppress(OSError):  # the store may be read-only
-        os.utime(record)  # `sentinel cache prune` goes by this time
+        os.utime(record)  # `sentinel cache prune` uses this time
     path = folder / "tree"
     here = present_roots(target.roots, entries)
     return Checkout(
@@ -185,7 +185,7 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
     """Return the files of a stored tree; None if a file is missing, changed or added.
 
     Measured code may have deleted, changed or added files. Contents are hashed again only if :func:`stamp` differs,
-    which is ten times faster.
+    because a stamp is ten times faster.
     """
     entries, top = _entries(folder, str(record.get("tree"))), folder / "tree"
     if entries is None:
@@ -195,7 +195,7 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
         if now == record.get("stamp"):
             return entries
         if _holds(top, entries, {path for path, _, _ in record["left_out"]}):
-            with suppress(OSError):  # a read-only store is hashed again each time
+            with suppress(OSError):  # the files of a read-only store are hashed each time
                 write_atomically(folder / "checkout.json", json.dumps({**record, "stamp": now}, indent=1))
             return entries
     return None
@@ -281,7 +281,7 @@ def _fill(
             raise Unavailable(f"{target}: {entry.path!r} conflicts with another file of the revision") from error
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-            os.chmod(path, 0o444)  # independent of the umask: contained processes run as another user
+            os.chmod(path, 0o444)  # independent of the umask, because contained processes run as another user
     top.mkdir(exist_ok=True)
     refused = make_links(top, links)
     out = [*left_out, *(LeftOut(path, None, "a symbolic link that leads out of the checkout") for path in refused)]

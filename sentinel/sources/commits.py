@@ -52,9 +52,8 @@ class Tag:
 def history(mirror: Path, head: str, since: str | None = None, until: str | None = None) -> list[Commit]:
     """Return the commits of a branch along first parents, oldest first.
 
-    :param since: a full sha, which becomes the first commit; or a day, and the list begins with the first commit of
-        that day or later.
-    :param until: a day; the list ends with the last commit of that day or earlier.
+    :param since: a full sha, which is the first commit of the list; or a day, with which the list begins.
+    :param until: a day; the list ends with the last commit on or before it.
     """
     span = [head, f"^{since}"] if since and not _DAY.fullmatch(since) else [head]
     commits = _read(mirror, "--topo-order", "--reverse", "--first-parent", *span)
@@ -70,9 +69,10 @@ def history(mirror: Path, head: str, since: str | None = None, until: str | None
 class Lineage:
     """Decides whether a verdict that was measured at one commit may be reused at another.
 
-    A probe reports from inside the process that ran the commit's code, so that code could forge the report. Verdicts of
-    upstream's own branch are valid for every commit; verdicts of other commits, such as the head of a pull request,
-    only for their descendants outside that branch, and only if all files of the packages are the same.
+    A probe reports from the process that ran the commit's code, so that code could forge the report. A verdict from
+    upstream's own branch may be reused at every commit. A verdict from another commit, such as the head of a pull
+    request, may be reused only at its descendants outside that branch, and only if all files of the packages are the
+    same.
     """
 
     def __init__(self, mirror: Path, head: str | None) -> None:
@@ -103,7 +103,7 @@ class Lineage:
 def is_day(text: str) -> bool:
     """Return True if a text is a date such as ``2026-08-21``.
 
-    :raises SentinelError: if it has that form but is not a valid date.
+    :raises SentinelError: if the text has the form of a date but is not a valid one.
     """
     if not _DAY.fullmatch(text):
         return False
@@ -151,7 +151,7 @@ def _read(mirror: Path, *arguments: str) -> list[Commit]:
 def _utc(seconds: str) -> str:
     try:
         text = datetime.fromtimestamp(int(seconds), timezone.utc).strftime(_MOMENT)
-    except (ValueError, OverflowError, OSError):  # git accepts any number as a date
+    except (ValueError, OverflowError, OSError):  # git accepts every number as a date
         text = ""
     return text if is_moment(text) else datetime.fromtimestamp(0, timezone.utc).strftime(_MOMENT)
 
@@ -166,7 +166,7 @@ def is_moment(text: str) -> bool:
 
 
 def existed(mirror: Path, commit: str, paths: Sequence[str], name: str = "") -> bool | None:
-    """Return True if an earlier commit changed one of these files; with ``name``, if one of these files defined it.
+    """Return True if an earlier commit changed one of these files, or if ``name`` was defined in one of them.
 
     :param name: the name of a function, class, import or variable.
     :returns: None if git fails or exceeds the time limit, for example because the mirror lacks the commit.

@@ -10,7 +10,7 @@ from pathlib import Path
 from sentinel.sources.gitbinary import GitError, Objects, run, run_bounded, run_checked
 from sentinel.sources.trees import FILE, LINK, MOST_FILES, SUBMODULE, Entry, blob_id, check_path, is_ignored
 
-#: Largest size of git's listing in bytes: the most files that a revision may have, with long names.
+#: Largest size of git's listing in bytes: that of a revision with the most allowed files and long names.
 _MOST_LISTED = MOST_FILES * 200
 
 
@@ -80,7 +80,7 @@ def _lookup(mirror: Path, names: Iterable[str]) -> list[list[str]]:
 def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each blob, once.
 
-    :raises GitError: if a content does not have the blob's hash.
+    :raises GitError: if the content of a blob has another hash.
     """
     with closing(Objects(mirror)) as objects:
         for blob in dict.fromkeys(blobs):
@@ -108,7 +108,7 @@ def whole_refs(mirror: Path, refs: dict[str, str]) -> dict[str, str]:
 
 
 def still_shallow(mirror: Path, commits: set[str]) -> set[str]:
-    """Return those of these commits whose parents the mirror lacks."""
+    """Return those of the given commits whose parents the mirror lacks."""
     parents: dict[str, list[str]] = {}
     for commit in commits:
         process = run(mirror, "cat-file", "commit", commit)

@@ -1,4 +1,4 @@
-"""Run git so that no configuration of the user or of upstream can run a command, prompt, or use the network."""
+"""Run git such that no configuration, of the user or of upstream, can run a command, prompt, or use the network."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_NO_LAZY_FETCH": "1",
-    # No protocol at all: an untrusted working tree may configure a remote and a program to run for it. A fetch allows
-    # exactly the protocol of its URL.
+    # No protocol is allowed, because an untrusted working tree may configure a remote with a program to run. A fetch
+    # allows only the protocol of its URL.
     "GIT_ALLOW_PROTOCOL": "",
-    # Otherwise refs/replace of an origin could substitute the content of a commit.
+    # Otherwise refs/replace from an origin could replace the content of a commit.
     "GIT_NO_REPLACE_OBJECTS": "1",
     "GIT_LITERAL_PATHSPECS": "1",
     "GIT_OPTIONAL_LOCKS": "0",
@@ -98,7 +98,7 @@ class Finished:
 
 
 def reason(text: str) -> str:
-    """Return the line of git's error output that says what failed, without ``fatal:`` and without passwords."""
+    """Return the line of git's error output with the reason, without ``fatal:`` and without passwords."""
     lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
     full = [line for line in lines if _FULL.search(line)]
     decisive = full or [line for line in lines if _ERROR_LINE.match(line)] or lines[-1:]
@@ -107,7 +107,7 @@ def reason(text: str) -> str:
 
 
 _ERROR_LINE = re.compile(r"(fatal|error|remote: (fatal|error)|ERROR)[: ]")
-#: Messages of a full disk; the other lines of the output are only consequences.
+#: Messages about a full disk. All other lines of the output are consequences.
 _FULL = re.compile(r"No space left on device|Out of diskspace|Disk quota exceeded")
 
 
@@ -179,7 +179,7 @@ def _execute(
     try:
         try:
             return git.Git().execute(command, env=variables, **options)
-        except KeyError:  # GitPython copies os.environ while pytest's thread changes it
+        except KeyError:  # GitPython copies os.environ, which pytest's thread changes meanwhile
             return git.Git().execute(command, env=variables, **options)
     except git.exc.GitCommandNotFound as error:
         raise GitMissingError(_MISSING) from error
@@ -219,7 +219,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     seconds: float | None = None,
 ) -> Finished:
-    """Run git on a git directory and wait for it. The caller checks the exit status.
+    """Run git on a git directory and wait until it ends. The caller checks the exit status.
 
     :param seconds: kill git after this time; set it for untrusted folders, where git could block on a named pipe.
     """
@@ -266,9 +266,9 @@ def run_bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None
 class Objects:
     """Reads objects by name through one ``git cat-file`` process that GitPython keeps running.
 
-    GitPython's ``Repo`` is not used: it reads the repository's configuration with every file that this includes, and
-    follows the caller's ``GIT_DIR``. Its references reread ``packed-refs`` for each name: 3 s instead of 0.03 s for the
-    5,360 refs of a mirror. Its trees and blobs have no size limit.
+    GitPython's ``Repo`` is not used: it reads the repository's configuration and every file that the configuration
+    includes, and follows the caller's ``GIT_DIR``. Its references reread ``packed-refs`` for each name: 3 s instead of
+    0.03 s for the 5,360 refs of a mirror. Its trees and blobs have no size limit.
     """
 
     def __init__(self, git_dir: Path) -> None:
@@ -280,8 +280,8 @@ class Objects:
     def read(self, name: str, kind: str = "blob", most: int | None = None) -> bytes:
         """Return the content of an object.
 
-        :raises MissingObjectError: if it has no object of this name and kind.
-        :raises LargeObjectError: if it has more than ``most`` bytes.
+        :raises MissingObjectError: if the repository has no object of this name and kind.
+        :raises LargeObjectError: if the object has more than ``most`` bytes.
         """
         try:
             try:

@@ -14,9 +14,9 @@ from sentinel.sources.home import small_text, write_atomically
 
 _SHA = re.compile(r"[0-9a-f]{40}")
 _PACKED = re.compile(r"([0-9a-f]{40}) (refs/\S+)")
-#: Names that git-check-ref-format forbids: a foreign ref must not lead out of the directory or confuse git.
+#: Names that git-check-ref-format forbids, because a ref must not lead out of the directory or confuse git.
 _BAD_NAME = re.compile(r"\.\.|//|@\{|[\x00-\x20\x7f~^:?*\[\\]|/\.|^\.|\.$|/$|\.lock(/|$)|[\ud800-\udfff]")
-#: Refs that belong to one work tree, or that change the meaning of other names.
+#: Refs that belong to only one work tree, or that change the meaning of other names.
 _EXCLUDED = ("refs/replace/", "refs/bisect/", "refs/worktree/", "refs/rewritten/", "refs/stash")
 
 
@@ -57,16 +57,15 @@ def _packed(path: Path) -> dict[str, str]:
     return dict(_read_packed(path, status.st_ino, status.st_mtime_ns, status.st_size))
 
 
-# Cached because a mirror has thousands of refs and a run looks up hundreds. Every writer, git included, replaces the
-# file.
+# Cached, because a mirror has thousands of refs and a run looks up hundreds. Every writer replaces the whole file.
 @lru_cache(maxsize=16)
 def _read_packed(path: Path, *_: int) -> Mapping[str, str]:
     """Return the refs of a ``packed-refs`` file.
 
-    :param _: inode, time and size, so that the cache misses when the file is replaced.
+    :param _: inode, time and size of the file, so that a new file is read again.
     """
     refs = {}
-    # Split at line feeds only, as git does: otherwise a name with another line separator could forge a line.
+    # Split only at line feeds, as git does. Otherwise a name with another line separator could forge a line.
     for line in path.read_bytes().decode("utf-8", "surrogateescape").split("\n"):
         match = _PACKED.fullmatch(line)
         if match and _usable(match.group(2)):

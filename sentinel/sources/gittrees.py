@@ -11,14 +11,14 @@ from pathlib import Path
 from sentinel.sources.gitbinary import MissingObjectError, Objects
 from sentinel.sources.trees import FILE, LINK, SOURCE_LIMIT, SUBMODULE, is_ignored
 
-#: Modes as in :class:`~sentinel.sources.trees.Entry`: the executable bit is irrelevant to an import.
+#: Modes as in :class:`~sentinel.sources.trees.Entry`, without the executable bit, which an import does not need.
 TREE = "040000"
 _MODES = {b"40000": TREE, b"120000": LINK}
 
 #: The entries of a folder: name -> (mode, object name).
 Folder = Mapping[str, tuple[str, str]]
 
-#: Number of cached folders, a few kB each. Neighbouring commits share nearly all of theirs.
+#: Number of cached folders, a few kB each. Neighbouring commits share nearly all of their folders.
 _CACHED = 8192
 
 
@@ -49,7 +49,7 @@ class GitTrees:
     def blob(self, name: str) -> bytes:
         """Return the content of a file, given its blob hash.
 
-        :raises MissingObjectError: if the mirror lacks it, or it is too large.
+        :raises MissingObjectError: if the mirror lacks the blob, or the blob is too large.
         """
         with self._lock:
             return self._objects.read(name, most=SOURCE_LIMIT)

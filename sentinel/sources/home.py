@@ -1,7 +1,7 @@
 """Manage ``SENTINEL_HOME``, the folder of mirrors, checkouts and wheels, and write small files atomically.
 
-A writer locks its temporary file until it ends. The next writer into the same folder therefore recognises the temporary
-files of killed writers without comparing times, and removes them.
+A writer locks its temporary file until the writer ends. The next writer in the same folder therefore recognises the
+temporary files of killed writers without comparing times, and removes them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TEMPORARY = re.compile(r"\..*-[0-9a-f]{12}\.tmp")
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Write a file atomically, so that a reader never sees half of it. Create its folder if needed."""
+    """Write a file atomically, so that no reader sees an incomplete file. Create the folder if needed."""
     file.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(file.parent)
     temporary, handle = _create_temporary(file)
@@ -46,7 +46,7 @@ def remove_leftovers(folder: Path) -> None:
     """Remove temporary files that killed processes left."""
     with suppress(OSError), os.scandir(folder) as items:
         for name in [item.name for item in items if _TEMPORARY.fullmatch(item.name)]:
-            with suppress(OSError):  # its writer is alive, or another process removed it, or the folder is read-only
+            with suppress(OSError):  # the writer is alive, another process removed the file, or the folder is read-only
                 handle = hold(folder / name, wait=False)
                 try:
                     (folder / name).unlink()
@@ -64,13 +64,13 @@ def _create_temporary(file: Path) -> tuple[Path, int]:
             lock(handle)
         if os.fstat(handle).st_nlink:
             return temporary, handle
-        os.close(handle)  # another run removed it before it was locked
+        os.close(handle)  # another run removed the file before it was locked
 
 
 #: Called with one short line of text at each slow step.
 Progress = Callable[[str], None]
 
-#: Advice for a full disk.
+#: Advice if a disk is full.
 MORE_ROOM = "free some (`sentinel cache prune` removes old checkouts), or set SENTINEL_HOME to a folder on another disk"
 
 _SMALL = 1 << 16
@@ -79,7 +79,7 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True)
 class Home:
-    """:ivar path: the folder; nothing is created before the first write."""
+    """``SENTINEL_HOME``. Nothing is created before the first write."""
 
     path: Path
 
@@ -120,7 +120,7 @@ def _user_cache() -> Path:
 def safe_name(name: str) -> str:
     """Return the name of a target or distribution if it is safe as a file name.
 
-    :raises SentinelError: if it could lead out of its folder.
+    :raises SentinelError: if a file of this name could be outside its folder.
     """
     if not _SAFE_NAME.fullmatch(name):
         raise SentinelError(f"not a usable name: {name!r}; use letters, digits and . _ - only")
@@ -171,7 +171,7 @@ def remove_tree(path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     for folder, _, _ in os.walk(path):
-        with suppress(FileNotFoundError):  # another process removes it too
+        with suppress(FileNotFoundError):  # another process is removing the folder too
             os.chmod(folder, stat.S_IRWXU)
     shutil.rmtree(path, ignore_errors=True)
 

@@ -1,8 +1,8 @@
 """Lock files, and record which process uses which checkout. A lock ends with its process.
 
-Each process has one file in ``checkouts/.users`` with one line per folder that it uses, locked while the process lives.
-If that lock is free, the process has ended. ``checkouts/.lock`` is held shared while a folder is marked as used, and
-exclusively while folders are pruned or replaced.
+Each process has one file in ``checkouts/.users``, with one line per folder that the process uses. The file is locked
+while the process lives. If the lock is free, the process has ended. ``checkouts/.lock`` is held shared while a folder
+is marked as used, and exclusively while folders are pruned or replaced.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def mark_used(checkouts: Path, folder: Path) -> None:
 def in_use(checkouts: Path, *, forget_dead: bool = False) -> set[str]:
     """Return the folders, relative to ``checkouts``, that running processes use.
 
-    :param forget_dead: remove the files of ended processes. Set it only inside :func:`exclusive`: a process has its
-        file before it holds the lock.
+    :param forget_dead: True to remove the files of ended processes. This is safe only inside :func:`exclusive`, because
+        a process creates its file before it locks the file.
     """
     used: set[str] = set()
     for file in (checkouts / ".users").glob("*"):

@@ -21,21 +21,21 @@ from sentinel.sources.resolving import resolve
 from sentinel.sources.urls import base_name, check_url, is_url, local_path, redact
 from sentinel.targets import Target
 
-#: Written last: a mirror without this file is unfinished.
+#: The file that is written last. A mirror without it is unfinished.
 RECORD = "sentinel.json"
-#: Lists the missing objects, one name per line.
+#: The file that lists the missing objects, one name per line.
 ABSENT = "absent"
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = false\n\tbare = true\n"
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """What ``mirror list`` shows about a mirror.
+    """The description of a mirror that ``mirror list`` shows.
 
-    :ivar url: the remote from which more is fetched on request.
+    :ivar url: the remote from which missing objects are fetched on request.
     :ivar origins: the sources from which it was made, one line each.
-    :ivar whole: False if a run was interrupted while it made the mirror; ``mirror add`` makes it again.
-    :ivar absent: how many objects were missing when it was made.
+    :ivar whole: False if a run was interrupted while it made the mirror. ``mirror add`` then makes it again.
+    :ivar absent: the number of objects that were missing when the mirror was made.
     """
 
     target: str
@@ -68,7 +68,7 @@ def _read_record(path: Path) -> dict[str, Any] | None:
 
 
 def describe(target: str, path: Path) -> Mirror:
-    """Return what ``mirror list`` shows about a mirror, complete or not."""
+    """Return the description of a mirror for ``mirror list``, even of an unfinished one."""
     record = _read_record(path)
     if record is None:
         return Mirror(target, path, size=size_of(path), whole=False)
@@ -113,7 +113,7 @@ class MirrorStore:
         return [describe(path.name.removesuffix(".git"), path) for path in paths]
 
     def has(self, target: str) -> bool:
-        """Return True if a target has a complete mirror. It reads one small file."""
+        """Return True if a target has a complete mirror. Only one small file is read."""
         return is_whole(self.home.mirror(target))
 
     def get(self, target: str) -> Mirror | None:
@@ -122,9 +122,9 @@ class MirrorStore:
         return describe(target, path) if is_whole(path) else None
 
     def path(self, target: str) -> Path:
-        """Return the git directory of a target's mirror. Raise if there is none.
+        """Return the git directory of a target's mirror.
 
-        :raises Unavailable: if it has no finished mirror.
+        :raises Unavailable: if the target has no finished mirror.
         """
         path = self.home.mirror(target)
         if not is_whole(path):
@@ -169,7 +169,7 @@ class MirrorStore:
         with writing(self.home.path), self._locked(target):
             mirror = describe(target, path)
             scratch = Path(tempfile.mkdtemp(prefix=f".part-{target}-", dir=self.home.mirrors))
-            path.rename(scratch / "mirror.git")  # atomic: no reader sees a half-removed mirror
+            path.rename(scratch / "mirror.git")  # atomic, so that no reader sees a half-removed mirror
             remove_tree(scratch)
         return mirror
 
@@ -200,7 +200,7 @@ class MirrorStore:
         return describe(target.name, self.home.mirror(target.name))
 
     def fetch(self, target: str, refspecs: Sequence[str], progress: Progress | None = None) -> None:
-        """Fetch refs into a mirror. After a failure, a run does not try again."""
+        """Fetch refs into a mirror. A run tries this only once if it fails."""
         path, url = self.path(target), self.url(target)
         key = (target, " ".join(refspecs))
         for scope in (key, (target, "")):
@@ -236,7 +236,7 @@ class MirrorStore:
         return resolve(self.path(target.name), target.name, name, pull, fetch)
 
     def sweep(self) -> None:
-        """Remove what interrupted runs left in the mirrors that no process uses."""
+        """Remove the leftovers of interrupted runs from the mirrors that no process uses."""
         with writing(self.home.path):
             for lock in free_locks(self.home.mirrors, ".*.lock"):
                 self._sweep(lock.name[1:].removesuffix(".lock"))
@@ -245,7 +245,7 @@ class MirrorStore:
         return locked(self.home.mirrors / f".{safe_name(target)}.lock")
 
     def _sweep(self, target: str) -> None:
-        """Remove what interrupted runs left in one mirror, whose lock the caller holds."""
+        """Remove the leftovers of interrupted runs from one mirror. The caller holds its lock."""
         for pattern in (f".part-{target}-*", f".fetch-{target}.git-*", f".fetch-mirror.git-{target}-*"):
             for leftover in self.home.mirrors.glob(pattern):
                 remove_tree(leftover)

@@ -1,4 +1,4 @@
-"""Open ``path:`` and ``installed`` refs: copy local files into the store. They are never imported where they are."""
+"""Open ``path:`` and ``installed`` refs: copy local files into the store. They are imported only from the copy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sentinel.worker import interpreters
 #: Seconds that git may take to read the commit of a work tree.
 _PATIENCE = 20.0
 
-#: Runs in the given interpreter: locates each package without importing it.
+#: A script for the given interpreter, which locates each package without importing it.
 _FIND = """
 import importlib.util, json, os, sys
 from importlib import metadata
@@ -62,7 +62,7 @@ def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
     if not top.is_dir():
         raise Unavailable(f"{target.name}: {top} is not a directory")
     places = {root.path: top / root.path for root in target.roots}
-    # Exclude roots that are, or lie behind, a link out of the directory.
+    # Exclude roots that are a link out of the directory, or that are reached through one.
     inside = (name for name, path in places.items() if path.is_dir() and path.resolve().is_relative_to(top.resolve()))
     roots = {name: places[name] for name in inside}
     if not roots:
@@ -82,7 +82,7 @@ def open_installed(target: Target, ref: Ref, home: Home, python: str | None = No
     :param python: the interpreter; None for the running one.
     """
     try:
-        # -I: the current folder and PYTHONPATH do not count as installed.
+        # With -I, packages in the current folder and in PYTHONPATH do not count as installed.
         names = (target.pypi or target.name, *target.packages)
         answer = interpreters.ask(python, "-I", "-c", _FIND, *names, packages=target.packages)
     except interpreters.InterpreterError as error:
@@ -100,10 +100,10 @@ def open_installed(target: Target, ref: Ref, home: Home, python: str | None = No
 
 
 class _Files:
-    """The files in some folders. Each is read once, so that the hash and the copy have the same content."""
+    """The files in some folders. Each file is read only once, so that the hash and the copy have the same content."""
 
     def __init__(self, roots: dict[str, Path], follow: bool = False) -> None:
-        """:param follow: follow links; installers such as uv link into their own cache."""
+        """:param follow: True to follow links, because installers such as uv link into their own cache."""
         self.entries: list[Entry] = []
         self.left_out: list[LeftOut] = []
         self._content: dict[str, bytes] = {}

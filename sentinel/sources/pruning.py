@@ -39,7 +39,7 @@ def entries(home: Home) -> list[CacheEntry]:
 
 
 def prune(home: Home, *, older_than: float | None = None, now: float | None = None) -> list[CacheEntry]:
-    """Remove entries that were not used for a time, and what interrupted runs left; return the removed entries.
+    """Remove entries that were not used for a time, and leftovers of interrupted runs. Return the removed entries.
 
     :param older_than: remove entries that were not used for this many seconds; None: all that no live run uses.
     """
@@ -54,9 +54,9 @@ def prune(home: Home, *, older_than: float | None = None, now: float | None = No
             recent = limit is not None and entry.last_used > limit
             if entry.in_use or (recent and entry.kind != "leftover"):
                 continue
-            # Rename first, which is atomic: no reader sees half a checkout.
+            # Rename first, which is atomic, so that no reader sees an incomplete checkout.
             hidden = entry.path.with_name(f".gone-{os.urandom(4).hex()}")
-            with suppress(FileNotFoundError):  # another prune, or the download itself, was faster
+            with suppress(FileNotFoundError):  # another prune, or the end of the download, was faster
                 entry.path.rename(hidden)
                 paths.append(hidden)
                 removals.append(entry)
@@ -82,9 +82,9 @@ def _entries(home: Home, used: set[str]) -> Iterator[CacheEntry]:
                 yield from _entry("leftover", path, path, busy=busy)
     for owner in _children(home.wheels):
         for path in _children(owner):
-            if path.suffix == ".whl":  # it is read completely when it is opened
+            if path.suffix == ".whl":  # a wheel is read completely when it is opened
                 yield from _entry("wheel", path, path, busy_for=60)
-            else:  # a live pip uses the folder of a download for minutes at most
+            else:  # pip uses the folder of a download for a few minutes at most
                 yield from _entry("leftover", path, path, busy_for=3600)
 
 
@@ -93,8 +93,8 @@ def _entry(
 ) -> Iterator[CacheEntry]:
     """Yield the description of a cache entry, or nothing if another process has removed it.
 
-    :param busy_for: it counts as used for so many seconds after its mtime. The absolute difference counts, as a clock
-        that was set back must not keep a leftover for years.
+    :param busy_for: the entry counts as used for this many seconds before and after its mtime. Without the limit for
+        times in the future, a clock that was set back would keep a leftover for years.
     """
     with suppress(FileNotFoundError):
         last_used = touched.stat().st_mtime

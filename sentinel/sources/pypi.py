@@ -35,7 +35,7 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout, LeftOut
 from sentinel.targets.refs import Ref
 
-#: Errors for a file that is not a zip archive, or was made to break readers of zip archives.
+#: Errors for a file that is not a zip archive, or that was made to break readers of zip archives.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError, LookupError, ValueError, OverflowError)
 #: The folders of a wheel that an installer copies into site-packages (PEP 427).
 _IN_SITE_PACKAGES = re.compile(r"^[^/]+\.data/(purelib|platlib)/")
@@ -51,9 +51,9 @@ _OPTIONS = (
     "--disable-pip-version-check",
     "--progress-bar=off",
 )
-#: Timeout in seconds. pip ends a silent connection, but not one that sends a byte now and then.
+#: Timeout in seconds. pip closes a silent connection, but not one that occasionally sends a byte.
 _PATIENCE = 3600.0
-#: pip's answers in this run: ten recipes of one release query the index once.
+#: pip's answers in this run, so that all recipes of a release query the index only once.
 _answers: dict[tuple[str, str, Path], Path | str] = {}
 
 
@@ -73,7 +73,7 @@ def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = 
     try:
         release = _unpack(target, ref, home, wheel)
     except (*_DAMAGE, OSError) as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # seeking before the start of a damaged archive
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a seek before the start of a damaged archive
             raise
         wheel.unlink(missing_ok=True)
         raise Unavailable(f"{target.name}: {wheel.name} is not a complete wheel ({error}); run again") from error
@@ -102,7 +102,7 @@ def _wheel(distribution: str, version: str, home: Home, progress: Progress | Non
     folder = home.wheels / safe_name(distribution)
     for path in sorted(folder.glob("*.whl")) if version != "latest" else ():
         if path.name.split("-")[1] == version.lower():
-            with suppress(OSError):  # `sentinel cache prune` goes by this time; the store may be read-only
+            with suppress(OSError):  # `sentinel cache prune` uses this time; the store may be read-only
                 os.utime(path)
             return path
     question = (distribution, version, home.path)
@@ -132,7 +132,7 @@ def _download(distribution: str, version: str, folder: Path) -> Path:
             capture_output=True,
             stdin=subprocess.DEVNULL,
             cwd=part,  # ``-m`` searches the current folder first, which must not contain a pip.py
-            env={**os.environ, "TMPDIR": str(part)},  # the files of a killed pip are removed with the folder
+            env={**os.environ, "TMPDIR": str(part)},  # the folder is removed with the files of a killed pip
             text=True,
             errors="replace",
             check=False,
@@ -157,13 +157,13 @@ def _complaint(output: str) -> str:
     if any("No module named pip" in line for line in lines):
         return f"this environment has no pip; run `{Path(sys.executable).name} -m ensurepip`"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    if not errors or errors[-1] == "Exception:":  # an internal error of pip; the last line of its traceback names it
+    if not errors or errors[-1] == "Exception:":  # an internal error of pip, which the last line of the traceback names
         errors = lines[-1:]
     reason = errors[-1] if errors else "pip gave no reason"
     if any("Retrying (" in line or "connection" in line.lower() for line in lines):
         reason += " (the package index is unreachable)"
     elif any("(from versions: none)" in line for line in lines):
-        reason += " (the index has no release of it, or is unreachable)"
+        reason += " (the index has no release of this package, or is unreachable)"
     return redact(reason)
 
 
@@ -181,7 +181,7 @@ def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
         for info in archive.infolist():
             if info.compress_type not in _COMPRESSIONS:
                 raise Unavailable(f"{target.name}: {info.filename!r} in {wheel.name} uses an unknown compression")
-            check_path(info.orig_filename.rstrip("/"))  # the original name: Python's reader cuts a name at a NUL
+            check_path(info.orig_filename.rstrip("/"))  # the original name: Python's reader truncates it at a NUL
             top, _, rest = _IN_SITE_PACKAGES.sub("", info.filename).partition("/")
             if info.is_dir() or top not in places or not rest:
                 continue

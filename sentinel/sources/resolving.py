@@ -11,7 +11,7 @@ from sentinel.errors import Unavailable
 from sentinel.sources import git_objects, gitrefs
 from sentinel.sources.gitbinary import GitError
 
-#: Fetches a refspec into the mirror; returns a clause with the reason if that failed, otherwise None.
+#: Fetches a refspec into the mirror. Returns a clause with the reason of a failure, or None.
 Fetch = Callable[[str], str | None]
 
 _PULL = re.compile(r"(?:refs/)?pull/([1-9][0-9]*)(?:/head)?")
@@ -26,7 +26,7 @@ def resolve(mirror: Path, target: str, name: str, pull: int | None, fetch: Fetch
     Only pull requests are fetched: ``pull/N/head`` if the mirror lacks it, and the pull request ``pull`` of a pin if
     the mirror lacks a full sha.
 
-    :raises Unavailable: if it has no such commit; the message suggests similar names.
+    :raises Unavailable: if the mirror has no such commit; the message suggests similar names.
     """
     refs = gitrefs.read_refs(mirror)
     match = _PULL.fullmatch(name)
@@ -77,7 +77,7 @@ def _sha_of_pull(mirror: Path, target: str, sha: str, pull: int | None, fetch: F
         )
     problem = fetch(f"+refs/pull/{pull}/head:refs/pull/{pull}/head")
     if problem is None and git_objects.commit_of(mirror, sha) is None:
-        # The pull request was rebased; hosts still serve a commit that is requested by its sha.
+        # The pull request was rebased, but hosts still serve a commit that is requested by its sha.
         problem = fetch(f"+{sha}:refs/pins/{sha}")
     if problem is None and git_objects.commit_of(mirror, sha) == sha:
         return sha

@@ -1,7 +1,7 @@
 """Fetch from git remotes. Each function runs only if the user asked for it, and reports its URL through ``progress``.
 
-A transfer runs in a temporary git directory that shares the mirror's objects. Only that directory names the remote as a
-promisor, so the mirror itself never has a remote to fetch from. An interrupted transfer leaves the mirror's refs
+A transfer runs in a temporary git directory that shares the mirror's objects. Only the temporary directory names the
+remote as a promisor, so the mirror itself never has a remote. An interrupted transfer leaves the mirror's refs
 unchanged.
 """
 
@@ -53,12 +53,12 @@ def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str
 def _require_a_git_server(folder: Path, url: str, environment: dict[str, str]) -> None:
     """Raise if a web server serves a repository as plain files, without git's protocol.
 
-    For a server of plain files (the "dumb" protocol) git checks for every object whether it exists and fetches a
-    missing one from the promisor, which is the same server: git would start git until the process table is full.
+    With a server of plain files (the "dumb" protocol), git checks whether each object exists, and fetches a missing one
+    from the promisor. This is the same server, so git would start git until the process table is full.
     """
     if protocol(url) not in ("http", "https"):
         return
-    packets = folder / "packets"  # a trace of git's own protocol
+    packets = folder / "packets"  # a sign of git's own protocol
     run(folder, "ls-remote", "origin", "HEAD", environment={**environment, "GIT_TRACE_PACKET": str(packets)})
     if not packets.exists() or not packets.stat().st_size:
         raise GitError('the server does not support git\'s protocol (it serves plain files, the "dumb" protocol)')
@@ -95,7 +95,7 @@ def fetch(
 
 
 def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progress | None) -> None:
-    """Fetch single objects without the objects that they refer to."""
+    """Fetch single objects, without the objects to which they refer."""
     message = f"fetching {len(oids)} file{'s' * (len(oids) != 1)}"
     fetch(mirror, url, oids, progress, message, "blob:none", {"fetch.negotiationAlgorithm": "noop"})
 

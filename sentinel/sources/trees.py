@@ -1,4 +1,4 @@
-"""Describe the files of a revision as git does, so that equal files have the same hash whatever their source."""
+"""Describe the files of a revision as git does, so that equal files from any source have the same hash."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ FILE = "100644"
 LINK = "120000"
 SUBMODULE = "160000"
 
-#: Files with these suffixes are never left out for their size: the code may read them.
+#: Files with these suffixes count as source code, because the code may read them.
 SOURCE_SUFFIXES = (".py", ".pyi", ".yaml", ".yml", ".json", ".toml")
-#: Files above BLOB_LIMIT bytes are left out unless they are source code; sources above SOURCE_LIMIT always.
+#: Source code above SOURCE_LIMIT bytes and other files above BLOB_LIMIT bytes are left out.
 BLOB_LIMIT = 1 << 20
 SOURCE_LIMIT = 64 << 20
-#: Limits of a revision. Frameworks have some thousand files of a few megabytes, but a commit of one kilobyte can
-#: contain nested trees with any number of files.
+#: Limits of a revision. Frameworks have some thousand files with a few megabytes. A commit of one kilobyte can contain
+#: nested trees with any number of files.
 MOST_FILES = 100_000
 MOST_BYTES = 2 << 30
-#: Bytes of a path and of one name: limits of file systems, with room for the folders of the store.
+#: Maximum bytes of a path and of one name: limits of file systems, minus the folders of the store.
 _LONGEST_PATH = 1000
 _LONGEST_NAME = 255
 _IGNORED_NAMES = frozenset(
@@ -95,9 +95,9 @@ def streamed_blob_id(file: IO[bytes], size: int) -> str:
 
 
 def check_path(path: str) -> str:
-    """Return a path from upstream. Raise if it leaves its folder or some file systems cannot store it.
+    """Return a path from upstream, after checking that it stays in its folder and that file systems can store it.
 
-    :raises Unavailable: if not.
+    :raises Unavailable: if the path is not valid.
     """
     parts = path.split("/")
     if len(_bytes(path)) > _LONGEST_PATH or any(len(_bytes(part)) > _LONGEST_NAME for part in parts):

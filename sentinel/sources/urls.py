@@ -27,7 +27,7 @@ def is_url(text: str) -> bool:
 def check_url(text: str) -> str:
     """Return a URL after checking that git cannot read an option or a command from it.
 
-    :raises SentinelError: if not.
+    :raises SentinelError: if the URL is not valid.
     """
     label = redact(text)
     if text.startswith("-"):
@@ -54,7 +54,7 @@ def check_url(text: str) -> str:
 
 
 def protocol(url: str) -> str:
-    """Return the transport protocol of a URL, which is the only one that git may use for the fetch."""
+    """Return the transport protocol of a URL. Git may use no other protocol for the fetch."""
     match = _URL.fullmatch(url)
     return match.group(1).lower() if match else "ssh"
 

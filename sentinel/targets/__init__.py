@@ -1,4 +1,4 @@
-"""Define what an adapter declares: the framework, and how its functions are bound to contracts.
+"""Define the declarations of an adapter: the framework, and how its functions are bound to contracts.
 
 Only the standard library is imported: the controller reads these tables without torch, and the worker reads the same
 file next to the target's code. An adapter module defines ``TARGET = Target(...)``; its functions that use tensors
@@ -42,7 +42,7 @@ class StandIn:
 
 @dataclass(frozen=True)
 class Dialect:
-    """An intended difference between a framework and a contract. Reports list it, and say if it no longer exists.
+    """An intended difference between a framework and a contract. Reports list it, and say if it has disappeared.
 
     :ivar name: a dialect input of the contract, or the name of a law that the boundary does not satisfy.
     :ivar value: the boundary's value of the dialect input; not used for a law.
@@ -51,7 +51,7 @@ class Dialect:
     :ivar where: canonical input -> values: the dialect applies only to scenarios with one of these values.
     :ivar symptom: for a law, the intended kind of violation (``value``, ``non-finite``); empty for any.
     :ivar since: a dotted path, or ``function(parameter)``: the dialect applies to revisions that have it.
-    :ivar until: the same: the dialect applies to revisions that lack it.
+    :ivar until: like ``since``, but the dialect applies to revisions that lack it.
     """
 
     name: str
@@ -80,27 +80,27 @@ class Binding:
     """A function of a target that is bound to a contract.
 
     :ivar boundary: its dotted path today; recipes use this path or one of ``formerly``.
-    :ivar formerly: its earlier dotted paths, tried in this order if the first is not in a checkout, before the paths
-        that :attr:`Target.moved` gives.
+    :ivar formerly: its earlier dotted paths. If a checkout lacks the current path, these are tried in order, and then
+        those that :attr:`Target.moved` gives.
     :ivar arguments: canonical input -> parameter names upstream, newest first. Other canonical inputs are passed under
         their own names, and refused if the boundary has no such parameter; a ``call`` must drop inputs that the
         boundary must not receive. ``group`` is a list of labels; numbers per token or row are tensors.
     :ivar constants: upstream parameter -> value that is passed if the boundary has the parameter.
     :ivar outputs: canonical output names, in the order of the returned tuple (a single name: the returned value itself;
         a returned mapping is read by name).
-    :ivar call: for boundaries that need more than names: ``call(boundary, inputs)`` receives a
+    :ivar call: for boundaries that need more than other argument names: ``call(boundary, inputs)`` receives a
         :class:`~sentinel.worker.calling.Boundary` (its ``function``, ``module``, ``owner``, and ``invoke``, which
         binds by name as above) and the canonical inputs as tensors, and returns the canonical outputs as a mapping.
     :ivar imports: further target modules that ``call`` needs; they are imported before the probe is forked.
-    :ivar requires: dotted paths (a configuration field, an attribute). If one is missing, the boundary is not in this
-        version, as in recipes, and a search skips it.
+    :ivar requires: dotted paths (a configuration field, an attribute). If a checkout lacks one, the boundary counts as
+        absent from this version, and a search skips it.
     :ivar fixed: canonical inputs that the boundary fixes (``{"estimator": "rloo"}``).
     :ivar accepts: canonical input -> choices of this boundary, if they are fewer than the contract's; for the
         contract's mask, the mask styles: ``full``, ``right`` (padding), ``left``, ``gaps``.
     :ivar dtypes: the float dtypes that the framework uses for these tensors; empty: any.
     :ivar twins: dotted paths of other bindings of the same contract that must give the same result.
     :ivar moved: :attr:`Target.moved`, which the target sets on each binding.
-    :ivar like: for a registered function: the boundary whose binding it uses; empty if the adapter names it.
+    :ivar like: for a registered function without a binding of its own: the boundary whose binding it uses; else empty.
     :ivar takes: for a registered function: its parameters without a default; ``?`` marks parameters that may be None.
     """
 
@@ -143,12 +143,12 @@ class Binding:
 class Registry:
     """A group of functions that the framework registers by name, such as policy losses or advantage estimators.
 
-    A registered function without a binding is called like ``like``, and must satisfy the laws of that contract that
-    need no oracle.
+    A registered function without a binding of its own is called with the binding of ``like``. It must satisfy those
+    laws of its contract that need no oracle.
 
     :ivar decorator: the decorator's name, such as ``register_policy_loss``.
     :ivar like: the dotted path of a bound member.
-    :ivar table: the table to which a module adds a function without the decorator: ``table.register("name",
+    :ivar table: the name of the table, if modules add functions to it without the decorator: ``table.register("name",
         function)``, or ``table["name"] = function``.
     :ivar excludes: dotted path of a registered function that must not be called -> the reason, in one line.
     """
@@ -171,23 +171,24 @@ def _as_another(boundary: str, like: Binding, family: Sequence[Binding]) -> Bind
 
 @dataclass(frozen=True)
 class Steps:
-    """What a trainer's documentation says about its training steps, for ``sentinel watch``.
+    """The training steps of a trainer as its documentation defines them, for ``sentinel watch``.
 
-    The functions get a micro-batch with its ``facts``, ``options`` and ``attributes`` of the trainer, the ``batch``,
-    and the model's ``forwards``. They raise :class:`~sentinel.contracts.contract.DoesNotApply` with a reason if an
-    input is unknown. See ``sentinel/tools/watch/steps.py``.
+    Each function gets a micro-batch, an object with the trainer's ``facts``, ``options`` and ``attributes``, the
+    ``batch`` and the model's ``forwards`` (``_micro`` in ``sentinel/tools/watch/invariants.py``). It raises
+    :class:`~sentinel.contracts.contract.DoesNotApply` with a reason if a value that it needs is unknown.
 
     :ivar trainer: dotted path of the trainer's class.
     :ivar methods: ``loss``, ``advantages`` or ``samples`` -> the methods that compute them, the main one first. If the
         user overrides one, the value is not checked.
-    :ivar knows: the options that are taken into account. Another option that is not at its default is unknown.
+    :ivar knows: the options that the functions take into account. If another option is not at its default, a step is
+        not checked.
     :ivar settings: dotted attribute of a new trainer -> the option whose value it has, or a function of the options.
-    :ivar splits: options that only divide a batch, which is read as a factor of the loss.
+    :ivar splits: options that only divide a batch, so that their effect is a factor of the loss.
     :ivar loss: returns the documented loss of a micro-batch, and the sum of its terms' absolute values.
     :ivar advantages: returns the documented advantages of rewards, and a bound of their rounding.
     :ivar references: returns log-probs of the policy and of the reference for the same tokens or rows.
-    :ivar batch: returns what is wrong with a batch; empty if nothing is.
-    :ivar samples: raises if tokens are not sampled from the policy that is trained.
+    :ivar batch: returns a description of the error in a batch; empty for a correct batch.
+    :ivar samples: raises if the tokens are not samples of the trained policy.
     """
 
     trainer: str
@@ -214,18 +215,18 @@ class Target:
     """A framework under test.
 
     :ivar name: the name for ``--sentinel-target``.
-    :ivar roots: its package roots; a revision's tree decides which of them exist.
+    :ivar roots: its package roots. A revision may have only some of them.
     :ivar pypi: its distribution's name on PyPI, if upstream publishes one.
     :ivar preload: real third-party packages that are imported before the target, if installed, because boundaries use
         them, or because every checkout would import them again.
     :ivar moved: dotted path of a package, module or class -> its earlier paths. Everything below it is looked up there
         too.
     :ivar registries: families whose members need no binding of their own.
-    :ivar stub_versions: a package that may be a stub module -> its version, for targets that refuse unknown versions.
+    :ivar stub_versions: package -> the version that its stub module reports, for targets that reject unknown versions.
     :ivar arguments: canonical input -> parameter names, newest first, for bindings without their own.
-    :ivar at_import: dotted path of a function that the target calls during import and that a contained process cannot
-        run -> its result; or of a value that it reads, such as a package version that it rejects -> a plain value, or
-        an :class:`Alias`.
+    :ivar at_import: dotted path -> its replacement during import: for a function that the target calls and a contained
+        process cannot run, the result; for a value that the target rejects, such as a package version, a plain value,
+        or an :class:`Alias`.
     :ivar defaults: sources of the configuration's defaults: dotted paths of dataclasses, or of functions that return a
         function which adds arguments to a parser, or YAML files below an import root. A stand-in that has two of their
         options gets the others.
@@ -310,7 +311,7 @@ class Target:
 
     @property
     def depends_on_code(self) -> bool:
-        """Return True if bindings depend on the revision, because of registries or of dialects of some revisions."""
+        """Return True if bindings depend on the revision, through registries or through dialects of some revisions."""
         dialects = (dialect for binding in self.bindings for dialect in binding.dialects)
         return bool(self.registries) or any(dialect.since or dialect.until for dialect in dialects)
 

@@ -25,7 +25,7 @@ class Ref:
     :ivar name: a sha, tag, branch or ``pull/N/head`` (git), a version or ``latest`` (pypi),
         a directory (path), or empty (installed).
     :ivar clone: the git directory that has the commit ``name``; empty for the mirror.
-    :ivar folder: the folder of the clone that the code is in, if the commit has it; empty for the top.
+    :ivar folder: the folder of the clone with the code, which is used if the commit has it; empty for the top folder.
     """
 
     kind: SourceKind

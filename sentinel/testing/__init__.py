@@ -25,9 +25,9 @@ def check_function(f: Callable[..., Any], contract: str | Contract, **options: A
 
     :param contract: the contract, or its name; ``sentinel list contracts`` lists them.
 
-    The options are ``names``, ``call``, ``outputs``, ``expected_failed_laws``, ``dialects``, ``device``, ``dtypes``,
-    ``examples`` and ``seed`` (:class:`sentinel.testing.checking.Check`). Any other option is an input of the contract
-    with its value; a tuple contains the values to draw from.
+    The options are ``names``, ``call``, ``shapes``, ``outputs``, ``expected_failed_laws``, ``dialects``, ``device``,
+    ``dtypes``, ``examples`` and ``seed`` (:class:`sentinel.testing.checking.Check`). Any other option is an input of
+    the contract with its value; a tuple contains the values to draw from.
 
     :raises TypeError: if the function's parameters do not match the contract's inputs.
     """

@@ -8,15 +8,13 @@ from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search.scenarios import combined, declared
+from sentinel.search.scenarios import declared
 from sentinel.testing.binding import Bound
-
-#: The most combinations that are tried.
-_MOST = 1500
+from sentinel.testing.forms import concerns
 
 
 def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield alternative settings: first with one changed, then with two.
+    """Yield settings with one alternative value each.
 
     Alternatives of a choice are the values that adapters declare for functions of the contract and a setting's own
     choices; those of a number are also the constants in the function's code.
@@ -26,14 +24,17 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> I
     for item in contract.inputs:
         if item.name in chosen or item.name in bound.names or not (item.dialect or item.knob or item.choices):
             continue
+        if not concerns(contract, item, chosen):
+            continue
         several = [*item.choices, *declared(bundled_catalog().targets.values(), contract, item.name)]
         if item.kind == "number":
             several = [*constants, *several]
+        several = [value for value in several if not isinstance(value, str) or value in item.meaning or item.choices]
         default = bound.binding.fixed.get(item.name, item.default)
         options = [value for value in several if value != default]
         if options:
             values[item.name] = list(dict.fromkeys(options))
-    return combined([{name: value} for name, of in values.items() for value in of], 2, _MOST)
+    return ({name: value} for name, of in values.items() for value in of)
 
 
 def _constants(f: Any) -> list[float]:

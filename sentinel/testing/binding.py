@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from sentinel.contracts.contract import REQUIRED, Contract, Input, Observed
 from sentinel.contracts.names import fits, match_names, suggest_names
 from sentinel.errors import nearest
 from sentinel.targets import Binding
+from sentinel.testing.forms import at_tokens, matchable, of_responses
 
 #: Contract -> what its ``measure`` passes besides the inputs, with other names for it.
 _PASSED: Mapping[str, Mapping[str, str]] = {
@@ -25,6 +27,9 @@ _OF_SCENARIOS = ("wrong_answer",)
 
 #: Parameters for the number of rows of each group, if the groups are consecutive and equal.
 _GROUP_SIZES = "group_size num_generations n_samples num_samples n_rollouts rollout_n n_samples_per_prompt n k"
+
+#: Contract of tokens -> the contract of the same quantities without tokens and a mask.
+_WITHOUT_TOKENS = {"group_advantage": "reward_normalisation"}
 
 #: Parameters for the number of valid tokens of each row.
 _LENGTHS = "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens"
@@ -56,6 +61,9 @@ class Inputs(dict[str, Any]):
         self._read.add(name)
         return super().__getitem__(name)
 
+    def __getattribute__(self, name: str) -> Any:  # an input may be called `values`, which is a method of dict
+        return self[name] if dict.__contains__(self, name) else super().__getattribute__(name)
+
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
@@ -84,6 +92,7 @@ class Function:
 
     :ivar errors: the exceptions that it raised, by text; the first of each.
     :ivar record: called with the arguments before each call.
+    :ivar inputs: the inputs of the call that ``call`` makes.
     :ivar used: whether it was called, or an attribute of it was read.
     """
 
@@ -92,6 +101,7 @@ class Function:
     __signature__: inspect.Signature
     errors: dict[str, BaseException] = field(default_factory=dict)
     record: Callable[[tuple[Any, ...], Mapping[str, Any]], None] | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
     used: bool = False
 
@@ -105,10 +115,13 @@ class Function:
         try:
             return self.f(*positional, **named)
         except BaseException as error:
-            if len(self.errors) < _ERRORS:
-                self.errors.setdefault(f"{type(error).__name__}: {error}", error)
-            self.interrupted = isinstance(error, KeyboardInterrupt)
+            self.note(error)
             raise
+
+    def note(self, error: BaseException) -> None:
+        if len(self.errors) < _ERRORS:
+            self.errors.setdefault(f"{type(error).__name__}: {error}", error)
+        self.interrupted = isinstance(error, KeyboardInterrupt)
 
     def __getattr__(self, name: str) -> Any:  # a `call` may use a method of an object
         self.__dict__["used"] |= not name.startswith("__")
@@ -153,6 +166,9 @@ class Bound:
     :ivar names: input -> parameter; with ``call``, the inputs that it reads.
     :ivar needed: the inputs that must have a value.
     :ivar read: the inputs that ``call`` has read so far.
+    :ivar call: the file and line of ``call``; empty without it.
+    :ivar of_call: the exceptions that ``call`` raised outside the function, by text.
+    :ivar derived: parameter -> the input that its value is computed from.
     :ivar left: the parameters that keep their default, with it.
     :ivar given: the parameters that each call gets, with the default, which is never used.
     """
@@ -164,6 +180,9 @@ class Bound:
     module: ModuleType
     needed: frozenset[str] = frozenset()
     read: set[str] = field(default_factory=set)
+    call: str = ""
+    of_call: dict[str, BaseException] = field(default_factory=dict)
+    derived: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
 
@@ -177,10 +196,12 @@ def bind(
     outputs: Sequence[str] | Mapping[str, Any] = (),
     accessed: frozenset[str] | None = None,
     dtypes: Sequence[str] = (),
+    responses: Sequence[str] = (),
 ) -> Bound:
     """Bind a function to a contract.
 
     :param choices: input -> value, or a tuple of values to draw from.
+    :param responses: the inputs that it takes as one number per response.
     :param dtypes: the float dtypes of tensors; empty: all.
     :param accessed: the inputs that ``call`` reads, if they are known.
     :raises TypeError: if parameters and inputs do not match; the message shows both.
@@ -210,6 +231,9 @@ def bind(
         fixed.setdefault(other, lambda inputs, one=one: inputs[one])
     module = sys.modules.get(getattr(f, "__module__", None) or "", sys)
     bound = Bound(function, contract, Binding(function.name, contract.name), matched, module, frozenset(needed))
+    bound.call = _place_of(call)
+    own_names = [name for name in derived if name in function.__signature__.parameters]
+    bound.derived = {name: contract.mask if name in _LENGTHS.split() else contract.group for name in own_names}
     passed = {**{item.name: () for item in contract.inputs}, **{one: (name,) for one, name in matched.items()}}
     known: list[str] = []  # the names of outputs
     forms = _label_forms(function, matched.get(contract.group, ""), call is not None)
@@ -219,7 +243,13 @@ def bind(
 
     def call_with(boundary: Any, inputs: Mapping[str, Any]) -> Any:
         if call is not None:
-            return call(function, Inputs(inputs, bound.read))
+            function.inputs = inputs
+            try:
+                return call(function, Inputs(inputs, bound.read))
+            except Exception as error:
+                if all(error is not one for one in function.errors.values()):
+                    bound.of_call.setdefault(f"{type(error).__name__}: {error}", error)
+                raise
         return boundary.invoke(inputs, **{name: derive(inputs) for name, derive in derived.items()})
 
     def ask(boundary: Any, inputs: Mapping[str, Any]) -> Outputs:
@@ -228,13 +258,14 @@ def bind(
             if contract.group in original:
                 inputs = {**original, contract.group: _labels(original[contract.group], form, boundary.device)}
             try:
-                returned = call_with(boundary, inputs)
+                returned = call_with(boundary, of_responses(contract, inputs, responses) if responses else inputs)
             except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
                 first = first or error
                 continue
             forms[:] = [form]
             known[:] = known or output_names(contract, original)
-            return read_outputs(returned, contract, known or contract.keys, outputs, function.name)
+            read = read_outputs(returned, contract, known or contract.keys, outputs, function.name)
+            return at_tokens(contract, original, read) if responses else read
         assert first is not None
         raise first
 
@@ -246,17 +277,26 @@ def bind(
     return bound
 
 
+def _place_of(call: Any) -> str:
+    """Return the file and line of a function as ``test_losses.py:12``; empty for None."""
+    code = getattr(call, "__code__", None)
+    if code is None:
+        return "" if call is None else name_of(call)
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
+
 def input_named(contract: Contract, name: str) -> Input:
-    """Return the input with this name, or the only input with this synonym.
+    """Return the input with this name, or the input that this synonym fits best.
 
     :raises TypeError: if there is none.
     """
     exact = contract.input(name) or contract.input(contract.aliases.get(name, ""))
     if exact is not None:
         return exact
-    alike = [item for item in contract.inputs if not item.dialect and fits(contract, item.name, name) is not None]
-    if len(alike) == 1:
-        return alike[0]
+    ranks = {item.name: fits(contract, item.name, name) for item in contract.inputs if not item.dialect}
+    fitting = sorted((rank, one) for one, rank in ranks.items() if rank is not None)
+    if fitting and (len(fitting) == 1 or fitting[0][0] < fitting[1][0]):
+        return next(item for item in contract.inputs if item.name == fitting[0][1])
     inputs = [item.name for item in contract.inputs]
     raise TypeError(f"the contract {contract.name} has no input {name!r}{nearest(name, inputs, 'its inputs are')}")
 
@@ -285,6 +325,8 @@ def _match(
     }
     own = {name: parameters[0] for name, parameters in besides.items() if parameters}
     free = [name for name in every if name not in own.values()]
+    reference = any(fits(contract, "ref_log_probs", name) is not None for name in free) or "ref_log_probs" in names
+    contract = matchable(contract, choices, reference)
     found = match_names(contract, free, required, names, choices)
     unknown = list(found.unknown)
     for name in found.unknown:
@@ -360,13 +402,18 @@ def _mismatch(
         lines.append(
             f"Pass names={{{written}}}. "
             f"If the function does not take an input: names={{{next(iter(wanted))!r}: None}}. "
-            "If it takes something else, such as one number per response: call=lambda f, x: f(x.… .sum(-1), …)."
+            "If it takes something else, such as an object: call=lambda f, x: f(…)."
         )
-    elif unknown:
-        others = [item.name for item in contract.inputs if not item.dialect and item.name not in names]
+    other = _WITHOUT_TOKENS.get(contract.name, "")
+    if other and contract.mask in missing:
+        lines.append(f"If it takes and returns one number per response, without a mask, use the contract {other}.")
+    unknown = [name for name in unknown if name not in wanted.values()]
+    if unknown:
+        others = [item.name for item in contract.inputs if not item.dialect and item.name not in {*names, *wanted}]
         written = "; the inputs left are " + ", ".join(others) if others else ""
+        need = f"{' and '.join(unknown)} {'needs a value' if len(unknown) == 1 else 'need values'}"
         lines.append(
-            f"{', '.join(unknown)} needs a value: names={{input: {unknown[0]!r}}}{written}. Or give it one: "
+            f"{need}: names={{input: {unknown[0]!r}}}{written}. Or give it one: "
             f"functools.partial({function.name}, {unknown[0]}=…), or call=lambda f, x: f(…)."
         )
     return "\n".join([*lines, *(_advice(contract, name) for name in undecided)])

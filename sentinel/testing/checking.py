@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply
+from sentinel.contracts.contract import REQUIRED, TOKENS, Contract, DoesNotApply
 from sentinel.errors import nearest
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.testing.binding import Bound, bind, input_named
 from sentinel.testing.errors import LawBroken
+from sentinel.testing.forms import concerns, matchable, per_response, with_penalty
 
 if TYPE_CHECKING:
     from sentinel.deciding.law_session import LawSession, Plan, Subject
@@ -28,15 +33,26 @@ _AGREEING = 50
 #: The most calls for shrinking one violation.
 _SHRINKING = 250
 
+#: The most settings that are tried together with a slip, and the most pairs of settings that are tried without one.
+_SETTINGS, _PAIRS = 40, 300
+
+#: Scenarios in which an input that is never read must matter to be named.
+_UNREAD = 8
+
+#: The place of laws: wrong numbers first, edge cases such as NaN last.
+_PLACES = {"the_oracle_agrees": 0, "masked_values_have_no_influence": 2, "finite_in_finite_out": 3}
+
 
 class Check:
     """The options of a check.
 
-    :ivar laws: the names of the laws, in the contract's order.
+    :ivar laws: the names of the laws; comparisons with the reference come first, edge cases last.
     :param names: the contract's input -> the function's parameter, if the name is not the field's; None if the function
         does not have the input. One parameter may serve several inputs.
     :param call: ``call(f, x)`` calls the function, if it takes something else than the contract's tensors; ``x.name``
         is the input of that name.
+    :param shapes: input -> ``batch`` if the function takes one number per response, [batch]: the advantage of the
+        response, or the sum of its rewards or log-probs. Results may then have one number per response, too.
     :param outputs: the contract's names of the returned tuple's elements, or output -> key, attribute or index.
     :param expected_failed_laws: law -> why the function is not meant to keep it. A law that it keeps is an error.
     :param dialects: the function's value for a choice on which papers and code legitimately differ.
@@ -53,6 +69,7 @@ class Check:
         *,
         names: Mapping[str, str | None] | None = None,
         call: Callable[[Any, Any], Any] | None = None,
+        shapes: Mapping[str, str] | None = None,
         outputs: Sequence[str] | Mapping[str, Any] = (),
         expected_failed_laws: Mapping[str, str] | None = None,
         dialects: Mapping[str, Any] | None = None,
@@ -66,13 +83,19 @@ class Check:
         if isinstance(contract, str) and contract not in catalog.contracts:
             which = nearest(contract, catalog.contracts, "`sentinel list contracts` lists them:")
             raise TypeError(f"unknown contract {contract!r}{which}")
-        self.contract = catalog.contracts[contract] if isinstance(contract, str) else contract
+        self.contract = with_penalty(catalog.contracts[contract] if isinstance(contract, str) else contract)
+        for name, shape in (shapes or {}).items():
+            if shape != "batch":
+                raise TypeError(f"shapes={{{name!r}: {shape!r}}}: the only other shape of an input is 'batch'")
+        responses = tuple(input_named(self.contract, name).name for name in shapes or ())
+        self.contract = per_response(self.contract, responses)
         groups = self.contract.group and self.contract.input(self.contract.group) is not None
         self._laws = [
             law
             for law in map(catalog.laws.__getitem__, self.contract.laws)
             if not law.twin and (groups or law.name != "groups_are_isolated")
         ]
+        self._laws.sort(key=lambda law: _PLACES.get(law.name, 1))
         self.laws = [law.name for law in self._laws]
         self.expected = dict(expected_failed_laws or {})
         for name in self.expected:
@@ -80,9 +103,13 @@ class Check:
                 which = nearest(name, self.laws)
                 raise TypeError(f"expected_failed_laws: {self.contract.name} does not have the law {name!r}{which}")
         chosen = {**choices, **(dialects or {})}
-        self.choices = {input_named(self.contract, name).name: value for name, value in chosen.items()}
+        options = matchable(self.contract, chosen, True)  # `beta` is another input for PPO than for DRO
+        self.choices = {input_named(options, name).name: value for name, value in chosen.items()}
+        for name, value in self.choices.items():
+            _require_known(self.contract, name, value)
         self.examples, self._seed, self.device = examples, seed, device
         self._binding: dict[str, Any] = {"names": names, "call": call, "outputs": outputs, "dtypes": dtypes}
+        self._binding["responses"] = responses
         self._last: tuple[Any, Report | None] = (None, None)
 
     @property
@@ -159,9 +186,11 @@ class Check:
             if self._binding.get("call") is not None and not bound.function.used:
                 raise LawBroken(f"call= never calls {bound.function.name}, so nothing of it was examined")
             _attribute_non_finite(search, session)
-            asked = Asked(self.contract, self.choices, self.expected, self.device)
-            agreeing = partial(self._agreeing_choices, f, bound, session)
-            report = make_report(asked, bound, search, agreeing)
+            asked = Asked(self.contract, self.choices, self.expected, self.device, self._unread(bound, session))
+            causes = partial(self._agreeing_choices, f, bound, session), partial(self._slip, f, bound, session)
+            with warnings.catch_warnings():  # torch warns of slips that give a metric a gradient
+                warnings.simplefilter("ignore")
+                report = make_report(asked, bound, search, *causes)
             for law in laws:
                 findings = search.outcomes[law].findings
                 kept.keep(law, findings[0].trial.variants if findings else None)
@@ -169,6 +198,13 @@ class Check:
             for what, count in report.raised.items():
                 warnings.warn(
                     f"{report.function} as {report.contract}: {count} of {search.tried} scenarios: {what}", stacklevel=2
+                )
+            if report.left:  # a passing test prints no report
+                left = ", ".join(f"{name}={value!r}" for name, value in report.left.items())
+                warnings.warn(
+                    f"{report.function} as {report.contract}: left at the default: {left}; what other values do is "
+                    "not checked",
+                    stacklevel=2,
                 )
         return report
 
@@ -187,6 +223,11 @@ class Check:
 
             for scenario in cheap_scenarios(subject, self.seed, 0, 4):
                 call_once(bound, scenario.inputs, self.device)
+            if bound.of_call and not bound.function.used:
+                what, error = next(iter(bound.of_call.items()))
+                raise TypeError(
+                    f"call= ({bound.call}) raised {what}, before it called {bound.function.name}"
+                ) from error
             bound = self.bind(f, choices, frozenset(bound.read))
             subject = self._narrowed(bound)
         return bound, subject
@@ -209,7 +250,7 @@ class Check:
                 item,
                 knob=item.knob and item.name not in together,
                 default=REQUIRED
-                if item.domain and item.default is None and item.name in bound.needed
+                if item.domain and item.default is None and item.name in (bound.names if bound.call else bound.needed)
                 else item.default,
             )
             for item in contract.inputs
@@ -225,35 +266,126 @@ class Check:
         from sentinel.testing.alternatives import candidates
         from sentinel.testing.session import open_session
 
-        case, inputs = finding.trial.case, next(iter(finding.trial.variants.values()))
-        assert case is not None
         several = list(candidates(self.contract, bound, self.choices))
-        changed = {str(place): {**inputs, **alternative} for place, alternative in enumerate(several)}
-        replies = session.references(finding.subject, changed).answers
-        for place, alternative in enumerate(several):
-            right = replies[str(place)].observation
-            try:
-                if right is None or finding.law.violations(replace(case, inputs={"": inputs}, oracle={"": right})):
-                    continue
-            except DoesNotApply:  # the alternative's oracle overflows
-                continue
+        for alternative in self._explaining(session, finding, several, pairs=True):
             again, subject = self._subject(f, alternative)
             if self._agrees(open_session(again, self.device), subject, finding.law):
                 return alternative
         return {}
 
-    def _agrees(self, session: LawSession, subject: Subject, law: Law) -> bool:
-        """Return True if a law applies to at least one of some scenarios and holds in all of them."""
+    def _explaining(
+        self, session: LawSession, finding: Finding, several: Sequence[Mapping[str, Any]], pairs: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the settings with which a session's oracle agrees with the function in the finding's scenario.
+
+        :param pairs: also try pairs of these settings, unless neither has an effect alone.
+        """
+        case, inputs = finding.trial.case, next(iter(finding.trial.variants.values()))
+        assert case is not None
+        changed = {str(place): {**inputs, **alternative} for place, alternative in enumerate([{}, *several])}
+        replies = session.references(finding.subject, changed).answers
+        before = replies["0"].observation
+        effective = []
+        for place, alternative in enumerate(several, 1):
+            right = replies[str(place)].observation
+            if right is not None and right != before:
+                effective.append(alternative)
+            with contextlib.suppress(DoesNotApply):  # the alternative's oracle overflows
+                if right and not finding.law.violations(replace(case, inputs={"": inputs}, oracle={"": right})):
+                    yield dict(alternative)
+        if pairs:
+            both = ({**one, **other} for one in effective for other in several if not one.keys() & other.keys())
+            order = [item.name for item in self.contract.inputs]
+            ordered = (dict(sorted(one.items(), key=lambda pair: order.index(pair[0]))) for one in both)
+            yield from self._explaining(session, finding, list(islice(ordered, _PAIRS)))
+
+    def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
+        """Return the slip with which the oracle agrees with the function; empty if none does.
+
+        Each slip is tried with one other setting too, and with advantages or rewards that are one number per response.
+        """
+        from sentinel.testing.alternatives import candidates
+        from sentinel.testing.session import open_session
+        from sentinel.testing.slips import slips
+
+        values = [finding.violations[0].observed, finding.violations[0].demanded]
+        plain = all(isinstance(value, (int, float)) for value in values) and values[1]
+        factor = float(f"{values[0] / values[1]:.6g}") if plain else 0.0
+        several: list[dict[str, Any]] = [{}, *islice(candidates(self.contract, bound, self.choices), _SETTINGS)]
+        for text, contract in slips(self.contract, bound.names, self.choices, factor):
+            twin = copy(self)
+            twin.contract = contract
+            slipped = open_session(replace(bound, contract=contract), self.device)
+            for setting in twin._explaining(slipped, finding, several):
+                again, subject = twin._subject(f, setting)
+                if twin._agrees(open_session(again, self.device), subject, finding.law):
+                    return ", ".join([text, *(f"{name}={value!r}" for name, value in setting.items())])
+        for item in self.contract.inputs:
+            if item.domain not in ("advantage", "reward") or item.shape != TOKENS or self._binding["responses"]:
+                continue
+            whole = per_response(self.contract, [item.name])
+            for text, contract in [("", whole), *slips(whole, bound.names, self.choices, factor)]:
+                twin = copy(self)
+                twin.contract, twin._binding = contract, {**self._binding, "responses": (item.name,)}
+                again, subject = twin._subject(f)
+                if twin._agrees(open_session(again, self.device), subject, finding.law):
+                    number = f"one number per response, so pass shapes={{{item.name!r}: 'batch'}}"
+                    return f"{text}, and {number}" if text else number
+        return ""
+
+    def _unread(self, bound: Bound, session: LawSession) -> dict[str, Any]:
+        """Return the inputs that the function never gets although the definition's result depends on them."""
         from sentinel.search.boundary_search import cheap_scenarios
 
-        search, judged = self._open_search(session, subject, [law]), 0
-        scenarios = cheap_scenarios(subject, self.seed, 0, _AGREEING)
-        for part in (scenarios[:4], scenarios[4:]):  # most alternatives fail in the first few
+        subject = self._narrowed(bound)
+        scenarios = [drawn.inputs for drawn in cheap_scenarios(subject, self.seed, 0, _UNREAD)]
+        unread: dict[str, Any] = {}
+        calls: dict[str, Mapping[str, Any]] = {}
+        for item in self.contract.inputs:
+            known = item.name in {*bound.names, *self.choices, *bound.derived.values(), *(self._binding["names"] or ())}
+            if known or item.dialect or not concerns(self.contract, item, self.choices):
+                continue
+            if item.default is REQUIRED and item.domain:
+                unread[item.name] = REQUIRED
+            for place, inputs in enumerate(scenarios if item.choices else ()):
+                if inputs[item.name] is not None:  # None: an option that is off
+                    for choice, value in enumerate((inputs[item.name], *item.choices)):
+                        calls[f"{item.name} {place} {choice}"] = {**inputs, item.name: value}
+        answers = session.references(subject, calls).answers if calls else {}
+        for call, answer in answers.items():
+            name, number, _ = call.split()
+            right = answers[f"{name} {number} 0"].observation
+            if name not in unread and None not in (right, answer.observation) and answer.observation != right:
+                unread[name] = calls[f"{name} {number} 0"][name]
+        return unread
+
+    def _agrees(self, session: LawSession, subject: Subject, law: Law) -> bool:
+        """Return True if a law holds in all of some scenarios to which it applies, and few calls raise."""
+        from sentinel.search.boundary_search import cheap_scenarios
+
+        search, judged, refused = self._open_search(session, subject, [law]), 0, 0
+        for first, last in ((0, 4), (4, _AGREEING)):  # most alternatives fail in the first few
+            part = cheap_scenarios(subject, self.seed, 0, last)[first:]
             for trial in session.try_(subject, [(law, {"": drawn.inputs}) for drawn in part]):
                 judged += trial.case is not None
-                if search.genuine_violations(law, trial):
+                refused += bool(trial.refused)
+                if any(each.symptom != "non-finite" for each in search.genuine_violations(law, trial)):
                     return False
-        return judged > 0
+        return judged > refused
+
+
+def _require_known(contract: Contract, name: str, value: Any) -> None:
+    """Raise a TypeError for an algorithm that the contract does not define.
+
+    The meaning of such an input lists them: ``estimator: grpo, rloo``.
+    """
+    item = contract.input(name)
+    assert item is not None
+    listed = re.match(rf"{name}: ([\w, ]+)", item.meaning)
+    known = listed[1].split(", ") if listed else []
+    for one in value if isinstance(value, tuple) else (value,):
+        if known and one not in (*known, None):
+            raise TypeError(f"{contract.name} has no definition of {name}={one!r}; it has {', '.join(known)}")
 
 
 def _attribute_non_finite(search: BoundarySearch, session: LawSession) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 import unittest
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Contract
+from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.laws.agreement import counted, numbers
 from sentinel.search.scenarios import MOST_ROWS, MOST_TOKENS
 from sentinel.testing.binding import Bound, Function
@@ -34,6 +36,7 @@ class Result:
 
     :ivar judged: the number of scenarios that the law judged.
     :ivar broken: whether one breaks it, or every call raised.
+    :ivar edge: how it is broken, in a few words, if the only wrong numbers are NaN and infinity; otherwise empty.
     :ivar text: the failure, or why no scenario was judged.
     :ivar expected: why the function is not meant to keep the law; empty if it is.
     :ivar cause: the exception of the function, if every call raised.
@@ -45,6 +48,7 @@ class Result:
     text: str = ""
     expected: str = ""
     cause: BaseException | None = None
+    edge: str = ""
 
     def require(self) -> None:
         """Raise :class:`LawBroken` if the law is broken, and ``unittest.SkipTest`` if it applies to no scenario."""
@@ -73,12 +77,14 @@ class Report:
     :ivar left: parameter of the function that was never given -> its default.
     :ivar given: parameter that each call got -> its default, which was never used.
     :ivar dtypes: the dtypes of float tensors; empty: all.
+    :ivar binding: which input each parameter is, and which inputs are never read.
     """
 
     function: str
     contract: str
     laws: Mapping[str, Result]
     raised: Mapping[str, int]
+    binding: Sequence[str] = ()
     left: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
     dtypes: Sequence[str] = ()
@@ -97,7 +103,7 @@ class Report:
         return [name for name, each in self.laws.items() if each.broken and not each.expected]
 
     def __str__(self) -> str:
-        lines = [f"{self.function} as {self.contract}:"]
+        lines = [f"{self.function} as {self.contract}:", *self.binding]
         for name, each in self.laws.items():
             number = f"{each.judged} scenarios" if each.judged else each.text
             lines.append(f"  {each.word:<18} {name}  ({each.expected or number})")
@@ -108,7 +114,12 @@ class Report:
             lines.append(f"  Defaults never used: {_in_words(self.given)}")
         half = "float16 (pass dtypes=()), " if self.dtypes and "float16" not in self.dtypes else ""
         lines.append(f"  Not tried: more than {MOST_ROWS} rows or {MOST_TOKENS} tokens, {half}settings of the machine.")
-        texts = dict.fromkeys(self.laws[name].text for name in self.broken)
+        broken = [self.laws[name] for name in self.broken]
+        texts = [*dict.fromkeys(each.text for each in broken if not each.edge)]
+        edges = [f"  {each.law}: {each.edge}" for each in broken if each.edge]
+        if edges:
+            title = "Hardening: NaN or infinity in edge cases. report.laws[name].text shows the scenario."
+            texts.append("\n".join([title, *edges]))
         return "\n\n".join(["\n".join(lines), *texts])
 
 
@@ -128,13 +139,16 @@ class Asked:
     choices: Mapping[str, Any]
     expected: Mapping[str, str]
     device: str
+    unread: Mapping[str, Any] = field(default_factory=dict)
 
 
 #: Returns the alternative choices with which the function agrees with the oracle; empty if there are none.
 Agreeing = Callable[[Any], Mapping[str, Any]]
+#: Returns the slip with which the oracle agrees with the function; empty if there is none.
+Slip = Callable[[Any], str]
 
 
-def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing) -> Report:
+def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing, slip: Slip) -> Report:
     """Return the report of a finished search."""
     raised: dict[str, int] = {}
     for outcome in search.outcomes.values():
@@ -146,20 +160,56 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
     for law, outcome in search.outcomes.items():
         expected = check.expected.get(law.name, "")
         if outcome.findings:
-            text = _failure(check, bound, search, agreeing, outcome.findings[0])
-            laws[law.name] = Result(law.name, max(outcome.judged, 1), True, text, expected)
+            text = _failure(check, bound, search, agreeing, slip, outcome.findings[0])
+            edge = _edge(outcome.findings[0])
+            laws[law.name] = Result(law.name, max(outcome.judged, 1), True, text, expected, edge=edge)
         elif outcome.refused and (not answered or not (outcome.judged or outcome.not_judged)):
             text, cause = _exception(bound, outcome.refused.most_common(1)[0][0])
             laws[law.name] = Result(law.name, 0, True, f"every call raised: {text}", expected, cause)
         else:
             laws[law.name] = Result(law.name, outcome.judged, text=_why_not_judged(outcome), expected=expected)
     return Report(
-        bound.function.name, check.contract.name, laws, raised, bound.left, bound.given, bound.binding.dtypes or ()
+        bound.function.name,
+        check.contract.name,
+        laws,
+        raised,
+        _binding(check, bound),
+        bound.left,
+        bound.given,
+        bound.binding.dtypes or (),
     )
+
+
+def _binding(check: Asked, bound: Bound) -> list[str]:
+    """Return which input each parameter is, and which inputs are never read although the result depends on them."""
+    of: dict[str, list[str]] = {} if bound.call else {name: [] for name in bound.function.__signature__.parameters}
+    for name, parameter in bound.names.items():
+        of.setdefault(parameter, []).append(name)
+    if bound.call:
+        lines = _wrapped(f"call= ({bound.call}) reads: {', '.join(of)}")
+    else:
+        of |= {parameter: [f"from {name}"] for parameter, name in bound.derived.items()}
+        matched = (f"{parameter} = {' and '.join(several)}" for parameter, several in of.items() if several)
+        lines = _wrapped(f"Parameters: {', '.join(matched)}")
+    for name, value in check.unread.items():
+        uses = "" if value is REQUIRED else f"; the reference uses {value!r}"
+        lines += _wrapped(f"Never read: {name}{uses}")
+    return lines
+
+
+def _edge(finding: Finding) -> str:
+    """Return how a law is broken, if all wrong numbers are NaN or infinite; otherwise an empty string."""
+    violation = finding.violations[0]
+    if finding.symptom != "non-finite":
+        return ""
+    return f"{_values(finding.trial.case, violation, violation.key.rpartition('.')[2])[0]}"
 
 
 def _exception(bound: Bound, what: str) -> tuple[str, BaseException | None]:
     """Return a failed call's exception, as text and as an object."""
+    for text, error in bound.of_call.items():
+        if text in what:
+            return f"call= ({bound.call}) raised {text}", error
     for text, error in bound.function.errors.items():
         if text in what:
             return text, error
@@ -171,14 +221,17 @@ def _why_not_judged(outcome: LawOutcome) -> str:
     return "" if outcome.judged else whys.most_common(1)[0][0] if whys else "no scenario could be drawn"
 
 
-def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing, finding: Finding) -> str:
+def _failure(
+    check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing, slip: Slip, finding: Finding
+) -> str:
     case, law = finding.trial.case, finding.law
     assert case is not None
     violation = finding.violations[0]
     key = violation.key.rpartition(".")[2]
     observed = {item.key: item for item in check.contract.observes}.get(key)
+    edge = " only with NaN or infinity (hardening)" if _edge(finding) else ""
     lines = [
-        f"{bound.function.name} breaks {law.name}:",
+        f"{bound.function.name} breaks {law.name}{edge}:",
         f"  {law.statement.replace('the framework', 'the function')}",
         "",
     ]
@@ -187,8 +240,11 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agree
     calls = {name: finding.trial.variants[name] for name in dict.fromkeys((first, variant))}
     if violation.demanded is None and not _is_of(case, variant, key, violation):
         calls = dict(finding.trial.variants)
-    lines += [f"    {line}".rstrip() for line in code_to_paste(bound, calls, check.device, of_gradient)]
+    code, made = code_to_paste(bound, calls, check.device, of_gradient)
+    lines += [f"    {line}".rstrip() for line in code]
     lines += ["", *(f"  {line}" for line in _values(case, violation, key)), ""]
+    if made:
+        lines.append(f"  call= ({bound.call}) computed NaN or infinity and passed it to {bound.function.name}.")
     if observed is not None:
         meaning = re.sub(r"\w+", lambda word: bound.names.get(word[0], word[0]), " ".join(observed.meaning.split()))
         lines.append(f"  {key}: {meaning}")
@@ -199,9 +255,16 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agree
         if other:
             words = ", ".join(f"{name}={value!r}" for name, value in other.items())
             lines.append(f"  It agrees with {words}; if that is intended, pass dialects={other!r}.")
+        cause = "" if other or _edge(finding) else slip(finding)
+        if cause:
+            lines += _wrapped(f"Probable cause: {cause}. The reference with this change agrees.")
+        lines += _binding(check, bound)
     lines += _wrapped(f"Definition: {_source(check)}")
-    judged = f"{search.outcomes[law].judged} of {search.tried} scenarios judged"
-    lines.append(f"  Seed {search.seed}, {judged}. Hypothesis keeps the scenario and tries it first.")
+    outcome = search.outcomes[law]
+    judged = f"{outcome.judged} of {search.tried} scenarios judged"
+    if outcome.not_judged and outcome.judged < search.tried:
+        judged += f" (not the others; most often: {outcome.not_judged.most_common(1)[0][0]})"
+    lines += _wrapped(f"Seed {search.seed}, {judged}. Hypothesis keeps the scenario and tries it first.")
     return "\n".join(lines)
 
 
@@ -249,6 +312,8 @@ def _values(case: Any, violation: Any, key: str) -> list[str]:
     off = np.abs(left - expected) > 1e-4 * np.maximum(np.abs(expected), np.abs(expected).max(initial=0.0) * 1e-3)
     off |= np.isfinite(left) != np.isfinite(expected)
     off &= True if counts is None else np.broadcast_to(counts, off.shape)
+    if violation.symptom == "non-finite" and (off & ~np.isfinite(left)).any():
+        off &= ~np.isfinite(left)  # wrong numbers next to it are another failure
     if not off.any():
         return [f"{key}: {violation.detail}"]
     places = np.argwhere(off)
@@ -269,14 +334,18 @@ def _number(value: Any) -> str:
 # -- code to paste -----------------------------------------------------------------------------------------------------
 
 
-def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gradient: bool) -> list[str]:
-    """Return the lines of a script that repeats the function's calls of a scenario."""
-    function, calls = bound.function, list[str]()
+def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gradient: bool) -> tuple[list[str], bool]:
+    """Return the lines of a script that repeats the function's calls of a scenario, and whether ``call`` has computed a
+    NaN or infinity in them.
+    """
+    function, calls, made, kinds = bound.function, list[str](), list[bool](), list[type]()
     for inputs in variants.values():
         texts: list[str] = []
 
         def record(positional: Sequence[Any], named: Mapping[str, Any], texts: list[str] = texts) -> None:
             texts.append(_call(function, positional, named, of_gradient))
+            made.append(bool(bound.call) and _computes_non_finite(function.inputs, (positional, named)))
+            kinds.extend(_kinds((positional, named)))
 
         function.record = record
         try:
@@ -284,17 +353,50 @@ def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gra
         finally:
             function.record = None
         calls += [text for text in texts if text not in calls]
-    lines = ["import torch", *_imports(function)]
+    lines = ["import torch", *dict.fromkeys(line for each in (function.f, *kinds) for line in _imports(each))]
     if any("np.array(" in text for text in calls):
         lines.insert(0, "import numpy as np")
     for text in calls[:_CALLS]:
         lines += ["", *text.splitlines()]
-    return lines
+    return lines, any(made)
 
 
-def _imports(function: Function) -> list[str]:
-    module = getattr(function.f, "__module__", None)
-    name = getattr(function.f, "__qualname__", "")
+def _computes_non_finite(inputs: Mapping[str, Any], arguments: Any) -> bool:
+    """Return True if a tensor in the arguments is not finite and shares no memory with an input."""
+    import torch
+
+    if isinstance(arguments, torch.Tensor):
+        own = {value.untyped_storage().data_ptr() for value in inputs.values() if isinstance(value, torch.Tensor)}
+        return not bool(arguments.isfinite().all()) and arguments.untyped_storage().data_ptr() not in own
+    return any(_computes_non_finite(inputs, each) for each in _parts(arguments))
+
+
+def _fields(value: Any) -> Mapping[str, Any] | None:
+    """Return the fields of a dataclass, named tuple or namespace; None for other objects."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return dict(value._asdict())
+    return vars(value) if type(value) is SimpleNamespace else None
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    """Return the elements of a container or the fields of an object."""
+    fields = value if isinstance(value, Mapping) else _fields(value)
+    return list(fields.values()) if fields is not None else value if isinstance(value, (list, tuple)) else ()
+
+
+def _kinds(value: Any) -> Iterator[type]:
+    """Yield the classes of the objects with fields in a value."""
+    if _fields(value) is not None:
+        yield type(value)
+    for each in _parts(value):
+        yield from _kinds(each)
+
+
+def _imports(value: Any) -> list[str]:
+    module = getattr(value, "__module__", None)
+    name = getattr(value, "__qualname__", "")
     if not module or module == "__main__" or not name.isidentifier() or not hasattr(sys.modules.get(module), name):
         return []
     return [f"from {module} import {name}"]
@@ -319,6 +421,10 @@ def written(value: Any, of_gradient: bool = False) -> str:
         return f"np.array({value.tolist()!r})"
     if isinstance(value, float):
         return repr(value) if np.isfinite(value) else f"float('{value}')"
+    fields = _fields(value)
+    if fields is not None:
+        items = ", ".join(f"{name}={written(item, of_gradient)}" for name, item in fields.items())
+        return f"{type(value).__qualname__}({items})"
     if type(value) in (list, tuple):
         items = ", ".join(written(item, of_gradient) for item in value)
         return f"[{items}]" if isinstance(value, list) else f"({items}{',' if len(value) == 1 else ''})"

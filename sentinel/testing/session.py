@@ -93,11 +93,15 @@ def settled() -> Iterator[None]:
     """Restore seeds, threads and other global settings that a check changes, after a ``with`` block."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    cuda = (torch.cuda.current_device(), torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])
+        if cuda is not None:
+            torch.cuda.set_device(cuda[0])
+            torch.cuda.set_rng_state_all(cuda[1])
         torch.set_num_threads(threads)
         torch.set_deterministic_debug_mode(mode)

@@ -117,7 +117,7 @@ def _scalar(event: Any) -> Any:
 
 
 def _plain(event: Any) -> bool:
-    """Return True if a YAML scalar has no quotes. The C and the Python parser represent that differently."""
+    """Return True if a YAML scalar has no quotes. The C parser and the Python parser report quotes differently."""
     return not event.style and bool(event.implicit[0])
 
 
@@ -421,8 +421,8 @@ _PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 def parse_json(text: str) -> Document:
     """Parse one JSON document.
 
-    The standard library does not report positions of values. The YAML parser does, and accepts nearly all JSON, but
-    also other input. So the text is parsed twice: errors come from JSON, positions from YAML.
+    The standard library does not report positions of values. The YAML parser does. It accepts nearly all JSON, but also
+    other input, so the text is parsed twice: the JSON parser finds errors, the YAML parser positions.
     """
     document, problem = Document(None), DocumentError("not YAML")
     try:
@@ -432,7 +432,7 @@ def parse_json(text: str) -> Document:
     try:
         document.data = _json(text)
     except DocumentError as error:
-        # If only a value is wrong, YAML's error has a position and JSON's has none.
+        # For a wrong value, the YAML parser's error has a position; the JSON parser's has none.
         placed = error.line or problem.message.startswith("not YAML")
         raise DocumentError(error.message, error.line or 1, error.column or 1) if placed else problem from None
     if document.values or problem.message.startswith("not YAML"):  # JSON that YAML cannot represent has no positions
@@ -443,7 +443,7 @@ def parse_json(text: str) -> Document:
 def json_data(raw: bytes | str) -> Any:
     """Return the data of a JSON text that may be damaged or hostile.
 
-    :raises DocumentError: as :func:`parse_json` does; without a position of its own, the error points to the start.
+    :raises DocumentError: as :func:`parse_json` does; an error without a position points to the start.
     """
     try:
         data = _json(raw if isinstance(raw, str) else _decoded(raw))

@@ -75,5 +75,5 @@ def position(raw: bytes, offset: int) -> tuple[int, int]:
 
 
 def not_utf8(raw: bytes, offset: int) -> str:
-    """Return an error message about a byte that is not valid UTF-8."""
+    """Return an error message that names a byte which is not valid UTF-8."""
     return f"not UTF-8: byte 0x{raw[offset]:02x}; save the file as UTF-8"

@@ -48,8 +48,8 @@ class Tensor:
 
     :ivar dtype: torch's name without the ``torch.`` prefix.
     :ivar data: C-contiguous little-endian bytes.
-    :ivar requires_grad: for inputs, whether the worker makes it a leaf whose gradient is observed; for outputs, whether
-        it had a gradient function.
+    :ivar requires_grad: for inputs, True if the worker must make it a leaf and observe its gradient; for outputs, True
+        if it had a gradient function.
     :ivar contiguous: whether its elements are adjacent in the worker's memory; if not, other elements are between them.
     """
 
@@ -128,7 +128,7 @@ def _to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 
 @dataclass(frozen=True)
 class Array:
-    """A numpy array argument (``{array: [...], dtype: ...}``); ``dtype`` ``object`` holds strings or numbers."""
+    """A numpy array argument (``{array: [...], dtype: ...}``); with dtype ``object``, items may be strings."""
 
     values: tuple[Any, ...]
     dtype: str = "object"

@@ -1,4 +1,4 @@
-"""Parse the answers of worker processes. They are untrusted, so each is checked strictly.
+"""Parse the answers of worker processes strictly, because they are untrusted.
 
 A worker runs untrusted code, so its answer may be anything. An answer becomes one of these records, or the whole answer
 is rejected with :class:`~sentinel.worker.protocol.ProtocolError`.
@@ -43,7 +43,7 @@ CUT = " has more"
 
 Parser = Callable[[Any], Any]
 
-#: Bytes of a file's path: Linux's PATH_MAX.
+#: Maximum bytes of a file's path: Linux's PATH_MAX.
 _LONGEST_PATH = 4096
 _LAST_LINE = 1 << 31
 
@@ -64,9 +64,9 @@ class Claim:
 class Failed:
     """The failure of a probe (a call on a recipe's scenario), an import, or a call of a session.
 
-    :ivar unknown_input: the input that the boundary has no parameter for, if that is the reason.
-    :ivar place: the file that needs another Python or a package, if that is the reason.
-    :ivar lacks: that package and the name that the file imports from it, as ``package.name``.
+    :ivar unknown_input: the input for which the boundary has no parameter, if this caused the failure.
+    :ivar place: the file that needs another Python or a package, if this caused the failure.
+    :ivar lacks: the package and the name that the file imports from it, as ``package.name``.
     :ivar questions: see :mod:`sentinel.worker.trace`; None if unknown.
     :ivar packages: the needed packages that are not installed here.
     :ivar programming_error: see :func:`sentinel.worker.attribution.programming_error`.
@@ -97,7 +97,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Reply:
-    """The result of one call of a session: an observation, or the reason why there is none.
+    """The result of one call of a session: an observation or a failure.
 
     :ivar silent: the reason why the contract's reference does not define a result.
     :ivar effects: the side effects of a watched call: ``mutated``, ``globals`` and ``again``.
@@ -137,7 +137,7 @@ class Replies:
     lines: tuple[str, ...] = ()
 
 
-# Each of these raises ProtocolError if the answer has another form.
+# Each of these functions raises ProtocolError if the answer has another form.
 
 
 def of_greeting(answer: Any) -> dict[str, Any]:

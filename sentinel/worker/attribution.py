@@ -1,4 +1,4 @@
-"""Find out who caused an exception: a deliberate ``raise`` in the framework, a mistake in it, or Sentinel itself."""
+"""Find out the cause of an exception: a deliberate ``raise`` in the framework, a mistake in it, or Sentinel itself."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def programming_error(error: BaseException, roots: tuple[str, ...]) -> str:
     return kind if not isinstance(error, TypeError) or _is_own(str(error), inside) else ""
 
 
-#: Sentinel's code: contracts, the kit, stand-ins.
+#: Sentinel's own code that may raise: contracts, the kit, stand-ins.
 _SENTINEL = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
-#: Converts returned values to data: an unreadable value is the target's.
+#: This module converts returned values to data. A value that it cannot read was made by the target.
 _READERS = (observe.__code__, from_torch.__code__)
 
-#: Start of a backward pass: an error in it comes from the target's graph.
+#: Functions that start a backward pass. An error in it comes from the target's graph.
 _BACKWARD = ("torch/autograd/", "torch/_tensor.py")
 
 
@@ -51,11 +51,11 @@ def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[
     """Return the place in Sentinel or the adapter that raised an exception; None if the framework raised it.
 
     Third-party frames are skipped: an error in torch belongs to torch's caller. An exception that a stand-in raises on
-    purpose belongs to the target, and so does a failing backward pass.
+    purpose counts as an exception of the target. So does a failed backward pass.
 
     :param files: the adapter and the contract, which may be in another package.
     """
-    if isinstance(error, RecursionError):  # an endless value that the harness followed
+    if isinstance(error, RecursionError):  # the harness iterated over an endless value
         return None
     inside = tuple(f"{root.rstrip('/')}/" for root in roots)
     harness = (_SENTINEL, *(file.removesuffix("__init__.py") for file in files))

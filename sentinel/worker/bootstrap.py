@@ -1,4 +1,4 @@
-"""The worker's entry point, run by path in any interpreter with torch and numpy.
+"""Start a worker. This file is run by its path, in any interpreter with torch and numpy.
 
 ``bootstrap.py DESCRIPTOR`` runs the preloader; ``bootstrap.py --contained SETTINGS PROGRAM ARGUMENT...`` runs a command
 in containment. Only Sentinel's own files are added to ``sys.path``, so the rest of the controller's environment stays

@@ -4,7 +4,7 @@ A checkout is read-only, so its byte code needs another place. ``sys.pycache_pre
 code of third-party packages, and each checkout would compile them again.
 
 A contained process cannot write to that folder either. It reports the files that it had to compile. Another contained
-process, which compiles but never runs them, then writes the byte code of those that belong to the checkout.
+process then compiles those that belong to the checkout, without running them, and writes the byte code.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def use_folder(roots: tuple[str, ...], folder: str) -> list[str]:
             try:
                 return super().get_code(fullname)
             except (EOFError, ValueError, TypeError):
-                # Before 3.14, Python does not notice that a full disk has cut a write short. An error in the source
+                # Before 3.14, Python does not notice that a full disk has truncated a file. An error in the source
                 # itself is raised again.
                 compiled.append(self.path)
                 return self.source_to_code(self.get_data(self.path), self.path)
@@ -102,7 +102,7 @@ def write_byte_code(tree: str, names: Sequence[str], folder: str, contain: Calla
             size = stream.read(4)
             code = stream.read(min(int.from_bytes(size, "little"), _LARGEST))
             if len(size) < 4 or len(code) != int.from_bytes(size, "little"):
-                break  # the process has ended, or sends more than a file can have
+                break  # the process has ended, or sends more than the limit of a file
             if code:
                 _put(cache_from_source(os.path.join(tree, name)), code)
 
@@ -115,8 +115,8 @@ def _byte_code(file: str) -> bytes:
         code = marshal.dumps(compile(source, file, "exec", dont_inherit=True))
     except (SyntaxError, OSError, ValueError, MemoryError, RecursionError):
         return b""
-    # A .pyc with time and size would match another file that has taken its place, because a copy may move to
-    # another commit meanwhile. So it contains the source's hash, which Python checks (PEP 552).
+    # A .pyc that is checked by time and size could match another version of the source, because a copy may move to
+    # another commit meanwhile. It therefore contains the source's hash, which Python checks (PEP 552).
     return MAGIC_NUMBER + (0b11).to_bytes(4, "little") + source_hash(source) + code
 
 

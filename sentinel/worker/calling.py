@@ -25,10 +25,9 @@ class Boundary:
     """A function or method of the framework, and how to call it.
 
     :ivar function: the callable, as the target's own code would look it up.
-    :ivar scenario_inputs: the canonical inputs that the scenario sets itself. If the boundary has no parameter for one
-        of them, that is drift; an input that a default fills is left out then.
-    :ivar own_inputs: for a member of a registry, all inputs by name; its parameters that the family does not have are
-        filled from them.
+    :ivar scenario_inputs: the canonical inputs that the scenario sets. If the boundary has no parameter for one of
+        them, that is drift; an input with its default value is omitted instead.
+    :ivar own_inputs: for a member of a registry, all inputs by name. They fill parameters that only this member has.
     :ivar member: for a member of a registry, the bound member.
     """
 
@@ -45,7 +44,8 @@ class Boundary:
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """Return the function's parameters; for a registered function with ``**kwargs``, also the bound function's."""
+        """Return the function's parameters; for a registered function with ``**kwargs``, also those of the bound
+        one."""
         own = inspect.signature(self.function).parameters
         if self.member is None or all(each.kind is not each.VAR_KEYWORD for each in own.values()):
             return own
@@ -60,8 +60,7 @@ class Boundary:
         """Call the framework's function with these inputs, matched to its parameters by name.
 
         :param positional: leading arguments, such as ``self`` of a method found on its class.
-        :param upstream: further arguments under their upstream names; those that the boundary has no parameter for are
-            left out.
+        :param upstream: further arguments under their upstream names. Those without a parameter are omitted.
         :raises DriftError: if an input that the scenario sets has no parameter, or a parameter without a default has no
             value.
         """
@@ -120,7 +119,7 @@ class Boundary:
             raise DriftError(
                 f"{self.path} returned {type(returned).__name__}, not the {len(names)} values {', '.join(names)}"
             )
-        return dict(zip(names, returned))  # in a longer tuple, a later version has added values at the end
+        return dict(zip(names, returned))  # later versions may append values to the tuple
 
 
 def module_of(path: str, roots: tuple[str, ...]) -> str | None:
@@ -138,7 +137,7 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
 def import_whole(name: str) -> ModuleType:
     """Import a module. If that fails, remove the submodules that were already imported.
 
-    Python keeps them in ``sys.modules`` without their package, and the next import of one would fail for that reason
+    Python keeps submodules in ``sys.modules`` without their package. The next import of one would fail for that reason
     instead of the real one."""
     try:
         return importlib.import_module(name)
@@ -153,7 +152,7 @@ def import_whole(name: str) -> ModuleType:
 def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[ModuleType, Any, type | None]:
     """Import the module of a dotted path and look up the rest; return (module, object, owner class).
 
-    :param near: whether the error names a similar definition, which takes a walk through the whole checkout.
+    :param near: True to name a similar definition in the error, which needs a search through the whole checkout.
     :raises DriftError: if the module or the attribute is not in this checkout.
     """
     name = module_of(path, roots)
@@ -184,9 +183,9 @@ def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> s
     return f"; looked for {path}{_nearest_definition(last, roots) or there}"
 
 
-@trace.paused()  # files that are read for a message do not affect the verdict
+@trace.paused()  # reading files for a message does not affect the verdict
 def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
-    """Return the part of an error message that says where else this name is defined. Files are only read as text."""
+    """Return the part of an error message that names another definition of this name. Files are only read as text."""
     pattern = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b", re.MULTILINE)
     for root in roots:
         for folder, folders, files in os.walk(root):
@@ -260,7 +259,7 @@ def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None
 
 
 def import_quietly(path: str, roots: tuple[str, ...]) -> None:
-    """Import a module before any probe needs it. Ignore failures; the probe that needs the module reports them."""
+    """Import a module in advance. Ignore failures, because the probe that needs the module reports them."""
     name = module_of(path, roots)
     if name is not None:
         with contextlib.suppress(BaseException):

@@ -1,7 +1,7 @@
 """Create a control group for each strictly contained target process, if this machine permits it.
 
-Limits of a process (``setrlimit``) apply to each of its children separately; a group limits their number and their
-total memory. Both versions are supported: version 2, and version 1 with a folder per controller.
+Limits of a process (``setrlimit``) apply to each of its children separately; a group limits the number of processes and
+their total memory. Both versions are supported: version 2, and version 1 with a folder per controller.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Groups:
         return Group(folders)
 
     def remove(self) -> None:
-        """Remove the groups of this process that no process is in any more."""
+        """Remove the groups of this process that are empty."""
         for folder in self._made[:]:
             with contextlib.suppress(OSError):  # still in use
                 folder.rmdir()
                 self._made.remove(folder)
 
     def _sweep_up(self) -> None:
-        """Remove groups that killed processes left."""
+        """Remove the groups of processes that were killed."""
         for _, parent in {place for places in self._places.values() for place in places}:
             for folder in parent.glob(f"{_PREFIX}*-*"):
                 owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
@@ -68,7 +68,7 @@ class Groups:
 
 
 class Group:
-    """A control group: its folder in each hierarchy. It has none if no group could be created."""
+    """A control group: its folder in each hierarchy; no folder if the group could not be created."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = tuple(folders)
@@ -85,7 +85,7 @@ class Group:
     def add(self, pid: int) -> None:
         """Move a process into the group; its later children belong to it too."""
         for folder in self.folders:
-            with contextlib.suppress(OSError):  # creating groups is permitted, moving processes is not
+            with contextlib.suppress(OSError):  # the machine permits creating groups, but not moving processes
                 (folder / "cgroup.procs").write_text(str(pid))
 
 
@@ -97,7 +97,7 @@ def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
             _, controllers, own = line.split(":", 2)
             if not controllers:
                 for base in (root, root / "unified"):
-                    # A group with processes cannot contain groups with limits; its parent may.
+                    # A group with processes cannot contain groups with limits, but its parent group can.
                     for folder in dict.fromkeys((base / own[1:], (base / own[1:]).parent)):
                         for name in _controllers(folder):
                             places[name].append((2, folder))

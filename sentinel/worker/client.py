@@ -47,10 +47,10 @@ _Answer = TypeVar("_Answer")
 _PACKAGE = Path(__file__).resolve().parent.parent
 _BOOTSTRAP = _PACKAGE / "worker" / "bootstrap.py"
 
-#: Seconds for an answer of the preloader: on a cold disk, importing torch may take minutes.
+#: Seconds to wait for the preloader, because importing torch from a cold disk may take minutes.
 _PATIENCE = 600.0
 
-#: Seconds beyond the user's timeout in which a target process can report it.
+#: Seconds that a target process has to report a timeout, in addition to the user's timeout.
 _GRACE = 5.0
 
 
@@ -78,10 +78,10 @@ class Places:
     """Folders that contained processes may read, besides the interpreter and their checkout.
 
     :ivar readable: adapters and contracts.
-    :ivar hidden: subfolders that they must not read: recipes, which contain expected values.
-    :ivar checkouts: folders with checkouts: each process sees its own, another interpreter sees all.
-    :ivar packages: the real packages that targets declare. Another interpreter sees the folders of those with an
-        editable install, a target process those of its own target.
+    :ivar hidden: subfolders of these that processes must not read, such as recipes, which contain expected values.
+    :ivar checkouts: folders with checkouts. A target process sees its own checkout, another interpreter sees all.
+    :ivar packages: the real packages that targets declare. If they are editable installs, another interpreter sees
+        their folders; a target process sees those of its own target.
     """
 
     readable: tuple[str, ...] = ()
@@ -178,7 +178,7 @@ class Preloader:
         return self.require(())
 
     def require(self, packages: Sequence[str]) -> Mapping[str, Any]:
-        """Import these packages too, if they are installed, and return the same as :meth:`hello`."""
+        """Import these packages too, if they are installed. Return the same as :meth:`hello`."""
         self.start()
         with self._lock:
             return self._greet(packages)
@@ -197,7 +197,7 @@ class Preloader:
         return hello
 
     def _bury(self) -> str:
-        """Return the error for a preloader that gave no answer. If it was killed, the next request starts it again."""
+        """Return the error for a preloader that did not answer. If it was killed, the next request starts a new one."""
         killed = self._killed_by()
         words = self._last_words(killed)
         if killed:
@@ -211,7 +211,7 @@ class Preloader:
         return self._channel
 
     def _ask(self, message: Mapping[str, Any], *fds: int) -> Any:
-        # A descriptor needs ordinary bytes as carrier, so one byte precedes each command.
+        # A descriptor is sent along with ordinary bytes, so one byte precedes each command.
         self._open.settimeout(_PATIENCE)
         socket.send_fds(self._open, [b"!"], fds)
         protocol.send(self._open, message)
@@ -244,10 +244,10 @@ class Preloader:
             return ""
         try:
             status = self._process.wait(timeout=_GRACE)
-        except subprocess.TimeoutExpired:  # it still runs, without answering
+        except subprocess.TimeoutExpired:  # the preloader still runs, but does not answer
             os.killpg(self._process.pid, signal.SIGKILL)
             return ""
-        if self._is_wrapped and status > 128:  # as a shell reports it
+        if self._is_wrapped and status > 128:  # the status that a shell reports
             status = 128 - status
         return signal.Signals(-status).name if status < 0 else ""
 
@@ -295,7 +295,7 @@ class Preloader:
         :param made_with: the checkout's own file names.
         :param files: the files that the importing process reported; other names are dropped.
         """
-        # Only under strict containment; otherwise the importing process has written it already.
+        # Only under strict containment. Otherwise the importing process has already written the byte code.
         if not files or self.sandbox != "strict" or self._is_wrapped:
             return None
         paths, tree = set(files), str(checkout.path)
@@ -352,7 +352,7 @@ class Preloader:
             theirs.close()
             try:
                 pid = _first_sender(ours, self.options.timeout)
-            except (EOFError, OSError):  # killed during the fork; the preloader may still run
+            except (EOFError, OSError):  # the child was killed during the fork; the preloader may still run
                 pid = None
         except BaseException:
             ours.close()
@@ -362,16 +362,16 @@ class Preloader:
         return TargetProcess(ours, pid, self.options)
 
     def stop(self) -> None:
-        """End the preloader and all its processes. It is safe to call at any time, also twice."""
+        """End the preloader and all its processes. This method may be called at any time, and repeatedly."""
         self._stopped = True
-        # Before taking the lock: its holder waits for an answer from this socket, perhaps for the import of torch.
+        # Before taking the lock, because its holder may be waiting for an answer from this socket.
         channel, process = self._channel, self._process
         if channel is not None:
             with contextlib.suppress(OSError):
                 channel.shutdown(socket.SHUT_RDWR)
         if process is not None and self._hello is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # it has no processes yet
+                os.killpg(process.pid, signal.SIGKILL)  # the preloader has no processes yet
         with self._lock:
             self._dismantle()
 
@@ -397,10 +397,10 @@ _PREFIX = "sentinel-worker-"
 
 
 def _locked_folder() -> tuple[str, int]:
-    """Create a locked temporary folder, and remove the folders of processes that were killed."""
+    """Create a locked temporary folder. Remove the temporary folders of processes that were killed."""
     owners = (os.geteuid(), *(USERS if os.geteuid() == 0 else ()))
     for left in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
-        with contextlib.suppress(OSError):  # it is in use, or belongs to another user
+        with contextlib.suppress(OSError):  # the folder is in use, or belongs to another user
             handle = _lock_folder(left, fcntl.LOCK_EX)
             try:
                 if os.fstat(handle).st_uid in owners:
@@ -409,7 +409,7 @@ def _locked_folder() -> tuple[str, int]:
                 os.close(handle)
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):  # another process removed it as left behind
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):  # another process removed the folder as abandoned
             return folder, _lock_folder(folder, fcntl.LOCK_SH)
 
 
@@ -495,7 +495,7 @@ class TargetProcess(_Handle):
     def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
         """Run several probes in one process. Return an empty tuple if it ends early or exceeds ``timeout``.
 
-        The time limit is that of one probe.
+        All probes together have the time limit of one.
         """
         timeout = min(timeout, self._options.timeout)
         message = {"op": "probes", "questions": list(requests), "timeout": timeout, "device": self._options.device}
@@ -504,7 +504,7 @@ class TargetProcess(_Handle):
         return () if isinstance(results, Failed) else results
 
     def describe(self, source: bytes, timeout: float) -> Described | Failed:
-        """Describe what a source defines; see :func:`sentinel.worker.codes.describe`."""
+        """Describe the definitions in a source; see :func:`sentinel.worker.codes.describe`."""
         message = {"op": "describe", "source": source, "timeout": timeout}
         return self._ask(message, timeout, "while a source was parsed", answers.of_source)
 
@@ -567,8 +567,8 @@ class TargetProcess(_Handle):
 class Session(_Handle):
     """A process that serves many calls. Call :meth:`send`, then :meth:`receive`.
 
-    :ivar dead: why it has ended; empty while it runs.
-    :ivar hangs: whether it has ended because a call took longer than the timeout.
+    :ivar dead: the reason why the session has ended; empty while it runs.
+    :ivar hangs: True if the session has ended because a call took longer than the timeout.
     """
 
     dead = _nonce = ""
@@ -587,7 +587,7 @@ class Session(_Handle):
             self._bury("the session ended")
 
     def receive(self) -> Replies | Failed:
-        """Return the answer to the last call, or a failure. A failure of the session itself ends it.
+        """Return the answer to the last call, or a failure. If the session itself fails, it ends.
 
         Each call has the whole timeout, because the session reports the end of each call.
         """
@@ -614,7 +614,7 @@ class Session(_Handle):
 
 
 def _own(answer: Any, nonce: str) -> Any:
-    """Remove the nonce from an answer. It must be the request's nonce."""
+    """Remove the nonce from an answer, after checking that it is the request's nonce."""
     if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
         raise protocol.ProtocolError("its nonce differs from the request's")
     return answer
@@ -628,7 +628,7 @@ def _first_sender(channel: socket.socket, timeout: float) -> int:
     for level, kind, data in notes:
         if first and (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             pid = int(_CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0])
-            if pid > 1:  # signalling 0 would signal our own group
+            if pid > 1:  # a signal to pid 0 would reach our own group
                 return pid
     raise EOFError("the other process has ended")
 

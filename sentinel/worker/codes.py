@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-#: Bytes; the largest module of Python's own library has a quarter of a million.
+#: Maximum bytes of a source file. The largest module of Python's own library has a quarter of a million.
 LARGEST_SOURCE = 4 << 20
 
 
@@ -26,10 +26,10 @@ def read_source(path: str, most: int = LARGEST_SOURCE) -> bytes:
 def describe(source: bytes | str) -> dict[str, Any]:
     """Return the names, functions and imports that a source file defines. The file is parsed, never run.
 
-    Call it in a process that may be killed: a hostile source can take minutes or gigabytes.
+    Call this function in a process that may be killed, because a hostile source can need minutes or gigabytes.
 
-    :param source: its bytes, or the path of a file.
-    :return: ``names``: what can be imported or looked up (``Class.field``, ``function(parameter)``, and
+    :param source: the bytes of the source, or the path of its file.
+    :return: ``names``: names that can be imported or looked up (``Class.field``, ``function(parameter)``, and
         ``name=module:name`` for a name from another module); ``spans``: first and last line of each function;
         ``error``: the type of the exception if the source cannot be parsed.
     """
@@ -67,6 +67,6 @@ def _names(body: list[Any], owner: str) -> Iterator[str]:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from (f"{owner}{name.id}" for name in targets if isinstance(name, ast.Name))
-        else:  # a name under a condition may exist or not
+        else:  # a name that is defined under a condition may not exist
             for part in ("body", "orelse", "finalbody"):
                 yield from _names(getattr(node, part, []), owner)

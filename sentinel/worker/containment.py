@@ -2,8 +2,8 @@
 
 The preloader calls :func:`contain` before any of the target's code runs. The calling process becomes the first process
 of new mount, PID, IPC, UTS and network namespaces. It sees a root of read-only bind mounts and its scratch folder. It
-has no capabilities, cannot gain any, and has no network, not even loopback. If it runs as root, it changes to an
-unprivileged user; otherwise, or if root's user namespace has no other users, it enters a user namespace.
+has no capabilities, cannot gain any, and has no network, not even the loopback device. If it runs as root, it changes
+to an unprivileged user; otherwise, or if root's user namespace has no other users, it enters a user namespace.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SYSTEM = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib"
 #: project or a home folder too.
 PARTS = ("bin", "lib", "lib64", "lib32", "include", "share", "pyvenv.cfg")
 
-#: Files that name this machine.
+#: Files with the name of this machine.
 _OF_THIS_MACHINE = ("/proc/sys/kernel/random/boot_id",)
 
 #: Harmless devices that libraries use: sources of random numbers, and sinks.
@@ -59,16 +59,17 @@ class ContainmentError(Exception):
 def fork() -> tuple[int, bool]:
     """Fork. If this process is root, the child becomes the first process of a new PID namespace.
 
-    Without root, a process must enter a user namespace before it can create a PID namespace, and cannot leave it again.
+    Without root, a process can create a PID namespace only inside a user namespace, and cannot leave the user
+    namespace.
 
     :return: the pid, as of :func:`os.fork`, and whether the child is the first process of its PID namespace.
     """
-    _interpreter()  # cached here, for all children
+    _interpreter()  # cached before the fork, for all children
     if os.geteuid() != 0 or sys.platform != "linux":
         return os.fork(), False
     own = os.open("/proc/self/ns/pid", os.O_RDONLY)
     try:
-        # Root of a mere user namespace can leave its PID namespace but not return, so returning is tried first.
+        # A root of only a user namespace can leave its PID namespace but not return, so returning is tried first.
         if _libc().setns(own, _CLONE_NEWPID) != 0 or _libc().unshare(_CLONE_NEWPID) != 0:
             return os.fork(), False
         pid = -1
@@ -95,19 +96,19 @@ def contain(
     """Contain this process. If it is not first in its PID namespace, a forked child continues and the caller exits.
 
     :param readable: files and folders that stay visible, read-only, at their own paths, besides the interpreter's.
-    :param hidden: folders below those that appear empty.
+    :param hidden: folders below ``readable`` that must appear empty.
     :param scratch: the only folder that can be written. It starts empty and is removed with the process.
     :param ready: called with the child's process id, as the caller sees it, if a child continues.
     :param system_calls: a filter of system calls from :func:`sentinel.worker.syscalls.program`, in hexadecimal.
     :param devices: files of ``/dev`` to expose besides the harmless ones, such as a GPU's.
     :param first: whether the caller is the first process of a PID namespace; see :func:`fork`.
-    :param wait: whether the caller waits for the child and exits with its status, instead of at once.
+    :param wait: True if the caller waits for the child and exits with its status; False if it exits at once.
     :raises ContainmentError: in the process that continues, or before the fork.
     """
     if sys.platform != "linux":
         raise ContainmentError("strict containment needs Linux")
     own_user, user, group = not may_be_others(), os.geteuid(), os.getegid()
-    outside = int(os.readlink("/proc/self"))  # the number in the namespace of this /proc; os.getpid() may be 1
+    outside = int(os.readlink("/proc/self"))  # the pid in the namespace of this /proc; os.getpid() may be 1
     _unshare(_CLONE_NEWUSER if own_user else 0, 0 if first else _CLONE_NEWPID)
     if own_user:
         _map_to_itself(user, group)
@@ -115,7 +116,7 @@ def contain(
     if pid:
         ready(pid)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if wait else 0
-        os._exit(status if status >= 0 else 128 - status)  # as shells do for signals
+        os._exit(status if status >= 0 else 128 - status)  # the status that shells use for signals
     if not own_user:
         user = USERS[outside % len(USERS)]
     _libc().sethostname(b"sentinel", len(b"sentinel"))
@@ -203,7 +204,7 @@ def _unshare(user: int, numbers: int) -> None:
 
 
 def may_be_others() -> bool:
-    """Return True if this process may change to each of ``USERS``: it is root, and its user namespace maps them."""
+    """Return True if this process can change to each of ``USERS``: it is root, and its user namespace maps them."""
     if os.geteuid() != 0:
         return False
     ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
@@ -224,7 +225,7 @@ def _map_to_itself(user: int, group: int) -> None:
 def _interpreter() -> Sequence[str]:
     """Return the folders that a contained interpreter may read: the standard library, packages, torch and numpy.
 
-    ``sys.path`` is not used, because ``.pth`` files add the folders of editable installs with all of their files.
+    ``sys.path`` is not used, because ``.pth`` files add whole folders of editable installs.
     """
     prefixes = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
     environment = [os.path.join(prefix, part) for prefix in prefixes for part in PARTS]
@@ -249,8 +250,8 @@ def _build_root(
 ) -> None:
     """Replace the root of this process by a tmpfs with bind mounts, and detach the old root.
 
-    :param innermost: whether no process will be contained within this one. Otherwise parts of ``/proc`` stay
-        uncovered, because the kernel refuses a new ``/proc`` in a user namespace while parts of the old are covered.
+    :param innermost: True if no process will be contained within this one. If False, all of ``/proc`` stays uncovered,
+        because the kernel refuses a new ``/proc`` in a user namespace while parts of the old one are covered.
     """
     os.umask(0o022)  # another user must be able to enter these folders
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
@@ -280,7 +281,7 @@ def _build_root(
             if os.path.exists(f".{file}"):
                 _mount(f"{root}/dev/null", f"{root}{file}", None, _MS_BIND)
     _mount(None, root, None, _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
-    # Both arguments are the same place: the old root lies on top of the new one until it is detached.
+    # Both arguments are the same place: the old root is on top of the new root until it is detached.
     _call("the root cannot be changed", _libc().syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
     _call("the old root file system cannot be detached", _libc().umount2(b".", _MNT_DETACH))
     os.chdir("/")
@@ -301,7 +302,7 @@ def outermost(places: Iterable[str]) -> list[str]:
 def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODEV) -> None:
     """Bind-mount a place at its own path below the working folder.
 
-    :param root: the working folder's path. It may be gone, so no file is made by this path.
+    :param root: the working folder's path. The path may no longer exist, so it is not used to make files.
     """
     real, here, target = os.path.realpath(place), f".{place}", root + place
     if os.path.lexists(here):
@@ -326,7 +327,7 @@ def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODE
 
 def _mounts_below(folder: str) -> list[str]:
     lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    # In this file, blanks and some other characters are octal escapes.
+    # This file has octal escapes for blanks and some other characters.
     places = [re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), line.split()[4]) for line in lines]
     return [place for place in places if place.startswith(f"{folder}/")]
 
@@ -345,7 +346,7 @@ def _rule_out_capabilities() -> None:
     libc = _libc()
     for number in range(64):
         if libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
-            break  # past this kernel's last capability
+            break  # this kernel has no capability with this number
 
 
 def _drop_capabilities() -> None:

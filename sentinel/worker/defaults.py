@@ -18,7 +18,7 @@ from sentinel.worker import stubs
 
 
 class Settings(dict[str, Any]):
-    """A part of a configuration that was read as a mapping. Its keys are attributes too."""
+    """A part of a configuration that was read as a mapping. Keys can be read as attributes too."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
@@ -68,7 +68,7 @@ def _nodes(source: str) -> tuple[Any, ...]:
 
 @contextmanager
 def _uses_forgotten() -> Iterator[None]:
-    """Do not report stub modules that are used during a ``with`` block."""
+    """Forget which stub modules are used during a ``with`` block."""
     used = stubs.state().used
     length = len(used)
     try:

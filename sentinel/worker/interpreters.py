@@ -2,8 +2,8 @@
 
 Worker processes contain themselves (:mod:`~sentinel.worker.containment`) after their interpreter has started. Another
 environment runs code before that: ``.pth`` files, ``sitecustomize``, and packages that the preloader imports. Therefore
-our own interpreter is started. It contains itself (named folders read-only, no network, no other processes visible, an
-unprivileged user) and then executes the other interpreter. Target processes contain themselves further.
+our own interpreter is started first. It contains itself (only named folders, read-only; no network; no other processes
+visible; an unprivileged user) and then executes the other interpreter. Target processes contain themselves again.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", 
 #: Maximum bytes of a file that describes an environment.
 _LARGEST_FILE = 1 << 16
 
-#: Seconds for an interpreter to answer a question about itself, and CPU seconds of a command with limits.
+#: Seconds that an interpreter has to answer a question about itself, and CPU seconds of a command with limits.
 _PATIENCE, _MOST_SECONDS = 60, 600
 
 #: Exit status of a command that was not started because it could not be contained.
 REFUSED = 125
 
-#: Checks in containment whether nested containment works.
+#: A script that runs in containment and checks whether containment can be nested.
 _NESTED = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -55,7 +55,7 @@ class InterpreterError(SentinelError):
 
 @cache
 def reason_against() -> str | None:
-    """Return why another interpreter cannot be contained here; None if it can. This tries nested containment."""
+    """Return why another interpreter cannot be contained here; None if it can. Nested containment is tried."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
         command = _contained([sys.executable, "-c", _NESTED, str(_PACKAGE.parent)], scratch, [str(_PACKAGE)])
         try:
@@ -78,9 +78,9 @@ def wrap(
 
     :param command: starts with the path of the interpreter.
     :param scratch: the only writable folder, in memory.
-    :param readable: readable folders in addition to its environment and Sentinel's code.
-    :param hidden: subfolders of those that appear empty.
-    :param devices: files of ``/dev`` in addition to the harmless ones.
+    :param readable: folders that it may read besides its environment and Sentinel's code.
+    :param hidden: subfolders of ``readable`` that must appear empty.
+    :param devices: files of ``/dev`` to expose besides the harmless ones.
     :param packages: packages with an editable install whose folders it may read; always includes torch and numpy.
     :raises InterpreterError: if the interpreter is a script, which may start any program.
     """
@@ -102,13 +102,13 @@ def contained_command(command: Sequence[str], folder: Path, *readable: Path, mem
     """Return a command that runs another command in strict containment, with time and memory limits.
 
     :param command: starts with the path of a Python interpreter.
-    :param folder: a folder of the caller, readable; it works in memory in ``scratch`` below it.
+    :param folder: a folder of the caller, which the command may read. ``scratch`` in it, in memory, is writable.
     :param readable: other readable folders besides the interpreter's.
     :param memory: address space of each process in bytes, 0 for no limit.
     """
     scratch = folder / "scratch"
     scratch.mkdir()
-    for place in (folder, *folder.rglob("*")):  # it may be another user
+    for place in (folder, *folder.rglob("*")):  # the command may run as another user
         place.chmod(0o755 if place.is_dir() else 0o644)
     visible = [str(place) for place in (folder, *readable)]
     return _contained(command, str(scratch), visible, system_calls=syscalls.hexadecimal(), memory=memory)
@@ -175,7 +175,7 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 def environment() -> dict[str, str]:
     """Return the environment variables for an interpreter."""
-    user_base = os.environ.get("PYTHONUSERBASE") or site.getuserbase()  # derived from HOME otherwise
+    user_base = os.environ.get("PYTHONUSERBASE") or site.getuserbase()  # otherwise derived from HOME
     return {**{name: os.environ[name] for name in _PASSED if name in os.environ}, "PYTHONUSERBASE": user_base}
 
 
@@ -243,7 +243,7 @@ def _elsewhere(packages: str) -> Iterator[str]:
 
 
 def _packages_in(project: str, named: Iterable[str]) -> Iterator[str]:
-    """Yield the named packages of an editable install. Its other files stay hidden."""
+    """Yield the folders of the named packages of an editable install. Its other files stay hidden."""
     for name in named if os.path.isabs(project) else ():
         for parent in (project, os.path.join(project, "src")):
             package = os.path.join(parent, name)

@@ -9,13 +9,13 @@ import resource
 from functools import cache
 from pathlib import Path
 
-#: Processes of one strictly contained target process, including threads; a probe needs few.
+#: Maximum processes and threads of one strictly contained target process. A probe needs few.
 MOST_PROCESSES = 256
 
-#: New processes of the user, if they cannot be attributed; this stops a fork bomb.
+#: Maximum new processes of the user, where the processes of one target cannot be counted. This stops a fork bomb.
 SPARE_PROCESSES = 4096
 
-#: User ids that root takes under strict containment: those that systemd uses for services without a user.
+#: User ids to which root changes under strict containment. systemd uses them for services without a user.
 USERS = range(61184, 65520)
 
 #: Maximum bytes of one file.
@@ -24,16 +24,16 @@ LARGEST_FILE = 1 << 30
 #: Maximum open files of one process.
 MOST_FILES = 1024
 
-#: CPU seconds beyond those that a probe can use on all cores within its time limit.
+#: CPU seconds in addition to those that a probe can use on all cores within its time limit.
 _GRACE = 5
 
 
 def limit(memory: int, contained: bool, patience: float) -> None:
     """Limit the memory, processes and files of this process and its children.
 
-    :param memory: address space of each in bytes, 0 for no limit.
+    :param memory: address space of each process in bytes, 0 for no limit.
     :param patience: seconds for one answer; each process may compute a hundred times as long, including imports.
-    :param contained: whether it has its own user or user namespace.
+    :param contained: True if this process has its own user or user namespace.
     """
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_FSIZE, LARGEST_FILE)
@@ -41,7 +41,7 @@ def limit(memory: int, contained: bool, patience: float) -> None:
     limit_time(patience * 100)
     if memory:
         _lower(resource.RLIMIT_AS, memory)
-    # Before Linux 5.14, all processes of a user counted, also outside the user namespace.
+    # Before Linux 5.14, this limit counts all processes of a user, also outside the user namespace.
     alone = contained and (os.geteuid() in USERS or _kernel() >= (5, 14))
     _lower(resource.RLIMIT_NPROC, MOST_PROCESSES if alone else tasks() + SPARE_PROCESSES)
 
@@ -64,7 +64,7 @@ def tasks() -> int:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             count += len(os.listdir(folder / "task")) if folder.stat().st_uid == os.getuid() else 0
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     return count
 

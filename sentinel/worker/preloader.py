@@ -1,6 +1,6 @@
 """Run the preloader: a process that imports torch once and then forks worker processes on request.
 
-It computes nothing because an OpenMP thread pool does not survive a fork.
+The preloader computes nothing, because an OpenMP thread pool does not survive a fork.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def serve(fd: int) -> None:
     processes.adopt_orphans()
     groups = Groups()
     try:
-        uncontained = containment.reason_against()  # early, because this forks
-        limits.tasks()  # counted once, for all that are forked
+        uncontained = containment.reason_against()  # early, because this call forks
+        limits.tasks()  # counted once, for all forked processes
         import numpy
-        import numpy.random  # numpy would import it in each probe, which seeds it
+        import numpy.random  # otherwise numpy would import its generator in each probe
         import torch
 
-        importlib.import_module("sentinel.worker.target_process")  # once, for all that are forked
+        importlib.import_module("sentinel.worker.target_process")  # once, for all forked processes
         protocol.send(
             channel,
             {
@@ -64,7 +64,7 @@ def serve(fd: int) -> None:
     finally:  # the controller may have been killed before the answer
         processes.kill_children()
         groups.remove()
-        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # a killed controller cannot end these
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # a killed controller cannot do this
     os._exit(0)
 
 
@@ -94,7 +94,7 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         raise protocol.ProtocolError("spawn without its socket")
     gc.freeze()  # see target_process
     spec = message["spec"]
-    os.makedirs(spec["scratch"], exist_ok=True)  # in a contained preloader nothing else has created it
+    os.makedirs(spec["scratch"], exist_ok=True)  # a contained preloader has no such folder yet
     group = groups.make(limits.MOST_PROCESSES, spec["memory"]) if spec["contain"] else None
     report, tell = os.pipe()
     adopted, adopt = os.pipe()
@@ -120,7 +120,7 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         if spec["limited"]:
             limits.limit(spec["memory"], group is not None, spec["patience"])
         os.close(tell)
-        # In containment, the forking process may end; requesting this earlier could end this process with it.
+        # In containment, the process that forked may end. Requested earlier, this would end the child with it.
         os.read(adopted, 1)
         os.close(adopted)
         processes.die_with_parent()
@@ -153,7 +153,7 @@ def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _contain(spec: dict[str, Any], first: bool, tell: int) -> None:
-    """Contain this process. Return the process id that continues, or the reason of a failure."""
+    """Contain this process. Return the id of the process that continues, or the reason of a failure."""
     wanted = dict(spec["contain"])
     wanted["readable"] = [*wanted["readable"], *containment.folders_of(spec.get("real", ()))]
     try:

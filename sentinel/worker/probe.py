@@ -78,7 +78,7 @@ def reseed(seed: int = SEED) -> None:
 
 
 def settle(device: str, seed: int = SEED) -> None:
-    """Make a probe repeatable: one thread, fixed seeds, deterministic algorithms."""
+    """Make a probe repeatable: use one thread, fixed seeds and deterministic algorithms."""
     import torch
 
     torch.set_num_threads(1)
@@ -88,7 +88,7 @@ def settle(device: str, seed: int = SEED) -> None:
     else:  # has the same effect without importing torch's compiler, which takes two seconds
         torch.set_deterministic_debug_mode("warn")
     if device.startswith("cuda"):
-        torch.cuda.set_device(torch.device(device).index or 0)  # it requires an index
+        torch.cuda.set_device(torch.device(device).index or 0)  # the function requires a device index
         torch.cuda.manual_seed_all(seed)
 
 
@@ -96,7 +96,7 @@ def settle(device: str, seed: int = SEED) -> None:
 class Preparation:
     """A function that was found in the checkout, and where it is defined.
 
-    :ivar harness: the files of its adapter and its contract.
+    :ivar harness: the files of the adapter and the contract.
     """
 
     boundary: calling.Boundary
@@ -142,7 +142,7 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.Impo
             for variant, inputs in request["variants"].items()
         }
         if stubs.state().used:
-            # The target may have caught StubUsedError; its result is not the real one then.
+            # The target may have caught StubUsedError, so its result may be wrong.
             return stub_failure(preparation.provenance)
         return {
             "observation": observation,
@@ -171,7 +171,7 @@ def find_boundary(
 ) -> calling.Boundary:
     """Return the function at the first of the binding's paths that exists in this checkout.
 
-    :raises DriftError: if the checkout has none of them, or lacks a module that the adapter calls it with.
+    :raises DriftError: if the checkout has none of the paths, or lacks a module that the adapter needs for the call.
     """
     for path in (*binding.paths, *(MOVED[name] for name in binding.paths if name in MOVED)):
         try:
@@ -196,7 +196,7 @@ def find_boundary(
         return calling.Boundary(
             path, module, function, owner, binding, scenario_inputs, device, imported, member=member
         )
-    calling.resolve(binding.boundary, roots)  # raises DriftError, which names a similar definition
+    calling.resolve(binding.boundary, roots)  # this call raises DriftError, which names a similar definition
     raise AssertionError(f"{binding.boundary} was not found at first, but was found when it was looked up again")
 
 
@@ -208,9 +208,9 @@ def observe(
     device: str,
     record: bool = False,
 ) -> dict[str, Any]:
-    """Call the function on one variant, and return what the contract observes.
+    """Call the function on one variant, and return the keys that the contract observes.
 
-    :param record: return the calls of the boundary's function instead (:mod:`sentinel.worker.recording`).
+    :param record: True to return the calls of the boundary's function instead (:mod:`sentinel.worker.recording`).
     """
 
     def resolve(path: str) -> Any:
@@ -228,7 +228,7 @@ def observe(
         return {key: tensors.observe(value) for key, value in contract.measure(answered, live).items()}
 
 
-#: The adapter's last outputs, for the message of an adapter error.
+#: The last outputs of the adapter, for the message of an adapter error.
 _answer: list[Any] = []
 
 
@@ -277,10 +277,13 @@ def _stubs_used() -> list[str]:
 def _stub_reason() -> str:
     names, missing = sorted(set(stubs.state().used)), _stubs_used()
     if stubs.ONLY_WHERE_NAMED.issuperset(missing):  # the package may be installed, but is hidden
-        return f"the code used {', '.join(names)}, which is real only for a target that names it in `preload`"
+        return (
+            f"the code used {', '.join(names)}, which is a stub module here: name {', '.join(missing)} in the target's "
+            "`preload`, and install all that it imports in the environment of the probes"
+        )
     return (
-        f"the code used {', '.join(names)}, which is not installed; install {', '.join(missing)} in the environment of "
-        "the probes"
+        f"the code used {', '.join(names)}, which is a stub module here: install {', '.join(missing)} in the "
+        "environment of the probes, and name it in the target's `preload` if it is installed"
     )
 
 
@@ -295,13 +298,13 @@ def describe(
 ) -> dict[str, Any]:
     """Return the failure for an exception.
 
-    :param traced: whether to add upstream's traceback; a session leaves it out, because formatting it takes time.
+    :param traced: True to add upstream's traceback. A session omits it, because formatting takes time.
     """
     provenance = preparation.provenance if preparation is not None else None
     text = f"{type(error).__name__}: {error}"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-40:]) if traced else ""
     if isinstance(error, DriftError) and error.__cause__ is None:
-        trace = ""  # a name was looked up in vain; the traceback would show only Sentinel's own lines
+        trace = ""  # a name was not found; the traceback would show only Sentinel's own lines
     for root in sorted({*roots, *filter(None, sys.path), sys.prefix, _cwd()}, key=len, reverse=True):
         trace = trace.replace(root.rstrip("/") + "/", "")
         text = text.replace(root.rstrip("/") + "/", "")
@@ -373,7 +376,7 @@ def _place_of(error: BaseException) -> str:
 
 
 def _missing(error: BaseException | None) -> list[str]:
-    """Return the missing packages that made an import fail, even if another exception wraps the ImportError."""
+    """Return the missing packages that caused an import to fail, even if another exception wraps the ImportError."""
     missing: dict[str, None] = {}
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:

@@ -32,10 +32,10 @@ def adopt_orphans() -> None:
 
 
 def await_end(pid: int, seconds: float | None = None) -> None:
-    """Wait at most this many seconds until a process has ended and its children have another parent."""
+    """Wait until a process has ended and its children have another parent, but at most this many seconds."""
     try:
         handle = os.pidfd_open(pid)
-    except ProcessLookupError:  # the kernel has reaped it already
+    except ProcessLookupError:  # the kernel has already reaped the process
         return
     try:
         poller = select.poll()
@@ -48,8 +48,8 @@ def await_end(pid: int, seconds: float | None = None) -> None:
 class Leader:
     """The leader of a process group, which another process waits for.
 
-    Its pid is not enough to kill it: after it is reaped and its group is empty, the kernel reuses the pid for another
-    process. A pidfd, if the kernel supports it, always refers to the same process.
+    A pid is not enough to kill the leader. After the leader is reaped and its group is empty, the kernel may reuse the
+    pid for another process. A pidfd, if the kernel supports it, always refers to the same process.
     """
 
     def __init__(self, pid: int) -> None:
@@ -66,13 +66,13 @@ class Leader:
             self._is_gone = True
         except (OSError, AttributeError):  # no pidfd: use the pid
             return
-        # The sender of the pid may have ended. A descendant that still exists is the pidfd's process.
+        # The sender of the pid may have ended. If a descendant with this pid still exists, the pidfd refers to it.
         if self._own is not None and not (_comes_from_here(pid) and _signal(self._own, 0)):
             os.close(self._own)
             self._own, self._is_gone = None, True
 
     def __del__(self) -> None:
-        """Close the pidfd. A leader that needs no kill ends when its channel closes."""
+        """Close the pidfd. A leader that was not killed ends when its channel closes."""
         if self._own is not None:
             try:  # noqa: SIM105 - the interpreter may be ending, and every global be None
                 os.close(self._own)
@@ -80,13 +80,13 @@ class Leader:
                 pass
 
     def kill(self) -> None:
-        """Kill the leader and its process group. It is safe to call twice."""
+        """Kill the leader and its process group. This method may be called repeatedly."""
         own, self._own = self._own, None
         if own is not None:
             try:
                 if _signal(own, signal.SIGKILL, _PROCESS_GROUP):
                     self._is_gone = True
-                    _signal(own, signal.SIGKILL)  # it may not lead a group yet
+                    _signal(own, signal.SIGKILL)  # the process may not lead a group yet
                     return
                 self._is_gone = not _signal(own, signal.SIGKILL)
             finally:
@@ -113,7 +113,7 @@ def _signal(own: int, number: int, flags: int = 0) -> bool:
 
 
 def _comes_from_here(pid: int) -> bool:
-    """Return True if this process is an ancestor of another process, as far as it can see."""
+    """Return True if this process is an ancestor of another one, as far as ``/proc`` shows."""
     here = os.getpid()
     while pid not in (here, 0):
         try:
@@ -121,7 +121,7 @@ def _comes_from_here(pid: int) -> bool:
                 pid = int(file.read().rpartition(b")")[2].split()[1])
         except (ProcessLookupError, FileNotFoundError):
             return False
-        except OSError:  # it is hidden
+        except OSError:  # the process is hidden
             return True
     return pid == here
 

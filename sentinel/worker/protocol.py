@@ -16,14 +16,14 @@ from sentinel.values.literals import WRITTEN, Array, Attribute, Device, Namespac
 #: A frame is this header (length of the JSON part, length of the bytes part) and the two parts.
 _HEADER = struct.Struct(">QQ")
 
-#: Maximum bytes of a frame, a thousand times the largest shipped recipe; longer frames are refused unread.
+#: Maximum bytes of a frame, a thousand times the largest shipped recipe. Longer frames are rejected unread.
 MAX_FRAME = 8 * 1024 * 1024
 
-#: Maximum bytes of its JSON part, which takes fifty times as much memory as objects.
+#: Maximum bytes of a frame's JSON part. The parsed objects take fifty times as much memory.
 MAX_TEXT = 4 * 1024 * 1024
 
-#: Maximum number of values and containers in a frame, counting each row of a tensor, so that evidence with four times
-#: as many stays below Sentinel's read limit. A tensor without elements may have millions of rows.
+#: Maximum number of values and containers in a frame. Evidence with four times as many is still below Sentinel's read
+#: limit. Each row of a tensor counts, because a tensor without elements may have millions of rows.
 MAX_VALUES = 1 << 18
 
 #: Maximum nesting of containers, and axes of a tensor.
@@ -61,7 +61,7 @@ def decode(frame: bytes) -> Any:
         start = _HEADER.size + text_length
         if start + body_length != len(frame):
             raise ProtocolError("a frame has the wrong length")
-        # As a string, because json.loads accepts lone surrogates in bytes, which file names and output cannot hold.
+        # Decoded first, because json.loads accepts lone surrogates in bytes, which no file name can contain.
         node = json.loads(str(frame[_HEADER.size : start], "utf-8"), object_pairs_hook=_object)
         reading = _Reading(frame[start:])
         value = reading.value(node, 0)
@@ -173,7 +173,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Reading:
-    """Parses a message's JSON, takes its tensors from the bytes, and counts its values."""
+    """Parses the JSON of a message, reads the tensors from the bytes, and counts the values."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -248,7 +248,7 @@ class _Reading:
             raise ProtocolError("invalid tensor record: flags must be booleans")
         value = Tensor(_text(node["d"]), shape, self._bytes(node), *flags)
         try:
-            value.array()  # shape, dtype and bytes must agree, or the frame is a forgery
+            value.array()  # if shape, dtype and bytes do not agree, the frame is forged
         except (ValueError, KeyError) as error:
             raise ProtocolError(f"invalid tensor record: {str(error)[:200]}") from None
         return value

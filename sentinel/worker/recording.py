@@ -1,4 +1,4 @@
-"""Record the calls of a framework's function, so that a script can repeat them without Sentinel."""
+"""Record the calls of a framework's function, for a script that repeats them without Sentinel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sentinel.worker import tensors
 #: * ``value``: a plain scalar; ``tensor``, or ``leaf`` if it requires gradients; ``array``: dtype and items
 #: * ``list``, ``tuple``: items; ``dict``: pairs of key and value
 #: * ``new``: a class's path and the arguments that its constructor takes; ``made``: a class's path and the attributes
-#:   of an instance whose constructor did not run; ``bare``: such an instance without attributes
+#:   of an instance that was made without its constructor; ``bare``: such an instance without attributes
 #: * ``other``: a value that cannot be recorded, by the name of its type
 Node = list[Any]
 
@@ -57,7 +57,7 @@ class _Recorder:
         signature = inspect.signature(self._function)
         try:
             bound = signature.bind(*positional, **named).arguments
-        except TypeError:  # the call itself will raise
+        except TypeError:  # the call itself raises then
             return ["other", "argument that the function does not accept"]
         pairs: list[list[Any]] = []
         for place, (name, value) in enumerate(bound.items()):

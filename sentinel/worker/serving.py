@@ -1,7 +1,7 @@
 """Serve a session: one forked process that answers many calls, for searches.
 
-A session is faster than probes, but state that a call leaves behind affects later calls. So a search measures its
-findings again in a fresh session.
+A session is faster than probes, but state that a call leaves behind affects later calls. A search therefore repeats its
+findings in a fresh session.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.Import
     override). The answer has provenance, stub modules and stand-ins, and for each call:
 
     * ``observation`` or ``refused``;
-    * ``effects`` if the call was watched, or the failure of its repetition.
+    * ``effects`` if the call was watched, or the failure of the repeated call.
 
     With ``describe``, the answer also lists the target's functions that ran; for ``lines``, the branches that ran
-    (:class:`_BranchTracer`); for a mapping, the lines that ran (:class:`_LineTracer`); if that has ``beside``, each
-    call has values outside the contract (:class:`_OutsideContract`).
+    (:class:`_BranchTracer`); for a mapping, the lines that ran (:class:`_LineTracer`); with the key ``beside`` in it,
+    also values outside the contract, for each call (:class:`_OutsideContract`).
     """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -59,7 +59,7 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.Import
 
 
 class Server:
-    """The state of a session: the functions that it has found, and what it records about calls."""
+    """The state of a session: the functions that it has found, and its records of calls."""
 
     def __init__(self, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> None:
         self._roots = roots
@@ -141,7 +141,7 @@ class Server:
             answer = make(contract, preparation, watched or boundary, call, device)
             if watched is not None and "observation" in answer:
                 again = make(contract, preparation, boundary, call, device)
-                # A failure is stored as the effect: laws that do not look at side effects ignore it.
+                # A failure is stored as the effect, so that laws which do not check side effects ignore it.
                 failed = "observation" not in again
                 answer["effects"] = again if failed else {**watched.effects(), "again": again["observation"]}
         finally:
@@ -179,10 +179,10 @@ class _Tracer:
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = tuple(root.rstrip("/") + "/" for root in roots)
         self._ran: dict[Any, str] = {}
-        self._seen: dict[int, Any] = {}  # by id, because hashing a code object is slow
+        self._seen: dict[int, Any] = {}  # keyed by id, because hashing a code object is slow
 
     def functions(self) -> list[str]:
-        """Return the dotted paths of the functions that ran, and those under which packages re-export them."""
+        """Return the dotted paths of the functions that ran, and the paths under which packages re-export them."""
         paths = set()
         for code, module in self._ran.items():
             name = getattr(code, "co_qualname", code.co_name)  # co_qualname is new in Python 3.11
@@ -215,8 +215,8 @@ class _Tracer:
 
 
 class _LineTracer(_Tracer):
-    """Records the lines that run in calls that return, and sets options for a call where the target's code is entered:
-    arguments, and options of the configurations in them.
+    """Records the lines that run in calls that return. Sets the options of a call when the target's code is entered, in
+    arguments and in configurations among the arguments.
 
     :param lines: file below the checkout -> ranges of lines; only functions that begin within them are recorded. With
         None, all the target's functions are recorded, with files below their import root.
@@ -267,7 +267,7 @@ class _LineTracer(_Tracer):
         """Prepare for the next call."""
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        """Decide whether to record a function call. Most calls are not recorded and cost one dictionary lookup."""
+        """Decide whether to record a function call. Most calls are not recorded, and take one dictionary lookup."""
         code = frame.f_code
         known = self._codes.get(id(code))
         if known is None or known[0] is not code:
@@ -284,7 +284,7 @@ class _LineTracer(_Tracer):
         self._lines_of_call.add((file, frame.f_lineno))
         if self._watched is not None and hasattr(code, "co_positions"):  # new in Python 3.11
             frame.f_trace_opcodes = True
-            if id(code) not in self._spans:  # self._codes keeps the object, so its id is not used again
+            if id(code) not in self._spans:  # self._codes keeps the object alive, so its id stays unique
                 self._spans[id(code)] = list(code.co_positions())
             spans = self._spans[id(code)]
 
@@ -308,7 +308,7 @@ class _LineTracer(_Tracer):
         """Record the arguments of a function whose values are recorded."""
 
     def _leave(self, frame: Any, event: str, argument: Any) -> Any:
-        """Record what a function returns and changes."""
+        """Record the return value of a function, and the arguments that it changes."""
 
     def _turn(self, frame: Any) -> None:
         """Set the call's options in the arguments of a frame that begins."""
@@ -321,7 +321,7 @@ class _LineTracer(_Tracer):
                 self._turned += turned(value, self._settings)
 
     def _classify(self, frame: Any) -> tuple[str, str | None]:
-        """Return the file of a function if its lines are recorded, and its name if its values are.
+        """Return the file of a function if its lines are recorded, and its name if its values are recorded.
 
         The name is empty for the boundary, ``stand-in`` for a function of the adapter, else a dotted path. It is None
         if the values are not recorded.
@@ -342,10 +342,10 @@ class _LineTracer(_Tracer):
 
 class _OutsideContract(_LineTracer):
     """Records values outside the contract: everything that the boundary returns, changes in its arguments, the
-    arguments of its calls to stand-ins, and its warnings. It also records what the named functions return and change if
-    the call reaches them.
+    arguments of its calls to stand-ins, and its warnings. For the named functions, it records the return values and
+    changed arguments, if the call reaches them.
 
-    :param functions: these functions, by dotted path.
+    :param functions: the named functions, by dotted path.
     """
 
     def __init__(

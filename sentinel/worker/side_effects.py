@@ -79,7 +79,7 @@ def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iter
     own = value if keys else getattr(value, "__dict__", {})
     write = partial(kind.__setitem__ if keys else object.__setattr__, value)
     for name in [name for name in own if isinstance(name, str)]:
-        with suppress(Exception):  # its content cannot be read, or it cannot be set
+        with suppress(Exception):  # the content cannot be read, or cannot be set
             part = own[name]
             if name not in settings:
                 yield from turned(part, settings, depth - 1)
@@ -94,8 +94,8 @@ _SAME = object()
 def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) -> Any:
     """Return the value that an option takes instead of ``part``, or :data:`_SAME` if the setting does not fit.
 
-    ``{"some": True}`` gives an option that is None the value of the other argument with the most similar name, and
-    ``{"member": NAME}`` a member of its enum.
+    ``{"some": True}`` replaces None by the value of the other argument with the most similar name, or by numbers of its
+    shape if that is a mask and the option is not. ``{"member": NAME}`` replaces an enum member by another one.
     """
     if isinstance(value, dict):
         if isinstance(part, enum.Enum) and value.get("member") in type(part).__members__:
@@ -109,7 +109,7 @@ def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) ->
             if isinstance(other, str) and others[other] is not None and not isinstance(others[other], (str, bool))
         }
         best = max(alike, key=lambda other: alike[other], default="")
-        return others[best] if alike.get(best) else _SAME
+        return _spread(name, others[best]) if alike.get(best) else _SAME
     if value is None or part is None or type(part) is type(value):
         return value if part is not value else _SAME
     if isinstance(part, enum.Enum) and isinstance(value, str):
@@ -117,6 +117,15 @@ def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) ->
     if type(part) is float and type(value) is int:
         return float(value)
     return _SAME
+
+
+def _spread(name: str, value: Any) -> Any:
+    """Return a value that an option takes from a similar argument. A mask becomes numbers below, at and above 1."""
+    if "mask" in name or not isinstance(value, torch.Tensor) or value.dtype.is_complex:
+        return value
+    if value.dtype.is_floating_point and not ((value == 0) | (value == 1)).all():
+        return value
+    return (torch.arange(value.numel(), dtype=torch.float32).reshape(value.shape) + 1) / 2
 
 
 def argument_names(code: CodeType) -> tuple[str, ...]:

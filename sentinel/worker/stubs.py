@@ -1,6 +1,6 @@
 """Provide stub modules: inert replacements for packages that are imported but not installed.
 
-A stub module is returned to an unguarded import statement of the target's own files only. It never enters
+Only an unguarded import statement in the target's own files gets a stub module. Stub modules never enter
 ``sys.modules``, so ``find_spec``, guarded imports and third-party importers still see that the module is missing.
 """
 
@@ -24,8 +24,8 @@ _ONLY_WHERE_NAMED = """
     accelerate anyio beartype datasets dill huggingface_hub jaxtyping msgspec multiprocess pandas psutil pyarrow
     pydantic pydantic_core regex safetensors tokenizers tqdm transformers typer xxhash
 """
-#: Packages for which no single version suits all frameworks, and their dependencies. Only a target that names one in
-#: ``preload`` gets the real package, so verdicts do not depend on what else is installed.
+#: Packages, and their dependencies, of which no single version suits all frameworks. Only a target that names one in
+#: ``preload`` gets the real package, so verdicts do not depend on other installed packages.
 ONLY_WHERE_NAMED = frozenset(_ONLY_WHERE_NAMED.split())
 
 _GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
@@ -38,7 +38,7 @@ class StubUsedError(RuntimeError):
 class StubState:
     """The stub modules of this process, and which of them were used.
 
-    :ivar probing: whether a probe is running, so that use is recorded and refused. Off while the target imports one of
+    :ivar probing: True while a probe runs, so that uses are recorded and refused; False while the target imports one of
         its own modules inside a probe.
     :ivar used: the stub modules used while probing, by dotted name.
     :ivar answer: the result of calling a stub module while probing, in a tuple; None if calls are refused.
@@ -63,7 +63,7 @@ def state() -> StubState:
 
 
 class StubModule:
-    """A stub for a missing module, and for everything that is imported from it.
+    """Replaces a missing module, and everything that is imported from it.
 
     Reading an attribute returns another stub. Operations that would produce a value (a call, a truth test, arithmetic,
     iteration) are inert during import and refused during a probe. ``isinstance(x, stub)`` is false, because nothing is
@@ -106,9 +106,9 @@ class StubModule:
             return answer[0]
         _STATE.use(self._stub_name)
         if len(args) == 1 and not kwargs and _decorable(args[0]):
-            return args[0]  # a decorator: the target's function or class must stay unchanged
+            return args[0]  # used as a decorator: return the target's function or class unchanged
         if len(args) == 3 and isinstance(args[0], str) and isinstance(args[1], tuple) and isinstance(args[2], dict):
-            return type(args[0], args[1], args[2])  # a metaclass
+            return type(args[0], args[1], args[2])  # used as a metaclass
         return StubModule(f"{self._stub_name}()")
 
     def __enter__(self) -> StubModule:
@@ -196,7 +196,7 @@ _INERT: dict[str, Callable[[], Any]] = {
     "bool": bool, "int": int, "index": int, "float": float, "len": int, "iter": lambda: iter(()),
     "setitem": lambda: None, "delitem": lambda: None,
 }  # fmt: skip
-# ``X | None`` and ``X[int]`` occur in annotations, the others in constants that modules compute during import.
+# ``X | None`` and ``X[int]`` occur in annotations; the other operations occur in constants of modules.
 _OPERATORS = """
     or ror and rand xor getitem contains add radd sub rsub mul rmul matmul truediv rtruediv floordiv mod pow
     neg pos abs invert lshift rshift lt le gt ge
@@ -267,7 +267,7 @@ class ImportRecorder:
             there = missing not in self.hidden and installed(missing)
             if level or {top, missing.partition(".")[0]} & self.packages or not missing or there:
                 raise
-            # An installed package may lack a module, or need another package; it does not become a stub itself.
+            # An installed package that lacks a module, or needs another package, does not become a stub itself.
             if (missing != top and not fromlist) or self._guarded(sys._getframe(1)):
                 raise
             self._link(sys._getframe(1))
@@ -300,7 +300,7 @@ class ImportRecorder:
                 self._closures.clear()
 
     def _link(self, frame: FrameType | None) -> None:
-        """Record which of the framework's modules caused an import. Not every import is a statement."""
+        """Record which of the framework's modules caused an import, even if it was not an import statement."""
         inner = ""
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.roots):
@@ -317,7 +317,7 @@ class ImportRecorder:
             file = frame.f_code.co_filename
             if file.startswith(self.roots):
                 line = linecache.getline(file, frame.f_lineno)
-                # An import at the left margin cannot be in a try; only others need parsing.
+                # An import at the left margin cannot be in a ``try`` block. Only other imports need parsing.
                 outside = line.startswith(("import ", "from ")) or not _handled(frame)
                 if not outside and frame.f_lineno in _guarded_lines(file):
                     return True
@@ -381,7 +381,7 @@ def _handled(frame: FrameType) -> bool:
 
 
 def _goes_on_without(handlers: list[ast.ExceptHandler]) -> bool:
-    """Return True if a failed import is caught and not raised again, so that the code works without the package."""
+    """Return True if a handler of a failed import does not raise again, so that the code works without the package."""
     for handler in handlers:
         if _catches(handler.type):
             leaves = any(isinstance(node, (ast.Return, ast.Continue, ast.Break)) for node in ast.walk(handler))

@@ -3,8 +3,8 @@
 The controller builds the filter with libseccomp and sends it to the worker as a BPF program, because the worker's
 interpreter may lack libseccomp.
 
-Numerical code needs many calls, so this is a list of refused calls. It contains what the default profiles of Docker and
-Flatpak refuse for code without capabilities and terminal.
+Numerical code needs many system calls, so the filter lists the rejected ones. They are those that the default profiles
+of Docker and Flatpak reject for code without capabilities and a terminal.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _THE_MACHINE = """
     reboot setdomainname sethostname settimeofday swapoff swapon syslog uselib userfaultfd vhangup
 """
 _OTHER_PROCESSES = "kcmp pidfd_getfd process_madvise process_vm_readv process_vm_writev ptrace"
-#: A process would notice another process's use of the shared files of a checkout.
+#: With these, a process could observe how another process uses the shared files of a checkout.
 _WATCHES = "fanotify_init fanotify_mark inotify_add_watch inotify_init inotify_init1"
-_KEYRINGS = "add_key keyctl request_key"  # not separated by any namespace
+_KEYRINGS = "add_key keyctl request_key"  # no namespace separates these
 _NAMES_AND_MOUNTS = """
     chroot fsconfig fsmount fsopen fspick mknod mknodat mount mount_setattr move_mount name_to_handle_at
     open_by_handle_at open_tree pivot_root setns umount umount2 unshare
@@ -31,27 +31,27 @@ _NAMES_AND_MOUNTS = """
 #: Refused with EPERM.
 REFUSED = tuple(" ".join((_THE_MACHINE, _OTHER_PROCESSES, _KEYRINGS, _NAMES_AND_MOUNTS, _WATCHES)).split())
 
-#: Refused with ENOSYS: their arguments are in memory, which a filter cannot read, and callers fall back to older calls.
+#: Refused with ENOSYS, because their arguments are in memory, which a filter cannot read. Callers use older calls.
 ABSENT = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup")
 
 #: Socket families that namespaces contain: AF_UNIX, AF_INET, AF_INET6. AF_VSOCK, for example, reaches the host of a
 #: virtual machine from any namespace.
 _FAMILIES = (1, 2, 10)
 
-#: socketpair supports only AF_UNIX of these.
+#: socketpair supports only AF_UNIX among these.
 _PAIRS = (1,)
 
-#: fcntl's requests that set file locks: F_SETLK, F_SETLKW, F_OFD_SETLK and F_OFD_SETLKW; and that read locks or take
-#: leases: F_GETLK, F_OFD_GETLK, F_SETLEASE and F_GETLEASE.
+#: Requests of fcntl that set file locks (F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW), and requests that read locks or
+#: take leases (F_GETLK, F_OFD_GETLK, F_SETLEASE, F_GETLEASE).
 _LOCKS, _QUESTIONS_ABOUT_LOCKS = (6, 7, 37, 38), (5, 36, 1024, 1025)
 
-#: Argument of personality that only reads it.
+#: The argument with which ``personality`` changes nothing and returns the current value.
 _ASK = 0xFFFFFFFF
 
 #: CLONE_NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWNS and NEWTIME.
 _NEW_NAMESPACES = (0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000, 0x00020000, 0x00000080)
 
-#: ioctl's requests that write into a terminal's input.
+#: Requests of ioctl that write into the input of a terminal.
 _TERMINAL_INPUT = (0x5412, 0x541C)
 
 _WORD = 0xFFFFFFFF
@@ -79,13 +79,13 @@ def program() -> bytes:
     for action, name in rules:
         try:
             filter_.add_rule(action, name)
-        except (OSError, ValueError):  # this libseccomp or architecture lacks the call
+        except (OSError, ValueError):  # this libseccomp or architecture does not have the call
             continue
     for flag in _NEW_NAMESPACES:
         filter_.add_rule(refuse, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
-    for request in _TERMINAL_INPUT:  # the kernel reads 32 bits of it, and so must the filter
+    for request in _TERMINAL_INPUT:  # the kernel reads 32 bits of the argument, and so must the filter
         filter_.add_rule(refuse, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, _WORD, request))
-    # A process must not undo its end with the parent: prctl(PR_SET_PDEATHSIG) with anything but SIGKILL.
+    # A process must end with its parent, so prctl(PR_SET_PDEATHSIG) is rejected with any signal but SIGKILL.
     death = pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _WORD, 1)
     filter_.add_rule(refuse, "prctl", death, pyseccomp.Arg(1, pyseccomp.NE, signal.SIGKILL))
     filter_.add_rule(refuse, "personality", pyseccomp.Arg(0, pyseccomp.NE, _ASK))

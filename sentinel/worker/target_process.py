@@ -23,8 +23,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     """Answer ``import`` and ``probe`` requests until the socket is closed.
 
     :param spec: ``roots`` (import roots), ``packages``, ``package_roots`` (absolute), ``scratch`` (working directory),
-        ``pycache``, ``trace`` (the checkout's folder, if requests to it are recorded). Without roots
-        this is an oracle process.
+        ``pycache``, ``trace`` (the checkout's folder, if lookups in it are recorded). Without roots, it is an oracle
+        process.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -56,10 +56,10 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             probe.MOVED.update(request["moved"])
             at_import = load_file(Path(request["adapter"])).TARGET.at_import
             for name in request["modules"]:
-                calling.answer_at_import(at_import, roots)  # again, because an import may undo it
+                calling.answer_at_import(at_import, roots)  # repeated, because an import may undo this
                 calling.import_quietly(name, roots)
             if os.getpid() != own:
-                os._exit(0)  # a module forked during import; only one process may answer
+                os._exit(0)  # a module forked during import, and only one process may answer
             answer: Any = {"imported": True, "compiled": compiled[:]}
             compiled.clear()
         elif request["op"] == "session":
@@ -95,7 +95,7 @@ def _one_after_the_other(
 def _session(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> dict[str, Any]:
     """Fork a session that answers on the socket sent with the request."""
     _, fds, _, _ = socket.recv_fds(channel, 1, 1)
-    processes.kill_children(spare=_living_sessions())  # ended sessions count as processes until reaped
+    processes.kill_children(spare=_living_sessions())  # an ended session counts as a process until it is reaped
     gc.freeze()
     pid = os.fork()
     if pid == 0:
@@ -141,11 +141,11 @@ def _fork(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce
     os.close(read)
     whole = protocol.frame_length(frame) == len(frame)
     if cut_short is None and not whole:
-        processes.await_end(pid, 1.0)  # so that the status shows how the fork ended by itself
+        processes.await_end(pid, 1.0)  # the status must show how the fork ended by itself
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)  # the fork leads its own session
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # it may not have reached that
+        os.kill(pid, signal.SIGKILL)  # the fork may have ended before it led a session
     _, status = os.waitpid(pid, 0)
     processes.kill_children(spare=_living_sessions())
     if cut_short is not None:
@@ -162,7 +162,7 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
     os.setsid()
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # The end by a signal must be visible outside, whatever handlers the target installed.
+    # The parent must see the signal that ended this process, whatever handlers the target installed.
     for number in (signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT):
         signal.signal(number, signal.SIG_DFL)
 
@@ -176,7 +176,7 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
     except BaseException as error:
         frame = framed(probe.failure("harness", f"{type(error).__name__}: {error}"))
     if os.getpid() != pid:
-        os._exit(0)  # the boundary forked, and this is its child after the call
+        os._exit(0)  # the boundary forked, and this process is the child
     if not protocol.fits(frame):
         frame = framed(_TOO_LONG)
     view = memoryview(frame)
@@ -186,7 +186,7 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
 
 
 def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
-    """Read an answer until it is complete or the writer has ended. Return the bytes, and why it ended early."""
+    """Read an answer until it is complete or the writer has ended. Return the bytes, and the reason of an early end."""
     deadline = time.monotonic() + timeout
     parts = bytearray()
     poller = select.poll()
@@ -202,7 +202,7 @@ def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
             parts += part
             if len(parts) > protocol.MAX_FRAME:
                 return b"", _TOO_LONG
-            # A child of the fork keeps the pipe open, so the frame's length decides when the answer is complete.
+            # A child of the fork may keep the pipe open, so the length in the frame marks the end.
             if protocol.frame_length(parts) == len(parts):
                 return bytes(parts), None
 

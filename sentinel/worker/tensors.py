@@ -41,9 +41,9 @@ _OURS = ("sentinel.", "sentinel_file_")
 
 
 class _OnDevice(TorchFunctionMode):
-    """Creates tensors on the scenario's device if the code of an adapter or contract names no device.
+    """Creates tensors on the scenario's device if code of an adapter or contract does not name a device.
 
-    Calls of the framework are unchanged: a tensor on another device than its arguments is the framework's bug.
+    Calls in the framework are unchanged. If it creates a tensor on another device than its arguments, that is a bug.
     """
 
     def __init__(self, device: str) -> None:
@@ -129,7 +129,7 @@ def observe(value: Any) -> Any:
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, StubModule):
-        bool(value)  # a stub module in a result is a use of it, which is refused and recorded
+        bool(value)  # a result with a stub module uses the stub, which is refused and recorded
     if isinstance(value, Neutral):
         what = f"the result contains {value}, which the adapter does not handle"
         raise DriftError(f"the adapter is older than this revision: {what}")

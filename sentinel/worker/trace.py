@@ -1,7 +1,7 @@
 """Record which modules, files and folders of a checkout a process looked up.
 
-Python is deterministic here (fixed hash seed, one thread, no network), so two revisions with equal answers to these
-requests run the same code with the same result. Sweeps over history rely on that. Requests for missing files are
+Python is deterministic here (fixed hash seed, one thread, no network). If two revisions give equal answers to these
+requests, they run the same code with the same result. Sweeps over history rely on that. Requests for missing files are
 recorded too, because a file that is added later could shadow another.
 
 Each request is a line, ``<kind>:<path below the checkout>``:
@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import functools
 import os
+import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-#: Recorded if the requests are unknown: only an identical tree gives the same answer to this request.
+#: Recorded if the requests are unknown. Only an identical tree gives the same answer to this one.
 EVERYTHING = "t:"
 
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap_external>"
@@ -48,11 +49,13 @@ class Trace:
     def install(self) -> None:
         """Start to record. An audit hook cannot be removed, so the process must have only one checkout."""
         sys.addaudithook(self._audit)
-        for name in ("stat", "lstat", "access", "readlink"):  # these have no audit events
+        for name in ("stat", "lstat", "access", "readlink"):  # these functions raise no audit events
             setattr(os, name, self._watch(getattr(os, name)))
+        if sys.version_info < (3, 11):  # there, pathlib keeps its own reference
+            vars(pathlib)["_NormalAccessor"].stat = staticmethod(os.stat)
 
     def questions(self) -> list[str]:
-        """Return all lookups so far. A file that the import system found is not listed again."""
+        """Return all lookups so far. A file that the import system found is not listed twice."""
         questions = set(self._questions)  # another thread may still add requests
         if EVERYTHING in questions:
             return [EVERYTHING]
@@ -68,15 +71,15 @@ class Trace:
         if event == "open" or event == "ctypes.dlopen":
             self._name("f", arguments[0])
         elif event in ("os.listdir", "os.scandir"):
-            # The import system lists a folder to find one name, which `module` has recorded.
+            # The import system lists a folder to find one name, and ``module`` has recorded that name.
             if sys._getframe(1).f_code.co_filename != _IMPORT_SYSTEM:
                 self._name("d", "." if arguments[0] is None else arguments[0])
         elif event in _PROCESSES and self._base in repr(arguments):
-            self._questions.add(EVERYTHING)  # reads of another process are not visible here
+            self._questions.add(EVERYTHING)  # files that another process reads are not visible here
 
     def _name(self, kind: str, path: Any) -> None:
         if isinstance(path, int):
-            return  # opened, and so recorded, before
+            return  # opened before, and therefore recorded
         try:
             text = os.fsdecode(path)
         except TypeError:

@@ -34,7 +34,7 @@ _NAMES = {name: version for version, names in _GAINED.items() for name in names.
 def needed_version(error: BaseException) -> tuple[int, int] | None:
     """Return the first Python version with the missing syntax or name; None if Python's version is not the cause.
 
-    Only syntax that a newer Python is known to accept counts, so a broken file is not mistaken for newer code.
+    Only known newer syntax counts, so a broken file is not mistaken for newer code.
     """
     version: tuple[int, int] | None = None
     if isinstance(error, SyntaxError):

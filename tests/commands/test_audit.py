@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 
 import sentinel.recipes.catalog
+from sentinel.sources import open_checkout
+from sentinel.targets.refs import Ref
+from sentinel.tools.audit.commands import audit
 
 AFFECTS = """\
 severity: high
@@ -163,8 +167,8 @@ def test_unknown_settings_are_named_with_the_closest_option(run_sentinel, mirror
     config = tmp_path / "run.yaml"
     config.write_text("actor: {clip: 0.2, agg_loss_mode: x}\nzzz: {a: 1, b: 2}\n")
     answer = run_sentinel(*audit, "--config", config)
-    assert f"\nactor.agg_loss_mode {UNKNOWN}; did you mean actor.loss_agg_mode?\n" in answer.out
-    assert f"\nzzz {UNKNOWN}\n" in answer.out
+    assert f"\n{config}:1: actor.agg_loss_mode {UNKNOWN}; did you mean actor.loss_agg_mode?\n" in answer.out
+    assert f"\n{config}:2: zzz {UNKNOWN}\n" in answer.out
     assert "zzz.a" not in answer.out
     command = "python train.py --actor.clip 0.2 --actor.agg_loss_mode token-sum"
     answer = run_sentinel(*audit, "--json", "--", *command.split())
@@ -308,8 +312,8 @@ def test_a_python_script_is_read(run_sentinel, mirrored, tree_with_classes, tmp_
         assert f"{script}:3: 2 settings of TinyConfig read" in answer.err
         assert f"not read in {script}:3, because the script computes them: clipp\n" in answer.out
         assert (
-            "not checked, because the options of Arguments were not read: lr, clipp (did you mean clip?)\n"
-            in answer.out
+            "not checked, because the options of Arguments of elsewhere were not read: lr, clipp (did you mean clip?); "
+            "install elsewhere, or name an environment that has it with --python\n" in answer.out
         )
     script.write_text("from tiny import TinyConfig\nTinyConfig(clip=0.2, loss_agg_mode=mode)\n")
     (bug,) = run_sentinel(*audit, "--json", "--script", script).json()["bugs"]
@@ -325,6 +329,176 @@ def test_a_python_script_is_read(run_sentinel, mirrored, tree_with_classes, tmp_
     answer = run_sentinel(*audit, "--script", script)
     assert (answer.status, answer.out) == (2, "")
     assert f"nothing was examined: {script}: none of TinyConfig, GoneConfig is called in it; give the" in answer.err
+
+
+TRAINERS = """\
+from elsewhere import Trainer
+
+class BaseTrainer(Trainer): ...
+class FirstTrainer(BaseTrainer): ...
+class OtherTrainer(BaseTrainer): ...
+"""
+SCRIPT = (
+    "from tiny import TinyConfig\nfrom tiny.trainers import {0}\n{1}\n{2}(args=TinyConfig(clip=0.2), reward_funcs=f)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("needs", "script", "says"),
+    [
+        ("OtherTrainer", ("FirstTrainer", "", "FirstTrainer"), "not used by this script: OtherTrainer\n"),
+        ("OtherTrainer", ("FirstTrainer as T", "class Own(T): ...", "Own"), "not used by this script: OtherTrainer\n"),
+        ("FirstTrainer", ("FirstTrainer", "class Own(FirstTrainer): ...", "Own"), ": 1 hit you"),
+        ("BaseTrainer", ("OtherTrainer", "", "OtherTrainer"), ": 1 hit you"),
+        ("OtherTrainer", ("FirstTrainer, OtherTrainer", "", "(OtherTrainer if x else FirstTrainer)"), ": 0 hit you"),
+        ("OtherTrainer", ("FirstTrainer", "from ours import MyTrainer", "MyTrainer"), "only if the trainer is OtherT"),
+        ("OtherTrainer", ("FirstTrainer", "from near import MyTrainer", "MyTrainer"), ": 1 hit you"),
+    ],
+)
+def test_bugs_of_other_trainers_do_not_concern_a_script(
+    run_sentinel, mirrored, tree_with_classes, tmp_path, needs, script, says
+):
+    (tree_with_classes / "tiny" / "trainers.py").write_text(TRAINERS)
+    affected = f"[{{when: {{clip: set}}, trainer: {needs}}}]"
+    _rewritten(tree_with_classes, affects=affected, until="{clip: null}")
+    (tmp_path / "near.py").write_text("from tiny.trainers import OtherTrainer\nclass MyTrainer(OtherTrainer): ...\n")
+    (tmp_path / "train.py").write_text(SCRIPT.format(*script))
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_classes, "--script", tmp_path / "train.py")
+    assert says in answer.out
+    assert ("set clip=null" in answer.out) == ("not used" not in answer.out), "advice only for what may hit"
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_classes, "--set", "clip=0.2")
+    assert f"    only if the trainer is {needs}\n" in answer.out, "without a script the trainer is not known"
+
+
+def test_arguments_that_the_configuration_class_rejects_come_first(
+    run_sentinel, mirrored, tree_with_classes, tmp_path, monkeypatch
+):
+    """Inherited options are read from the installed package of the base class, which is not imported."""
+    packages = tmp_path / "site-packages"
+    (packages / "elsewhere-1.2.dist-info").mkdir(parents=True)
+    (packages / "elsewhere.py").write_text(
+        "raise SystemExit\nclass Arguments:\n    lr: float = 1e-3\n    seed: int = 0\n"
+    )
+    monkeypatch.syspath_prepend(str(packages))
+    for number, text in enumerate(("old_clip: float = 1.0", "clip: float = 1.0")):
+        _tagged(tree_with_classes, f"v0.{number}.0", f"class TinyConfig:\n    {text}\n", tmp_path / "home")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from tiny import TinyConfig\n\nclass Own(TinyConfig):\n    mine: int = 3\n\n"
+        "Own(\n    clip=None,\n    lr=1,\n    mine=4,\n    old_clip=2,\n    sead=1,\n)\n"
+    )
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_classes, "--script", script)
+    first, second, *others = answer.out.splitlines()
+    where = f"TinyConfig of tiny at {answer.out.partition(' of tiny at ')[2][:12]} has no option"
+    assert (
+        first == f"{script}:10: {where} old_clip and raises a TypeError; the newest release that has it is v0.0.0; did "
+        "you mean clip?"
+    )
+    assert second == f"{script}:11: {where} sead and raises a TypeError; did you mean seed?"
+    assert "0 hit you" in others[0]
+    assert "defaults are those of PPO (tiny/config.py, elsewhere.py)" in answer.out
+    assert answer.status == 2, "the script does not start with this version, so nothing is said about its run"
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_classes, "--script", script, "--json")
+    assert answer.json()["not_examined"][:2] == [first, second]
+
+
+def _tagged(tree: Path, tag: str, text: str, home: Path) -> None:
+    """Add a release to the mirror."""
+    config = tree / "tiny" / "config.py"
+    before = config.read_text()
+    config.write_text(text)
+    identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    for words in (
+        ("checkout", "--quiet", "--detach"),
+        ("add", "tiny/config.py"),
+        (*identity, "commit", "--quiet", "-m", tag),
+        ("push", "--quiet", str(home / "mirrors" / "tiny.git"), f"HEAD:refs/tags/{tag}"),
+        ("reset", "--quiet", "HEAD~"),
+    ):
+        subprocess.run(["git", "-C", str(tree), *words], check=True)
+    config.write_text(before)
+
+
+def test_classes_that_a_parser_fills_too_have_options_of_their_own(run_sentinel, mirrored, tree_with_classes, tmp_path):
+    script = tmp_path / "train.py"
+    config = tree_with_classes / "tiny" / "config.py"
+    config.write_text(config.read_text().replace("(Arguments)", "") + "class ModelConfig:\n    model: str = ''\n")
+    script.write_text(
+        "from tiny.config import TinyConfig, ModelConfig\nclass Own:\n    size: int = 3\n"
+        "TrlParser((Own, TinyConfig, ModelConfig))\n"
+    )
+    audit = ("audit", "tiny", "--repo", tree_with_classes, "--script", script, "--", "--clip", "0.2", "--sizes", "4")
+    answer = run_sentinel(*audit, "--size", "4", "--model", "m")
+    assert ": 1 hit you" in answer.out
+    assert [line for line in answer.out.splitlines() if "option" in line] == [
+        "sizes is not an option of PPO (tiny/config.py) in this version; did you mean size?"
+    ]
+
+
+def test_a_program_of_the_framework_itself_is_read(run_sentinel, mirrored, tree_with_classes):
+    """It is started by its path in the repository, and shows the trainer and the classes that its options set."""
+    (tree_with_classes / "tiny" / "trainers.py").write_text(TRAINERS)
+    (tree_with_classes / "tiny" / "run.py").write_text(
+        "from tiny.config import TinyConfig, Parser\nfrom tiny.trainers import FirstTrainer\n"
+        "def main():\n    types = (TinyConfig,)\n    return FirstTrainer(Parser(types))\n"
+    )
+    _rewritten(tree_with_classes, affects="[{when: {clip: set}, trainer: OtherTrainer}]")
+    answer = run_sentinel(
+        "audit", "tiny", "--repo", tree_with_classes, "--", *["python", "tiny/run.py", "--clip", "0.2"]
+    )
+    assert "not used by this script: OtherTrainer\n" in answer.out
+
+
+def test_a_release_is_decided_once(run_sentinel, mirrored, tiny, tiny_catalog, tmp_path, monkeypatch):
+    """A second audit of a release reads the verdicts of the first, as long as recipe, adapter and code are the same."""
+
+    def opened(target: Any, ref: Ref, pull: Any, **_: Any) -> Any:
+        checkout = open_checkout(target, Ref("git", tiny.buggy) if ref.kind == "pypi" else ref, pull=pull)
+        return replace(checkout, version="1.2.3", commit=None)
+
+    monkeypatch.setattr(audit, "opener", lambda *_: opened)
+    folder = tmp_path / "recipes" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "TINY-MEAN.yaml").write_text(tiny.recipe.read_text())
+    catalog = replace(tiny_catalog, recipe_folders=(folder.parent,))
+    monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: catalog)
+    release, loaded = ("audit", "tiny", "--ref", "pypi:latest"), "torch" in sys.modules
+    first, second = run_sentinel(*release), run_sentinel(*release)
+    assert (first.status, first.out) == (second.status, second.out) == (1, first.out)
+    assert ("1 of 1: TINY-MEAN" in first.err, "1 of 1: TINY-MEAN" in second.err) == (True, False)
+    assert "1 verdict of tiny 1.2.3 from an earlier run" in second.err
+    assert "1 of 1: TINY-MEAN" in run_sentinel(*release, "--sarif", "x.sarif").err, "SARIF needs what was observed"
+    (folder / "TINY-MEAN.yaml").write_text(tiny.recipe.read_text().replace("100.0", "101.0"))
+    assert "1 of 1: TINY-MEAN" in run_sentinel(*release).err
+    assert ("torch" in sys.modules) == loaded  # only a worker needs it
+
+
+def test_a_tree_that_changes_signal_code_is_no_all_clear(run_sentinel, mirrored, tiny, tmp_path):
+    folder = tree(tiny, tiny.fixed, tmp_path / "fixed")
+    (folder / "README").write_text("no code")
+    assert run_sentinel("audit", "tiny", "--repo", folder).status == 0
+    losses = folder / "tiny" / "losses.py"
+    losses.write_text(losses.read_text() + "\n\ndef kl_penalty(a, b):\n    return b - a\n")
+    advice = f"check the changes with `pytest --sentinel-target=tiny --sentinel-repo={folder}`"
+    identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    for committed in (False, True):
+        if committed:
+            subprocess.run(["git", "-C", str(folder), *identity, "commit", "-qam", "a change"], check=True)
+        answer = run_sentinel("audit", "tiny", "--repo", folder)
+        assert answer.out.splitlines()[0] == (
+            "this tree changes 1 function of signal code (kl_penalty); audit knows only reported bugs: " + advice
+        )
+        assert answer.status == 2
+    shutil.rmtree(folder / ".git")
+    answer = run_sentinel("audit", "tiny", "--repo", folder)
+    assert (answer.status, answer.out.startswith("not known whether this tree changes signal code: ")) == (2, True)
+
+
+def test_a_function_that_moved_is_decided_as_at_its_pins(run_sentinel, mirrored, tiny, tmp_path):
+    folder = tree(tiny, tiny.fixed, tmp_path / "fixed")
+    (folder / "tiny" / "losses.py").rename(folder / "tiny" / "moved.py")
+    answer = run_sentinel("audit", "tiny", "--repo", folder)
+    assert ("0 bugs (0 recipes) are in tiny at" in answer.out, "not decided" in answer.out) == (True, False)
 
 
 def test_a_launcher_alone_is_not_examined(run_sentinel, mirrored, tree_with_options, tmp_path):
@@ -375,7 +549,7 @@ BOMB = "m0: &m0 {a: 1}\n" + "".join(
     ("option", "name", "text", "says"),
     [
         ("--config", "bomb.yaml", BOMB, "bomb.yaml:6:"),
-        ("--script", "bomb.sh", "A=xxxxxxxx\n" + "A=$A$A\n" * 40 + "python x.py a=$A\n", "have more than 8 MiB"),
+        ("--script", "bomb.sh", "A=xxxxxxxx\n" + "A=$A$A\n" * 40 + "python x.py a=$A\n", "have more than 2 MiB"),
         ("--script", "set.sh", f"python x.py 'a={{{BOMB}}}'\n", ""),
     ],
 )

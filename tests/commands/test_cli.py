@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sentinel import cli
-from sentinel.commands.console import command
+from sentinel.commands.console import command, progress
 from sentinel.commands.discovery import Found, find_commands
 from sentinel.sources import mirrors
 
@@ -244,3 +244,19 @@ def test_a_broken_command_of_another_package_is_named_and_ends_no_other(tmp_path
     assert (greeted.returncode, reason in greeted.stderr) == (2, True), greeted.stderr
     assert (helped.returncode, reason in helped.stderr, "diff" in helped.stdout) == (0, True, True), helped.stderr
     assert (listed.returncode, listed.stderr) == (0, "")
+
+
+def test_progress_that_counts_is_told_in_quarters_outside_a_terminal(capsys):
+    with progress() as notify:
+        notify("downloading")
+        for number in range(1, 52):
+            notify(f"{number} of 51: a bug")
+        notify("tiny: 1 of 2 commits")
+        notify("receiving: 7%")
+    lines = capsys.readouterr().err.splitlines()
+    counted = [line.partition(" of ")[0] for line in lines if " of 51" in line]
+    assert counted == [f"sentinel: {number}" for number in (1, 13, 26, 39, 51)]
+    assert [line for line in lines if " of 51" not in line] == [
+        "sentinel: downloading",
+        "sentinel: tiny: 1 of 2 commits",
+    ]

@@ -226,7 +226,7 @@ def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(run_sentinel, few_s
         "before: the loss of two tokens = 26.0\nafter:  the loss of two tokens = 1.0\n",
         f"+    return {RIGHT}",
         "+def test_mean():",
-        "trigger the bug without the fix",
+        "* The numbers above were measured on a CPU, with Python ",
         "see #7",
     ):
         assert told in page, page
@@ -341,7 +341,7 @@ def test_mistakes_are_told(run_sentinel):
         (["contribute"], "name a bug, or use --all"),
         (["contribute", "TINY-MEAN", "--all"], "name a bug, or use --all"),
         (["contribute", "TINY-MEAN", "--repo", ".", "--head", "git:main"], "--repo"),
-        (["contribute", "TINY-MEAN", "--into", "."], "--into makes a branch with a fix"),
+        (["contribute", "TINY-MEAN", "--into", "."], "--into creates a branch with a fix"),
         (["contribute", "NO-SUCH-BUG"], "no recipe matches"),
     ):
         answer = run_sentinel(*arguments)

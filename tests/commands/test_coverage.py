@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_read_makes_the_table_incomplete(run_sentinel, wor
     (work / "tiny" / "rows.py").write_text("def (")
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
     assert answer.status == 1
-    assert "not read: tiny/rows.py: it does not parse with Python " in answer.out
+    assert "not read: tiny/rows.py: the file does not parse with Python " in answer.out
 
 
 def test_without_a_mirror(run_sentinel):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.comparing import asking
 from sentinel.comparing.comparison import Comparison
 from sentinel.deciding.runner import Runner
 
@@ -27,6 +28,11 @@ FEW = ("--examples", "3")
 
 #: A loss of 0 for all inputs, which is nowhere right, and a mean that counts masked tokens.
 CONSTANT, OF_ALL = "loss_mat.sum() * 0.0", "(loss_mat * loss_mask).sum() / loss_mask.numel()"
+
+
+@pytest.fixture(autouse=True)
+def _little_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "_SHRINKING", 20)
 
 
 @pytest.fixture
@@ -119,7 +125,8 @@ def test_a_gate_fails_for_the_worse_alone(run_sentinel, tiny):
     assert "(1 worse)" in worse.out
 
 
-def test_a_bug_that_no_recipe_knows_is_drawn_and_shrunk(run_sentinel, tree):
+def test_a_bug_that_no_recipe_knows_is_drawn_and_shrunk(run_sentinel, tree, monkeypatch):
+    monkeypatch.setattr(asking, "_SHRINKING", 300)
     negated = f"{MENDED} * (1 if (loss_mat * loss_mask).sum() >= 0 else -1)"  # the recipe's scenario is positive
     one, other = (tree(name, CODE.format(returned=code)) for name, code in (("one", MENDED), ("other", negated)))
     answer = run_sentinel("diff", "tiny", one, other, "--json")
@@ -244,6 +251,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config(), l
         ("__init__.py", "def (\n"),
         ("losses.py", "from tiny.other import agg_loss\n"),
         ("losses/__init__.py", "def agg_loss(loss_mat, loss_mask):\n    return 0.0\n"),
+        ("__init__.py", "import torch\ndef install(_=setattr(torch.Tensor, 'sum', None)):\n    pass\n"),
         ("__init__.py", "import torch\nclass Fast:\n    torch.Tensor.sum = None\n"),
         ("__init__.py", "import torch\nfor torch.Tensor.sum in [None]:\n    pass\n"),
     ],
@@ -253,6 +261,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config(), l
         "no syntax",
         "a name bound again",
         "a package in the place of a module",
+        "an attribute in a default",
         "an attribute in a class",
         "an attribute in a loop",
     ],
@@ -886,10 +895,25 @@ def test_many_unexamined_functions_are_a_few_lines(run_sentinel, tree):
     assert "76 changed signal functions not bound" in answer.out
 
 
+WIDER = """
+def wider(made):
+    {change}
+    return made
+
+
+@wider
+class Actor:
+    ratio: float = 0.1
+"""
 UNREAD = [
     ("tiny/kl_control.py", "class Fixed:\n    def update(self, steps):\n        {}\n", "pass", "self.value *= 1.1"),
     ("tiny/options.py", "def add(parser):\n    parser.add_argument('--eps', default={})\n", "0.2", "20"),
     ("tiny/options.py", "class Actor:\n    ratio: float = {}\n", "0.2", "20"),
+    ("tiny/options.py", "@wider(ratio={})\nclass Actor:\n    ratio: float = 0.2\n", "0.2", "20"),
+    ("tiny/options.py", WIDER.format(change="made.ratio = {}"), "0.2", "20"),
+    ("tiny/options.py", WIDER.format(change="setattr(made, 'ratio', {})"), "0.2", "20"),
+    ("tiny/options.py", WIDER.format(change="made.__init__.__kwdefaults__['ratio'] = {}"), "0.2", "20"),
+    ("tiny/options.py", WIDER.format(change="class made(made): ratio = {}"), "0.2", "20"),
     ("tiny/config/actor.yaml", "clip_ratio: {}\n", "0.2", "20  # wide"),
     ("train.py", "from tiny import train\n\nfor _ in range(3):\n    {}\n", "train()", "pass"),
     ("tool_kit/steps.py", "STEPS = {}\n", "1", "2"),

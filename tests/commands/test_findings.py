@@ -57,4 +57,4 @@ def test_a_pull_request_that_mends_the_bug_is_found_by_running(run_sentinel, tin
     assert answer.status == 1
     text = run_sentinel("report", "duplicates", "TINY-MEAN", "--run").out
     assert "TINY-MEAN  #7" in text
-    assert "1 recipe at 2 heads: 1 fixed, 0 began without the bug, 0 could not be decided" in text
+    assert "1 recipe at 2 heads: 1 fixed, 0 whose base lacks the bug, 0 could not be decided" in text

@@ -202,6 +202,15 @@ def test_a_flipped_sign_beside_an_unchanged_boundary_is_not_examined(run_sentine
     assert "compute_advantages" in comment
 
 
+def test_a_head_that_lacks_the_boundary_is_not_decided(run_sentinel, tiny, git, pull, mirror):
+    fixed = git("show", f"{tiny.fixed}:{LOSSES}")
+    pull(1, tiny.fixed, {LOSSES: fixed.replace("def agg_loss", "def aggregate")})
+    mirror()
+    comment = run_sentinel("pulls", "tiny", "--comment", "1", *FEW)
+    assert comment.out.startswith("It cannot be decided whether anything changes.")
+    assert comment.status == 2
+
+
 @pytest.mark.nightly
 def test_six_hundred_heads_of_which_some_are_hostile_each_have_an_answer(
     run_sentinel, tiny, git, pull, mirror, tmp_path
@@ -230,9 +239,10 @@ def test_six_hundred_heads_of_which_some_are_hostile_each_have_an_answer(
     answer = run_sentinel("pulls", "tiny", "--json", *FEW)
     found = {each["number"]: each for each in answer.json()}
     assert [(found[number]["answer"], found[number]["compared"]) for number in range(1, 601)] == [("nothing", 0)] * 600
-    assert [found[number]["answer"] for number in range(1001, 1007)] == ["introduces"] * 4 + ["cannot be decided"] * 2
+    answers = [*["introduces"] * 4, "cannot be decided", "introduces"]
+    assert [found[number]["answer"] for number in range(1001, 1007)] == answers
     assert all(found[number]["findings"] for number in range(1001, 1007))
-    assert found[1006]["findings"] == ["tiny.losses.agg_loss: gone"]
+    assert "the module does not import" in found[1006]["findings"][0]
     assert answer.status == 1
 
 

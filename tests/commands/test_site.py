@@ -43,7 +43,7 @@ def test_a_folder_that_is_no_site_is_not_touched(run_sentinel, reports, tmp_path
     ("content", "said"),
     [
         (None, "no such folder: "),
-        ({}, " has no evidence; run pytest with --sentinel-target first, or give --reports DIR"),
+        ({}, " has no evidence; run pytest with --sentinel-target first, or name a folder with --reports DIR"),
         ({"roll/X/git-main.json": "{}"}, "git-main.json: not Sentinel evidence (no schema_version)"),
     ],
 )
@@ -64,5 +64,5 @@ def test_wrong_input_is_one_clear_line(run_sentinel, tmp_path, content, said):
 def test_a_site_among_the_evidence_would_be_evidence(run_sentinel, reports):
     answer = run_sentinel("report", "site", "--out", reports / "site", "--reports", reports)
     assert answer.status == 2
-    assert "give another --out" in answer.err
+    assert "name another --out" in answer.err
     assert not (reports / "site").exists()

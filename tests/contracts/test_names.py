@@ -86,3 +86,8 @@ def test_a_similar_parameter_is_suggested():
     suggested = suggest_names(CONTRACTS["policy_loss"], ["lgprobs", "advantag", "zzz"], ["log_probs", "advantages"])
 
     assert suggested == {"log_probs": "lgprobs", "advantages": "advantag"}
+
+
+@pytest.mark.parametrize("name", ["dones", "terminated", "is_terminal"])
+def test_the_end_of_an_episode_is_not_suggested_as_a_mask(name):
+    assert suggest_names(CONTRACTS["policy_loss"], [name], ["response_mask"], likeness=0.0) == {}

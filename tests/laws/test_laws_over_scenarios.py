@@ -114,11 +114,11 @@ GAP = batch([[1.0, 2.0], [3.0, 4.0], [0.5, 0.5]], [[1, 0], [0, 0], [1, 1]], "ppq
         ("masked_values_have_no_influence", FULL, "masked token"),
         ("a_rejected_row_is_an_absent_row", FULL, "rejected row"),
         ("groups_are_isolated", batch([[1.0], [2.0]], [[1], [1]], "pp"), "one group"),
-        ("groups_are_isolated", batch([[0.0], [0.0]], [[1], [1]], "pq"), "all 0"),
+        ("groups_are_isolated", batch([[0.0], [0.0]], [[1], [1]], "pq"), "are 0"),
         ("order_does_not_matter", batch([[1.0]], [[1]], "p"), "one row"),
         ("parts_add_up", batch([[1.0], [2.0]], [[1], [1]], "pp"), "cannot be cut"),
         ("every_knob_counts", batch([[1.0]], [[1]], "p", "bfloat16"), "16 bits"),
-        ("every_knob_counts", batch([[0.0]], [[0]], "p"), "no effect by definition"),
+        ("every_knob_counts", batch([[0.0]], [[0]], "p"), "has no effect here either"),
     ],
 )
 def test_where_a_law_says_nothing(name, inputs, said):
@@ -161,7 +161,7 @@ def test_padding_keeps_to_the_sides_that_a_boundary_takes():
         assert padded["response_mask"].nested()[0][-2:] == [0.0, 1.0]
         assert padded["scores"].nested()[0][-2:] == [9.0, 1.0]
     full = replace(CONTRACT, inputs=tuple(replace(item, choices=("full",)) for item in CONTRACT.inputs))
-    with pytest.raises(DoesNotApply, match="no further padding"):
+    with pytest.raises(DoesNotApply, match="no padding on either side"):
         vary(full, FULL, Dice(random.Random(0)))
 
 

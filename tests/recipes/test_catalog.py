@@ -188,6 +188,30 @@ def test_an_adapters_mistake_is_told_with_its_file(tmp_path, written, mistaken, 
     assert says in str(told.value)
 
 
+def test_a_dialect_that_disables_a_law_names_a_line_of_upstream_and_covers_no_known_bug():
+    """A bug of upstream's (NeMo-RL #4061) was declared as an intended difference."""
+    catalog = bundled_catalog()
+    targets = [target for target in catalog.targets.values() if target.name != "demo"]
+    recipes = [recipe for recipe in find_recipes(catalog) if recipe.invariant]
+    disabling = [
+        (target, binding, dialect)
+        for target in targets
+        for binding in target.bindings
+        for dialect in binding.dialects
+        if dialect.name in catalog.laws
+    ]
+    assert disabling
+    for target, binding, dialect in disabling:
+        line = re.escape(target.repository) + r"/blob/[0-9a-f]{40}/\S+#L\d+"
+        assert dialect.reason, binding.boundary
+        assert re.fullmatch(line, dialect.link), (binding.boundary, dialect.link)
+        for recipe in recipes:
+            own = recipe.boundary in binding.paths and recipe.contract == binding.contract
+            if own and recipe.invariant == dialect.name and any(map(dialect.holds, recipe.variants.values())):
+                another = dialect.symptom == "non-finite" and not re.search("nan|inf", str(recipe.expected_unpatched))
+                assert another, (recipe.bug_id, dialect.reason)
+
+
 def test_a_function_without_a_binding_is_reported_with_the_nearest_bound_one():
     bindings = tuple(Binding(f"pkg.{name}", "call") for name in ("losses.agg_loss", "kl.penalty"))
     registry = Registry("register", "pkg.losses.agg_loss", excludes={"pkg.losses.gift_loss": "it asks a server"})

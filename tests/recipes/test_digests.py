@@ -15,6 +15,11 @@ from sentinel.targets import Binding, Dialect, PackageRoot, Target
 SCALE = 2.0
 
 
+def stating(statement):
+    return lambda function: function
+
+
+@stating("the value is scaled")
 def _scaled(value):
     """Scale a value."""
     return value * SCALE
@@ -66,6 +71,7 @@ def digests(folder: Path, old: str = "", new: str = "") -> list[str]:
     [
         ('"""Scale a value."""', '"""Return the value, scaled."""', [False, False]),
         ("SCALE = 2.0\n", "# twice\nSCALE = 2.0\n\n", [False, False]),
+        ("the value is scaled", "a scaled value", [False, False]),
         ("as in the paper", "the paper says so", [False, False]),
         ("def _scaled(value):", "def _scaled(value: float) -> float:", [False, False]),
         ("SCALE = 2.0", "SCALE = 3.0", [True, False]),

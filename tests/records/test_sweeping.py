@@ -1,6 +1,7 @@
 """A sweep says of every commit what brute force says of it, and probes each distinct closure once."""
 
 import random
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from demo_kit import few
 from history_kit import BROKEN, BUGGY, CHANGED, DRIFTED, FIXED, VERDICTS, History
 
 from sentinel.recipes import find_recipes
+from sentinel.records.basis import surroundings
 from sentinel.records.history import Selection
 from sentinel.sources.commits import Lineage, releases
 
@@ -283,3 +285,8 @@ def test_a_merged_branch_vouches_for_upstream_and_a_release_for_what_follows_it(
     nobody = Lineage(history.path / ".git", None)  # a mirror without upstream's own branch
     assert nobody.vouches(merged, two)
     assert not nobody.vouches(two, merged)
+
+
+@pytest.mark.parametrize("name", ["packaging", "yaml", "pytest", "absent"])
+def test_another_interpreter_names_packages_alike(name):
+    assert surroundings(sys.executable)(name) == surroundings(None)(name)

@@ -262,7 +262,7 @@ def test_a_boundary_that_hangs_costs_its_timeout_once(open_toys):
         BoundarySearch(open_target.law_session, found["hangs"], 0).run(60)
     for session in (open_target.law_session, open_target.law_session.fresh(), LineSession(open_target.law_session)):
         with pytest.raises(
-            Undecidable, match="it hung before and is not called again in this run: no answer within 2 s"
+            Undecidable, match="it hung earlier in this run, and is not called again: no answer within 2 s"
         ):
             BoundarySearch(session, found["hangs"], 1).run(60)
     search = BoundarySearch(open_target.law_session, found["right"], 0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pytest
 import yaml
 from toy import TOY
 
@@ -12,6 +13,7 @@ from sentinel.deciding.law_session import Subject
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.laws.law import Law
 from sentinel.recipes import load_recipe
+from sentinel.search import discovery
 from sentinel.search.boundary_search import Finding
 from sentinel.search.decisions import stale_dialects
 from sentinel.search.discovery import Discovery, Memory, grouped
@@ -21,6 +23,11 @@ from sentinel.targets import Dialect
 from sentinel.worker.client import Session
 
 
+@pytest.fixture(autouse=True)
+def _little_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "SHRINKING", 50)
+
+
 def every(law: Law) -> bool:
     return True
 
@@ -28,9 +35,9 @@ def every(law: Law) -> bool:
 def discover(
     open_target: OpenTarget, found: dict[str, Subject], memory: Memory | None = None, seed: int = 0, **length: Any
 ) -> Discovery:
-    discovery = Discovery(open_target, list(found.values()), every, seed, memory)
-    discovery.run(**length)
-    return discovery
+    found_so_far = Discovery(open_target, list(found.values()), every, seed, memory)
+    found_so_far.run(**length)
+    return found_so_far
 
 
 def names(progress: Discovery) -> list[str]:
@@ -136,7 +143,7 @@ def test_a_boundary_that_had_no_turn_was_not_searched(open_toys):
     open_target, found = open_toys("right", "unmasked")
     progress = discover(open_target, found, examples=5)
     assert [(item.boundary, item.reason) for item in progress.not_searched] == [
-        ("pkg.toys.unmasked", "the search ended before its turn")
+        ("pkg.toys.unmasked", "the search ended before this boundary's turn")
     ]
 
 

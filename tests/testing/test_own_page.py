@@ -13,18 +13,53 @@ from sentinel.cli import main
 PAGE = (Path(__file__).parents[2] / "docs" / "own.md").read_text(encoding="utf-8")
 
 
-def test_the_example_gives_the_output_of_the_page(tmp_path):
+GRPO = """
+import torch
+
+
+def loss(lp_new, lp_behav, lp_ref, A, resp_mask, clip_eps=0.2, beta=0.04):
+    keep = resp_mask.bool()
+    ratio = torch.exp(torch.where(keep, lp_new - lp_behav, 0.0))
+    surrogate = torch.min(ratio * A[:, None], ratio.clamp(1 - clip_eps, 1 + clip_eps) * A[:, None])
+    delta = torch.where(keep, lp_ref - lp_new, 0.0)
+    losses = beta * (delta.exp() - delta - 1) - surrogate
+    return torch.where(keep, losses, 0.0).sum() / keep.sum().clamp(min=1)
+"""
+
+
+def write_page(folder):
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        file = tmp_path / re.match(r"# (\S+)", block)[1]
+        file = folder / re.match(r"# (\S+)", block)[1]
         file.parent.mkdir(exist_ok=True)
         file.write_text(block, encoding="utf-8")
-    (console,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
-    command, _, output = console.partition("\n")
+
+
+def run_page(folder, command):
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     environment.pop("PYTEST_ADDOPTS", None)
-    ran = subprocess.run(
-        ["bash", "-c", command.removeprefix("$ ")], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    return subprocess.run(["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_the_options_for_grpo_check_a_loss_with_a_kl_and_advantages_of_responses(tmp_path):
+    (options,) = re.findall(r"GRPO's: .*? \| `(.*?)`;", PAGE)
+    test = f'@parametrize_with_laws(loss, "policy_loss", {options})\ndef test_loss(check):\n    check()\n'
+    imports = "from sentinel.testing import parametrize_with_laws\nfrom grpo import loss\n\n\n"
+    (tmp_path / "test_grpo.py").write_text(imports + test, encoding="utf-8")
+    (tmp_path / "grpo.py").write_text(GRPO, encoding="utf-8")
+    ran = run_page(tmp_path, "python -m pytest -q test_grpo.py")
+    assert "1 failed, 9 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "breaks finite_in_finite_out only with NaN or infinity (hardening)" in ran.stdout
+
+    (tmp_path / "grpo.py").write_text(GRPO.replace("lp_ref - lp_new", "lp_new - lp_ref"), encoding="utf-8")
+    ran = run_page(tmp_path, "python -m pytest -q test_grpo.py -k oracle")
+    assert "Probable cause: the other sign of the log-ratio of lp_new and lp_ref" in ran.stdout
+
+
+def test_the_example_gives_the_output_of_the_page(tmp_path):
+    write_page(tmp_path)
+    (console,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    command, _, output = console.partition("\n")
+    ran = run_page(tmp_path, command.removeprefix("$ "))
 
     printed = [line.rstrip() for line in ran.stdout.splitlines() if line.startswith("E")]
     assert printed == output.splitlines(), ran.stdout + ran.stderr

@@ -15,8 +15,8 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
-from sentinel.tools.audit.composing import composed, search_path
-from sentinel.tools.audit.declared import options_of
+from sentinel.tools.audit.composing import composed
+from sentinel.tools.audit.declared import options_of, search_path
 from sentinel.tools.audit.effective import Setting, Training, training
 from sentinel.tools.audit.files import flattened, read_mapping, settings_of
 

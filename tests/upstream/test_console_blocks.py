@@ -13,9 +13,7 @@ from shipped import MIRRORS, skip_in_pack
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Commands that other tests run: in a new environment, in an empty package, or in ``.ci/run``.
-ELSEWHERE = re.compile(
-    r"-m venv|venv/bin/pytest|/bin/python$|sentinel watch|SENTINEL_WATCH|patched/|-k the_oracle_agrees"
-)
+ELSEWHERE = re.compile(r"-m venv|pytest -n 3 |/bin/python$|sentinel watch|SENTINEL_WATCH|patched/|-k the_oracle_agrees")
 #: Commands that need a network, the whole history, or more than a few seconds.
 NIGHTLY = re.compile(
     r"pypi:|repo-url|pull/|git:v|git:main|=all|~/src|mirror |pulls |sweep |compare |discover |duplicates|fix check|"

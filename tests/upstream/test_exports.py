@@ -90,7 +90,7 @@ def test_a_prepared_page_says_what_its_evidence_says(file):
     assert {name: file.with_name(name).read_text() for name in texts} == texts
     text = texts.get("PULL_REQUEST.md", texts.get("SENDER.md", ""))  # a comment at a pull request has no page
     assert ("PULL_REQUEST.md" in texts) == file.with_name("PULL_REQUEST.md").exists()
-    assert count_words(text) <= MOST_WORDS
+    assert count_words(text) <= (MOST_WORDS if "PULL_REQUEST.md" in texts else 2 * MOST_WORDS)
     assert not {"TODO", "FIXME", "by a person"} & set(text.split())
     if made.fix and made.fix.edits:  # what speaks against upstream's own is said on the page
         assert (made.document["tried"] or {"problems": []})["problems"] == []

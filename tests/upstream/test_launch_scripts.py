@@ -116,9 +116,8 @@ def test_a_published_launch_is_read(target, name, trainer, count, unknown, said,
     def decided(*_: Any) -> Any:
         """Every known bug as if it were there: nothing of the framework runs."""
         recipes = find_recipes(bundled_catalog(), [target])
-        return checkout, [
-            Decision(recipe, checkout.ref, Verdict("reproduced"), checkout=checkout) for recipe in recipes
-        ]
+        found = [Decision(recipe, checkout.ref, Verdict("reproduced"), checkout=checkout) for recipe in recipes]
+        return checkout, found, []
 
     monkeypatch.setattr(audit, "_decide", decided)
     option = "--script" if name.endswith((".sh", ".py")) else "--config"

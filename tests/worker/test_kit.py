@@ -115,6 +115,12 @@ def test_a_row_whose_label_is_not_its_own_is_dealt_to_nobody():
 # -- models of transformers --------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def transformers() -> None:
+    pytest.importorskip("transformers")  # not installed on Python 3.10
+
+
+@pytest.mark.usefixtures("transformers")
 def test_a_table_says_of_every_token_what_stands_in_it_wherever_it_is_put():
     import torch
 
@@ -128,6 +134,7 @@ def test_a_table_says_of_every_token_what_stands_in_it_wherever_it_is_put():
     assert torch.log_softmax(model(torch.tensor([first])).logits, -1)[0, -1, 0].item() == pytest.approx(-3.0)
 
 
+@pytest.mark.usefixtures("transformers")
 def test_the_end_of_a_text_stands_for_the_last_token_that_counts():
     import torch
 
@@ -139,6 +146,7 @@ def test_the_end_of_a_text_stands_for_the_last_token_that_counts():
     assert kit.table_tokenizer(model)(kit.token_words(ids[:1]))["input_ids"] == ids[:1]
 
 
+@pytest.mark.usefixtures("transformers")
 def test_a_table_of_rewards_scores_a_text_by_its_tokens_wherever_it_is_padded():
     import torch
 
@@ -152,6 +160,7 @@ def test_a_table_of_rewards_scores_a_text_by_its_tokens_wherever_it_is_padded():
     assert model.config.num_labels == 1
 
 
+@pytest.mark.usefixtures("transformers")
 def test_the_gradient_that_arrives_at_a_table_is_that_of_each_token():
     import torch
 
@@ -173,6 +182,7 @@ def test_the_gradient_that_arrives_at_a_table_is_that_of_each_token():
     assert torch.equal(gradient, arrived[:, 1:-1])
 
 
+@pytest.mark.usefixtures("transformers")
 def test_generators_that_are_seeded_go_on_where_they_were():
     import torch
 

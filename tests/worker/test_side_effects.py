@@ -3,10 +3,12 @@
 import dataclasses
 from typing import Any
 
+import torch
+
 from sentinel.binding.drift import StandInNamespace
 from sentinel.search.guards import options
 from sentinel.worker import stubs
-from sentinel.worker.side_effects import parts, turned
+from sentinel.worker.side_effects import parts, replaced_arguments, turned
 from sentinel.worker.stubs import StubModule
 
 
@@ -58,3 +60,12 @@ def test_what_code_decides_by_is_read_of_it():
         "count": [4, 5],
         "share": [None, 0.5],
     }
+
+
+def test_an_option_takes_numbers_around_1_instead_of_a_mask():
+    mask = torch.tensor([[1, 0], [1, 1]])
+    arguments = {"loss_mask": mask, "loss_weights": None}
+    [(name, weights)] = replaced_arguments(arguments, {"loss_weights": {"some": True}})
+    assert (name, weights.tolist()) == ("loss_weights", [[0.5, 1.0], [1.5, 2.0]])
+    arguments = {"loss_mask": None, "token_mask": mask}
+    assert [*replaced_arguments(arguments, {"loss_mask": {"some": True}})] == [("loss_mask", mask)]

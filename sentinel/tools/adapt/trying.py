@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,9 +16,10 @@ from sentinel.deciding.setup import options_of
 from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import Catalog, OnDemand
 from sentinel.search.checks import subjects
-from sentinel.search.scenarios import NotSearchable, combined, narrow
+from sentinel.search.saving import as_written
+from sentinel.search.scenarios import NotSearchable, combined, declared, narrow
 from sentinel.settings import Settings
-from sentinel.targets import Dialect
+from sentinel.targets import Dialect, Target
 from sentinel.tools.adapt.project import Project
 from sentinel.worker.client import Options
 
@@ -31,8 +33,9 @@ class Result:
     """What the laws say about a binding.
 
     :ivar contract: its contract; empty if no scenario of it can be drawn.
-    :ivar held: the laws that held.
+    :ivar held: the laws that held -> the number of scenarios that they judged.
     :ivar broken: law -> the first violation.
+    :ivar scenarios: broken law -> the inputs of the smallest scenario that breaks it, as recipes write them.
     :ivar silent: law -> why it judged no scenario.
     :ivar failed: why the boundary cannot be called.
     :ivar packages: the packages whose absence is the reason.
@@ -41,8 +44,9 @@ class Result:
     """
 
     contract: str
-    held: list[str] = field(default_factory=list)
+    held: dict[str, int] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
+    scenarios: dict[str, dict[str, Any]] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
     failed: str = ""
     packages: tuple[str, ...] = ()
@@ -117,11 +121,21 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
     search = BoundarySearch(session, subject, 0, None, _SHRINKING, shrink_further=False)
     with suppress(Undecidable):
         search.run(_SCENARIOS)
+    outcomes = [each for each in search.outcomes.values() if "adapter" in each.kinds.values()]
+    errors = sum((each.refused for each in outcomes), Counter[str]())
+    if errors:  # laws that hold in the other scenarios say little
+        (reason, count), tried = errors.most_common(1)[0], search.tried
+        result.failed = f"{reason} (in {count} calls, {tried} scenarios)"
+        return
     for law, outcome in search.outcomes.items():
         if outcome.findings:
-            result.broken[law.name] = outcome.findings[0].violations[0].detail
+            finding = outcome.findings[0]
+            result.broken[law.name] = finding.violations[0].detail
+            inputs = next(iter(finding.trial.variants.values())).items()
+            stated = ((name, value) for name, value in inputs if value is not None and not _is_dialect(subject, name))
+            result.scenarios[law.name] = {name: as_written(value) for name, value in stated}
         elif outcome.judged:
-            result.held.append(law.name)
+            result.held[law.name] = outcome.judged
         else:
             reasons = [*outcome.refused.most_common(1), *outcome.not_judged.most_common(1)]
             result.silent[law.name] = reasons[0][0] if reasons else "no scenario could be drawn"
@@ -146,6 +160,22 @@ def _agrees(session: LawSession, subject: Subject) -> bool | None:
     return not few and all(each.symptom == "non-finite" for each in outcome.findings)
 
 
+def other_dialects(subject: Subject, targets: Iterable[Target]) -> list[dict[str, Any]]:
+    """Return other choices for the points on which frameworks legitimately differ.
+
+    :param targets: other frameworks, whose declared values are tried.
+    """
+    now = {dialect.name: dialect.value for dialect in subject.binding.dialects}
+    changes: list[dict[str, Any]] = []
+    for item in subject.contract.inputs:
+        if item.dialect and not callable(item.default):
+            current = now.get(item.name, item.default)
+            values = [item.default, *declared(targets, subject.contract, item.name), *item.choices]
+            values += [not current] if isinstance(current, bool) else []
+            changes += [{item.name: value} for value in dict.fromkeys(values) if value != current]
+    return changes
+
+
 def _is_dialect(subject: Subject, name: str) -> bool:
     item = subject.contract.input(name)
     return item is not None and item.dialect
@@ -153,7 +183,8 @@ def _is_dialect(subject: Subject, name: str) -> bool:
 
 def _changed(subject: Subject, catalog: Catalog, changes: Mapping[str, Any]) -> Subject | None:
     """Return a subject with other choices: dialects, and values that the binding fixes."""
-    dialects = tuple(Dialect(name, value) for name, value in changes.items() if _is_dialect(subject, name))
+    dialects = tuple(each for each in subject.binding.dialects if each.name not in changes)
+    dialects += tuple(Dialect(name, value) for name, value in changes.items() if _is_dialect(subject, name))
     fixed = {name: value for name, value in changes.items() if not _is_dialect(subject, name)}
     binding = replace(subject.binding, fixed={**subject.binding.fixed, **fixed}, dialects=dialects)
     try:

@@ -38,7 +38,7 @@ _COMPUTED = ("string", "concatenation", "command_substitution", "expansion", "si
 
 #: The most characters of a script with its variables substituted. A few lines that double a variable would exhaust the
 #: memory.
-_MOST_TEXT = 8 << 20
+_MOST_TEXT = 2 << 20
 _ASSIGNMENT = re.compile(r"\+{0,2}[A-Za-z_][\w/@]*(\.[\w/@-]+)*=")
 _OPTION = re.compile(r"--?[A-Za-z_]")
 _LOOPS = ("while_statement", "for_statement", "c_style_for_statement")

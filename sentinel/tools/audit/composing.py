@@ -14,10 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError
-from sentinel.recipes.catalog import Catalog
-from sentinel.targets import Target
-from sentinel.targets.checkout import Checkout
-from sentinel.tools.audit.declared import places, tree_folders
 from sentinel.tools.audit.files import read_mapping, settings_of
 from sentinel.values.files import read_bytes
 
@@ -166,37 +162,3 @@ def _merge(into: dict[Any, Any], data: Mapping[Any, Any]) -> None:
             _merge(into[name], value)
         else:
             into[name] = value
-
-
-def search_path(
-    data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
-) -> tuple[list[Path], list[str]]:
-    """Return the folders in which configuration files are looked up, and a message for each entry that is left out.
-
-    The configuration's own entries come first, then the copy's folders. Hydra imports the package of a ``pkg://``
-    entry; here it is the package's folder in the copy, and nothing is imported.
-    """
-    node = data.get("hydra")
-    written = node.get("searchpath") if isinstance(node, dict) else None
-    folders, left_out = [], []
-    for entry in written if isinstance(written, list) else ():
-        scheme, _, name = str(entry).rpartition("://")
-        folder = next(filter(os.path.isdir, _meant(scheme, name, target, checkout)), None)
-        if folder is not None:
-            folders.append(folder.absolute())
-        else:
-            left_out.append(
-                f"hydra.searchpath: {entry} is left out: it is neither a folder here nor a package or folder of "
-                f"{target.name}; give the folder as file:///…"
-            )
-    return list(dict.fromkeys([*folders, *tree_folders(catalog, target, checkout)])), left_out
-
-
-def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterator[Path]:
-    """Yield the folders that an entry of a search path may mean, most likely first."""
-    if scheme == "pkg" and all(part.isidentifier() for part in name.split(".")):
-        yield from (root.joinpath(*name.split(".")) for root in checkout.import_roots)
-    elif scheme in ("", "file") and name:
-        yield Path(name)
-        if not Path(name).is_absolute():
-            yield from places(target, checkout, name)

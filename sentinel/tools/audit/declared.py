@@ -15,17 +15,27 @@ the first whose file and class the copy has is used. Kinds: ``classes`` (a datac
 from __future__ import annotations
 
 import ast
+import os
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes.catalog import Catalog
+from sentinel.sources import MirrorStore
+from sentinel.sources.commits import releases
+from sentinel.sources.gitbinary import GitError, run
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
+from sentinel.tools.audit.composing import composed
 from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of, spelled
-from sentinel.tools.audit.option_classes import options_of_class
+from sentinel.tools.audit.option_classes import Find, options_of_class
 from sentinel.tools.audit.options import Option, Options, choices_of, parsed, text_of
+from sentinel.worker import interpreters
 
 #: The file's name, in the folder of the target's recipes.
 FILE = "options.toml"
@@ -38,9 +48,13 @@ _SET_BY = {"store_true": "true", "store_false": "false"}
 _FLAGS = {"store_true": "false", "store_false": "true"}
 
 
-def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Options, ...]:
-    """Return the options of each trainer in a copy of the framework."""
+def options_of(catalog: Catalog, target: Target, checkout: Checkout, python: str | None = None) -> tuple[Options, ...]:
+    """Return the options of each trainer in a copy of the framework.
+
+    :param python: the interpreter whose packages have the base classes from other packages; None for the running one.
+    """
     trainers: dict[str, Options] = {}
+    find, modules = finder(target, checkout, python), dict[Path, Any]()
     for file, entry in _declarations(catalog, target.name):
         if entry["name"] in trainers:
             continue
@@ -50,7 +64,7 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
         try:
             flags: Mapping[str, tuple[str, str | None]] = {}
             if entry["kind"] == "classes":
-                options, unread = options_of_class(place, entry["class"], lambda module: _module(checkout, module))
+                options, unread = options_of_class(place, entry["class"], find, modules)
                 flags = {f"no_{name}": (name, "false") for name, option in options.items() if option.default == "true"}
             elif entry["kind"] == "parser":
                 options, unread, flags = options_of_parser(place)
@@ -67,13 +81,74 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
         trainers[entry["name"]] = Options(
             entry["name"], entry["file"], {**elsewhere, **options}, entry.get("class", ""), more, flags
         )
-    return tuple(trainers.values())
+    packages = tuple(dict.fromkeys(filter(None, (_distribution(file, checkout) for file in modules))))
+    return tuple(replace(one, packages=packages if one.made_by else ()) for one in trainers.values())
+
+
+def finder(target: Target, checkout: Checkout, python: str | None = None) -> Find:
+    """Return a function that finds a module's file: in a copy of the framework, or in an environment's packages.
+
+    Nothing is imported.
+
+    :param python: the environment's interpreter; None for the running one.
+    """
+    listed = sys.path if python is None else _path_of(python)
+    installed = [folder for folder in map(Path, listed) if folder.name.endswith("-packages")]
+
+    def find(module: str) -> Path | None:
+        own = module.partition(".")[0] in target.packages
+        folders = checkout.import_roots if own else (*checkout.import_roots, *installed)
+        name = module.replace(".", "/")
+        places = (folder / tail for folder in folders for tail in (f"{name}.py", f"{name}/__init__.py"))
+        return next((place for place in places if _readable(place)), None)
+
+    return find
+
+
+@cache
+def _path_of(python: str) -> tuple[str, ...]:
+    """Return the folders in which an interpreter looks for modules."""
+    return tuple(interpreters.ask(python, "-I", "-c", "import json, sys; print(json.dumps(sys.path))"))
+
+
+def _distribution(file: Path, checkout: Checkout) -> str:
+    """Return name and version of the installed package that a file belongs to; empty for a file of the checkout."""
+    folder = next((folder for folder in file.parents if folder.name.endswith("-packages")), None)
+    if folder is None or file.is_relative_to(checkout.path):
+        return ""
+    package = file.relative_to(folder).parts[0]
+    found = next(folder.glob(f"{package}-*.dist-info"), None)
+    return found.name.removesuffix(".dist-info").replace("-", " ", 1) if found else package
 
 
 def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
     """Return the configuration classes that Python scripts use for a target's trainers."""
     named = (entry["class"] for _, entry in _declarations(catalog, target.name) if "class" in entry)
     return tuple(dict.fromkeys(named))
+
+
+def newest_with(target: Target, options: Options, name: str) -> str:
+    """Return the newest release whose file declares an option, as far as the mirror has the history; empty if none.
+
+    Only the file of these options is read, not the classes that it inherits from.
+    """
+    store, last = MirrorStore(), re.escape(name.rpartition(".")[2])
+    if not store.has(target.name):
+        return ""
+    flag = f"--{last.replace('_', '[-_]')}[\"']"
+    pattern = flag if options.file.endswith(".py") and not options.made_by else f"^[[:space:]]*{last}[[:space:]]*:"
+    try:
+        tags = [tag.name for tag in releases(store.path(target.name))][::-1][:_MOST_RELEASES]
+        words = ("grep", "-l", "-E", "-e", pattern, *(f"refs/tags/{tag}" for tag in tags), "--", options.file)
+        found = run(store.path(target.name), *words).out.decode(errors="replace") if tags else ""
+    except (Unavailable, GitError):
+        return ""
+    having = {line.partition(":")[0].removeprefix("refs/tags/") for line in found.splitlines()}
+    return next(filter(having.__contains__, tags), "")
+
+
+#: The most releases in which an option is looked up.
+_MOST_RELEASES = 100
 
 
 def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Path, ...]:
@@ -145,12 +220,13 @@ def _names(node: ast.expr, variable: str, values: Sequence[str]) -> tuple[str, .
 
 
 def options_of_tree(file: Path) -> tuple[dict[str, Option], dict[str, str]]:
-    """Return the settings of a YAML file as options.
+    """Return the settings of a YAML file, merged with the files in its Hydra ``defaults`` list, as options.
 
-    The files in its Hydra ``defaults`` list are not read here.
+    :return: the options; and :attr:`Options.open`, if an entry of the list could not be read.
     """
-    data = settings_of(read_mapping(file))
-    return {name: Option(None if text == MISSING else text) for name, text in flattened(data).items()}, {}
+    data, unread = composed(file, read_mapping(file), ())
+    options = {name: Option(None if text == MISSING else text) for name, text in flattened(settings_of(data)).items()}
+    return options, {"": unread[0]} if unread else {}
 
 
 def _default(keywords: dict[str, ast.expr]) -> str | None:
@@ -186,11 +262,39 @@ def _place(target: Target, checkout: Checkout, file: str) -> Path | None:
     return next((place for place in places(target, checkout, file) if _readable(place)), None)
 
 
-def _module(checkout: Checkout, module: str) -> Path | None:
-    name = module.replace(".", "/")
-    places = (root / tail for root in checkout.import_roots for tail in (f"{name}.py", f"{name}/__init__.py"))
-    return next((place for place in places if _readable(place)), None)
-
-
 def _readable(place: Path) -> bool:
     return place.is_file() and place.stat().st_size < _LARGEST
+
+
+def search_path(
+    data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
+) -> tuple[list[Path], list[str]]:
+    """Return the folders in which configuration files are looked up, and a message for each entry that is left out.
+
+    The configuration's own entries come first, then the copy's folders. Hydra imports the package of a ``pkg://``
+    entry; here it is the package's folder in the copy, and nothing is imported.
+    """
+    node = data.get("hydra")
+    written = node.get("searchpath") if isinstance(node, dict) else None
+    folders, left_out = [], []
+    for entry in written if isinstance(written, list) else ():
+        scheme, _, name = str(entry).rpartition("://")
+        folder = next(filter(os.path.isdir, _meant(scheme, name, target, checkout)), None)
+        if folder is not None:
+            folders.append(folder.absolute())
+        else:
+            left_out.append(
+                f"hydra.searchpath: {entry} is left out: it is neither a folder here nor a package or folder of "
+                f"{target.name}; give the folder as file:///…"
+            )
+    return list(dict.fromkeys([*folders, *tree_folders(catalog, target, checkout)])), left_out
+
+
+def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterator[Path]:
+    """Yield the folders that an entry of a search path may mean, most likely first."""
+    if scheme == "pkg" and all(part.isidentifier() for part in name.split(".")):
+        yield from (root.joinpath(*name.split(".")) for root in checkout.import_roots)
+    elif scheme in ("", "file") and name:
+        yield Path(name)
+        if not Path(name).is_absolute():
+            yield from places(target, checkout, name)

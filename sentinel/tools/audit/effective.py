@@ -7,12 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from sentinel.tools.audit.options import Options
+from sentinel.tools.audit.options import Options, is_trainer
 
 #: ``${actor.path}``, ``${oc.select:actor.path,1}``: the value of another setting. Relative references (``${.path}``)
 #: are not read.
 _REFERENCE = re.compile(r"\$\{(?:oc\.select: *)?([A-Za-z_][\w.]*) *(?:, *([^${}]*))?\}")
 
+
+#: A setting or section that a value refers to.
+_REFERRED = re.compile(r"\$\{(?:oc\.select: *)?([A-Za-z_][\w.]*)[ ,}]")
 
 _NO_NAMES = ("true", "false", "null", "{…}")
 
@@ -59,6 +62,7 @@ class Training:
     :ivar added: settings that the command adds with ``+``. They need not be options.
     :ivar doubtful: options that code which was not read may set, so that their defaults are not used. A section ends
         with a dot; the empty name stands for all options.
+    :ivar trainers: the names of the trainer classes that the script uses, and of their base classes; empty if unknown.
     """
 
     configuration: Mapping[str, str]
@@ -66,6 +70,11 @@ class Training:
     others: tuple[Options, ...] = ()
     added: frozenset[str] = frozenset()
     doubtful: frozenset[str] = frozenset()
+    trainers: tuple[str, ...] = ()
+
+    def unused(self, name: str) -> str:
+        """Return the name of a trainer class if the script certainly does not use it; otherwise empty."""
+        return name if self.trainers and is_trainer(name) and name not in self.trainers else ""
 
     def unknown(self) -> list[str]:
         """Return the settings that this trainer certainly does not have. A section that it lacks is listed once."""
@@ -74,14 +83,23 @@ class Training:
             return []
         found: dict[str, None] = {}
         for name in self.configuration:
-            if name in self.added:
-                continue
             parts = name.split(".")
-            above = (".".join(parts[: size + 1]) for size in range(len(parts)))
+            above = [".".join(parts[: size + 1]) for size in range(len(parts))]
+            if name in self.added or any(map(self._variables.__contains__, above)):
+                continue
             first = next((part for part in above if options.closed(part)), None)
             if first is not None:
                 found[first] = None
         return list(found)
+
+    @cached_property
+    def _variables(self) -> frozenset[str]:
+        """Return the settings and sections that other settings refer to (``${name}``) and that are not options."""
+        referred = {name for text in self.configuration.values() for name in _REFERRED.findall(text)}
+        parts = [name.split(".") for name in referred]
+        above = [[".".join(names[: size + 1]) for size in range(len(names))] for names in parts]
+        known = self.options if self.options is not None else ()
+        return frozenset(filter(None, (next((each for each in names if each not in known), "") for names in above)))
 
     @cached_property
     def nested(self) -> Mapping[str, str]:
@@ -94,7 +112,8 @@ class Training:
         for name in self.configuration:
             parts = name.split(".")
             sections = (".".join(parts[:size]) for size in range(1, len(parts) + 1))
-            if name not in self.added and not any(self.options and section in self.options for section in sections):
+            known = {*self._variables, *self.added}
+            if not any((self.options and section in self.options) or section in known for section in sections):
                 tails = (".".join(parts[start:]) for start in range(1, len(parts)))
                 found[name] = next(filter(options.__contains__, tails), "")
         return {name: option for name, option in found.items() if option}
@@ -105,7 +124,8 @@ class Training:
         names = (
             name for name, text in self.configuration.items() if is_reference(name) and re.search(r"[^\W\d]|\?", text)
         )
-        return {name: self.configuration[name] for name in names if self.configuration[name] not in _NO_NAMES}
+        values = {name: self.configuration[name] for name in names}
+        return {name: text for name, text in values.items() if text not in _NO_NAMES and not _REFERENCE.fullmatch(text)}
 
     def unread(self) -> list[str]:
         """Return settings that are not known options, but may be declared by code that was not read."""

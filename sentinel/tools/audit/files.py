@@ -50,6 +50,16 @@ def read_mapping(file: Path) -> dict[str, Any]:
     return data
 
 
+def position_of(file: Path, name: str) -> str:
+    """Return ``file:line`` of a setting in a YAML or JSON file; empty if the file does not show it."""
+    try:
+        document = read_text(read_bytes(file), suffix_of(file), configuration=True)
+    except (DocumentError, SentinelError):
+        return ""
+    lines = (line for place, (line, _) in document.keys.items() if ".".join(map(spelled, place)) == name)
+    return next((f"{file}:{line}" for line in lines), "")
+
+
 def value_of(text: str) -> Any:
     """Return the value of a setting from its text, parsed as YAML; the text itself if it is not YAML."""
     try:

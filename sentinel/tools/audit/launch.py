@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,10 @@ class Launch:
         for all options.
     :ivar added: settings that the command adds with ``+`` to those that the configuration has.
     :ivar references: the reward functions and data that a Python script names.
+    :ivar trainers: the trainer classes that a Python script uses, as in :class:`Script`.
+    :ivar program: the Python script, and the classes besides ``made_by`` that it fills from its command line.
+    :ivar places: setting -> ``file:line``, if a script sets it.
+    :ivar own: the settings that the script's own subclass of the configuration class declares.
     :ivar read: what was read, in words.
     :ivar unread: what could not be read, in words.
     """
@@ -44,16 +48,27 @@ class Launch:
     hidden: frozenset[str] = frozenset()
     added: frozenset[str] = frozenset()
     references: tuple[str, ...] = ()
+    trainers: tuple[str, ...] = ()
+    program: tuple[Path, tuple[str, ...]] | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
+    own: frozenset[str] = frozenset()
     read: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
 
-def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str], configured: bool = False) -> Launch:
+def launch_of(
+    script: Path | None,
+    words: Sequence[str],
+    classes: Sequence[str],
+    configured: bool = False,
+    find: Callable[[str], Path | None] = lambda _: None,
+) -> Launch:
     """Read the script or command that starts a training run.
 
     :param words: the command, or the arguments of the script.
     :param classes: the classes that Python scripts configure a trainer with.
     :param configured: whether the user gives settings besides, so that the script need not have any.
+    :param find: returns a Python file of the framework, for a program that is not a file here.
     """
     if not script and not words:
         return Launch()
@@ -80,11 +95,17 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str],
     if line.others:
         more = f" and {len(line.others) - _MOST} more" if len(line.others) > _MOST else ""
         unread.append(f"not read, other commands of the script: {', '.join(line.others[:_MOST])}{more}")
-    program = _file_near(script, line.program) if line.program.endswith(".py") else None
+    is_file = line.program.endswith(".py")
+    near = _file_near(script, line.program) if is_file else None
+    program = near or (find(line.program) if is_file else None)
     made = Launch()
     if program is not None:
         made = _of_python(
-            program, line.settings, classes, must=not line.settings and not line.unknown and not line.further
+            program,
+            line.settings,
+            classes,
+            must=not line.settings and not line.unknown and not line.further,
+            shown="" if near else line.program,
         )
         if made.read:
             return replace(made, unread=(*unread, *made.unread))
@@ -117,38 +138,45 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str],
         hidden=frozenset([""] if line.further or unfound else []),
         added=added,
         references=made.references,
+        trainers=made.trainers,
+        program=made.program,
+        places={name: line.where for name, _ in settings} if line.where else {},
         read=read,
         unread=tuple(unread),
     )
 
 
-def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: bool = True) -> Launch:
+def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: bool = True, shown: str = "") -> Launch:
     """Read the configuration that a Python script makes.
 
     :param words: the script's arguments. They are not read if the script makes the configuration itself.
     :param must: whether it is an error if the script makes no configuration.
+    :param shown: the script's name in messages.
     """
-    made = read_script(file, classes)
+    made, shown = read_script(file, classes), shown or str(file)
     calls, parsed = made.calls, made.parsed
     if not calls and must:
         names = f"none of {', '.join(classes)} is called in it" if classes else "no configuration class is known"
         if parsed:
             raise NothingExamined(
-                f"{file}: it fills {parsed[0]} from its command line; give its arguments after --, or its --config"
+                f"{shown}: it fills {parsed[0]} from its command line; give its arguments after --, or its --config"
             )
-        raise NothingExamined(f"{file}: {names}; give the configuration with --config, or single settings with --set")
-    assigned = {option: f"{file}:{line}" for option, line in made.assigned.items()}
+        raise NothingExamined(f"{shown}: {names}; give the configuration with --config, or single settings with --set")
+    assigned = {option: f"{shown}:{line}" for option, line in made.assigned.items()}
     if not calls:
         made_by = parsed[0] if len(parsed) == 1 else ""
-        return Launch(made_by=made_by, assigned=assigned, references=made.references)
+        program = (file, made.also_parsed)
+        return Launch(
+            made_by=made_by, assigned=assigned, references=made.references, trainers=made.trainers, program=program
+        )
     call, *others = calls
     differ = _differences(call, [one for one in others if one.name == call.name])
-    read = f"{file}:{call.line}: {counted(len(call.settings), 'setting')} of {call.name} read"
+    read = f"{shown}:{call.line}: {counted(len(call.settings), 'setting')} of {call.name} read"
     unread = []
     if call.unread:
-        unread.append(f"not read in {file}:{call.line}, because the script computes them: {', '.join(call.unread)}")
+        unread.append(f"not read in {shown}:{call.line}, because the script computes them: {', '.join(call.unread)}")
     if others:
-        unread.append(f"not read in {file}: {', '.join(f'{one.name} (line {one.line})' for one in others)}")
+        unread.append(f"not read in {shown}: {', '.join(f'{one.name} (line {one.line})' for one in others)}")
     if differ:
         unread.append(f"not known, because the calls of {call.name} differ: {', '.join(differ)}")
     if words:
@@ -163,6 +191,10 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
         assigned=later,
         hidden=hidden,
         references=made.references,
+        trainers=made.trainers,
+        program=(file, ()),
+        places={name: f"{shown}:{line}" for name, line in call.lines.items()},
+        own=frozenset(call.own),
         read=(read,),
         unread=tuple(unread),
     )

@@ -27,15 +27,41 @@ Find = Callable[[str], "Path | None"]
 _NO_OPTIONS = frozenset({"abc", "enum", "omegaconf", "pydantic", "pydantic_config", "pydantic_settings", "typing"})
 
 
-def options_of_class(file: Path, name: str, find: Find) -> tuple[dict[str, Option], dict[str, str]]:
+def options_of_class(
+    file: Path, name: str, find: Find, read: dict[Path, _Module] | None = None
+) -> tuple[dict[str, Option], dict[str, str]]:
     """Return the fields of a class and of its sections, by dotted name.
 
     :param find: returns the file of a module that the class or a section of it is imported from.
+    :param read: the modules that were read for other classes; those of this class are added.
     :return: the options, and :attr:`Options.open`: the base classes that were not found, by prefix.
     """
-    modules = _Modules(find)
+    modules = _Modules(find, {} if read is None else read)
     owner = modules.class_named(modules.read(file), name)
     return (dict(modules.options(owner)) if owner else {}), modules.open
+
+
+def lineage_of(path: str, find: Find) -> tuple[str, ...]:
+    """Return the names of a class and of its base classes; empty if the source of the class is not found.
+
+    :param path: its dotted path, or the path of a name that is imported from elsewhere.
+    """
+    prefix, _, name = path.rpartition(".")
+    file = find(prefix) if prefix else None
+    return lineage_in(file, name, find) if file is not None else ()
+
+
+def lineage_in(file: Path, name: str, find: Find) -> tuple[str, ...]:
+    """Return the names of a class that a file defines or imports, and of its base classes; empty if it is not found."""
+    modules = _Modules(find)
+    left = [modules.class_named(modules.read(file), name)]
+    names: list[str] = []
+    while left and next(modules.left, None) is not None:
+        owner = left.pop(0)
+        if owner is not None:
+            names += [owner.node.name, *map(name_of, owner.node.bases)]
+            left += [modules.class_named(owner.module, name_of(base)) for base in owner.node.bases]
+    return tuple(dict.fromkeys(filter(None, names)))
 
 
 @dataclass(frozen=True)
@@ -109,14 +135,16 @@ class _Modules:
         return self._found(module, name)[0]
 
     def foreign(self, module: _Module, base: ast.expr) -> str:
-        """Return a base class from another package that may declare options; empty if there is none."""
+        """Return a base class that was not found and may declare options, with its package; empty if there is none."""
         if isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name):
             source, name = base.value.id, base.attr
         elif isinstance(base, ast.Name):
             _, source, name = self._found(module, base.id)
         else:
             return ""
-        return name if source and source.split(".")[0] not in _NO_OPTIONS else ""
+        package = source.lstrip(".").partition(".")[0]
+        known = not source or package in _NO_OPTIONS
+        return "" if known else f"{name} of {package}" if package and not source.startswith(".") else name
 
     def _found(self, module: _Module, name: str) -> tuple[_Class | None, str, str]:
         """Find a class by name. Without its source, return the last module and name that imports led to."""
@@ -127,10 +155,16 @@ class _Modules:
             if name not in module.imports:
                 return None, "", name
             source, name = module.imports[name]
-            file = module.relative(source) if source.startswith(".") else self.find(source) if source else None
-            if file is None:
+            if source.partition(".")[0] in _NO_OPTIONS:
                 return None, source, name
-            module = self.read(file)
+            file = module.relative(source) if source.startswith(".") else self.find(source) if source else None
+            try:
+                found = self.read(file) if file is not None else None
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                found = None  # another package may be written for a newer Python
+            if found is None:
+                return None, source, name
+            module = found
         return None, source, name
 
     def options(self, owner: _Class, prefix: str = "", values: Mapping[str, ast.expr] | None = None) -> Iterator[Named]:

@@ -51,6 +51,7 @@ class Options:
         options whose name differs from their setting, or that set it to false, are listed.
     :ivar open: dotted prefix -> the code that may declare more options below it and was not read, such as a base class
         of another package. The empty prefix stands for all options.
+    :ivar packages: name and version of each other package whose classes were read.
     """
 
     name: str
@@ -59,6 +60,12 @@ class Options:
     made_by: str = ""
     open: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Return the file and the other packages that declare the options, as text."""
+        return ", ".join([self.file, *self.packages])
 
     def __contains__(self, name: str) -> bool:
         return name in self.options or self.section(name)
@@ -138,6 +145,11 @@ def parsed(file: Path) -> ast.Module:
 def name_of(node: ast.expr) -> str:
     """Return the last part of a dotted name; empty if the node is not a name."""
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def is_trainer(name: str) -> bool:
+    """Return True if a class with this name is a trainer."""
+    return name.endswith("Trainer")
 
 
 def called(call: ast.Call) -> str:

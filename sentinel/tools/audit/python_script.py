@@ -20,12 +20,14 @@ from typing import Any
 
 from sentinel.errors import SentinelError
 from sentinel.tools.audit.effective import is_reference
-from sentinel.tools.audit.options import called, name_of
+from sentinel.tools.audit.options import called, is_trainer, name_of
 from sentinel.values.files import read_text
 
 _DEEPEST = 20
 #: The most configurations of one class that a script may make, and the most names of one.
 _MOST = 20
+#: The most characters of the script's code in a message.
+_LONGEST = 80
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -43,6 +45,8 @@ class Call:
     :ivar settings: dotted name -> value, for the arguments that could be read.
     :ivar unread: the dotted names of the other arguments; ``**name`` and ``*name`` for those that are unpacked.
     :ivar later: the options that statements after the call set.
+    :ivar lines: the line that sets an option.
+    :ivar own: the fields that the script's own subclass of the class declares.
     """
 
     name: str
@@ -50,6 +54,8 @@ class Call:
     settings: dict[str, Any] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
     later: set[str] = field(default_factory=set)
+    lines: dict[str, int] = field(default_factory=dict)
+    own: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -59,13 +65,18 @@ class Script:
     :ivar calls: the calls of configuration classes, the one with the most arguments first.
     :ivar assigned: the options that it assigns to any object (``args.beta = 0.1``), with the line.
     :ivar parsed: the configuration classes that it fills from its command line.
+    :ivar also_parsed: the other classes that it fills from its command line.
     :ivar references: the reward functions and data that it names.
+    :ivar trainers: the dotted paths of the trainer classes that it uses; without a module if the script does not show
+        where a class comes from.
     """
 
     calls: list[Call]
     assigned: Mapping[str, int]
     parsed: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
+    trainers: tuple[str, ...] = ()
+    also_parsed: tuple[str, ...] = ()
 
 
 def read_script(file: Path, classes: Collection[str]) -> Script:
@@ -81,17 +92,18 @@ def read_script(file: Path, classes: Collection[str]) -> Script:
             tree = ast.parse(text)
         script = _Script(tree, frozenset(classes))
         calls, parsed, references = script.calls(), tuple(script.parsed()), tuple(dict.fromkeys(script.references()))
+        trainers, others = tuple(dict.fromkeys(script.trainers())), tuple(dict.fromkeys(script.parsed(others=True)))
         assigned = {option: node.lineno for node, _ in _statements(tree) for option, _ in _assigned(node, _is_any)}
         assigned |= dict([*script.other_configurations(), *script.given_classes()])
         for trainer in ast.walk(tree):  # a trainer has copies of options: self.beta
-            if isinstance(trainer, ast.ClassDef) and any(name_of(base).endswith("Trainer") for base in trainer.bases):
+            if isinstance(trainer, ast.ClassDef) and any(is_trainer(name_of(base)) for base in trainer.bases):
                 own = [node for node in ast.walk(trainer) if isinstance(node, ast.stmt)]
                 assigned |= {option: node.lineno for node in own for option, _ in _assigned(node, _is_self)}
     except SyntaxError as error:
         raise SentinelError(f"{file}:{error.lineno or 1}:{error.offset or 1}: not Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SentinelError(f"{file}: not Python that can be parsed: {error or type(error).__name__}") from None
-    return Script(calls, assigned, parsed, references)
+    return Script(calls, assigned, parsed, references, trainers, others)
 
 
 #: Methods that change a dictionary or a list.
@@ -138,19 +150,14 @@ class _Script:
             made = isinstance(value, ast.Call) and called(value) == "dict"
             if (made or isinstance(value, (ast.Dict, ast.List))) and not self._is_only_read(name):
                 del self.once[name]
-        self.imported = {
-            alias.asname or alias.name.partition(".")[0]
-            for node in nodes
-            if isinstance(node, (ast.Import, ast.ImportFrom))
-            for alias in node.names
-        }
-        self.aliases = {
-            alias.asname: alias.name
-            for node in nodes
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-            if alias.asname
-        }
+        self.imported: dict[str, str] = {}  # name -> the dotted path that it is imported from
+        self.aliases: dict[str, str] = {}
+        for line in (node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))):
+            module = f"{'.' * line.level}{line.module or ''}." if isinstance(line, ast.ImportFrom) else ""
+            for alias in line.names:
+                name = alias.asname or (alias.name if module else alias.name.partition(".")[0])
+                self.imported[name] = f"{module}{alias.name}" if module or alias.asname else name
+                self.aliases |= {name: alias.name} if module and alias.asname else {}
         self.aliases |= {name: name_of(value) for name, value in self.once.items() if name_of(value) in self.classes}
         self.derived: dict[str, Call] = {}
         for own in sorted((node for node in nodes if isinstance(node, ast.ClassDef)), key=lambda node: node.lineno):
@@ -161,6 +168,8 @@ class _Script:
                 for above in (self.derived[base] for base in reversed(bases) if base in self.derived):
                     call.settings |= above.settings
                     call.unread += above.unread
+                    call.lines |= above.lines
+                    call.own |= above.own
                 self._declare(own, call)
                 self.derived[own.name] = call
 
@@ -176,20 +185,49 @@ class _Script:
                 return False
         return True
 
-    def parsed(self) -> Iterator[str]:
+    def parsed(self, others: bool = False) -> Iterator[str]:
         """Yield the configuration classes that a parser fills from the command line, such as in
         ``TrlParser((GRPOConfig,))``.
+
+        :param others: yield the other classes instead.
         """
         for node in self.nodes:
             if isinstance(node, ast.Call) and called(node).endswith("Parser"):
-                for part in (part for item in (*node.args, *node.keywords) for part in ast.walk(item)):
+                for part in (part for item in (*node.args, *node.keywords) for part in self._parts(item)):
                     name = name_of(part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
                     if name in self.derived or self._class(name):
-                        yield self.derived[name].name if name in self.derived else self._class(name)
+                        if not others:
+                            yield self.derived[name].name if name in self.derived else self._class(name)
+                    elif others and name[:1].isupper():
+                        yield name
+
+    def _parts(self, node: ast.AST, depth: int = 0) -> Iterator[ast.AST]:
+        """Yield the parts of an expression, including those of the values of its names."""
+        for part in ast.walk(node):
+            yield part
+            if isinstance(part, ast.Name) and part.id in self.once and depth < _DEEPEST:
+                yield from self._parts(self.once[part.id], depth + 1)
+
+    def trainers(self) -> Iterator[str]:
+        """Yield the dotted paths of the trainer classes that the script uses, if it makes an object of one.
+
+        For a class that the script itself defines, these are its base classes.
+        """
+        own = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
+        named: dict[ast.expr, str] = {}
+        for use in (use for uses in self.uses.values() for use in uses):
+            root, _, rest = ast.unparse(use).partition(".")
+            path = ".".join(filter(None, [self.imported.get(root, root), rest]))
+            known = root in self.imported or not rest
+            if known and is_trainer(path) and path.rpartition(".")[2][:1].isupper():
+                named[use] = path
+        calls = (node.func for node in self.nodes if isinstance(node, ast.Call))
+        if any(function in named or name_of(function) in own for function in calls):
+            yield from (path for path in named.values() if path not in own)
 
     def other_configurations(self) -> Iterator[tuple[str, int]]:
         """Yield configurations that are passed to a trainer and were not read."""
-        for node in (node for node in self.nodes if isinstance(node, ast.Call) and called(node).endswith("Trainer")):
+        for node in (node for node in self.nodes if isinstance(node, ast.Call) and is_trainer(called(node))):
             for given in (item.value for item in node.keywords if item.arg == "args"):
                 value = self.once.get(given.id) if isinstance(given, ast.Name) else given
                 while isinstance(value, ast.Subscript):  # parser.parse_args_into_dataclasses()[0]
@@ -202,7 +240,11 @@ class _Script:
                     yield _any(given), node.lineno
 
     def given_classes(self) -> Iterator[tuple[str, int]]:
-        """Yield the calls that get a configuration class and may change its defaults, as any option."""
+        """Yield the calls and decorators that get a configuration class and may change its defaults, as any option."""
+        for own in (node for node in self.nodes if isinstance(node, ast.ClassDef) and node.name in self.derived):
+            for each in (*own.decorator_list, *(item.value for item in own.keywords)):  # and its metaclass
+                if not _READS_A_CLASS.fullmatch(called(each) if isinstance(each, ast.Call) else name_of(each)):
+                    yield _any(each), each.lineno
         for use in (use for name, uses in self.uses.items() if self._class(name.lstrip(".")) for use in uses):
             inner: ast.AST = use
             while isinstance(self.parents[inner], _CARRIERS):
@@ -213,17 +255,20 @@ class _Script:
                 reads = (
                     name in _WRITES or name[:1].isupper() or _HARMLESS.fullmatch(name) or _READS_A_CLASS.fullmatch(name)
                 )
-                if not (reads or name in self.functions):
+                if not (reads or (name in self.functions and self._parameters(call, inner) not in (["self"], ["cls"]))):
                     yield _any(call), call.lineno
 
     def references(self) -> Iterator[str]:
         """Yield the reward functions and data that are passed to a trainer, and the datasets that the script loads."""
+        listed: list[ast.AST] = []
         for node in (node for node in self.nodes if isinstance(node, ast.Call)):
-            if called(node).endswith("Trainer"):
-                given = [(item.arg, item.value) for item in node.keywords if item.arg and is_reference(item.arg)]
-                yield from (f"{name}={ast.unparse(value)[:60]}" for name, value in given)
-            elif called(node) == "load_dataset" and node.args:
-                yield f"load_dataset({ast.unparse(node.args[0])[:60]})"
+            if is_trainer(called(node)):
+                given = [item for item in node.keywords if item.arg and is_reference(item.arg)]
+                yield from (f"{item.arg}={_shortened(item.value)}" for item in given)
+                listed += [part for item in given for part in ast.walk(item.value)]
+        for node in (node for node in self.nodes if isinstance(node, ast.Call) and node not in listed):
+            if called(node) == "load_dataset" and node.args:
+                yield f"load_dataset({_shortened(node.args[0])})"
 
     def _class(self, name: str) -> str:
         name = self.aliases.get(name, name)
@@ -237,6 +282,8 @@ class _Script:
             if isinstance(value, ast.Call) and called(value) in ("field", "Field"):
                 value = next((item.value for item in value.keywords if item.arg == "default"), value)
             for target in targets:
+                if isinstance(target, ast.Name):
+                    call.own.add(target.id)
                 if isinstance(target, ast.Name) and isinstance(value, ast.expr):
                     self._value(target.id, value, call)
         for child in ast.walk(node):
@@ -267,6 +314,7 @@ class _Script:
                 assert isinstance(node, ast.Call)
                 declared = self.derived.get(called(node), Call(name, 0))
                 call = Call(name, node.lineno, dict(declared.settings), [*declared.unread])
+                call.lines, call.own = {**declared.lines}, declared.own
                 self._read(node, call)
                 yield node, call
 
@@ -279,7 +327,7 @@ class _Script:
 
     def _read(self, node: ast.Call, call: Call, prefix: str = "", depth: int = 0) -> None:
         for argument in node.args:
-            text = ast.unparse(argument)[:40]
+            text = _shortened(argument)
             starred = isinstance(argument, ast.Starred)
             call.unread.append(f"{prefix}{text}" if starred else f"{prefix}(argument without a name: {text})")
         for keyword in node.keywords:
@@ -291,6 +339,7 @@ class _Script:
     def _value(self, name: str, node: ast.expr | None, call: Call, depth: int = 0) -> None:
         """Set an option, replacing an earlier value. ``None`` is an unknown value."""
         call.settings.pop(name, None)
+        call.lines[name] = node.lineno if node is not None else call.line
         if name in call.unread:
             call.unread.remove(name)
         value = self.once.get(node.id, node) if isinstance(node, ast.Name) else node
@@ -310,8 +359,9 @@ class _Script:
         table = self._read_literal(node)
         if isinstance(table, dict):
             call.settings.update({f"{prefix}{name}": value for name, value in table.items()})
+            call.lines.update({f"{prefix}{name}": node.lineno for name in table})
         else:
-            call.unread.append(f"{prefix}**{ast.unparse(node)[:40]}")
+            call.unread.append(f"{prefix}**{_shortened(node)}")
 
     def _follow(self, made: ast.Call) -> tuple[set[str], list[ast.AST]]:
         """Return the script's names for a configuration, and the code that may change it.
@@ -371,7 +421,7 @@ class _Script:
         named = [*arguments.posonlyargs, *arguments.args]
         if isinstance(given, ast.keyword):
             return [given.arg or ""]
-        first = 1 if named and named[0].arg in ("self", "cls") else 0
+        first = 1 if isinstance(call.func, ast.Attribute) and named and named[0].arg in ("self", "cls") else 0
         place = first + next((place for place, item in enumerate(call.args) if item is given), len(named))
         return [named[place].arg] if place < len(named) else []
 
@@ -567,7 +617,13 @@ def _named(key: ast.expr, code: ast.AST) -> str:
 
 
 def _any(code: ast.AST) -> str:
-    return f"{ANY}{ast.unparse(code)[:60]})"
+    return f"{ANY}{_shortened(code)})"
+
+
+def _shortened(code: ast.AST) -> str:
+    """Return code as one line; a long line ends with an ellipsis."""
+    text = " ".join(ast.unparse(code).split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _bindings(node: ast.AST) -> Iterator[str]:

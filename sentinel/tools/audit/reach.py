@@ -25,6 +25,7 @@ class Reach:
     :ivar where: the condition that must hold besides the settings.
     :ivar settings: whether the recipe names settings; otherwise ``where`` describes the runs that are affected.
     :ivar unread: settings that the answer depends on and that the user sets in a form that could not be read.
+    :ivar unused: the trainer class that the bug needs and the user's script does not use; empty otherwise.
     """
 
     answer: str
@@ -32,18 +33,28 @@ class Reach:
     where: str = ""
     settings: bool = True
     unread: tuple[str, ...] = ()
+    unused: str = ""
 
 
-def reach(affects: Sequence[Affected], run: Training) -> Reach:
-    """Return whether a run's settings trigger a bug: whether they meet one entry of its ``affects``."""
+def reach(affects: Sequence[Affected], run: Training, boundary: str = "") -> Reach:
+    """Return whether a run's settings trigger a bug: whether they meet one entry of its ``affects``.
+
+    :param boundary: the dotted path of the function that has the bug. If it is a method of a trainer that the user's
+        script does not use, the answer is "not reached".
+    """
+    if unused := run.unused(boundary.rpartition(".")[0].rpartition(".")[2]):
+        return Reach("not reached", f"the script does not use {unused}", unused=unused)
     answers = [_entry(entry, run) for entry in affects]
     nothing = Reach("not known", "the recipe does not name a setting")
     return min(answers, key=lambda answer: ANSWERS.index(answer.answer), default=nothing)
 
 
 def _entry(entry: Affected, run: Training) -> Reach:
+    if run.unused(entry.trainer):
+        return Reach("not reached", f"the script does not use {entry.trainer}", unused=entry.trainer)
+    where = entry.where if run.trainers else entry.besides
     if not entry.when:
-        return Reach("not known", "it does not depend on settings", entry.where, settings=False)
+        return Reach("not known", "it does not depend on settings", where, settings=False)
     met, unknown = [], []
     for name, condition in entry.when.items():
         setting = run.setting(name)
@@ -73,5 +84,5 @@ def _entry(entry: Affected, run: Training) -> Reach:
         met.append(text)
     if unknown:
         unread = tuple(name for name in entry.when if run.is_unread(name))
-        return Reach("not known", f"it depends on {', '.join(unknown)}", entry.where, unread=unread)
-    return Reach("reached", ", ".join(met), entry.where)
+        return Reach("not known", f"it depends on {', '.join(unknown)}", where, unread=unread)
+    return Reach("reached", ", ".join(met), where)

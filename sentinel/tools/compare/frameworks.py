@@ -1,7 +1,7 @@
 """Compare functions of several frameworks that are bound to one contract.
 
 This is ``diff`` for two functions instead of two revisions: both get the same scenarios, and their numbers must agree.
-If a function cannot take a setting of the scenario, it is called with its own.
+If a function does not support a setting of the scenario, it is called with its own setting.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ def _read_as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}
 
 
-#: Contract -> another contract whose functions compute the same, with the settings for that, and converters of
-#: scenarios and observations.
+#: Contract -> another contract whose functions compute the same under certain settings: that contract, the settings,
+#: and converters of scenarios and observations.
 _READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, _write_as_group, _read_as_rewards)}
 
 
 class Function(LawSession):
-    """A bound function of one framework. If it does not support a scenario's settings, it is called with its own.
+    """A bound function of one framework. It is called with its own settings if it does not support the scenario's.
 
     :ivar convert: for a function of another contract: its subject, and converters of scenarios and observations.
     """
@@ -204,7 +204,7 @@ class TwoFunctions(Pair):
 def functions_agree(case: Case) -> list[Violation]:
     """Check that two functions return the same outputs, gradients and decisions, within the rounding bound.
 
-    Compared are elements that are finite and valid at both.
+    Only elements that are finite and valid in both results are compared.
     """
     violations = same(case, BEFORE, AFTER, roles=("output", "gradient", "decision"))
     return [item for item in violations if item.symptom != "non-finite"]
@@ -225,7 +225,7 @@ def share_subject(one: Function, other: Function) -> Subject | str:
             values = _values(other, beside)
             common = tuple(value for value in _values(one, item) if value in values)
             if not common:
-                return f"they have no {item.name} in common"
+                return f"the two functions share no value of {item.name}"
             item = replace(item, choices=common)
         elif not mine and not theirs and isinstance(item.default, str):
             item = max(item, beside, key=lambda each: str(each.default))  # of two group layouts the stricter sorts last
@@ -285,7 +285,7 @@ class Difference:
 class Compared:
     """The comparison of one function with the reference.
 
-    :ivar reason: why it was not compared; empty if it was.
+    :ivar reason: why the function was not compared; empty if it was compared.
     :ivar bugs: the known bugs that the function has at its revision.
     """
 
@@ -361,7 +361,7 @@ class Frameworks:
             pair.close()
         outcome = search.outcomes[FUNCTIONS_AGREE]
         if not outcome.judged:
-            return Compared(other.name, reason=search.undecided or "no scenario returned from both")
+            return Compared(other.name, reason=search.undecided or "no scenario was accepted by both functions")
         claim, place = pair.logs.get(subject.name, Log()).claims.get(AFTER), ""
         if claim is not None:
             with suppress(NotProvenError, SentinelError):

@@ -48,7 +48,7 @@ _LONGEST = 600.0
 #: Processes of branch revisions that stay for the next head, about 500 MB each, mostly shared.
 _PLACES = 6
 
-_PROVEN = "No signal code differs by the inventory's rule; the text of both trees proves it, and nothing was run."
+_PROVEN = "No code that carries training signal differs between the two trees, so nothing was run."
 
 _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
 
@@ -71,9 +71,9 @@ class Pull:
     :ivar findings: a sentence for each boundary that differs, and the code that was not examined; or the reason for no
         result.
     :ivar compared: the number of compared boundaries.
-    :ivar scenarios: the number of scenarios of all of them.
+    :ivar scenarios: the number of scenarios at all compared boundaries.
     :ivar text: the comparison as Markdown.
-    :ivar by: the digest of recipes, laws, contracts and engine; empty if only the text decided.
+    :ivar by: the digest of recipes, laws, contracts and engine; empty if nothing had to be run.
     """
 
     number: int
@@ -167,10 +167,10 @@ class Radar:
             commit = commits.commit(self._mirror, head)
             try:
                 pull = self._decide(number, commit, time.monotonic())
-            except SentinelError as error:  # this may be a fault of this machine, so the next run tries again
+            except SentinelError as error:  # the cause may be this machine, so the next run tries again
                 return Pull(number, head, commit.subject, "", "cannot be decided", (str(error),))
             self.answers[head] = pull
-            # A timeout may be a fault of this machine, so the next run tries again.
+            # The cause of a timeout may be this machine, so the next run tries again.
             if pull.findings[-1:] != (_STOPPED,):
                 self._store.append(self._file, self._basis, asdict(pull))
         return pull

@@ -137,7 +137,7 @@ def _listed(folder: Path) -> set[str]:
         names = json.loads((folder / MARKER).read_text(encoding="utf-8"))["files"]
         return {str(name) for name in names if _inside(str(name))}
     except (OSError, ValueError, KeyError, TypeError):
-        return set()  # if the marker cannot be read, no file is removed
+        return set()  # without a readable marker, no file is removed
 
 
 def _inside(name: str) -> bool:

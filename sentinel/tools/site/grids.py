@@ -16,7 +16,7 @@ MOST_ROWS, MOST_COLUMNS = 12, 16
 #: Other values are truncated after this many characters.
 _LONGEST = 600
 
-#: Marks of a cell: it is masked and affects the result; differs between variants; is wrong; was wrong and is right.
+#: Marks of a cell: masked but affects the result; differs between variants; wrong; was wrong and is now right.
 Mark = Literal["", "leak", "varies", "wrong", "mended"]
 
 Rows = list[list[Any]]
@@ -45,8 +45,8 @@ class Line:
 class Grid:
     """One value as an HTML table.
 
-    :ivar lines: its rows; empty if the value is not a table, then :attr:`plain` has it.
-    :ivar upright: whether each row is one number of a response, drawn next to the rows of the batch.
+    :ivar lines: the rows of the table; empty if the value is not a table, and :attr:`plain` contains the value.
+    :ivar upright: whether each row is a single number, drawn next to the batch row of its response.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Build the table of laws and boundaries, with known bugs and findings."""
+"""Build a table of boundaries by laws, whose cells show known bugs and findings."""
 
 from __future__ import annotations
 

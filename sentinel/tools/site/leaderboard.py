@@ -23,7 +23,7 @@ class Place:
     :ivar cells: for each of :data:`PARTS`, the open bugs of that part by severity; one entry for each root cause.
     :ivar fixed_after: the median number of days that fixed bugs existed in the recorded histories; None without any.
     :ivar fixed: the number of fixed bugs behind ``fixed_after``.
-    :ivar bound: functions that carry signal and are bound to a contract, and all that carry signal.
+    :ivar bound: the number of signal functions that are bound to a contract, and the number of all signal functions.
     :ivar over_time: version -> number of known bugs in it: the first and last release that was decided, then main.
     """
 
@@ -65,7 +65,7 @@ def part(row: Row) -> str:
 
 
 def _cells(rows: Sequence[Row]) -> dict[str, dict[str, tuple[Row, ...]]]:
-    """Group one row of each root cause that is at main; hardening is left out."""
+    """Group the root causes that are present at main, one row for each. Hardening is left out."""
     first: dict[str, Row] = {}
     for row in rows:
         if row.now == "reproduced" and row.realism != "unreachable":

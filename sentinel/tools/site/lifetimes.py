@@ -15,7 +15,7 @@ Record = Mapping[str, Any]
 def lives(material: Material) -> Iterator[dict[str, Any]]:
     """Yield each target with the lifetimes of its bugs, earliest first, and the bugs without a history.
 
-    Only histories of commits have dates to draw; the package index gives none.
+    Only histories of commits have dates to draw; histories of PyPI releases have none.
     """
     for target in material.targets:
         bugs = material.bugs_of(target)
@@ -31,9 +31,9 @@ def lives(material: Material) -> Iterator[dict[str, Any]]:
 
 
 def life_of(bug: Bug) -> dict[str, Any] | None:
-    """Return when a bug was present, from its histories; None if it has none.
+    """Return when a bug was present, from its histories; None if the bug has no history.
 
-    Its releases are tags of the repository if those were checked, otherwise releases of the package index.
+    The releases are tags of the repository if tags were checked, otherwise PyPI releases.
     """
     of_git = [record for record in bug.histories if record["source"]["kind"] == "git"]
     line = max(of_git, key=lambda record: int(record["commits"]), default=None)

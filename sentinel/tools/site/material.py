@@ -145,7 +145,7 @@ class Material:
     :ivar changes: the results of ``sentinel diff --save`` and ``sentinel pulls --save``.
     :ivar coverage: the result of ``sentinel coverage --save``.
     :ivar notes: a line for each file that could not be read.
-    :ivar exports: bug id -> text of its runner, for bugs on which ``sentinel contribute`` ran; empty if it wrote none.
+    :ivar exports: bug id -> text of the runner that ``sentinel contribute`` wrote; empty text if the bug has no runner.
     """
 
     catalog: Catalog
@@ -173,7 +173,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
     """Read evidence, recipes, histories and runners."""
     if not reports.is_dir():
         raise NothingExamined(
-            f"no such folder: {reports}; run pytest with --sentinel-target first, or give --reports DIR"
+            f"no such folder: {reports}; run pytest with --sentinel-target first, or name a folder with --reports DIR"
         )
     groups: dict[tuple[str, ...], list[Evidence]] = {}
     for path, document in recorded(reports, Recipes(catalog)).items():
@@ -183,7 +183,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
         groups.setdefault(about, []).append(Evidence(document, place, dumps(document)))
     if not groups:
         raise NothingExamined(
-            f"{reports} has no evidence; run pytest with --sentinel-target first, or give --reports DIR"
+            f"{reports} has no evidence; run pytest with --sentinel-target first, or name a folder with --reports DIR"
         )
     targets = {str(evidence.document["target"]) for group in groups.values() for evidence in group}
     recipes = {(recipe.target, recipe.bug_id): recipe for recipe in find_recipes(catalog) if recipe.target in targets}
@@ -193,7 +193,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
     for (kind, *rest), group in sorted(groups.items()):
         if kind == "laws":
             first, folders = group[0].document, group[0].place.split("/")
-            # The folder distinguishes two bindings of one boundary.
+            # The folder tells two bindings of one boundary apart.
             where = folders[-3] if len(folders) > 3 else first["boundary"]["written"]
             laws.append(Bug(str(first["target"]), "", None, tuple(group), law=str(first["law"]), where=where))
             continue
@@ -217,7 +217,7 @@ def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidenc
 
 
 def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
-    """Load the histories. Also return a note about each that cannot be read."""
+    """Load the histories, and return them with a note about each file that cannot be read."""
     histories: dict[tuple[str, str], list[Document]] = {}
     notes: list[str] = []
     for document in history.load_all(folder, on_error=notes.append):

@@ -60,7 +60,7 @@ class Row:
     def affects(self) -> str:
         """Return the recipe's ``affects`` as JSON for the page's script."""
         entries = [read_affected(entry) for entry in self.bug.document.get("affects") or ()]
-        return json.dumps([[{name: _condition(of) for name, of in e.when.items()}, e.where] for e in entries])
+        return json.dumps([[{name: _condition(of) for name, of in e.when.items()}, e.besides] for e in entries])
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,9 @@ def _table(material: Material, target: str) -> Table:
 
 def _verdicts(bug: Bug, branch: str) -> Iterator[tuple[str, str]]:
     """Yield (version, letter) for each version with a verdict; later entries replace earlier ones."""
-    for record in sorted(bug.histories, key=lambda record: str(record["source"]["kind"])):  # git, then pypi
+    for record in sorted(
+        bug.histories, key=lambda record: str(record["source"]["kind"])
+    ):  # git refs first, then PyPI releases
         for release in record["releases"]:
             letter = _LETTERS.get(state_of(release["verdict"], release["kind"]) or "")
             if letter:

@@ -44,7 +44,7 @@ Leaks = Mapping[tuple[str, str], Marks]
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant of a scenario as the page shows it: the first with all inputs, others with the inputs that differ."""
+    """A variant of a scenario as the page shows it: the first with all inputs, the others only with changed inputs."""
 
     name: str
     grids: tuple[Grid, ...]
@@ -212,7 +212,7 @@ def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[
 def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_masks: bool) -> Leaks:
     """Mark masked values, which must not influence the result.
 
-    If variants differ in masked values, those are marked; otherwise all that are not zero.
+    If variants differ in masked values, these values are marked; otherwise all masked values that are not zero.
     """
     if contract is None or not about_masks:
         return {}
@@ -264,7 +264,7 @@ def _outcomes(
         observed = item["observed"]
         right = there[key]["observed"] if key in there else item["fixed"]
         has_right = key in there or right is not None
-        # A law may be violated at a right value; equal values are not shown as wrong.
+        # A law may be violated although a value is right. Values equal to the right ones are not shown as wrong.
         same = before is None or item["matches_fixed"] is True or (has_right and bare(observed) == bare(right))
         mask = mask_of(contract, inputs[variant]) if variant in inputs else None
         drawn: dict[str, Any] = {"mask": mask, "upright": bool(declared and declared.shape == ("batch",))}

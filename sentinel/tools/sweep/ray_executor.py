@@ -24,7 +24,7 @@ from sentinel.records.executors import Local, ProbeResult, Work
 from sentinel.sources.locks import locked
 from sentinel.worker.client import Options
 
-#: How many actors try a piece of work before the sweep fails.
+#: Number of actors that try a piece of work before the sweep fails.
 _TRIES = 5
 
 
@@ -113,9 +113,9 @@ class _Lane:
 
 
 def _catalog(adapters: Mapping[str, tuple[str, str]]) -> Catalog:
-    """Return the catalog of this machine. Raise if its adapters differ from the driver's.
+    """Return the catalog of this machine.
 
-    :raises SentinelError: if its adapters differ from the controller's.
+    :raises SentinelError: if an adapter on this machine differs from the controller's.
     """
     catalog = bundled_catalog()
     missing = [Path(file) for name, (file, _) in adapters.items() if name not in catalog.adapters]

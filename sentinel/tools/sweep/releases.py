@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import subprocess
 import sys
@@ -16,12 +15,9 @@ from sentinel.deciding.runner import Job, runner_of
 from sentinel.errors import Unavailable
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.records.basis import basis
-from sentinel.records.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
-from sentinel.records.closures import closure_of
+from sentinel.records.closure_verdicts import ClosureVerdict, ClosureVerdictStore, ReleaseVerdicts
 from sentinel.records.history import Selection, history_of, save
 from sentinel.records.ledger import Account
-from sentinel.reports.evidence import reason
 from sentinel.settings import Settings
 from sentinel.sources import Progress
 from sentinel.sources.commits import Commit, Tag
@@ -63,12 +59,8 @@ def sweep_releases(
     catalog: Catalog, settings: Settings, target: Target, recipes: Sequence[Recipe], notify: Progress | None = None
 ) -> Account:
     """Decide each recipe in each release, and save the histories."""
-    store, whole = ClosureVerdictStore(), closure_of(None, target.roots)
-    releases = versions(target)
-    entries = {
-        recipe.bug_id: ClosureVerdicts(store, target.name, recipe.bug_id, basis(catalog, recipe, settings))
-        for recipe in recipes
-    }
+    store, releases = ClosureVerdictStore(), versions(target)
+    verdicts = ReleaseVerdicts(catalog, settings, target, recipes, store)
     probed = 0
     decided: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
     with closing(runner_of(catalog, settings, notify)) as runner:
@@ -76,19 +68,15 @@ def sweep_releases(
             if notify:
                 notify(f"{target.name}: release {version}, {number + 1} of {len(releases)}")
             ref = Ref("pypi", version)
-            answers = hashlib.sha256(str(ref).encode()).hexdigest()[:40]
             for recipe in recipes:
-                entry = next((entry for entry in entries[recipe.bug_id] if entry.answers == answers), None)
+                entry = verdicts.find(recipe, ref)
                 if entry is None:
-                    decision = runner.decide(Job(recipe, ref))
-                    why = decision.verdict.kind, reason(decision)
-                    entry = ClosureVerdict(whole.id, answers, decision.verdict.name, *why, str(ref))
-                    entries[recipe.bug_id].add(entry, whole)
+                    entry = verdicts.add(runner.decide(Job(recipe, ref)))
                     probed += 1
                 decided[recipe.bug_id][str(ref)] = entry
             runner.discard(target.name, ref)
     commits = [Commit(f"pypi:{version}", "", (), "", f"{target.pypi} {version}") for version in releases]
     tags = [Tag(version, commit) for version, commit in zip(releases, commits)]
     selected = Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
-    documents = (history_of(r, entries[r.bug_id].basis, *selected, decided[r.bug_id]) for r in recipes)
+    documents = (history_of(r, verdicts.of[r.bug_id].basis, *selected, decided[r.bug_id]) for r in recipes)
     return Account(save(store.folder, documents), probed)

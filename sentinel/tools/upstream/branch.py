@@ -20,7 +20,8 @@ from sentinel.sources.gitbinary import GitError, git_dir_of, run, run_checked
 class Branch:
     """The created branch.
 
-    :ivar ahead: whether its base is the clone's own main, rather than the older commit at which the fix was tested.
+    :ivar ahead: whether the branch starts at the newest main of the clone, not at the commit at which the fix was
+        tested.
     """
 
     name: str
@@ -65,7 +66,7 @@ def contribute(clone: Path, fix: Fix, main: str) -> Branch:
 
 
 def message(fix: Fix) -> str:
-    """Return the commit message: the subject in the repository's style, the error, and why this fixes it."""
+    """Return the commit message: the subject in the repository's style, the error, and why the change fixes it."""
     paragraphs = [textwrap.fill(text.replace("`", ""), 72, break_long_words=False, break_on_hyphens=False)
                   for text in (fix.wrong, fix.fix)]  # fmt: skip
     return "\n\n".join([fix.subject, *paragraphs]) + "\n"
@@ -118,7 +119,7 @@ def _committed(git_dir: Path, base: str, files: Mapping[str, bytes], text: str) 
 
 
 def _who(git_dir: Path) -> dict[str, str]:
-    """Return the committer of the user's git configuration, which Sentinel's git does not read."""
+    """Return the committer from the user's git configuration. Sentinel's own git calls do not read it."""
     identity: dict[str, str] = {}
     for name, setting in (("NAME", "user.name"), ("EMAIL", "user.email")):
         value = run(git_dir, "config", setting, environment={"GIT_CONFIG_GLOBAL": os.path.expanduser("~/.gitconfig")})

@@ -16,13 +16,14 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from sentinel.records.basis import owners
 from sentinel.worker.client import Options
 from sentinel.worker.interpreters import contained_command
 
-#: The path component by which dill, and so datasets, recognises installed packages.
+#: The path component by which dill (which datasets uses) recognises installed packages.
 SITE = "site-packages"
 
-#: Seconds for one script; most of it is the import of a framework and its packages.
+#: Time limit for one script in seconds. Most of the time goes into importing a framework and its packages.
 TIMEOUT = 120.0
 
 #: One process that has loaded only torch and numpy, and a fork of it for each checkout.
@@ -61,7 +62,7 @@ def output_of(
     """Run a Python command in a new folder, and return its output, or None on a timeout.
 
     :param command: starts with an interpreter; another interpreter than ours also uses its own packages.
-    :param environment: variables in addition to the few that are passed on from the user's.
+    :param environment: variables in addition to the few that are copied from the user's environment.
     """
     if contained:
         command = contained_command(command, folder, *readable, memory=Options.memory)
@@ -112,8 +113,8 @@ class Environment:
     def run(self, script: str, checkouts: Sequence[Path], needs: Iterable[str], contained: bool) -> list[Tried]:
         """Run a runner on each checkout.
 
-        :param needs: distributions that it may use besides torch and numpy.
-        :param contained: whether to contain it strictly, as in a probe.
+        :param needs: distributions that the runner may use in addition to torch and numpy.
+        :param contained: whether to run it in the strict sandbox, like a probe.
         """
         mark = secrets.token_hex(16)
         job = {"mark": mark, "checkouts": list(map(str, checkouts))}
@@ -123,7 +124,7 @@ class Environment:
             environment["PYTHONPATH"] = str(packages)
             prefix += ["-S", "-s"]  # no site-packages
             readable += [packages]
-        git = shutil.which("git")  # a runner reads the commit with git
+        git = shutil.which("git")  # a runner calls git to read the commit
         readable += [Path(git)] if git else []
         limit = TIMEOUT * len(checkouts)
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
@@ -154,12 +155,7 @@ class Environment:
 
 def distribution_of(package: str) -> str | None:
     """Return the installed distribution that an import of this name finds, or None."""
-    return next(iter(_distributions().get(package, ())), None)
-
-
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    return metadata.packages_distributions()
+    return next(iter(owners().get(package, ())), None)
 
 
 @cache

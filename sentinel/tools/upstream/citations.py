@@ -37,9 +37,9 @@ class Citation:
     :ivar place: ``file:line``.
     :ivar where: the target whose mirror was searched, otherwise the repository.
     :ivar what: ``#N`` or a hash.
-    :ivar problem: why it does not resolve; empty if it does, or if no mirror can tell.
+    :ivar problem: why the citation does not resolve; empty if it resolves, or if no mirror can decide.
     :ivar subject: the first line of the message of the commit or pull request.
-    :ivar unknown: why no mirror can notify: it is an issue, newer than the mirror, or of another repository.
+    :ivar unknown: why no mirror can decide: the number is an issue, newer than the mirror, or of another repository.
     """
 
     place: str
@@ -62,7 +62,8 @@ class Numbers:
 
     @cached_property
     def pulls(self) -> Mapping[int, str]:
-        """The first line of each pull request: of the merged commit if there is one, otherwise of its head."""
+        """Return the subject of each pull request: that of the merged commit if there is one, otherwise that of its
+        head."""
         heads = self._git("for-each-ref", "--format=%(refname) %(subject)", "refs/pull/*/head").splitlines()
         subjects = {int(line.split("/")[2]): line.partition(" ")[2] for line in heads}
         for line in reversed(self._git("log", "--format=%s", f"refs/heads/{self._branch}").splitlines()):
@@ -81,7 +82,7 @@ class Numbers:
         return self._objects[name]
 
     def belongs(self, name: str, number: int) -> bool:
-        """Whether a commit was merged from a pull request, or is one of its own commits."""
+        """Return True if a commit was merged from a pull request, or is one of the pull request's own commits."""
         subject = self.object(name)[2]
         if re.search(rf"\(#{number}\)|pull request #{number}\b", subject):
             return True

@@ -71,11 +71,11 @@ ABSENT = "not there where it began"
 class Contribution:
     """The input of the pages.
 
-    :ivar recipes: the recipes of the root; the page is named after the first.
+    :ivar recipes: the recipes of the root cause. The page is named after the first.
     :ivar document: the content of ``evidence.json``.
     :ivar diff, tests: the change of the code and of its tests, as the page shows them.
     :ivar patch: the whole change as a message that ``git am`` accepts.
-    :ivar unknown: what the page cites and no mirror knows, such as issues.
+    :ivar unknown: cited numbers that no mirror can resolve, such as issues.
     :ivar searches: queries of GitHub's search for duplicates.
     :ivar logged: whether ``tests.log`` is next to the page.
     """

@@ -36,7 +36,7 @@ class Match:
     """A possible duplicate.
 
     :ivar what: a bug id, ``#N`` of a pull request, a commit.
-    :ivar why: its relation to the bug.
+    :ivar why: how the match is related to the bug.
     """
 
     what: str
@@ -69,7 +69,7 @@ def duplicates(
 ) -> list[Source]:
     """Search every source. A source that cannot be searched has the reason in its note.
 
-    :param fix: the fix of the bug, whose texts name more of what it concerns.
+    :param fix: the fix of the bug, whose texts provide further names to search for.
     """
     environ = os.environ if environ is None else environ
     return [
@@ -171,7 +171,7 @@ def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: Mirr
         matches[number] = Match(f"#{number}", "a recipe of the same bug refers to it")
     for item in touches:
         if item.pull is not None:
-            why = "changes its lines" if item.why == "lines" else "its message names it"
+            why = "changes its lines" if item.why == "lines" else "its message names the function"
             matches.setdefault(item.pull, Match(f"#{item.pull}", f"{why}: {message(item.subject)}"))
     matches.pop(int(recipe.upstream.get("pull") or 0), None)
     note = f"every pull/N/head that changes lines of {name_of(recipe)} or names it{_shallow(git_dir)}"

@@ -48,12 +48,12 @@ class Bundle:
 
     @property
     def decided(self) -> bool:
-        """Whether the bug is present at the base and not at the head."""
+        """Return True if the bug is present at the base and absent at the head."""
         return [side.decision.verdict.name for side in self.sides] == ["reproduced", "fixed"][: len(self.sides)]
 
 
 class Exporter:
-    """Makes bundles, with the same workers for all of them. Close it at the end."""
+    """Creates bundles, and uses the same workers for all. Call :meth:`close` at the end."""
 
     def __init__(
         self, catalog: Catalog, open_checkout: OpenCheckout, options: Options, notify: Callable[[str], None]
@@ -109,8 +109,8 @@ class Exporter:
         )
 
     def _tried(self, bundle: Bundle, case: Case) -> Bundle:
-        """Test the runner. A package that is missing for its imports is stubbed; if that changes the result, the
-        package is listed as needed.
+        """Test the runner. Stub a package that its imports lack; if the stub changes the result, list the package as
+        needed.
 
         :raises NoRunner: if its result disagrees with the evidence.
         """

@@ -1,4 +1,5 @@
-"""Write ``BUG_FINDINGS.md``: what exists at main today, the most serious first, then a table of every root cause."""
+"""Write ``BUG_FINDINGS.md``: the bugs that exist at main today, most serious first, then a table of every root
+cause."""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ one root cause that was measured in the framework's own code. A framework that w
 
 
 def state(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]], edition: str, before: str) -> str:
-    """Write one page to quote: what is wrong, which recorded bugs were fixed since ``before``, and what that means."""
+    """Write a page with the open bugs, the recorded bugs that were fixed since ``before``, and their consequences."""
     entries = sorted(entries, key=lambda entry: entry.order)
     today = [entry for entry in entries if entry.where == "at main"]
     text = f"<!-- edition {edition}, since {before} -->\n{_STATE.format(edition)}"

@@ -19,11 +19,11 @@ from sentinel.tools.upstream.history import touching
 
 @dataclass(frozen=True)
 class Head:
-    """A recipe at the head of a pull request that changes its function, or another function of the same search.
+    """The verdict of a recipe at the head of a pull request.
 
-    :ivar verdict: the recipe's verdict at the head. If it is not ``reproduced``, the commit from which the pull request
-        began is decided too: ``fixes`` if the recipe is ``fixed`` at the head and ``reproduced`` there, ``absent`` if
-        the bug or the function was absent there.
+    :ivar verdict: the recipe's verdict at the head. If it is not ``reproduced``, the base of the pull request is
+        decided too: ``fixes`` if the recipe is ``reproduced`` at the base and ``fixed`` at the head, ``absent`` if the
+        base lacks the bug or the function.
     :ivar open: whether the mirror has the merge commit that GitHub creates for open pull requests.
     :ivar reason: why it could not be decided.
     """

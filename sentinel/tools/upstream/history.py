@@ -12,7 +12,7 @@ from sentinel.recipes import Recipe
 from sentinel.sources import gitbinary
 from sentinel.targets import Target
 
-#: git's default driver shows only definitions at the left margin in hunk headers; methods matter here.
+#: Makes git show methods in hunk headers. Its default driver shows only definitions at the left margin.
 _PYTHON = {"diff.default.xfuncname": r"^[ \t]*((class|(async[ \t]+)?def)[ \t].*)$"}
 _PULL = re.compile(r"refs/pull/(\d+)/head")
 
@@ -35,7 +35,7 @@ class Touch:
 
 
 def files_of(target: Target, boundary: str) -> list[str]:
-    """Return possible files of the module of a dotted path, by its present and former names."""
+    """Return the files that may contain a dotted path's module, under its present and former names."""
     binding = target.binding(boundary)
     files: dict[str, None] = {}
     for path in binding.paths if binding else (boundary,):

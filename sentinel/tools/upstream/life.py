@@ -23,7 +23,7 @@ STATES = ("found", "reproduced", "reported", "fixed upstream", "released")
 
 #: Values of a recipe's ``upstream.status`` for a bug that has not been reported.
 _UNREPORTED = ("unreported", None, "")
-#: Its value if the code was removed, and the bug with it.
+#: The value of ``upstream.status`` if the code, and with it the bug, was removed.
 _REMOVED = "removed"
 
 _DAY = re.compile(r"\b20[0-9]{2}-[0-9]{2}-[0-9]{2}\b")
@@ -105,7 +105,7 @@ def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
 
 
 def fixed_by(state: str, record: Mapping[str, Any] | None) -> str:
-    """Return the commit that fixed a bug, as ``, since 7e02052ee #2238``; empty if its history does not contain it."""
+    """Return the commit that fixed a bug, as ``, since 7e02052ee #2238``; empty if the history lacks this commit."""
     last = record["changes"][-1] if record and record["changes"] else None
     if last is None or last["what"] != "fixed" or state not in ("fixed upstream", "released"):
         return ""

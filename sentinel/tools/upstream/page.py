@@ -25,7 +25,7 @@ from sentinel.tools.upstream.contribution import ABSENT, MOST_HEADS, Contributio
 from sentinel.tools.upstream.exporting import Bundle
 from sentinel.tools.upstream.trying import elsewhere
 
-#: The most words of a page that a reader sees without unfolding anything, without its code.
+#: The most words of a page outside folded parts and code.
 MOST_WORDS = 400
 
 #: The most numbers that a page compares.
@@ -39,7 +39,7 @@ def page(made: Contribution) -> str:
 
 
 def count_words(text: str) -> int:
-    """Return the words of a page, without code blocks and folded parts."""
+    """Count the words of a page, except in code blocks and folded parts."""
     text = re.sub(r"(?ms)^<details>.*?^</details>", "", re.sub(r"(?ms)^(`{3,})[^\n]*\n.*?^\1$", "", text))
     return len(re.sub(r"\]\([^)]*\)", "]", text).split())
 
@@ -224,7 +224,7 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
     tried = {
         name: dict(sorted(result.items())) if isinstance(result, Mapping) else result for name, result in tried.items()
     }
-    others = tried["others"]  # sorted as evidence.json is: a page made from that has to be the same
+    others = tried["others"]  # in the order of evidence.json, so that a page made from that file is the same
     parts = []
     for before, after, words in (
         ("reproduced", "fixed", "also fixed"),
@@ -420,16 +420,21 @@ def pages(made: Contribution) -> dict[str, str]:
 
 
 def sender(made: Contribution) -> str:
-    """Return what the person who sends the page does first: the searches that need the network, and the commands."""
+    """Return instructions for the person who sends the page: searches that need the network, and commands."""
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
     lines = ["# Before this is sent\n"]
     if made.fix and made.fix.comment:
+<<<<<<< HEAD
         lines += ["There is a pull request for this bug already. Open no other; comment there:\n"]
         lines += [f"> {linked(made.fix.comment)}\n"]
+=======
+        comment = linked(made.fix.comment)
+        lines += [f"There is a pull request for this bug already. Open no other; comment there:\n\n> {comment}\n"]
+>>>>>>> main
     if made.unknown:
-        lines += ["Look up what is cited and no mirror knows (issues, and what is newer than the mirror):\n"]
+        lines += ["Look up these citations, which no mirror can resolve (issues, and numbers newer than the mirror):\n"]
         lines += [*(f"* {prose(each)}" for each in made.unknown), ""]
-    lines += ["Search issues and pull requests, open and closed; add what is found to `related` in the `.fix.yaml`:\n"]
+    lines += ["Search issues and pull requests, open and closed; add related ones to `related` in the `.fix.yaml`:\n"]
     lines += [f"* <https://github.com/{repository}/issues?q={urllib.parse.quote(each)}>" for each in made.searches]
     lines += ["\nKnow what was run; `sentinel verify evidence.json` measures again:\n"]
     lines += [f"* {line}" for line in (*checks(made), *_environment(made))]

@@ -204,14 +204,16 @@ def _draw(
         if comparison["changed"]:
             by = comparison["otherwise"] or f"by up to {comparison['largest_difference']:g}"
             tried["problems"].append(
-                f"{subject.name}: other values of {', '.join(comparison['keys'])} on {comparison['changed']} drawn "
+                f"{subject.name}: {', '.join(comparison['keys'])} differ on {comparison['changed']} drawn "
                 f"{'scenario' if comparison['changed'] == 1 else 'scenarios'} outside of the bug, {by}"
             )
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Map laws, and messages of exceptions, to another known bug that breaks or raises them with the fix, at this
-    boundary or at its second implementation."""
+    """Map laws and messages of exceptions to another known bug that causes them.
+
+    The bug is at this boundary or at its second implementation, and is still present with the fix.
+    """
     boundaries = {*subject.binding.paths, *subject.binding.twins}
     return {
         symptom: recipe.bug_id
@@ -255,8 +257,8 @@ def _compared(
     elsewhere differ, or a law is broken in the same way on both sides.
 
     :param about: the decisions about the bugs at this boundary, without and with the fix.
-    :param own: law or message of an exception -> another known bug that breaks or raises it here; if the fix exposes
-        it, that is reported separately.
+    :param own: law or message of an exception -> another known bug with this effect here. If the fix exposes such a
+        bug, that is reported separately.
     """
     measured = [(one.measurement, two.measurement) for one, two in about]
     spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))
@@ -282,7 +284,7 @@ def _compared(
         for name, symptom, detail in sorted(each for each in still if each[:2] in new):
             if known := next((bug for raised, bug in own.items() if symptom == "refused" and raised in detail), ""):
                 uncovered[name] = known
-            elif symptom == "refused":  # independent of the law
+            elif symptom == "refused":  # the symptom is the same for every law
                 worse.setdefault(detail.partition(":")[0], f"it {detail.removeprefix('the boundary ').rstrip('.')}")
             elif name in own:
                 uncovered[name] = own[name]

@@ -18,7 +18,7 @@ from sentinel.sources.trees import LINK, too_large
 from sentinel.tools.upstream.branch import changed_by
 from sentinel.tools.upstream.checking import output_of
 
-#: Seconds for one file of tests.
+#: Time limit for one test file in seconds.
 TIMEOUT = 240.0
 
 #: The most test files that are run because they import an edited module.
@@ -43,7 +43,7 @@ class UpstreamTests:
         self._python = python or sys.executable
         self._folder = tempfile.TemporaryDirectory(prefix="sentinel-", ignore_cleanup_errors=True)
         self._logs: dict[tuple[str, ...], str] = {}
-        self._option = ""  # set after a conftest.py hung
+        self._option = ""  # set after a conftest.py did not finish
 
     def __enter__(self) -> UpstreamTests:
         os.chmod(self._folder.name, 0o755)
@@ -81,13 +81,13 @@ class UpstreamTests:
 
     @property
     def log(self) -> str:
-        """What pytest printed about the fix's own tests, without durations and paths of this machine."""
+        """Return pytest's output about the fix's own tests, without durations and local paths."""
         return "\n".join(self._logs.values())
 
     def compared(self) -> dict[str, dict[str, Any]]:
         """Return, for each file, the counts of outcomes without and with the fix, or why no test ran."""
         without = self._run("without", self.files)
-        # A test that fails without the fix shows nothing about it.
+        # A test that already fails without the fix shows nothing about the fix.
         ran = [file for file, (outcomes, _, _) in without.items() if "passed" in outcomes.values()]
         results: dict[str, dict[str, Any]] = {
             file: {"not_runnable": reason} for file, (_, reason, _) in without.items() if file not in ran

@@ -14,7 +14,7 @@ from sentinel.recipes import Recipe
 from sentinel.recipes.fixes import Fix
 from sentinel.sources import git_objects, gitbinary
 
-#: A name that more pull requests change distinguishes none of them.
+#: If more pull requests than this change a name, the name is ignored.
 _MOST_PULLS = 400
 
 #: The most queries that a person is asked to make.

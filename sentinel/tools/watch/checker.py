@@ -1,7 +1,7 @@
 """The checker of a watched run: reads calls of the run's processes as scenarios, and checks laws on them.
 
-It is a separate process with the run's copy of the framework. It imports the modules that the run has imported, and
-uses no accelerator. Violations go to the events file and to standard error. If the checker ends, hangs or fails, the
+The checker is a separate process that imports the same modules of the framework as the run does, and uses no
+accelerator. Violations go to the events file and to standard error. If the checker ends, hangs or fails, the
 run continues without checks.
 """
 
@@ -49,7 +49,8 @@ from sentinel.worker import answers, calling, probe, stubs
 from sentinel.worker.answers import Failed, Replies
 from sentinel.worker.serving import Server
 
-#: The most rows and tokens of a call that laws vary: few, because in a large call rounding hides differences.
+#: The most rows and tokens of a call that laws vary. The limits are small because rounding hides differences in a large
+#: call.
 MOST_ROWS, MOST_TOKENS = 8, 12
 #: Calls per boundary that laws vary; for later calls, only the result is checked.
 _VARIED = 20
@@ -66,9 +67,9 @@ _INERT = (
 )
 #: Memory limit of the checker, in bytes.
 _MEMORY = 4 << 30
-#: Seconds for one check or one function; then the checker ends, and the run continues without it.
+#: Time limit for checking a call or reading a function, in seconds. After it the checker ends and the run continues.
 _LONGEST = 600.0
-#: What an invariant examines, if it is more than a setting.
+#: Values of `Invariant.where` for invariants that examine computed values, not only settings.
 _EXAMINES = ("loss", "compute_loss", "advantages", "samples")
 #: The most causes of unexamined calls that are printed; the events file has all of them.
 _CAUSES = 5
@@ -103,9 +104,9 @@ class OwnSession(LawSession):
 class Process:
     """A process of the run.
 
-    :ivar rank: its rank in the training, if it has one.
-    :ivar planned: the numbers of the boundaries that it watches.
-    :ivar waits: whether it has not yet been notified that all its functions are read.
+    :ivar rank: the rank of the process in the training, if it has one.
+    :ivar planned: the numbers of the boundaries that the process watches.
+    :ivar waits: whether the process has not yet been told that all its functions are read.
     """
 
     connection: Connection
@@ -122,7 +123,7 @@ class Process:
 
 
 class Checker:
-    """The checker.
+    """Checks the calls that the processes of one run send.
 
     :param whole: whether large calls are written too.
     """
@@ -148,7 +149,7 @@ class Checker:
         self._ranks: dict[int, int | None] = {}
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
-        #: The readings for which a process has reported whether it watches them, and those that are watched, by number.
+        #: Numbers of the readings on which a process has reported back, and of those that are watched.
         self._answered: set[int] = set()
         self._watched: set[int] = set()
         self._names: set[str] = set()
@@ -250,7 +251,7 @@ class Checker:
                 self._waiting.append((number, subject))
 
     def _offer(self) -> None:
-        """Make processes copy calls of the functions read so far, and notify processes whose functions are all read."""
+        """Make processes copy calls of the functions read so far. Notify a process when all its functions are read."""
         for process in self._processes.values():
             if not process.waits:
                 continue
@@ -367,7 +368,7 @@ class Checker:
         return self._kinds[kind] == 1
 
     def _plan(self, number: int, subject: Subject) -> None:
-        """Find how a boundary's calls are read, and make the run copy them."""
+        """Find out how to read calls of a boundary, and make the run copy them."""
         boundary = None
         try:
             boundary = probe.find_boundary(subject.binding, self._roots, frozenset(subject.scenario_inputs), "cpu")
@@ -534,7 +535,7 @@ class Checker:
         }
 
     def _nothing(self) -> str:
-        """Return why no call of this run was examined; empty if calls were.
+        """Return the reason why no call of this run was examined; empty if a call was examined.
 
         Invariants count as an examination if one of them has compared a loss, advantages or samples.
         """
@@ -574,14 +575,14 @@ class Checker:
             what = (
                 "whole calls, with the names of their groups"
                 if self._whole
-                else (f"numbers of calls of up to {_MOST_WRITTEN}, no text, no name of a group")
+                else (f"calls with tensors of up to {_MOST_WRITTEN} elements, without texts and group names")
             )
-            _say(f"written there: {what}")
+            _say(f"the events file contains {what}")
         if self._configured is not None:
-            _say(f"its settings: sentinel audit {self._target.name} --config {self._configured}")
+            _say(f"to check the settings of this run: sentinel audit {self._target.name} --config {self._configured}")
 
     def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
-        """Append a line atomically, because several processes write; a full disk ends the writing."""
+        """Append a line atomically, because several processes write to the file. If the disk is full, stop writing."""
         where = {} if process is None else {"pid": process.pid, "process_rank": process.rank}
         record = {"run": os.getpid(), "time": round(time.time(), 3), **where, **event}
         line = json.dumps(record).encode() + b"\n"
@@ -631,7 +632,7 @@ def _causes(causes: Mapping[str, int], noun: str = "") -> Iterator[str]:
     for cause in itertools.islice(causes, _CAUSES):
         yield f"{cause} ({counted(causes[cause], noun)})" if noun else cause
     if len(causes) > _CAUSES:
-        yield f"and {counted(len(causes) - _CAUSES, 'other cause')}: see the last line of the events' file"
+        yield f"and {counted(len(causes) - _CAUSES, 'other cause')}: see the last line of the events file"
 
 
 def _by_reason(reasons: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
@@ -644,14 +645,14 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _named(recipe: Recipe) -> str:
-    """Return a known bug with the settings that avoid it."""
+    """Return the id of a known bug, with the settings that avoid the bug."""
     until = recipe.document.get("until") or {}
     avoided = ", ".join(f"{name}={value}" for name, value in until.items())
     return f"{recipe.bug_id}, which {avoided} avoids" if avoided else recipe.bug_id
 
 
 def _version(target: Target) -> str:
-    """Return the version of the run's copy; empty if unknown."""
+    """Return the version of the framework that the run imports; empty if unknown."""
     try:
         return metadata.version(target.pypi or target.name)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,6 @@
-"""Read from a training what the checks of its steps depend on, and whose code it is. This runs inside the training."""
+"""Read the facts on which the checks of a training's steps depend: settings, models, and code of the user.
+
+This module runs inside the training."""
 
 from __future__ import annotations
 
@@ -12,28 +14,28 @@ from typing import Any
 
 #: Stands for a value that is not plain.
 SET = "set"
-#: Longer strings may be texts; longer lists are not settings.
+#: Maximum length of a string or list that is taken as a setting. A longer string may be a text.
 _LONGEST = 64
 #: Generation options that a trainer sets itself, or that do not change the policy.
 _HARMLESS = (
     *("_token_id", "max_", "version", "_from_model_config", "cache", "output_", "return_", "compile"),
     *("do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
 )
-#: Distributions in which a process has a part of each parameter.
+#: Kinds of distributed training in which a process has only a part of each parameter.
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
-#: Methods of every trainer that messages name.
+#: Methods of every trainer whose places are given in messages.
 _METHODS = ("compute_loss", "training_step", "create_optimizer", "create_scheduler", "_clip_grad_norm", "__init__")
-#: Methods of a callback that are called within a step, and of those the one before the optimizer's.
+#: Methods of a callback that are called within a step.
 _STEP_CALLBACKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_step_end")
 
 
 def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ()) -> dict[str, Any]:
     """Return the facts of a trainer.
 
-    ``class`` is the first class of the framework; ``own`` has the methods that the user has overridden, with their
-    places; ``callbacks`` the methods of the user's callbacks that are called within a step; ``options`` the
-    configuration, and ``changed`` the framework's own options that are not at their defaults; ``random`` reasons why
-    two forward passes differ; ``places`` the lines of these and of the trainer's usual methods.
+    ``class`` is the first class of the framework. ``own`` has the methods that the user has overridden, with their
+    places. ``callbacks`` has the methods of the user's callbacks that are called within a step. ``options`` is the
+    configuration, and ``changed`` lists the framework's options that are not at their defaults. ``random`` has the
+    reasons why two forward passes differ. ``places`` has the source lines of all these methods.
     """
     theirs = {*packages, "transformers"}
     names = [one for one in type(trainer).__mro__ if _root(one) in theirs]
@@ -69,7 +71,9 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "scaler": getattr(accelerator, "scaler", None) is not None,
         "distributed": str(getattr(getattr(accelerator, "distributed_type", None), "value", "NO")),
         "generation": _generation(trainer.model),
-        "loss_function": callable(getattr(trainer, "compute_loss_func", None)),  # TRL sets a text, to skip a division
+        "loss_function": callable(
+            getattr(trainer, "compute_loss_func", None)
+        ),  # TRL sets a string here, to skip a division
         "smoothing": getattr(trainer, "label_smoother", None) is not None,
         "ends": getattr(getattr(trainer, "processing_class", None), "eos_token_id", None),
         "pads": getattr(getattr(trainer, "processing_class", None), "pad_token_id", None),
@@ -87,7 +91,7 @@ def _places(kind: type, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers, short strings and short lists of these in a mapping; ``"set"`` for other values."""
+    """Return a mapping in which values other than numbers, short strings and short lists of these are ``"set"``."""
     kept = {}
     for name, value in values.items():
         one = getattr(value, "value", value)
@@ -103,7 +107,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
-    """Return the plain attributes of a trainer, and those at the dotted paths."""
+    """Return the plain attributes of a trainer, and the attributes at the given dotted paths."""
     found = plain(vars(trainer))
     for path in settings:
         value = trainer
@@ -116,11 +120,11 @@ def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def arguments_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return which arguments a constructor was given, and the kinds of a data set's columns."""
+    """Return the names of the arguments that a constructor was given, and the types of a dataset's columns."""
     given: dict[str, Any] = {name: True for name, value in arguments.items() if value not in (None, (None, None))}
     rows: Any = arguments.get("train_dataset")
     if isinstance(getattr(rows, "column_names", None), list):
-        with contextlib.suppress(Exception):  # a data set that is streamed has no first row
+        with contextlib.suppress(Exception):  # a streamed dataset has no first row
             given["columns"] = {name: type(value).__name__ for name, value in dict(rows[0]).items()}
     return given
 
@@ -130,7 +134,7 @@ def _root(kind: type) -> str:
 
 
 def _place(one: Any, theirs: set[str]) -> str:
-    """Return the name of a user's object; empty for the framework's."""
+    """Return the name of an object's class or function if it is the user's; empty if it is the framework's."""
     kind = one if isinstance(one, FunctionType) else type(one)
     return "" if one is None or str(kind.__module__).partition(".")[0] in theirs else kind.__qualname__
 
@@ -182,7 +186,7 @@ def is_plain_module(head: Any) -> bool:
 
 
 def is_undisturbed_by_calls(model: Any) -> bool:
-    """Return True for a model of transformers of which another call has no side effect that is known here.
+    """Return True for a transformers model for which an additional call has no known side effect.
 
     A hook of a module may count calls or move weights, and the scale of a quantized model may depend on all tokens.
     """

@@ -20,8 +20,8 @@ from sentinel.targets import Steps
 from sentinel.tools.watch.facts import SET, SHARDED
 from sentinel.tools.watch.training import TILTS
 
-_TRAINER = "a trainer of transformers"
-#: Returns what is wrong; "" if nothing is; None if nothing was compared.
+_TRAINER = "a transformers Trainer"
+#: Returns a description of the fault; "" if there is no fault; None if nothing was compared.
 Check = Callable[[str, Mapping[str, Any], dict[str, Any]], "str | None"]
 #: Returns why an invariant does not apply to a training with these facts; empty if it applies.
 Unless = Callable[[Mapping[str, Any], "Steps | None"], str]
@@ -29,15 +29,15 @@ Unless = Callable[[Mapping[str, Any], "Steps | None"], str]
 
 @dataclass(frozen=True)
 class Invariant:
-    """One invariant.
+    """An invariant of a training.
 
-    :ivar of: the kinds of events that it checks.
-    :ivar needs: the things that a run must have for it to apply.
-    :ivar broken: the check. It may store data for the next check.
-    :ivar where: the method that computes it: a name, or a key of :attr:`Steps.methods`.
-    :ivar advice: one thing to try.
-    :ivar across: whether it compares processes of one run, and shares its stored data between them.
-    :ivar note: whether a finding may be intended. It is printed, and is not a violation.
+    :ivar of: the kinds of events that the invariant checks.
+    :ivar needs: the parts that a run must have for the invariant to apply.
+    :ivar broken: the check, which may store data for the next check.
+    :ivar where: the method that computes the checked value: a name, or a key of :attr:`Steps.methods`.
+    :ivar advice: a first step for finding the cause.
+    :ivar across: whether the invariant compares processes of one run, which then share its stored data.
+    :ivar note: whether a finding may be intended. Such a finding is printed and does not count as a violation.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Invariant:
 
 @dataclass
 class Memory:
-    """Data that each invariant stores between checks of one process, the number of its checks, and why it was skipped.
+    """For one process: each invariant's data between checks, its number of checks, and the reason if it was skipped.
 
     :ivar facts: the facts of the trainer, once they are known.
     :ivar skipped: invariant -> reason.
@@ -70,7 +70,7 @@ class Memory:
 
     @property
     def steps(self) -> Steps | None:
-        """The adapter's declaration for this trainer."""
+        """Return the adapter's declaration for this trainer, or None."""
         return next((one for one in self.known if one.trainer == self.facts.get("class")), None)
 
     def look(self, kind: str, values: Mapping[str, Any]) -> list[tuple[Invariant, str]]:
@@ -107,12 +107,12 @@ class Memory:
         return f"{more}. {one.advice}" if one.advice else more
 
 
-#: Options that messages do not show, and how many they show.
+#: Options that are left out of messages, and the most options that a message shows.
 _ASIDE = ("bf16", "logging_steps", "gradient_checkpointing", "log_completions", "generation_batch_size")
 _SETTINGS = 6
 
 
-#: Reason of an invariant that concerns other trainers. It is not reported.
+#: Reason for skipping an invariant that concerns other trainers. This reason is not reported.
 _ELSEWHERE = "it concerns other trainers"
 
 
@@ -121,7 +121,7 @@ def _facts_read(facts: Mapping[str, Any], steps: Steps | None) -> str:
 
 
 def _own(*names: str) -> Unless:
-    """Return a condition that no method of these names, or of these keys of the adapter, is the user's."""
+    """Return a condition: the user has overridden none of these methods (names, or keys of the adapter)."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         if not facts:
@@ -142,9 +142,13 @@ def _documented(what: str) -> Unless:
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         if not facts or steps is None or not getattr(steps, what):
-            return _ELSEWHERE if steps else _facts_read(facts, steps) or f"{facts['class'] or 'it'} is not documented"
+            return (
+                _ELSEWHERE
+                if steps
+                else _facts_read(facts, steps) or f"{facts['class'] or 'it'} is not documented in the adapter"
+            )
         unknown = [name for name in facts["changed"] if name not in steps.knows]
-        return f"the option {unknown[0]} is not known" if unknown else ""
+        return f"the adapter does not know the option {unknown[0]}" if unknown else ""
 
     return unless
 
@@ -175,7 +179,7 @@ def _one_process(facts: Mapping[str, Any], steps: Steps | None) -> str:
 
 
 def _micro(values: Mapping[str, Any]) -> Any:
-    """Return a micro-batch for the adapter's functions."""
+    """Return a micro-batch in the form that the adapter's functions take."""
     facts = values["facts"]
     names = ("batch", "attributes", "forwards", "items", "rewards")
     given = {name: values.get(name) for name in names}
@@ -241,7 +245,7 @@ def _ratio_is_one(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
     if mean <= _AGREE:
         return ""
     where = ", ".join(f"{name} {one:.3g}" for name, one in mismatch(memory).items())
-    return f"they are {mean:.3g} apart on average, before any step ({where})"
+    return f"log-probs of rollout and trainer are {mean:.3g} apart on average, before any step ({where})"
 
 
 def mismatch(memory: Mapping[str, Any]) -> dict[str, float]:
@@ -252,7 +256,7 @@ def mismatch(memory: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-#: Largest mean difference, in nats, between log-probs of an engine and a trainer with the same weights.
+#: Largest mean difference, in nats, between the log-probs of an inference engine and of a trainer with equal weights.
 _AGREE = 0.1
 
 
@@ -273,7 +277,11 @@ def _of_the_model(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
     if not len(apart):
         return None
     most = max(_AGREE, 2 * float(policy["bound"]))
-    return f"a token's differs by {float(apart.max()):.3g} from the model's" if float(apart.max()) > most else ""
+    return (
+        f"a token's log-prob in the loss differs by {float(apart.max()):.3g} from the model's"
+        if float(apart.max()) > most
+        else ""
+    )
 
 
 def _policy(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -292,7 +300,7 @@ def _reported_are_the_models(kind: str, values: Mapping[str, Any], memory: dict[
             compared = True
             apart = float((one["log_probs"] - reported)[known].abs().max())
             most = max(most, apart if apart > max(2 * float(one["bound"]), 1e-4) else 0.0)
-    return (f"a token's differs by {most:.3g} from the one of the last layer" if most else "") if compared else None
+    return (f"a token's log-prob differs by {most:.3g} from the last layer's" if most else "") if compared else None
 
 
 def _labels_are_tokens(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -308,7 +316,7 @@ def _labels_are_tokens(kind: str, values: Mapping[str, Any], memory: dict[str, A
     if attention is not None and attention.shape == labels.shape:
         behind = learned[:, 1:] & (attention[:, 1:] == 0) & (attention[:, :-1] == 0)
         if behind.any():
-            return f"{int(behind.sum())} tokens of padding are trained"
+            return f"the loss includes {int(behind.sum())} padding tokens"
     return ""
 
 
@@ -324,7 +332,7 @@ def _prompts_are_masked(kind: str, values: Mapping[str, Any], memory: dict[str, 
     memory["rows"] = memory.get("rows", 0) + len(masked)
     if memory["any"] or memory["rows"] < _ROWS:
         return ""
-    return f"all {memory['rows']} rows train on all their tokens, the prompt's too"
+    return f"all {memory['rows']} rows train on all their tokens, including the prompt"
 
 
 #: Number of rows after which unmasked prompts are reported.
@@ -342,11 +350,13 @@ def _mean_of_labels(kind: str, values: Mapping[str, Any], memory: dict[str, Any]
         raise DoesNotApply("the model adds a loss of its own")
     terms = -policy["log_probs"][learned].double()
     items = float(values["items"]) if values["items"] is not None else float(learned.sum())
-    shared = values.get("world", 1) if values["items"] is not None else 1  # a count over all ranks; one rank's loss
+    shared = (
+        values.get("world", 1) if values["items"] is not None else 1
+    )  # the count is over all ranks, the loss of one rank
     expected, loss = float(terms.sum()) / max(items, 1.0) * shared, float(values["loss"])
     most = (2 * float(policy["bound"]) * len(terms) + 1e-3 * float(terms.abs().sum())) / max(items, 1.0) * shared
     apart = abs(loss - expected) > most + 1e-6
-    return f"it is {loss:.6g}; the mean cross-entropy of the labels is {expected:.6g}" if apart else ""
+    return f"the loss is {loss:.6g}; the mean cross-entropy of the labels is {expected:.6g}" if apart else ""
 
 
 def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
@@ -401,11 +411,12 @@ def _starts_as_policy(kind: str, values: Mapping[str, Any], memory: dict[str, An
     apart = float((policy - reference).abs().max())
     if apart <= 4 * bound * float(count) + 1e-4:
         return ""
-    return f"before the first step, its log-probs differ from the policy's by up to {apart:.3g}"
+    return f"before the first step, the reference's log-probs differ from the policy's by up to {apart:.3g}"
 
 
 def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Log-probs of a reference that are bitwise equal to the policy's, after its weights have moved, are its own."""
+    """If the policy has moved and the reference's log-probs still equal the policy's bit by bit, they use its
+    weights."""
     if kind == "stepped":
         several = values["parameters"].values()
         moved = max(
@@ -420,11 +431,11 @@ def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any])
     if not policy.any():
         return None
     memory["equal"] = memory.get("equal", 0) + 1 if torch.equal(policy, reference) else 0
-    how = f"its log-probs equal the policy's bit by bit, although the policy's weights moved by {memory['moved']:.2g}"
+    how = f"the reference's log-probs equal the policy's bit by bit, although the policy moved by {memory['moved']:.2g}"
     return how if memory["equal"] >= _EQUAL else ""
 
 
-#: Relative change of a weight that changes log-probs, and the number of equal batches that is reported.
+#: Relative change of a weight that must change log-probs, and the number of equal batches after which it is reported.
 _MOVED, _EQUAL = 1e-3, 2
 
 
@@ -435,8 +446,11 @@ def _batch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
 
 
 def _samples(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """A likelihood ratio between the policy and itself at another temperature has mean 1 for its samples, so it exceeds
-    1/p with a probability of at most p, however long the run is (Ville's inequality)."""
+    """Test whether the completions are samples of the policy.
+
+    For samples, the likelihood ratio of the policy at another temperature and the policy has mean 1. It therefore
+    exceeds 1/p with a probability of at most p, however long the run is (Ville's inequality).
+    """
     one, mask = _policy(values), values["batch"].get("completion_mask")
     if not values["fresh"] or "entropy" not in one or mask is None:
         return None
@@ -458,7 +472,7 @@ def _samples(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
     mean, expected = memory["log_probs"] / count, memory["minus entropy"] / count
     how = "more probable" if mean > expected else "less probable"
     return (
-        f"{int(count)} sampled tokens have the mean log-prob {mean:.4g}, and minus the policy's entropy is "
+        f"{int(count)} sampled tokens have the mean log-prob {mean:.4g}; the policy's negative entropy is "
         f"{expected:.4g}: they are {how} than samples of the policy"
     )
 
@@ -470,7 +484,7 @@ _EVIDENCE = math.log(1e6)
 def _settings_arrive(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     made, facts, steps = values.get("made"), values["facts"], values["steps"]
     if made is None:
-        raise DoesNotApply("the trainer was made before it was watched")
+        raise DoesNotApply("the trainer was created before watching began")
     wrong = []
     for path, option in steps.settings.items():
         try:
@@ -496,7 +510,7 @@ def _same(one: Any, other: Any) -> bool:
 def _optimizer(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     created, options = values.get("created"), values["facts"]["options"]
     if created is None:
-        raise DoesNotApply("the optimizer is your own, or was made before it was watched")
+        raise DoesNotApply("the optimizer is your own, or was created before watching began")
     if options.get("optim") not in ("adamw_torch", "adamw_torch_fused") or options.get("optim_args"):
         raise DoesNotApply(f"optim is {options.get('optim')}")
     expected = {"lr": options["learning_rate"], "eps": options["adam_epsilon"]}
@@ -540,7 +554,7 @@ def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, An
     slack = 16 * max(spacing for _, _, spacing in factors)
     if high[0] - low[0] > slack * high[0] or high[0] > 1 + slack:
         how = f"the gradient of {high[1]} is {high[0]:.4g} times the sum over micro-batches"
-        return f"{how}, and that of {low[1]} {low[0]:.4g} times"
+        return f"{how}, and the gradient of {low[1]} is {low[0]:.4g} times its sum"
     norm = float(values["norm"]) if values["norm"] is not None else math.nan
     if most and norm > most * (1 + slack):
         return f"the norm of the gradients is {norm:.4g} at the step, and max_grad_norm is {most:g}"
@@ -566,7 +580,7 @@ def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
         before.append(batch)
         return ""
     wanted, done = values["wanted"], len(values["losses"])
-    return f"a step had {done} micro-batches, and {wanted} are configured" if wanted and done != wanted else ""
+    return f"a step had {done} micro-batches; the configuration requires {wanted}" if wanted and done != wanted else ""
 
 
 def _scheduled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -576,24 +590,24 @@ def _scheduled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
     rate = values["facts"]["options"].get("learning_rate")
     mine = [one for one, initial in zip(last, values["initial"]) if initial == rate]
     if expected is None or not mine:
-        raise DoesNotApply("the schedule is not a factor of the learning rate")
+        raise DoesNotApply("the scheduler does not multiply a base learning rate")
     wrong = [one for one in mine if not _near(one, expected, 1e-4, 1e-12)]
     if wrong:
-        return f"it is {wrong[0]:.6g}, and the schedule gives {expected:.6g}"
+        return f"the learning rate is {wrong[0]:.6g}, and the schedule gives {expected:.6g}"
     rates = [] if values["facts"]["callbacks"] else values["rates"]
     other = [one for one in rates if not _near(one, expected, 1e-4, 1e-12)]
-    return f"the optimizer has {other[0]:.6g}, and the schedule gives {expected:.6g}" if other else ""
+    return f"the optimizer's learning rate is {other[0]:.6g}, and the schedule gives {expected:.6g}" if other else ""
 
 
 def _held(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     if values["facts"].get("created") is None:
-        raise DoesNotApply("the optimizer is your own, or was made before it was watched")
+        raise DoesNotApply("the optimizer is your own, or was created before watching began")
     names = values["left"]
-    return f"no optimizer has {', '.join(names[:3])}, although a gradient is required" if names else ""
+    return f"no optimizer has {', '.join(names[:3])}, although requires_grad is set" if names else ""
 
 
 def _rule(kind: str, old: Any, gradient: Any, group: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
-    """Return the documented update of an optimizer of torch; None if its options are not known."""
+    """Return the documented update of a torch optimizer; None if an option of the optimizer is not supported."""
     odd = any(group.get(name) for name in ("amsgrad", "maximize", "nesterov", "dampening", "differentiable"))
     rate, decay = group.get("lr"), group.get("weight_decay", 0.0)
     if odd or not isinstance(rate, float) or gradient is None:
@@ -640,8 +654,10 @@ def _follow_gradients(kind: str, values: Mapping[str, Any], memory: dict[str, An
             at = int(wrong.nonzero()[0])
             optimizer = values["optimizer"].rpartition(".")[2]
             if torch.equal(before, after):
-                return f"{name} has a gradient but did not change; {optimizer} changes it by {float(update[at]):.4g}"
-            how = f"{optimizer} changes it by {float(update[at]):.4g}"
+                return (
+                    f"{name} has a gradient but did not change; {optimizer} would change it by {float(update[at]):.4g}"
+                )
+            how = f"{optimizer} would change it by {float(update[at]):.4g}"
             return f"element {at} of {name} changed by {float(moved[at]):.4g}, and {how}"
     if not known:
         raise DoesNotApply(f"the rule of {values['optimizer']} is not known")
@@ -661,15 +677,17 @@ def _lost(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str |
         return None
     if stayed <= 0.9 * due:
         return ""
-    return f"{stayed} of {due} observed elements did not change: their update is below the spacing of {dtype}"
+    return (
+        f"{stayed} of {due} observed elements did not change: the update is smaller than the spacing of {dtype} numbers"
+    )
 
 
 def _reference_stays(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     for name, (first, now, trained) in values["reference"].items():
         if trained:
-            return f"the optimizer holds its {name}"
+            return f"the optimizer contains the reference's {name}"
         if not torch.equal(first, now):
-            return f"its {name} changed"
+            return f"the reference's {name} changed"
     return "" if values["reference"] else None
 
 
@@ -684,7 +702,7 @@ def _disturbed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
     )
 
 
-#: Largest change of a hidden state that is rounding, relative to the largest hidden state.
+#: Largest change of a hidden state that counts as rounding, relative to the largest hidden state.
 _APART, _HALF_APART = 1e-3, 5e-2
 
 
@@ -694,7 +712,7 @@ def _ranks_agree(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -
     own: dict[str, Any]
     if kind == "answers":
         ids = values["batch"].get("input_ids")
-        if ids is None or "labels" not in values["batch"]:  # a collapsed policy gives the same rows
+        if ids is None or "labels" not in values["batch"]:  # a collapsed policy may generate the same rows
             return None
         own = {"its rows": _bits(ids)}
     elif kind == "stepping":
@@ -710,11 +728,11 @@ def _ranks_agree(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -
     if kind != "answers":
         return f"{min(apart)} differs between processes" if apart else ""
     alike = memory.pop("alike", 0)
-    memory["alike"] = alike if not compared else alike + 1 if same else 0  # once may be the end of a dataset
+    memory["alike"] = alike if not compared else alike + 1 if same else 0  # a single time may be the end of a dataset
     return "two processes train on the same rows" if same and memory["alike"] > 1 else ""
 
 
-#: Checks that are stored for the other processes.
+#: The most checks whose data are stored for comparison with other processes.
 _KEPT = 64
 
 INVARIANTS = (
@@ -746,7 +764,7 @@ INVARIANTS = (
         _also(
             _documented("references"), _own("loss", "advantages"), _repeatable,
             lambda facts, steps: "ref_model was given" if "ref_model" in facts.get("given", {}) else "",
-            lambda facts, steps: "" if "given" in facts else "the trainer was made before it was watched",
+            lambda facts, steps: "" if "given" in facts else "the trainer was created before watching began",
         ),
         "loss", "Check from which path the reference is loaded, and that adapters are off in its forward pass.",
     ),
@@ -787,7 +805,7 @@ INVARIANTS = (
         "samples", "Compare the generation options and weights with the trainer's.",
     ),
     Invariant(
-        "sampling_is_as_asked", ("generated",), "another temperature samples from another policy",
+        "sampling_is_as_asked", ("generated",), "the policy samples at the configured temperature",
         f"{_TRAINER} that generates with transformers", _sampling_options, _own("samples"), "samples",
         "Print the generation config that is passed to generate().",
     ),
@@ -804,7 +822,7 @@ INVARIANTS = (
         "Check the shift between logits and labels, and the temperature.",
     ),
     Invariant(
-        "reported_log_probs_are_the_models", ("answers",), "a log-prob is that of the model's last layer",
+        "reported_log_probs_are_the_models", ("answers",), "reported log-probs equal those of the model's last layer",
         f"{_TRAINER}, and a model that reports log-probs", _reported_are_the_models, _own("loss"), "loss",
         "Check the temperature and the labels of the model's output layer.",
     ),
@@ -818,13 +836,13 @@ INVARIANTS = (
     Invariant(
         "prompts_are_not_learned", ("answers",), "the configuration trains on completions only",
         f"{_TRAINER}, labels", _prompts_are_masked,
-        lambda facts, steps: f"{facts['collator']} makes the batches" if facts.get("collator")
+        lambda facts, steps: f"your collator {facts['collator']} makes the batches" if facts.get("collator")
         else _facts_read(facts, steps),
         "compute_loss", "Print input_ids and labels of one batch of the collator.",
     ),
     Invariant(
         "the_loss_is_that_of_the_labels", ("answers",), "a supervised loss is the mean cross-entropy of its labels",
-        f"{_TRAINER} without a loss of its own, and labels", _mean_of_labels,
+        f"{_TRAINER} that uses the model's own loss, and labels", _mean_of_labels,
         _also(
             _own("compute_loss"),
             lambda facts, steps: _ELSEWHERE if facts["class"] != "transformers.trainer.Trainer"
@@ -833,13 +851,13 @@ INVARIANTS = (
         "compute_loss", "Check the divisor: the tokens of the whole step, not of the micro-batch.",
     ),
     Invariant(
-        "micro_batches_add_up", ("stepping",), "the split of a batch changes nothing", _TRAINER, _divided_once,
+        "micro_batches_add_up", ("stepping",), "splitting a batch does not change the loss", _TRAINER, _divided_once,
         _also(_own("training_step"), lambda facts, steps: "several devices in one process"
               if (facts["options"].get("_n_gpu") or 1) > 1 else ""),
         "training_step", "Check whether both the loss and the trainer divide by gradient_accumulation_steps.",
     ),
     Invariant(
-        "gradients_add_up", ("stepping",), "a step uses the clipped sum of its micro-batches' gradients",
+        "gradients_add_up", ("stepping",), "the gradient of a step is the clipped sum of its micro-batches' gradients",
         f"{_TRAINER} in one process", _gradients_add_up,
         _also(_one_process, _own("training_step", "_clip_grad_norm"),
               _callback("on_pre_optimizer_step", "on_substep_end", "on_optimizer_step")),
@@ -853,14 +871,15 @@ INVARIANTS = (
         "training_step", "Count the calls of optimizer.step() for each step.",
     ),
     Invariant(
-        "the_rate_is_the_schedules", ("stepping",), "the rate follows the configured schedule", _TRAINER, _scheduled,
+        "the_rate_is_the_schedules", ("stepping",), "the learning rate follows the configured schedule",
+        _TRAINER, _scheduled,
         _also(_own("create_scheduler", "create_optimizer_and_scheduler"),
               lambda facts, steps: "steps may be skipped (fp16)" if facts["scaler"] else ""),
         "create_scheduler", "Count the calls of lr_scheduler.step() for each step.",
     ),
     Invariant(
-        "the_optimizer_is_as_configured", ("facts",), "rate, decay and betas are the configuration's", _TRAINER,
-        _optimizer,
+        "the_optimizer_is_as_configured", ("facts",), "learning rate, decay and betas have the configured values",
+        _TRAINER, _optimizer,
         _own("create_optimizer", "create_optimizer_and_scheduler", "get_decay_parameter_names",
              "get_optimizer_cls_and_kwargs"),
         "create_optimizer", "Print trainer.optimizer.",
@@ -872,13 +891,14 @@ INVARIANTS = (
     ),
     Invariant(
         "parameters_follow_gradients", ("stepped",), "an update follows the optimizer's rule",
-        f"an optimizer of torch, and {_TRAINER}", _follow_gradients,
+        f"a torch optimizer, and {_TRAINER}", _follow_gradients,
         _sharded,
         "", "Look for code that changes parameters or gradients in addition to the optimizer.",
     ),
     Invariant(
-        "updates_are_not_lost", ("stepped",), "an update below half the spacing of numbers is rounded to nothing",
-        f"an optimizer of torch, and {_TRAINER}", _lost, advice="Train in float32, or with a larger rate.", note=True,
+        "updates_are_not_lost", ("stepped",), "an update below half the spacing of floating-point numbers is lost",
+        f"a torch optimizer, and {_TRAINER}", _lost,
+        advice="Train in float32, or with a larger learning rate.", note=True,
     ),
     Invariant(
         "the_reference_stays", ("stepping",), "the reference model does not change", f"{_TRAINER} with a reference",
@@ -886,7 +906,7 @@ INVARIANTS = (
         "", "Look for code that shares or loads weights between both models.",
     ),
     Invariant(
-        "the_reference_may_stay", ("stepping",), "only a callback of yours may change it",
+        "the_reference_may_stay", ("stepping",), "only a callback of yours may change the reference",
         f"{_TRAINER} with a reference", _reference_stays,
         lambda facts, steps: "" if facts.get("callbacks") else _ELSEWHERE,
         advice="If your callback does not update the reference, look for shared weights.", note=True,

@@ -33,7 +33,8 @@ _OF_RANKS = (
 class Watching:
     """A watched run. :meth:`stop`, leaving the ``with`` block and the end of the process end it.
 
-    :ivar counts: the result after the end: violations, checked calls, and why other calls were not checked.
+    :ivar counts: the counts after the end of the run: violations, checked calls, and the reasons why other calls were
+        not checked.
     :ivar checker: process id of the checker, if this process started it.
     """
 
@@ -69,7 +70,7 @@ class Watching:
         atexit.register(self.stop)
 
     def _met(self, words: Sequence[str]) -> Connection:
-        """Connect to the checker of this run; the first process starts it."""
+        """Connect to the checker of this run. The first process starts the checker."""
         place = meeting.address(words, self._packages)
 
         def launch(listening: socket.socket) -> None:
@@ -104,7 +105,8 @@ class Watching:
         self.stop()
 
     def ready(self, seconds: float = 120.0) -> bool:
-        """Wait until the loaded functions are read, and return whether they are; for short runs."""
+        """Wait until the checker has read the loaded functions, for short runs. Return False if it did not finish in
+        time."""
         return not self._ending.is_set() and self._ready.wait(seconds)
 
     def stop(self) -> None:
@@ -119,7 +121,7 @@ class Watching:
         self._connection.close()
 
     def _talk(self) -> None:
-        """Exchange messages with the checker. An error ends this thread only."""
+        """Exchange messages with the checker. An error ends only this thread, not the run."""
         idle = 0.0
         try:
             while not self._ending.is_set():
@@ -142,7 +144,7 @@ class Watching:
         except BaseException as error:
             self.watcher.note(error)
             self.watcher.restore()
-            self._connection.close()  # so that the checker reports it too
+            self._connection.close()  # so that the checker reports the cause, too
             gone = (
                 "the checker has ended"
                 if isinstance(error, (EOFError, OSError))
@@ -181,7 +183,7 @@ class Watching:
         if rank != self._rank:
             self._rank = rank
             every, share = self.watcher.budget.every, self.watcher.budget.share
-            rate = f"one call in {every} of each is copied, in at most {share:.0%} of the time"
+            rate = f"one call in {every} of each function is copied, in at most {share:.0%} of the time"
             self._connection.send(("process", self._pid, rank, rate))
 
     def _tell_modules(self) -> None:
@@ -199,7 +201,7 @@ class Watching:
             self._connection.send(("modules", sorted(loaded)))
 
     def _hear(self, seconds: float) -> None:
-        """Receive the checker's messages until its last one, as far as time allows."""
+        """Receive the checker's messages until the last one or the time limit."""
         until = time.monotonic() + seconds
         while self._connection.poll(max(until - time.monotonic(), 0.0)):
             kind, content = self._connection.recv()
@@ -242,11 +244,11 @@ def start(
     """Watch the boundaries of a target in this process whose modules are imported now or later.
 
     :param target: a name of ``sentinel list targets``.
-    :param events: file for one line of JSON per kind of violation, and a last line with counts.
+    :param events: file that receives one line of JSON per kind of violation, and a last line with counts.
     :param every: copy at most one of this many calls of a boundary.
     :param share: largest share of the run's time that copies may take.
-    :param capture: what is written of a call that breaks a law: the numbers of small calls, or whole calls with the
-        names of their groups.
+    :param capture: how much of a call that breaks a law is written: only numbers, and only of small calls, or whole
+        calls with the names of their groups.
     :param without: names of invariants of the training to skip.
     """
     from sentinel.recipes.catalog import bundled_catalog

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-#: Seconds that the end of a run waits until copied calls are checked.
+#: Seconds that a run waits at its end for the checks of copied calls.
 PATIENCE = 20.0
 #: Seconds that a process waits for another process that is connecting.
 _PATIENCE = 5.0
@@ -33,14 +33,16 @@ def address(words: Sequence[str], packages: Sequence[str]) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not this user's alone")  # messages from the socket are trusted
+        raise PermissionError(
+            f"{folder} must belong to you, and other users must not have access to it"
+        )  # messages from the socket are trusted
     number = os.environ.get("SENTINEL_WATCH_RUN", "")
     run = [*words, number, *roots(packages)]
     return folder / f"{number}-{hashlib.sha256(repr(run).encode()).hexdigest()[:24]}"
 
 
 def sockets(number: str) -> list[Path]:
-    """Return the sockets of the run of this number; a checker removes its own when it ends by itself."""
+    """Return the open sockets of the run with this number. A checker removes its socket when it ends normally."""
     return [file for file in _folder().glob(f"{number}-*") if file.is_socket()]
 
 
@@ -58,9 +60,9 @@ def roots(packages: Sequence[str]) -> Iterator[str]:
 
 
 def joined(place: Path, launch: Callable[[socket.socket], None]) -> Connection:
-    """Connect to the checker of a run; launch it if there is none.
+    """Connect to the checker of a run, and launch the checker if none is running.
 
-    :param launch: starts a process with the socket.
+    :param launch: starts the checker with the listening socket.
     """
     ours = socket.socket(socket.AF_UNIX)
     with _alone(place) as short:
@@ -81,7 +83,7 @@ def accepted(listening: socket.socket) -> Connection:
 
 
 def last_call(listening: socket.socket, place: Path) -> Connection | None:
-    """Accept a process that still waits at a socket; remove the socket if there is none."""
+    """Accept a process that still waits at the socket. If no process waits, remove the socket and return None."""
     with _alone(place):
         listening.setblocking(False)
         with contextlib.suppress(BlockingIOError):

@@ -1,8 +1,8 @@
 """Read a call of a running training as a scenario of the contract.
 
-An adapter converts scenarios to calls. The inverse is found from example calls: the part of a call that equals an input
-in all examples is where that input is read. A call of the run is accepted as a scenario only if the adapter makes the
-same call from it.
+An adapter converts scenarios to calls. This module derives the inverse from example calls: if a part of the call
+equals an input in all examples, the input is read from that part. A call of the run is accepted as a scenario only if
+the adapter makes the same call from it.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker import probe, stubs, tensors
 from sentinel.worker.calling import Boundary
 
-#: Number of example calls from which a reading is derived, and of scenarios drawn for them at most.
+#: Number of example calls from which a reading is derived, and the most scenarios that are drawn to get them.
 _CALLS, _DRAWN = 24, 400
 #: Example calls in which values are replaced to find parts that have no effect.
 _TURNED = 18
 #: Roles of the observed keys of a result and its gradients.
 _OF_RESULTS = ("output", "gradient", "metric", "decision")
-#: Stands for the value of a call's part, if an input may also be missing.
+#: Stands for the value found in the call, for an input that may also be missing.
 _SHOWN = object()
 #: Stands for any other value.
 _ANOTHER = object()
 #: Roles of the keys that scale with the loss.
 _SCALED = ("output", "gradient")
-#: Maximum number of combinations of choices that no part of a call shows.
+#: The most combinations that are tried for options that no part of a call shows.
 _COMBINATIONS = 256
 _DEEPEST = 3
 
 
 class Unreadable(Exception):
-    """Calls of a boundary, or this call, cannot be read as scenarios; the message is the reason."""
+    """A call, or all calls of a boundary, cannot be read as scenarios. The message is the reason."""
 
 
 class _Heard(BaseException):
@@ -110,14 +110,14 @@ class Reading:
     idle: tuple[Path, ...] = ()
 
     def read(self, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """Return the scenario from which the adapter makes a call with these parts, as literals.
+        """Return the inputs of the scenario from which the adapter makes a call with these parts.
 
-        :raises Unreadable: if there is none.
+        :raises Unreadable: if there is no such scenario.
         """
         for path in self._required():
             if parts[path] is None:
                 return self._read_without(path, parts)
-        fewest, why = len(self.plan.paths) + 1, "the adapter does not make such a call"
+        fewest, why = len(self.plan.paths) + 1, "the adapter makes no such call from any scenario"
         closest: tuple[dict[str, Any], dict[Path, Any]] | None = None
         contract, binding = self.subject.contract, self.subject.binding
         for choice in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
@@ -141,9 +141,9 @@ class Reading:
         raise Unreadable(why)
 
     def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
-        """Return True if the function gives the same result with these parts of a call in place of the adapter's, such
-        as the prompt part of a batch, or values that an inactive option reads; and with any values in the parts that
-        are not copied, whose irrelevance was only established for the adapter's calls."""
+        """Return True if the function gives the same result for these parts as for the adapter's own, such as the
+        prompt of a batch or values that only an inactive option reads. Parts that are not copied must have no effect
+        either: that was only established for the adapter's calls."""
         usual = _with(self, inputs, {})
         if usual is None:
             return False
@@ -158,7 +158,7 @@ class Reading:
         return True
 
     def _required(self) -> list[Path]:
-        """Return the parts that show tensors which every scenario has."""
+        """Return the parts from which the required tensor inputs are read."""
         return [
             self.sources[item.name][0]
             for item in self.subject.contract.inputs
@@ -167,8 +167,8 @@ class Reading:
         ]
 
     def _read_without(self, path: Path, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """Return the scenario of a call that lacks a required input, if the function uses another part instead, such as
-        the current log-probs for the rollout's."""
+        """Return the scenario of a call that lacks a required input, if the function uses another part in its place,
+        such as the current log-probs in place of the rollout's."""
         for other in self._required():
             if parts[other] is not None:
                 with contextlib.suppress(Unreadable):
@@ -178,7 +178,7 @@ class Reading:
         raise Unreadable(f"{written(path)} is missing")
 
     def unread(self, options: Sequence[str]) -> list[str]:
-        """Return those of these options that the function uses and that are not compared with the adapter's call."""
+        """Return the given options that the function uses but that are not compared with the adapter's call."""
         compared = {path[-1][1] for path in self.plan.paths if len(path) > 1}
         return sorted({*options} & _names(self.boundary.function) - compared)
 
@@ -189,7 +189,7 @@ class Reading:
             return False
 
     def observe(self, inputs: Mapping[str, Any], result: Any, gradients: Mapping[Path, Any]) -> dict[str, Any]:
-        """Return the contract's observation of a call with this result and these gradients."""
+        """Return what the contract observes of a call with this result and these gradients."""
 
         def answers(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
             methods = {name: answer for _, name, answer in _answered(self.boundary, arguments)}
@@ -209,23 +209,23 @@ class Reading:
     def scale(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> float:
         """Return the factor between the run's loss and the loss of the adapter's call.
 
-        :raises Unreadable: if the function does not show it.
+        :raises Unreadable: if the function has no such factor.
         """
         if not self.scaling:
             return 1.0
         made = self._made(inputs)
         others = {path: parts[path] for path in made if not _alike(parts[path], made[path])}
         usual, ratios = _with(self, inputs, {}), list[float | None]()
-        for more in ({}, dict.fromkeys(self.idle, _ANOTHER)):  # values of parts that are not copied are unknown
+        for more in ({}, dict.fromkeys(self.idle, _ANOTHER)):  # the parts that are not copied may have any values
             scaled = _with(self, inputs, {**others, **more})
             ratios.append(None if usual is None or scaled is None else _ratio(self, usual, scaled))
         ratio = ratios[0]
         if not ratio or ratios[1] is None or not math.isclose(ratio, ratios[1], rel_tol=1e-6):
-            raise Unreadable(f"{', '.join(map(written, self.scaling))} do not multiply it")
+            raise Unreadable(f"the loss of this call is not proportional to {', '.join(map(written, self.scaling))}")
         return ratio
 
     def unscaled(self, observed: Mapping[str, Any], scale: float) -> dict[str, Any]:
-        """Return the observation without that factor."""
+        """Return the observation divided by the factor that :meth:`scale` returned."""
         roles = {item.key: item.role for item in self.subject.contract.observes}
         return {
             key: from_array(value.array() / scale, value.dtype)
@@ -272,16 +272,20 @@ class Reading:
 
 
 def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
-    """Find how to read a boundary's inputs from its calls, and check this with the run's function.
+    """Find out how to read a boundary's inputs from its calls, and check the result with the run's own function.
 
-    :raises Unreadable: if there is no reading, or it does not reproduce the observation.
+    :raises Unreadable: if there is no reading, or the reading does not reproduce the observation.
     :raises Exception: the adapter's most frequent error, if it called the function for fewer than two scenarios.
     """
     errors: list[Exception] = []
     calls = list(itertools.islice(_calls(subject, boundary, errors), _CALLS))
     if len(calls) < 2:
         often = Counter(map(str, errors))
-        raise max(errors, key=lambda error: often[str(error)], default=Unreadable("no scenario could be drawn for it"))
+        raise max(
+            errors,
+            key=lambda error: often[str(error)],
+            default=Unreadable("no scenario could be drawn for this boundary"),
+        )
     names = _names(boundary.function)
     parts_of_calls = [dict(_parts(arguments, answers, names)) for _, arguments, answers in calls]
     paths = tuple(
@@ -303,7 +307,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
             sources[item.name] = where_present, "same"
             open_[item.name] = (_SHOWN, None)
         elif (mostly := _source(values, parts_of_calls, _others(paths, sources), len(values) // 2)) is not None:
-            sources[item.name] = mostly, "mostly"  # some algorithms do not use it, and their adapters omit it
+            sources[item.name] = mostly, "mostly"  # some algorithms do not use this input, and their calls omit it
         elif item.choices and not item.domain:
             open_[item.name] = item.choices
         elif item.kind == "tensor" and item.name != subject.contract.mask and item.default is not None:
@@ -338,8 +342,10 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
 
 
 def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[Path], set[Path]]:
-    """Return the parts of a call that have no effect on the observation (token ids that only a stand-in receives),
-    which are neither copied nor compared; and the constant parts that multiply a loss."""
+    """Return two sets of parts: those without effect on the observation, and the constants that multiply a loss.
+
+    Parts without effect, such as token ids that only a stand-in receives, are neither copied nor compared.
+    """
     shown = {path for path, _ in reading.sources.values()}
     idle = {path for path in reading.plan.paths if path not in shown}
     of_adapter = [{path: at(arguments, path, answers) for path in idle} for _, arguments, answers in calls]
@@ -398,7 +404,8 @@ def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> 
 
 
 def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, Any]) -> dict[str, Any] | None:
-    """Return the observation with parts of the call replaced; None if the call fails or nothing else fits there."""
+    """Return the observation with parts of the call replaced. Return None if the call fails, or a part has no other
+    value."""
     function = reading.boundary.function
 
     def called(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
@@ -415,7 +422,7 @@ def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, An
 
 
 def _laid_out(of_adapter: Any, of_run: Any) -> Any:
-    """Return the run's value of a part; the adapter's value, for its gradient, if only the shape differs."""
+    """Return the run's value of a part. If only the shape differs, return the adapter's, which carries the gradient."""
     tensors_ = isinstance(of_adapter, torch.Tensor) and isinstance(of_run, torch.Tensor)
     if tensors_ and of_adapter.shape != of_run.shape and _alike(of_adapter.flatten(), of_run.flatten()):
         return of_adapter.reshape(of_run.shape)
@@ -427,7 +434,7 @@ def _flat(value: Any) -> Any:
 
 
 def _as_rows(value: Any, mask: Any) -> Any:
-    """Return the observation of packed tokens as that of the one response that they are read as."""
+    """Return an observation of packed tokens as the observation of a single response, as which they are read."""
     packed = isinstance(value, Tensor) and isinstance(mask, Tensor) and (1, *value.shape) == mask.shape
     return from_array(value.array()[None], value.dtype) if packed else value
 
@@ -440,7 +447,7 @@ def _another(value: Any) -> Any:
         return value + 1
     if isinstance(value, int):
         return not value if isinstance(value, bool) else value + 1
-    raise Unreadable("no other value is known to be valid there")
+    raise Unreadable("no other valid value is known for this part")
 
 
 def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> None:
@@ -473,9 +480,9 @@ def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> 
 
 
 def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path, Any]]) -> Reading:
-    """Return the reading with inputs that a call has as one number per response.
+    """Return the reading, extended by inputs for which a call has one number per response.
 
-    :raises Unreadable: if no parts of a call are these numbers.
+    :raises Unreadable: if no parts of a call contain these numbers.
     """
     rows = [
         path
@@ -493,7 +500,7 @@ def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path
 def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]) -> frozenset[str]:
     """Read the example scenarios from their calls, and return the keys that a result determines.
 
-    :raises Unreadable: if there is none, or a read scenario has another meaning.
+    :raises Unreadable: if no example can be read, or the scenario that was read has another meaning.
     """
     keys = {item.key for item in reading.subject.contract.observes if item.role in _OF_RESULTS}
     contract, read, another = reading.subject.contract, 0, False
@@ -516,8 +523,8 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 
         try:
             real = reading._observed(inputs, answering)
-        except Exception as error:  # it rejects this scenario
-            refused = f"it cannot be called here: {type(error).__name__}: {error}"
+        except Exception as error:  # the function rejects this scenario
+            refused = f"the function cannot be called in the checker: {type(error).__name__}: {error}"
             continue
         replayed = reading.observe(inputs, *results[-1]) if results else {}
         keys = {key for key in keys & replayed.keys() if _same_value(real[key], replayed[key])}
@@ -529,12 +536,12 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
         raise Unreadable(refused)
     if not any(item.role != "metric" for item in contract.observes if item.key in keys):
         many = "two scenarios with different meanings make the same call"
-        raise Unreadable(many if another else "its result does not determine what the contract observes")
+        raise Unreadable(many if another else "the result of the call does not determine what the contract observes")
     return frozenset(keys)
 
 
 def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
-    """Return the keys for which the contract agrees between a scenario and the scenario that was read from its call."""
+    """Return the keys for which the contract's oracle gives equal values for a scenario and its reading."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
@@ -583,7 +590,7 @@ def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tupl
         for owner, value in arguments.items():
             method = vars(value).get(stand_in.name) if hasattr(value, "__dict__") else None
             if callable(method) and not isinstance(method, type):
-                with contextlib.suppress(Exception):  # it needs arguments
+                with contextlib.suppress(Exception):  # the method needs arguments
                     yield owner, stand_in.name, method()
 
 
@@ -632,11 +639,11 @@ def _parts(
 
 
 def _leaves(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Path, Any]]:
-    """Yield the plain values in an argument that the code may read: tensors, numbers, strings, and lists of these."""
+    """Yield each plain value in an argument that the code may read: tensors, numbers, strings, and lists of these."""
     if value is None or isinstance(value, (bool, int, float, str, torch.Tensor, np.ndarray, np.generic)):
         yield path, value
         if isinstance(value, torch.Tensor) and value.dim() == 2:
-            yield (*path, ("[:]", 1)), value[:, 1:]  # a column for the token before the first requested one
+            yield (*path, ("[:]", 1)), value[:, 1:]  # the first column may belong to the token before the response
     elif isinstance(value, enum.Enum):
         yield (*path, (".", "name")), value.name
     elif isinstance(value, (tuple, dict)) and not value and len(path) == 1:
@@ -668,7 +675,7 @@ def _inside(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
 
 
 def _names(function: Any) -> frozenset[str]:
-    """Return the names and short strings in a function's code, and in called functions of its package."""
+    """Return the names and strings in the code of a function and of the functions of its package that it calls."""
     words: set[str] = set()
     functions: set[int] = set()
     waiting = [(inspect.unwrap(function), 0)]
@@ -713,7 +720,7 @@ def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) ->
 def _source(
     values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...], least: int | None = None
 ) -> Path | None:
-    """Return the part that equals an input in all calls, or in at least this many calls with different values."""
+    """Return the part that equals an input in all calls, or in at least ``least`` calls with different values."""
     for path in paths:
         parts = [of_call.get(path) for of_call in parts_of_calls]
         equal = [value for value, part in zip(values, parts) if part is not None and _alike(value, part)]
@@ -727,7 +734,7 @@ def _source(
 def _source_where_present(
     values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...]
 ) -> Path | None:
-    """Return the part that equals an input in all calls that have it; at its default the part may differ."""
+    """Return the part that equals an input in all calls that set it. In other calls the part may have any value."""
     calls = [(value, parts) for value, parts in zip(values, parts_of_calls) if value is not None]
     present = [value for value, _ in calls]
     if len(calls) == len(values) or all(_alike(present[0], value) for value in present[1:]):
@@ -811,7 +818,7 @@ def _brief(value: Any) -> str:
 
 
 def case_of(reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]) -> Case:
-    """Return the case for laws about a single call: the call of the run itself."""
+    """Return the run's own call as the case that laws about a single call check."""
     oracle = None
     if reading.subject.contract.oracle is not None:
         oracle = {"": reading.of_results(probe.consult(reading.subject.contract, inputs))}

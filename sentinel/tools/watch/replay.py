@@ -1,4 +1,4 @@
-"""Measure the violations of a watched run again outside the run, and make recipes of them."""
+"""Measure the violations of a watched run again, outside the run, and write recipes for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Replay:
     """A violation of a run, measured again.
 
     :ivar event: the event of the run, with ``count`` and ``of``: violating and checked calls.
-    :ivar finding: the shrunk scenario that shows it outside the run; None if it does not occur there.
+    :ivar finding: the shrunk scenario that shows it outside the run; None if the violation does not occur there.
     """
 
     event: Mapping[str, Any]
@@ -67,7 +67,7 @@ def _event(line: str, place: str) -> dict[str, Any]:
         kind = event.get("event") if isinstance(event, dict) else None
         schema = _schemas().get(kind) if isinstance(kind, str) else None
         if schema is None:
-            raise SentinelError("it is neither a violation nor the final line")
+            raise SentinelError("the line is neither a violation nor the final line")
         for wrong in schema.errors(event):
             key = ".".join(map(str, wrong.instance_path))
             raise SentinelError(f"at {key}: {wrong.message}" if key else wrong.message)
@@ -89,7 +89,7 @@ def _schemas() -> dict[str, JsonSchema]:
 def replayed(
     runner: Runner, catalog: Catalog, events: Sequence[Mapping[str, Any]], ref: Ref | None
 ) -> Iterator[Replay]:
-    """Measure violations again; each law of each boundary once."""
+    """Measure violations again, once for each law of each boundary."""
     keys = set()
     for event in events:
         key = event["target"], event["boundary"], event["law"], event["symptom"]
@@ -105,9 +105,9 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
     subject = next((item for item in everywhere if item.name == event.get("subject")), None)
     law = next((item for item in subject.laws if item.name == event["law"]), None) if subject else None
     if subject is None or law is None:
-        return Replay(event, reason="it concerns several calls, or a function that no adapter binds")
+        return Replay(event, reason="the violation concerns several calls, or a function that no adapter binds")
     if event["variants"] is None:
-        return Replay(event, reason="its call was too large to be written; watch again with --capture full")
+        return Replay(event, reason="the call was too large to be written; watch again with --capture full")
     variants = _scenario(event, subject)
     runner.start([event["target"]])
     open_target = runner.open_target(event["target"], ref, [subject.binding])
@@ -124,7 +124,7 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
 
 
 def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str, Any]]:
-    """Return the scenario of a violation. Invalid values are reported with the line of the file."""
+    """Return the scenario of a violation. An error names the line of the file with the invalid value."""
     names = {item.name: item.kind for item in subject.contract.inputs}
     try:
         variants = dict(untyped(event["variants"]))
@@ -135,7 +135,7 @@ def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str,
                 if isinstance(value, Tensor) != (names[name] == "tensor") and value is not None:
                     raise ValueError(f"{name} is not a {names[name]}")
         if not variants:
-            raise ValueError("it does not have a variant")
+            raise ValueError("the scenario has no variants")
     except (TypeError, ValueError, AttributeError, ArithmeticError, MemoryError) as error:
         where = f"{event['line']}: not a scenario of {message(subject.name)}"
         raise SentinelError(f"{where}: {message(str(error))[:200]}") from None

@@ -15,7 +15,7 @@ from typing import Any
 
 
 class _First:
-    """An import finder that finds nothing and waits for the name of a package."""
+    """An import finder that finds no module, but notices when a package of the target is imported."""
 
     def __init__(self, target: str, events: str, packages: tuple[str, ...]) -> None:
         self._target, self._events, self._packages = target, events, packages
@@ -40,7 +40,7 @@ class _First:
 
 
 def begin(setting: str) -> None:
-    """Watch as the setting requests; an invalid setting is reported and does not end the run."""
+    """Watch the target that the setting names. Report an invalid setting, but do not end the run."""
     from sentinel.recipes.catalog import bundled_catalog
 
     target, _, events = setting.partition(":")
@@ -59,5 +59,5 @@ def _say(text: str) -> None:
 if os.environ.get("SENTINEL_WATCH"):
     try:
         begin(os.environ["SENTINEL_WATCH"])
-    except Exception as error:  # an interpreter without the needed packages, such as a tool's
+    except Exception as error:  # an interpreter without torch or numpy, such as that of a tool
         _say(f"this process is not watched: {type(error).__name__}: {error}")

@@ -1,7 +1,7 @@
 """Observe the steps of a training through torch and transformers' Trainer.
 
-This runs inside the training: hooks of every optimizer, and methods that every trainer inherits. Some steps are
-observed; their data are sent like calls, and :mod:`sentinel.tools.watch.invariants` checks them.
+This module runs inside the training. It uses hooks of every optimizer and wraps methods that every trainer inherits.
+The data of some steps are sent to the checker, where :mod:`sentinel.tools.watch.invariants` checks them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sentinel.tools.watch.facts import (
 from sentinel.tools.watch.values import LARGEST, Copier
 from sentinel.tools.watch.wrapping import Made, Watcher, function_at
 
-#: Parameters that are observed in one step, and elements of each.
+#: Number of parameters that are observed in one step, and number of elements of each.
 _PARAMETERS, _ELEMENTS = 8, 4096
 #: Maximum number of logits that are recomputed to check a loss: for all tokens, and for a sample.
 _LOGITS, _FEW_LOGITS = 1 << 24, 1 << 20
@@ -40,11 +40,11 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
 #: Fields of a model's output that a loss may use.
 _REPORTED = ("log_probs", "entropy", "log_sum_sq_probs", "aux_loss")
-#: Exponents of the test whether tokens are samples: it compares the policy with those at other temperatures.
+#: Exponents for the test whether tokens are samples of the policy. Each stands for the policy at another temperature.
 TILTS = (-0.5, -0.2, 0.2, 0.5, 1.0)
-#: One in so many observed steps repeats a forward pass with other tokens in its padding.
+#: In one of this many observed steps, a forward pass is repeated with other tokens in its padding.
 _DISTURBED = 16
-#: The tensors that a forward pass may have to be repeated.
+#: A forward pass is repeated only if all its tensors are among these.
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k"}
 #: The state and options of an optimizer that determine its update.
 _STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
@@ -137,7 +137,7 @@ class Training:
         return making
 
     def _make(self, args: tuple[Any, ...], _: Any) -> None:
-        """Note the attributes of a trainer that its constructor has just set."""
+        """Store the attributes that a trainer's constructor has just set."""
         trainer, given = args[0], self._given.pop(id(args[0]), None)
         if given is not None:
             self._notes[trainer] = {"given": given, "made": attributes_of(trainer, self._settings)}
@@ -146,7 +146,7 @@ class Training:
         self._created = {"new": getattr(args[0], "optimizer", None) is None}
 
     def _create(self, args: tuple[Any, ...], optimizer: Any) -> None:
-        """Note the groups of an optimizer that the framework has just made."""
+        """Store the parameter groups of an optimizer that the framework has just created."""
         trainer, torch = args[0], sys.modules["torch"]
         usual = getattr(trainer, "optimizer_cls_and_kwargs", None) is None
         if self._created.pop("new", False) and usual and hasattr(optimizer, "param_groups"):
@@ -204,14 +204,14 @@ class Training:
         self._raw = None
 
     def _wrap(self, function: FunctionType, wrapper: Made) -> None:
-        """Wrap a function of a trainer, once: the next trainer may have it too."""
+        """Wrap a function of a trainer unless it is wrapped already, because several trainers may share it."""
         if function not in self._wrapped:
             self._wrapped.add(function)
             self._watcher.replace_function(function, wrapper)
 
     def _listen_to_reward(self, function: Any) -> None:
         """Record what a reward function returns."""
-        if isinstance(function, sys.modules["torch"].nn.Module):  # their __call__ is every module's
+        if isinstance(function, sys.modules["torch"].nn.Module):  # a module's __call__ is shared by all modules
             return
         direct = isinstance(function, (FunctionType, MethodType))
         kind = function if direct else inspect.getattr_static(type(function), "__call__", None)
@@ -228,7 +228,7 @@ class Training:
             places = [place for place, one in enumerate(functions) if one == (function if direct else args[0])]
             if self._rewarding or not places or not self._producing:  # another function may call it
                 return
-            if hasattr(result, "__getitem__"):  # an iterator would be used up
+            if hasattr(result, "__getitem__"):  # observing an iterator would exhaust it
                 self._rewards.append((places[0], [None if one is None else float(one) for one in result]))
 
         self._wrap(plain_function, self._around(called, returned))
@@ -367,7 +367,7 @@ class Training:
         self._rewarding, self._rewards = 0, []
 
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
-        """Copy the rows of an observed step, and remember the rows of other steps, which may be observed later."""
+        """Send the rows of an observed step. Keep the rows of other steps, because a later step may use them."""
         if not self._producing:
             return
         self._producing = False
@@ -383,7 +383,7 @@ class Training:
             self._produced()
 
     def _produced(self) -> bool:
-        """Send the rows that were produced last, without fields changed in place since; return True if they were
+        """Send the last produced rows without the fields that were since changed in place. Return True if they are
         sent."""
         if self._held is not None:
             rows = {name: one for name, one, was in self._held if was is None or one._version == was}
@@ -392,7 +392,7 @@ class Training:
         return self._held is None
 
     def _consumed(self, batch: Any) -> bool:
-        """Send the rows that reach a loss, and return True if they have advantages."""
+        """Send the rows of the batch that reaches a loss. Return True if the batch has advantages."""
         rows = _rows(batch)
         if "advantages" in rows and self._produced():
             self._send("consumed", {"rows": rows})
@@ -607,16 +607,17 @@ def _ranks(trainer: Any) -> dict[str, Any]:
 
 
 def _references(trainer: Any) -> list[tuple[str, Any]]:
-    """Return the trainer's reference model."""
+    """Return the trainer's reference model, if it has one."""
     torch, model = sys.modules["torch"], getattr(trainer, "ref_model", None)
     return [("reference", model)] if isinstance(model, torch.nn.Module) else []
 
 
 def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -> tuple[str, Any, Any]:
-    """Return the tokens of a forward pass that must not affect others, and those others: padding and the tokens, or
-    the first document of each row and the later ones. The first value names which; it is empty if there are none.
+    """Return a name, the tokens of a forward pass that must not affect others, and these other tokens.
 
-    Padding is what the batch says, because the model may have received another mask.
+    The tokens are either padding and the real tokens, or each row's first document and the later ones. The name says
+    which, and is empty if the pass has neither. The batch decides what is padding, because the model may have received
+    another mask.
     """
     torch, rows = sys.modules["torch"], len(ids)
     tokens, mask = batch.get("input_ids"), batch.get("attention_mask")

@@ -26,7 +26,7 @@ class Array(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The attributes of an object that a call returned."""
+    """The copied attributes of an object that a call returned."""
 
     attributes: dict[str, Any]
 
@@ -38,11 +38,11 @@ class Opaque(NamedTuple):
 
 
 class NotCopied(Exception):
-    """The call is too large to copy, or has a value without plain content."""
+    """Raised if a call is too large to copy, or has a value without plain content."""
 
 
 def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> Any:
-    """Return the part of a call at a path; None if it does not exist, for example for a missing option."""
+    """Return the part of a call at a path; None if it does not exist, such as an option that this version lacks."""
     part: Any = arguments.get(path[0])
     for kind, name in path[1:]:
         if kind == "()":

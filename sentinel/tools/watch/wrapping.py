@@ -1,4 +1,4 @@
-"""Watch functions of a running training: some calls are copied for the checker; no call is changed.
+"""Watch functions of a running training: copy some calls for the checker, and change no call.
 
 The code of a watched function is replaced in place, so that existing references to it (in a registry, an importing
 module, a bound method) are watched too, and the object stays the same.
@@ -25,9 +25,9 @@ Made = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 #: Counts wrapped functions, so that each watcher of a function has its own name.
 _NUMBERS = itertools.count()
-#: Reason for a function that was read too late, or not at all.
-ENDED = "the run ended before it was read"
-#: Seconds of a step that are negligible.
+#: Reason why a function is not watched if the checker read it too late, or not at all.
+ENDED = "the run ended before the function was read"
+#: Seconds that a copy may always take in one step.
 _UNNOTICED = 0.02
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -71,7 +71,7 @@ class Call(NamedTuple):
 class Budget:
     """The share of a run's time that copies may take.
 
-    :ivar share: share of the time since the start; one step may take five times as much, or a negligible time.
+    :ivar share: share of the time since the start. Within one step, copies may take five times that share.
     :ivar every: copy at most one of this many calls of a boundary.
     :ivar sending: seconds that the sending thread has used.
     """
@@ -84,7 +84,7 @@ class Budget:
     held_back: int = 0
 
     def allows(self, cost: float = 0.0, step: float = 0.0) -> bool:
-        """Return True if a copy of this many seconds fits the budget, in a step of this many seconds."""
+        """Return True if the budget allows a copy that takes ``cost`` seconds in a step that takes ``step`` seconds."""
         within = self.spent + self.sending <= self.share * (time.perf_counter() - self.began)
         allowed = within and cost <= max(5 * self.share * step, _UNNOTICED)
         self.held_back += not allowed
@@ -96,7 +96,7 @@ class Watcher:
 
     :ivar on: whether calls are observed; False in a forked process.
     :ivar numbers: numbers for the run's logger.
-    :ivar steps: number of optimizer steps; :ivar generated: that number at the last generation.
+    :ivar steps: number of optimizer steps; :ivar generated: number of optimizer steps at the last generation of text.
     :ivar moment: number of the trainer's loss call; :ivar forced: whether all calls within it are copied.
     :ivar lost: copies that the full queue dropped; :ivar failed: reasons why calls were not copied, with counts.
     :param names: whether groups keep their names in copies.
@@ -124,7 +124,7 @@ class Watcher:
         self.on = False
 
     def watch(self, plan: Plan) -> str:
-        """Watch a boundary; return the reason if that is not possible."""
+        """Watch a boundary. Return the reason if the boundary cannot be watched."""
         function = function_at(*plan.function)
         if function is None:
             return f"{plan.boundary} is not a plain function here"
@@ -140,7 +140,7 @@ class Watcher:
         return ""
 
     def replace(self, module: str, name: str, wrapper: Made) -> bool:
-        """Replace a function by ``make`` of it; return True if it exists and is a plain function."""
+        """Replace a function by ``make(function)``. Return True if the function exists and is a plain function."""
         function = function_at(module, name)
         if function is not None:
             self.replace_function(function, wrapper)
@@ -195,7 +195,8 @@ class Watcher:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Call the original between two copies. Errors of the copies never reach the caller."""
+        """Copy the arguments, call the original function and copy its result. Errors in copying never reach the
+        caller."""
         began = time.perf_counter()
         copier, parts, bound, place = Copier(names=self._names), None, {}, ""
         try:
@@ -285,8 +286,7 @@ def _plain(original: FunctionType) -> _Jump:
 
 
 def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
-    """Compute the gradients of a call's loss with respect to its parts, through this function only, and keep the
-    graph."""
+    """Return the gradients of a call's loss with respect to its parts, through this function only. Keep the graph."""
     torch = sys.modules.get("torch")
     loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)
     live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}

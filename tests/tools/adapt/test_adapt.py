@@ -5,6 +5,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from demo_kit import Repository
@@ -321,4 +322,69 @@ def test_an_adapter_is_written_and_tried(tmp_path, capsys, monkeypatch):
     table = capsys.readouterr().out
     assert "mylab.losses.masked_mean" in table
     assert "broken: " in table
-    assert re.search(r"mylab\.losses\.masked_mean breaks the_oracle_agrees: .*expected ", table)
+    assert re.search(r"mylab\.losses\.masked_mean breaks the_oracle_agrees: .*expected .*\n  \w+ = \[", table)
+    assert re.search(r"masked_sum .* \d+ hold \(in at least \d+ scenarios each\)", table)
+
+
+ADAPTER = """
+from sentinel.targets import Binding, PackageRoot, Target
+
+
+def _call(boundary, inputs):
+    mask = inputs["response_mask"]
+    {first}
+    return {{"advantages": boundary.invoke(inputs), "returns": None}}
+
+
+TARGET = Target(
+    "mylab",
+    "https://example.invalid/mylab",
+    (PackageRoot("mylab"),),
+    bindings=(
+        Binding(
+            "mylab.losses.advantages",
+            "group_advantage",
+            {call}
+            arguments={{"token_level_rewards": ("rewards",), "response_mask": ("mask",), "group": ("index",)}},
+            fixed={{"estimator": "grpo", "norm_by_std": True, "epsilon": 1e-6}},
+            outputs=("advantages",),
+        ),
+    ),
+)
+"""
+
+BIASED = """
+import torch
+
+
+def advantages(rewards, mask, index):
+    rewards = torch.where(mask != 0, rewards, 0.0)
+    scores, there = rewards.sum(-1), (mask != 0).any(-1)
+    result = torch.zeros_like(scores)
+    for one in set(index):
+        mine = [place for place, each in enumerate(index) if each == one and there[place]]
+        rows = torch.tensor(mine, dtype=torch.long)
+        if len(rows) > 1:
+            result[rows] = (scores[rows] - scores[rows].mean()) / (scores[rows].std(correction=0) + 1e-6)
+    return result[:, None] * mask
+"""
+
+
+def check(tmp_path: Path, capsys: pytest.CaptureFixture[str], **parts: str) -> dict[str, Any]:
+    project_in(tmp_path / "work", losses=BIASED)
+    (tmp_path / "own.py").write_text(ADAPTER.format(**parts))
+    main(["adapt", str(tmp_path / "work"), "--check", str(tmp_path / "own.py"), "--json"])
+    [row] = json.loads(capsys.readouterr().out)["proposals"]
+    return row
+
+
+def test_a_check_names_the_choice_with_which_the_oracle_agrees(tmp_path, capsys):
+    row = check(tmp_path, capsys, call="", first="")
+    assert row["oracle_agrees_with"] == {"std": "biased"}
+    assert row["scenarios"]["the_oracle_agrees"]["token_level_rewards"]["tensor"]
+
+
+def test_no_law_holds_if_the_adapter_raises_for_some_scenarios(tmp_path, capsys):
+    row = check(tmp_path, capsys, call="call=_call,", first="assert mask.sum() < 2, 'too many tokens'")
+    assert row["held"] == []
+    assert re.search(r"AssertionError: too many tokens, .* \(in \d+ calls, \d+ scenarios\)", row["failed"])

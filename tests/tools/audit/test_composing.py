@@ -10,7 +10,8 @@ from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
-from sentinel.tools.audit.composing import composed, search_path
+from sentinel.tools.audit.composing import composed
+from sentinel.tools.audit.declared import search_path
 from sentinel.tools.audit.files import read_mapping
 
 TARGET = Target("tiny", "https://example.org/tiny", (PackageRoot("sub/tiny", "sub"),))

@@ -10,7 +10,7 @@ from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
-from sentinel.tools.audit.declared import options_of
+from sentinel.tools.audit.declared import options_of, options_of_tree
 from sentinel.tools.audit.options import Option, Options
 
 TARGET = Target("tiny", "https://example.org/tiny", (PackageRoot("sub/tiny", "sub"),))
@@ -78,3 +78,14 @@ def test_a_declaration_that_is_no_good_is_told(copy, tmp_path, text, said):
 
 def test_nothing_declared_is_nothing_known(copy):
     assert options_of(replace(bundled_catalog(), recipe_folders=()), TARGET, copy) == ()
+
+
+def test_a_tree_has_the_options_of_the_files_in_its_defaults_list(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "hf.yaml").write_text("path: ???\nlora: {rank: 8}\n")
+    (tmp_path / "sft.yaml").write_text("defaults:\n  - model@model: hf\n  - _self_\ndata: {size: 4}\n")
+    options, unread = options_of_tree(tmp_path / "sft.yaml")
+    assert options == {"model.path": Option(None), "model.lora.rank": Option("8"), "data.size": Option("4")}
+    assert unread == {}
+    (tmp_path / "sft.yaml").write_text("defaults:\n  - optim@optim: gone\ndata: {size: 4}\n")
+    assert options_of_tree(tmp_path / "sft.yaml")[1] == {"": "optim@optim: gone"}

@@ -93,3 +93,13 @@ def test_settings_that_name_reward_functions_and_data():
     others = {"data.train_batch_size": "8", "reward.clip_range": "1", "actor.path": "a/b", "data.shuffle": "true",
               "dataset_num_proc": "4", "custom_reward_function.name": "null", "reward.kl.type": "k1"}  # fmt: skip
     assert Training({**named, **others}).references == named
+
+
+def test_settings_that_other_settings_refer_to_need_not_be_options():
+    run = training(
+        {"size": "4", "mine.a.b": "1", "rollout.n": "${size}", "actor.clip.low": "${mine.a}", "c": "1"}, [OPTIONS]
+    )
+    assert (run.unknown(), run.nested) == (["c"], {})
+    run = training({"actor.clip.hi": "1", "rollout.n": "${actor.clip.hi}", "actor.clip.max": "1"}, [OPTIONS])
+    assert run.unknown() == ["actor.clip.max"]
+    assert Training({"dataset_name": "${mine.name}"}).references == {}, "the setting that it refers to is named"

@@ -105,10 +105,10 @@ def test_a_base_class_of_another_package_may_declare_more(tmp_path):
     )
     found, unread = options_of_class(tmp_path / "package" / "config.py", "Train", {}.get)
     assert set(found) == {"seed", "part.size", "beta"}
-    assert unread == {"": "Arguments"}
+    assert unread == {"": "Arguments of elsewhere"}
     options = Options("GRPO", "config.py", found, "Train", unread)
     assert not options.closed("learning_rate")
-    assert options.may_declare("learning_rate") == "Arguments"
+    assert options.may_declare("learning_rate") == "Arguments of elsewhere"
     assert Options("GRPO", "config.py", found, "Train", {"part.": "Arguments"}).closed("learning_rate")
     (tmp_path / "elsewhere.py").write_text("class Arguments:\n    learning_rate: float = 5e-5\n")
     files = {"elsewhere": tmp_path / "elsewhere.py"}

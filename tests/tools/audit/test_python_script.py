@@ -231,6 +231,12 @@ def _leaves_none_known(tmp_path, text):
         "tweak(C)",
         "tweak(classes=[C])",
         "def change(made):\n    made.__init__ = mine\nchange(C)",
+        "def change(cls):\n    cls.__init__ = mine\nchange(C)",
+        "@change\nclass Mine(C):\n    pass",
+        "class Mine(C, metaclass=Change):\n    pass",
+        "@change\nclass Mine(C):\n    beta: float = 0\nMine(beta=0, lr=1)",
+        "@changes.these(beta=4)\n@dataclass\nclass Mine(C):\n    beta: float = 0\nMine(beta=0, lr=1)",
+        "def change(cls):\n    cls.__init__ = mine\n    return cls\n@change\nclass Mine(C):\n    pass\nMine(lr=1)",
     ],
 )
 def test_code_that_may_change_the_defaults_of_the_class_leaves_none_known(tmp_path, code):
@@ -240,7 +246,9 @@ def test_code_that_may_change_the_defaults_of_the_class_leaves_none_known(tmp_pa
 @pytest.mark.parametrize(
     "code",
     ["isinstance(args, C)", "names = [field.name for field in fields(C)]", "torch.Tensor.__repr__ = short", "x: C = 1",
-     "class Mine(C):\n    pass", "print(C.__doc__)", "inspect.signature(C.__init__)", "C.beta"],
+     "class Mine(C):\n    pass",
+     "@dataclasses.dataclass(kw_only=True)\nclass Mine(C):\n    pass", "print(C.__doc__)",
+     "inspect.signature(C.__init__)", "C.beta"],
 )  # fmt: skip
 def test_code_that_only_reads_the_class_changes_nothing(tmp_path, code):
     assert not any(option.startswith(ANY) for option in _assigned_beside(tmp_path, code))
@@ -393,10 +401,18 @@ def test_nothing_to_read_is_an_error(tmp_path, monkeypatch, words, says):
 def test_reward_functions_and_data_of_a_script_are_named(tmp_path):
     (tmp_path / "train.py").write_text(
         "data = load_dataset('a/b', split='train')\nC(a=1)\n"
-        "GRPOTrainer(model, reward_funcs=[length, accuracy], train_dataset=data, processing_class=x)\n"
+        "GRPOTrainer(model, reward_funcs=[length, accuracy], train_dataset=data, processing_class=x,\n"
+        "            eval_dataset=load_dataset('openai/gsm8k', 'main', split='train').map(prepare))\n"
+        f"DPOTrainer(reward_funcs=[{'f, ' * 50}])\n"
     )
     launch = launch_of(tmp_path / "train.py", (), ("C",))
-    assert launch.references == ("load_dataset('a/b')", "reward_funcs=[length, accuracy]", "train_dataset=data")
+    *named, long, loaded = launch.references
+    assert named == [
+        "reward_funcs=[length, accuracy]",
+        "train_dataset=data",
+        "eval_dataset=load_dataset('openai/gsm8k', 'main', split='train').map(prepare)",
+    ]
+    assert (long, loaded) == (f"reward_funcs=[{'f, ' * 26}…", "load_dataset('a/b')")
 
 
 @pytest.mark.parametrize(
@@ -421,3 +437,29 @@ def test_the_configuration_that_trains_is_the_one_that_is_read(tmp_path, made, k
     )
     assigned = read_script(file, ("GRPOConfig",)).assigned
     assert any(option.startswith(ANY) for option in assigned) is not known
+
+
+@pytest.mark.parametrize(
+    ("script", "trainers"),
+    [
+        ("from trl import GRPOTrainer as T\nT(1)", ("trl.GRPOTrainer",)),
+        ("import trl\ntrl.DPOTrainer(1)", ("trl.DPOTrainer",)),
+        ("import trl.trainer.dpo as d\nd.DPOTrainer(1)", ("trl.trainer.dpo.DPOTrainer",)),
+        ("from trl import GRPOTrainer\nclass Mine(GRPOTrainer): ...\nMine(1)", ("trl.GRPOTrainer",)),
+        ("from trl import A2Trainer, B2Trainer\n(A2Trainer if x else B2Trainer)(1)\nA2Trainer(2)",
+         ("trl.A2Trainer", "trl.B2Trainer")),
+        ("from .mine import MyTrainer\nMyTrainer(1)", (".mine.MyTrainer",)),
+        ("MyTrainer(1)", ("MyTrainer",)),
+        ("from trl import GRPOTrainer\ndef f(x: GRPOTrainer): ...", ()),
+        ("class GRPOTrainer: ...\nGRPOTrainer(1)", ()),
+    ],
+)  # fmt: skip
+def test_the_trainers_that_a_script_uses(tmp_path, script, trainers):
+    (tmp_path / "train.py").write_text(script)
+    assert read_script(tmp_path / "train.py", ()).trainers == trainers
+
+
+def test_the_classes_that_a_parser_gets_by_name_are_found(tmp_path):
+    (tmp_path / "train.py").write_text("types = (Script, GRPOConfig)\nTrlParser(dataclass_types=types)\n")
+    script = read_script(tmp_path / "train.py", ("GRPOConfig",))
+    assert (script.parsed, script.also_parsed) == (("GRPOConfig",), ("Script",))

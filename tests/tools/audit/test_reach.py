@@ -1,5 +1,6 @@
 """Whether a configuration reaches a bug: by the settings that the recipe names, defaults for the rest."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,3 +54,17 @@ def test_any_entry_reaches_and_prose_is_never_an_answer():
     assert reach(entries, Training({"a": "2", "b": "2"})).answer == "not reached"
     assert reach([*entries, read_affected("everybody")], Training({"a": "2", "b": "2"})).answer == "not known"
     assert reach([], Training({})).answer == "not known"
+
+
+def test_a_method_of_a_trainer_that_the_script_does_not_use_is_not_reached():
+    affects = [read_affected("every run"), read_affected({"when": {"actor.loss": "ppo"}, "trainer": "SecondTrainer"})]
+    run = training(flattened({"actor": {"loss": "ppo"}}), [PPO, SFT])
+    assert reach(affects, run, "a.b.SecondTrainer.step").where == "the trainer is SecondTrainer"
+    run = replace(run, trainers=("FirstTrainer", "Trainer"))
+    found = reach(affects, run, "a.b.SecondTrainer.step")
+    assert (found.answer, found.unused) == ("not reached", "SecondTrainer")
+    assert reach(affects[1:], run, "a.b.Collator.__call__").unused == "SecondTrainer"
+    for boundary in ("a.b.Trainer.step", "a.b.Collator.__call__", "a.b.function"):
+        assert reach(affects[:1], run, boundary).answer == "not known"
+    run = replace(run, trainers=("SecondTrainer",))
+    assert (reach(affects, run, "a.b.SecondTrainer.step").answer, run.trainers) == ("reached", ("SecondTrainer",))

@@ -2,7 +2,7 @@
 
 import ast
 import json
-import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +34,19 @@ def bare() -> Iterator[Environment]:
     environment = Environment()
     yield environment
     environment.close()
+
+
+#: Runs a script for each tree, as a fork of one process that has loaded torch.
+EACH = """
+import os, runpy, sys
+import numpy, torch
+for tree in sys.argv[2:]:
+    if not os.fork():
+        os.environ["TARGET_REPO"] = tree
+        runpy.run_path(sys.argv[1], run_name="__main__")
+        sys.exit(0)
+    print("exit status", os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
 
 
 def edited(tree: Path, module: str, text: str) -> None:
@@ -93,12 +106,15 @@ def test_the_exit_status_tells_the_bug_from_everything_else(export, broken_tree,
     }
     file = tmp_path / "run_validation.py"
     file.write_text(export(MASKED_TOKENS, broken_tree, fixed_tree).runner)
-    for number, (module, (status, word)) in enumerate(wanted.items()):
-        tree = shutil.copytree(broken_tree, tmp_path / f"tree{number}")
-        edited(tree, "losses.py", module)
-        environment = {**os.environ, "TARGET_REPO": str(tree)}
-        done = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True, check=False)
-        assert (done.returncode, word in done.stdout) == (status, True), done
+    trees = []
+    for number, module in enumerate(wanted):
+        trees.append(shutil.copytree(broken_tree, tmp_path / f"tree{number}"))
+        edited(trees[-1], "losses.py", module)
+    command = [sys.executable, "-c", EACH, file, *trees]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    told = re.findall(r"(.*?)exit status (-?\d+)\n", done.stdout, re.DOTALL)
+    assert [int(status) for _, status in told] == [status for status, _ in wanted.values()], done
+    assert [word in text for (text, _), (_, word) in zip(told, wanted.values(), strict=True)] == [True] * 4, done
 
 
 def test_nothing_expected_is_copied_into_what_the_runner_observes(bare, export, broken_tree, fixed_tree):

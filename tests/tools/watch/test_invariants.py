@@ -208,8 +208,14 @@ def test_what_is_broken_is_said_and_can_be_switched_off(name):
         ),
         ([_stepping(left=["head"])], "no optimizer has head, although"),
         ([_stepped([1.0], [0.5], None)], "w has no gradient but changed"),
-        ([_stepped([1.0], [0.7], torch.tensor([1.0]))], "element 0 of w changed by -0.3, and SGD changes it by -0.1"),
-        ([_stepping(reference={"w": (torch.ones(1), torch.ones(1), True)})], "the optimizer holds its w"),
+        (
+            [_stepped([1.0], [0.7], torch.tensor([1.0]))],
+            "element 0 of w changed by -0.3, and SGD would change it by -0.1",
+        ),
+        (
+            [_stepping(reference={"w": (torch.ones(1), torch.ones(1), True)})],
+            "the optimizer contains the reference's w",
+        ),
         (
             [_stepping(sums={"w": (torch.ones(2), torch.ones(2), torch.tensor([1.0, 0.0]))})],
             "the gradient of w is not the sum over 1 micro-batches",
@@ -246,12 +252,12 @@ def test_a_message_names_the_function_the_settings_and_one_thing_to_try():
             {"own": {"_compute_loss": "Mine._compute_loss"}},
             "Mine._compute_loss is your",
         ),
-        ("the_loss_is_the_documented_one", {"changed": ["new"]}, "the option new is not known"),
+        ("the_loss_is_the_documented_one", {"changed": ["new"]}, "the adapter does not know the option new"),
         ("the_reference_starts_as_the_policy", {"given": {"ref_model": True}}, "ref_model was given"),
         ("the_reference_starts_as_the_policy", {"random": ["dropout (p 0.1)"]}, "two forward passes differ: dropout"),
         ("samples_come_from_the_policy", {"options": {"top_k": 5}}, "top_k is 5"),
         ("samples_come_from_the_policy", {"generation": ["top_p"]}, "the model's generation config sets top_p"),
-        ("settings_arrive", {"made": None}, "the trainer was made before it was watched"),
+        ("settings_arrive", {"made": None}, "the trainer was created before watching began"),
         ("the_optimizer_is_as_configured", {"created": None}, "the optimizer is your own"),
         (
             "gradients_add_up",

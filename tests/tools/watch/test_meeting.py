@@ -50,5 +50,5 @@ def test_another_copy_of_the_framework_has_another_checker(place):
 
 def test_a_folder_that_others_can_enter_is_not_used(place):
     place.parent.chmod(0o755)
-    with pytest.raises(PermissionError, match="not this user's alone"):
+    with pytest.raises(PermissionError, match="must belong to you"):
         meeting.address(["demo"], [])

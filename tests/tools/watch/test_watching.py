@@ -18,7 +18,7 @@ import torch
 import sentinel.tools.watch
 from sentinel.cli import main
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.tools.watch import checker, link, meeting, training
+from sentinel.tools.watch import checker, link, meeting, replay, training
 from sentinel.tools.watch.wrapping import Budget, Plan
 from sentinel.values.documents import read
 from sentinel.worker.client import Preloader
@@ -77,9 +77,9 @@ def test_a_violation_is_said_and_written(broken):
     laws = {item["law"] for item in counts["violations"]}
     assert "the_oracle_agrees" in laws
     assert "does not hold: demo_rl.advantages.group_advantage, call " in said
-    assert "1 boundary watched: one call in 1 of each is copied, in at most 1% of the time\n" in said
+    assert "1 boundary watched: one call in 1 of each function is copied, in at most 1% of the time\n" in said
     assert said.index("boundary watched: one") < said.index("does not hold")
-    assert "no text, no name of a group" in said
+    assert "without texts and group names" in said
     *events, end = [json.loads(line) for line in (folder / "broken.jsonl").read_text(encoding="utf-8").splitlines()]
     schema = json.loads((Path(sentinel.__file__).parent / "schemas" / "events.schema.json").read_text(encoding="utf-8"))
     for event in (*events, end):
@@ -110,7 +110,8 @@ def said(
     return run
 
 
-def test_what_was_seen_is_measured_again_and_becomes_a_recipe(broken, tmp_path, said):
+def test_what_was_seen_is_measured_again_and_becomes_a_recipe(broken, tmp_path, said, monkeypatch):
+    monkeypatch.setattr(replay, "_SHRINKING", 20)
     words = ["replay", broken[2] / "broken.jsonl", "--ref"]
     status, _, wrong = said(*words, f"path:{FRAMEWORK / 'broken'}", "--save", "saved")
     assert status == 1, wrong
@@ -374,14 +375,6 @@ def test_a_run_whose_events_have_no_folder_goes_on_and_says_that_nobody_watches(
     assert "this run is not watched: the folder of " in ran.stderr
 
 
-@pytest.mark.nightly
-def test_a_command_that_imports_no_target_is_told_so(tmp_path):
-    ran = _command(tmp_path, "--target", "demo", "--", sys.executable, "-c", "raise SystemExit(3)")
-    assert ran.returncode == 3, "its own status says more"
-    assert ran.stdout == ""
-    assert ran.stderr.startswith("nothing was examined: no process of this command imported demo")
-
-
 def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
     """The run goes on, and its end says that nothing was examined."""
     script = (
@@ -436,9 +429,9 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
         ("[" * 200_000 + "]" * 200_000, "nested deeper than 64 levels"),
         ('{"event":' + "9" * 5000 + "}", "the number has 5000 digits"),
         (b"\xff\xfe" * 10, "not UTF-8: byte 0xff"),
-        ("null", "it is neither a violation nor the final line"),
-        ('"event"', "it is neither a violation nor the final line"),
-        ({**_EVENT, "event": ["violation"]}, "it is neither a violation nor the final line"),
+        ("null", "the line is neither a violation nor the final line"),
+        ('"event"', "the line is neither a violation nor the final line"),
+        ({**_EVENT, "event": ["violation"]}, "the line is neither a violation nor the final line"),
         ({"event": "violation"}, "is a required property"),
         ({"event": "end", "run": 1, "time": 1.5}, "is a required property"),
         ({**_END, "violations": 5}, "at violations: 5 is not of type"),
@@ -446,7 +439,7 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
         ({**_EVENT, "subject": ["a"]}, "at subject: ["),
         ({**_EVENT, "boundary": "\ud800"}, "half of a surrogate pair"),
         ({**_EVENT, "target": "../../etc"}, "which is not a target here"),
-        ({**_EVENT, "variants": {}}, "it does not have a variant"),
+        ({**_EVENT, "variants": {}}, "the scenario has no variants"),
         ({**_EVENT, "variants": {"": 7}}, "object is not iterable"),
         ({**_EVENT, "variants": {"": {"$new": "os.system"}}}, "the contract has the inputs token_level_rewards"),
         (
@@ -540,7 +533,7 @@ _TAKES_MORE = [
 ]
 #: How the framework is another one, what the run does, and why nothing is known of it then.
 _UNREAD = {
-    "short": ((), _TOO_SHORT, "no function of the run could be watched: the run ended before it was read"),
+    "short": ((), _TOO_SHORT, "no function of the run could be watched: the run ended before the function was read"),
     "fails": ((), f"{_TOO_SHORT}raise SystemExit(3)", "no function of the run could be watched: the run ended before"),
     "no call": ((), _RUN_OF_FEW.format(call=""), "no call of a watched function was copied"),
     "no import": ((), "pass", "no process of this command imported demo"),

@@ -28,6 +28,7 @@ from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.law_session import Subject
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes.catalog import Catalog
+from sentinel.reports.explain import scenario_lines
 from sentinel.search.bindings import CheckoutTrees, Definitions
 from sentinel.search.inventory import read
 from sentinel.settings import Settings
@@ -37,7 +38,7 @@ from sentinel.tools.adapt.past import with_past
 from sentinel.tools.adapt.project import Project, open_project
 from sentinel.tools.adapt.proposals import NearMiss, Proposal, alternatives, mended, propose
 from sentinel.tools.adapt.signatures import signatures
-from sentinel.tools.adapt.trying import Result, catalog_with, runner_for, try_bindings
+from sentinel.tools.adapt.trying import Result, catalog_with, other_dialects, runner_for, try_bindings
 from sentinel.tools.adapt.writing import adapter_text
 
 GROUP = "my own loss"
@@ -165,7 +166,8 @@ def _try(
 
     def others(subject: Subject) -> Sequence[Mapping[str, Any]]:
         proposal, contract = by_path.get(subject.boundary), catalog.contracts[subject.contract.name]
-        return alternatives(proposal, contract, catalog.targets.values()) if proposal is not None else ()
+        targets = catalog.targets.values()
+        return other_dialects(subject, targets) if proposal is None else alternatives(proposal, contract, targets)
 
     own = catalog_with(catalog, file)
     with closing(runner_for(own, settings, project)) as runner:
@@ -215,8 +217,10 @@ def _row(name: str, contract: str, result: Result, questions: int) -> dict[str, 
     return {
         "function": name,
         "contract": contract,
-        "held": result.held,
+        "held": list(result.held),
+        "scenarios_judged": result.held,
         "broken": result.broken,
+        "scenarios": result.scenarios,
         "not_judged": result.silent,
         "failed": result.failed,
         "questions": questions,
@@ -242,6 +246,8 @@ def _finish(
             for law, reason in {**row["broken"], **({} if row["failed"] else row["not_judged"])}.items():
                 word = "breaks" if law in row["broken"] else "is not judged by"
                 echo(f"{row['function']} {word} {law}: {reason}")
+                for line in scenario_lines({"scenario": row["scenarios"].get(law)}):
+                    echo(f"  {line}")
         if file is not None:
             questions = sum(row["questions"] for row in rows)
             echo(f"\nwrote {file}: {counted(len(rows), 'binding')}, {counted(questions, 'question')}")
@@ -259,6 +265,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         laws = f"cannot be called: {row['failed']}"
     else:
         laws = f"{len(row['held'])} hold"
+        laws += f" (in at least {min(row['scenarios_judged'].values())} scenarios each)" if row["held"] else ""
         laws += f", {len(row['broken'])} broken: {', '.join(row['broken'])}" if row["broken"] else ""
         laws += f", {len(row['not_judged'])} not judged" if row["not_judged"] else ""
     if choices := ", ".join(f"{name}={value!r}" for name, value in row["oracle_agrees_with"].items()):

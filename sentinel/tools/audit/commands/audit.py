@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sentinel.commands.console import (
     Commands,
@@ -22,30 +23,36 @@ from sentinel.commands.console import (
     progress,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
-from sentinel.deciding.outcomes import Decision
+from sentinel.comparing.reached import Code, signal_changes
+from sentinel.deciding.outcomes import Decision, Verdict
 from sentinel.deciding.runner import Job, runner_of
-from sentinel.deciding.setup import opener
+from sentinel.deciding.setup import OpenCheckout, opener
 from sentinel.errors import NothingExamined, SentinelError, Unavailable
 from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import count_bugs as roots
 from sentinel.recipes.grades import describe_reach, grade, order, realism, root, row
+from sentinel.records.closure_verdicts import ClosureVerdictStore, ReleaseVerdicts
 from sentinel.reports.escaping import visible
 from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
 from sentinel.reports.store import write_atomically
 from sentinel.reports.summary import causes
+from sentinel.search.bindings import CheckoutTrees
 from sentinel.settings import Settings
+from sentinel.sources import MirrorStore
+from sentinel.sources.bases import find_base
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.audit.command_line import NOT_KNOWN
-from sentinel.tools.audit.composing import composed, groups, search_path
-from sentinel.tools.audit.declared import classes_of, options_of, tree_folders
+from sentinel.tools.audit.composing import composed, groups
+from sentinel.tools.audit.declared import classes_of, finder, newest_with, options_of, places, search_path, tree_folders
 from sentinel.tools.audit.effective import Training, covers, training
-from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of
+from sentinel.tools.audit.files import MISSING, flattened, position_of, read_mapping, settings_of
 from sentinel.tools.audit.launch import Launch, launch_of, setting_of
+from sentinel.tools.audit.option_classes import Find, lineage_in, lineage_of, options_of_class
 from sentinel.tools.audit.options import Option, Options
 from sentinel.tools.audit.python_script import ANY
 from sentinel.tools.audit.reach import Reach, reach
@@ -71,8 +78,9 @@ Each known bug is decided by running the copy's own code. Then its recipe's sett
 that your configuration does not set has the copy's default.
 "hits you": your settings trigger the bug. "may hit you": another condition must hold too, or a setting is not known.
 Bugs that no code of the framework can trigger are not listed. GitHub code scanning shows the file of --sarif.
-exit status: 0 no bug is present (or your settings trigger none), 1 at least one is (or is triggered), 2 nothing was
-examined, or a bug depends on a setting that could not be read
+exit status: 0 no bug is present (or no setting triggers one), 1 at least one is (or is triggered), 2 nothing was
+examined, a bug depends on a setting that could not be read, the configuration class rejects an argument, or the tree of
+--repo changes signal code
 """
 
 
@@ -105,7 +113,13 @@ def _audit(arguments: argparse.Namespace) -> int:
     if arguments.repo and not arguments.repo.is_dir():
         raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
     configured = arguments.config is not None or bool(arguments.set)
-    launch = launch_of(arguments.script, arguments.own_command, classes_of(catalog, target), configured)
+
+    def find_program(name: str) -> Path | None:
+        checkout, _ = _open(arguments, target, opener(settings))
+        return next((place for place in places(target, checkout, name) if place.is_file()), None)
+
+    classes = classes_of(catalog, target)
+    launch = launch_of(arguments.script, arguments.own_command, classes, configured, find_program)
     for sentence in launch.read:
         print_error(visible(sentence))
     single = [*launch.settings, *map(setting_of, arguments.set)]
@@ -114,17 +128,17 @@ def _audit(arguments: argparse.Namespace) -> int:
     if launch.config and config != launch.config:
         not_read.append(f"not read, because --config is given: {launch.config}")
     data: Mapping[Any, Any] | None = read_mapping(config) if config else None
-    checkout, decisions = _decide(arguments, catalog, settings, target)
+    checkout, decisions, changes = _decide(arguments, catalog, settings, target)
     there = [item for item in decisions if item.verdict.name == "reproduced"]
-    decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
+    decided = [item for item in decisions if item.verdict.name in _DECIDED]
     if not decided:
         reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"{target.name} has no recipes"
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy {_OTHER_COPY}")
     hidden = launch.hidden
     if launch.missing and config is None:
         name = launch.missing.get("config_name", "").removesuffix(".yaml")
-        places = (folder / f"{name}.yaml" for folder in tree_folders(catalog, target, checkout))
-        config = next((place for place in places if name and "\0" not in name and place.is_file()), None)
+        files = (folder / f"{name}.yaml" for folder in tree_folders(catalog, target, checkout))
+        config = next((place for place in files if name and "\0" not in name and place.is_file()), None)
         if config is None:
             hidden |= {""}
             words = ", ".join(f"--{name} {value}" for name, value in launch.missing.items())
@@ -154,14 +168,15 @@ def _audit(arguments: argparse.Namespace) -> int:
                 f"{config}: these entries of its defaults list were not read: {', '.join(bases)}; give the composed "
                 "configuration, which a Hydra program prints with --cfg job"
             )
-    trainers = options_of(catalog, target, checkout)
+    python = settings.python_of(target.name)
+    trainers = options_of(catalog, target, checkout, python)
     if own and trainers:
         near = max(trainers, key=lambda trainer: len(own.keys() & trainer.options.keys()))
         defaults = {name: Option(None if text == MISSING else text) for name, text in own.items()}
         named_by = replace(near, file=Path(config or "").name, options={**near.options, **defaults})
         trainers = (named_by, *(trainer for trainer in trainers if trainer is not near))
     configuration = _configuration(data, single)
-    added = launch.added | {setting_of(word)[0] for word in arguments.set if word.startswith("+")}
+    added = launch.added | launch.own | {setting_of(word)[0] for word in arguments.set if word.startswith("+")}
     if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
         have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
         raise NothingExamined(
@@ -174,19 +189,26 @@ def _audit(arguments: argparse.Namespace) -> int:
         run = training(configuration, trainers, launch.made_by, added, typed, hidden)
         run, left_out = _completed(run, launch, {setting_of(word)[0] for word in arguments.set})
         not_read += left_out
-    bugs = [Bug(item, reach(item.recipe.affects, run) if run else None) for item in there]
+        run = _of_program(run, launch, finder(target, checkout, python))
+    reaches = {item.recipe.bug_id: reach(item.recipe.affects, run, item.recipe.boundary) for item in decisions if run}
+    bugs = [Bug(item, reaches.get(item.recipe.bug_id)) for item in there]
+    unused = sorted({each.unused for each in reaches.values() if each.unused})
     hardening = [bug for bug in bugs if bug.realism == "unreachable"]
     bugs = [bug for bug in bugs if bug.realism != "unreachable"]
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
     name = _name(checkout)
-    unread = [*not_read, *(_of_settings(run) if run else ())]
+    rejected, doubts = _of_settings(run, launch, config, target, name) if run else ([], [])
+    unread = [*([f"not used by this script: {_some(unused)}"] if unused else []), *not_read, *doubts]
     settings_named = (run.references if run else {}).items()
-    named = [option if text == NOT_KNOWN else f"{option}={text[:_LONGEST]}" for option, text in settings_named]
+    named = [
+        option if text == NOT_KNOWN else f"{option}={text[:_LONGEST]}{'…' if len(text) > _LONGEST else ''}"
+        for option, text in settings_named
+    ]
     named += launch.references
     if named:
         unread.append(f"not examined, your reward functions and data: {_some(named)}")
     if run is not None and (not run.configuration or (bugs and not _examined(run, bugs))):
-        for line in unread:
+        for line in (*changes, *rejected, *unread):
             print_error(visible(line))
         raise NothingExamined(_no_setting(run, name))
     if arguments.sarif:
@@ -195,10 +217,13 @@ def _audit(arguments: argparse.Namespace) -> int:
             arguments.sarif, sarif(results, {target.name: target.repository}), "name another file with --sarif"
         )
     if arguments.json:
-        echo_json({**_plain(name, decisions, bugs, run, trainers), "not_examined": unread})
+        echo_json({**_plain(name, decisions, bugs, run, trainers), "not_examined": [*changes, *rejected, *unread]})
     else:
+        for line in (*changes, *rejected):
+            echo(visible(line))
         _notify(name, bugs, run, unread, hardening)
-        for line in _undecided(decisions):
+        used = [item for item in decisions if not getattr(reaches.get(item.recipe.bug_id), "unused", "")]
+        for line in _undecided(used):
             echo(visible(line))
     if any(bug.reached for bug in bugs) or (run is None and bugs):
         return 1
@@ -209,14 +234,43 @@ def _audit(arguments: argparse.Namespace) -> int:
             f"not decided: {_some(open_bugs)}, because these settings were not read: "
             f"{_some(list(settings_of_bugs))}; give them with --set"
         )
-    return 2 if open_bugs else 0
+    return 2 if open_bugs or changes or rejected else 0
 
 
-def _of_settings(run: Training) -> list[str]:
-    """Return a line for each setting that the run's trainer does not have, with the option that it may mean."""
-    options, lines = run.options, []
+def _of_program(run: Training, launch: Launch, find: Find) -> Training:
+    """Add what a Python script's imports show: the trainers that it uses, and options of other classes that it fills.
+
+    Modules are also looked up in the script's folder.
+    """
+    if launch.program is None:
+        return run
+    file, classes = launch.program
+
+    def near(module: str) -> Path | None:
+        return find(module) or next(filter(Path.is_file, [file.parent / f"{module.replace('.', '/')}.py"]), None)
+
+    lineages = [lineage_of(path, near) or lineage_in(file, path, near) for path in launch.trainers]
+    run = replace(run, trainers=tuple(dict.fromkeys(name for one in lineages for name in one)) if all(lineages) else ())
+    if run.options is None:
+        return run
+    options, unread = dict(run.options.options), dict(run.options.open)
+    for name in classes:
+        others, more = options_of_class(file, name, near)
+        options = {**others, **options}
+        unread |= more if others else {"": name}
+    return replace(run, options=replace(run.options, options=options, open=unread))
+
+
+def _of_settings(
+    run: Training, launch: Launch, config: Path | None, target: Target, copy: str
+) -> tuple[list[str], list[str]]:
+    """Return a line for each setting that the run's trainer does not have, with the option that it may mean.
+
+    The first list has the arguments that make the script's call of the configuration class fail.
+    """
+    options, lines, rejected = run.options, list[str](), list[str]()
     if options is None:
-        return []
+        return [], []
     meant = run.meant()
     nested = {name.removesuffix(f".{option}"): None for name, option in run.nested.items()}
     if nested:
@@ -226,9 +280,17 @@ def _of_settings(run: Training) -> list[str]:
         )
     unknown = [name for name in run.unknown() if name not in run.nested and name not in nested]
     for name in unknown[:_MOST_LINES]:
-        other = run.elsewhere(name)
+        other = None if meant.get(name) and launch.made_by else run.elsewhere(name)
         near = f" (it is one of {other})" if other else f"; did you mean {meant[name]}?" if meant.get(name) else ""
-        lines.append(f"{name} is not an option of {options.name} ({options.file}) in this version{near}")
+        place = launch.places.get(name) or (position_of(config, name) if config else "")
+        broken = launch.made_by == options.made_by != "" and name in launch.places
+        newest = newest_with(target, options, name)
+        near = (f"; the newest release that has it is {newest}" if newest else "") + near
+        if broken:
+            rejected.append(f"{place}: {options.made_by} of {copy} has no option {name} and raises a TypeError{near}")
+        else:
+            where = f"{place}: " if place else ""
+            lines.append(f"{where}{name} is not an option of {options.name} ({options.file}) in this version{near}")
     left = unknown[_MOST_LINES:]
     if left:
         lines.append(f"also not options of {options.name} in this version: {', '.join(left)}")
@@ -244,8 +306,10 @@ def _of_settings(run: Training) -> list[str]:
         near = f" (did you mean {meant[name]}?)" if name in meant else ""
         by_source.setdefault(options.may_declare(name), []).append(f"{name}{near}")
     for source, names in by_source.items():
-        lines.append(f"not checked, because the options of {source} were not read: {_some(names)}")
-    return lines
+        package = source.partition(" of ")[2]
+        advice = f"; install {package}, or name an environment that has it with --python" if package else ""
+        lines.append(f"not checked, because the options of {source} were not read: {_some(names)}{advice}")
+    return rejected, lines
 
 
 #: The most lines of one kind, the most names in a line, and the most characters of a value.
@@ -274,10 +338,14 @@ def _no_setting(run: Training, name: str) -> str:
     return f"none of your {count} is an option of {run.options.name} in {name}; name the copy that you train with"
 
 
+_DECIDED = ("reproduced", "fixed", "changed")
+
+#: Causes of ``unavailable`` that the release decides. Others may depend on installed packages.
+_LASTING = ("drift", "not-in-this-version")
+
 #: Causes that many bugs share, although their reasons name different code.
 _CAUSES = {
     "not-in-this-version": "this version does not have the code",
-    "drift": "the adapter does not know the code of this version (--json has each reason)",
 }
 
 
@@ -290,7 +358,10 @@ def _undecided(decisions: Sequence[Decision]) -> list[str]:
         elif item.verdict.name in ("reproduced", "fixed"):
             continue
         else:
-            cause = _CAUSES.get(item.verdict.kind) or f"{item.verdict.kind}: {item.verdict.reason}"
+            missing = item.verdict.reason.removeprefix("not in this version: ").partition("; the nearest there")[0]
+            cause = _CAUSES.get(item.verdict.kind) or (
+                missing if item.verdict.kind == "drift" else f"{item.verdict.kind}: {item.verdict.reason}"
+            )
         groups.setdefault(cause, []).append(item)
     if not groups:
         return []
@@ -396,33 +467,83 @@ def _meant(name: str, options: Iterable[str]) -> list[str]:
 
 def _decide(
     arguments: argparse.Namespace, catalog: Catalog, settings: Settings, target: Target
-) -> tuple[Checkout, list[Decision]]:
-    """Return the copy of the framework, and the decision of each known bug in it."""
-    if arguments.repo:
-        ref = Ref("path", str(arguments.repo.expanduser().absolute()))
-    else:
-        ref = Ref.parse(arguments.ref or "installed")
+) -> tuple[Checkout, list[Decision], list[str]]:
+    """Return the copy of the framework, the decision of each known bug in it, and the copy's own changes."""
     recipes = find_recipes(catalog, [target.name])
     decisions: list[Decision] = []
-    with progress() as notify, closing(runner_of(catalog, settings, opened=lambda *_: checkout)) as runner:
+
+    def opened(of: Target, other: Ref, pull: int | None) -> Checkout:
+        return checkout if other == ref else opener(settings)(of, other, pull)  # a pin, to follow a function that moved
+
+    with progress() as notify, closing(runner_of(catalog, settings, opened=opened)) as runner:
         open_ = opener(settings, notify)
-        try:
-            checkout = open_(target, ref, None)
-        except Unavailable as error:
-            if ref.kind != "installed" or arguments.python:
-                raise _not_opened(error.reason) from None
-            ref = Ref("pypi", "latest") if target.pypi else Ref("git", target.branch)
-            try:
-                checkout = open_(target, ref, None)
-            except Unavailable as other:
-                raise _not_opened(f"{error.reason}; {other.reason}") from None
+        checkout, ref = _open(arguments, target, open_)
+        if ref.kind != "installed" and not arguments.repo and not arguments.ref:
             print_error(f"{target.name} is not installed here, so this is {_name(checkout)}; name yours {_OTHER_COPY}")
-        jobs = [Job(recipe, ref) for recipe in recipes]
+        changes = _changes(target, ref, checkout, open_)
+        stored = None
+        if ref.kind == "pypi" and checkout.version and not arguments.sarif:  # SARIF has what was observed
+            ref = Ref("pypi", checkout.version)
+            stored = ReleaseVerdicts(catalog, settings, target, recipes, ClosureVerdictStore())
+            for recipe in recipes:
+                entry = stored.find(recipe, ref)
+                if entry is not None and (entry.verdict in _DECIDED or entry.kind in _LASTING):
+                    verdict = Verdict(cast("Any", entry.verdict), reason=entry.reason, kind=cast("Any", entry.kind))
+                    decisions.append(Decision(recipe, ref, verdict, checkout=checkout))
+            if decisions:
+                count = counted(len(decisions), "verdict")
+                print_error(f"{count} of {_name(checkout)} from an earlier run, which had the same code and recipes")
+        left = {recipe.bug_id for recipe in recipes} - {item.recipe.bug_id for item in decisions}
+        jobs = [Job(recipe, ref) for recipe in recipes if recipe.bug_id in left]
         runner.plan(jobs)
         for number, job in enumerate(jobs, 1):
             notify(f"{number} of {len(jobs)}: {job.recipe.bug_id}")
             decisions.append(runner.decide(job))
-    return checkout, decisions
+            if stored is not None:
+                stored.add(decisions[-1])
+    return checkout, sorted(decisions, key=lambda item: item.recipe.bug_id), changes
+
+
+def _open(arguments: argparse.Namespace, target: Target, open_: OpenCheckout) -> tuple[Checkout, Ref]:
+    """Return the copy that the user names, or else the installed one, or else the newest release or main."""
+    ref = Ref.parse(arguments.ref or "installed")
+    if arguments.repo:
+        ref = Ref("path", str(arguments.repo.expanduser().absolute()))
+    try:
+        return open_(target, ref, None), ref
+    except Unavailable as error:
+        if ref.kind != "installed" or arguments.python:
+            raise _not_opened(error.reason) from None
+        ref = Ref("pypi", "latest") if target.pypi else Ref("git", target.branch)
+        try:
+            return open_(target, ref, None), ref
+        except Unavailable as other:
+            raise _not_opened(f"{error.reason}; {other.reason}") from None
+
+
+def _changes(target: Target, ref: Ref, checkout: Checkout, open_: OpenCheckout) -> list[str]:
+    """Return a line if a working tree differs from upstream in code that carries training signal."""
+    if ref.kind != "path":
+        return []
+    try:
+        base = open_(target, find_base(target, ref, MirrorStore()), None)
+    except SentinelError as error:
+        return [f"not known whether this tree changes signal code: {error}"]
+    before, after = (Code(target, CheckoutTrees(one)) for one in (base, checkout))
+    one, other = before.files(""), after.files("")
+    changed = [
+        name
+        for file in sorted(one.keys() | other.keys())
+        if one.get(file) != other.get(file)
+        for _, name in signal_changes(file, (before, one.get(file)), (after, other.get(file)))
+    ]
+    if not changed:
+        return []
+    return [
+        f"this tree changes {counted(len(changed), 'function')} of signal code ({_some(changed)}); audit knows only "
+        f"reported bugs: check the changes with `pytest --sentinel-target={target.name} "
+        f"--sentinel-repo={shlex.quote(ref.name)}`"
+    ]
 
 
 _OTHER_COPY = "with --repo, --python or --ref"
@@ -467,7 +588,7 @@ def _notify(
         if any(bug.answer == "does not" for bug in bugs):
             echo("\n--json lists the bugs that do not hit you, with the deciding setting")
         if run.options is not None:
-            echo(f"defaults are those of {run.options.name} ({run.options.file})")
+            echo(f"defaults are those of {run.options.name} ({run.options.source})")
     if hardening:
         echo(
             f"in all {roots(map(_counted, [*bugs, *hardening]))}; no code of the framework triggers those of hardening"
@@ -483,7 +604,9 @@ def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
     recipe, reach = bug.decision.recipe, bug.reach
     assert reach is not None
     echo(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))
-    echo(f"    {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
+    echo(f"    {recipe.title}")
+    if recipe.document.get("effect"):
+        echo(f"    effect: {' '.join(str(recipe.document['effect']).split())}")
     if others:
         echo(f"    the same bug: {_some(others)}")
     fault = "another failure comes first" if bug.realism == "fault" and bug.reached else ""

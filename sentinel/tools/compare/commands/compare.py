@@ -26,21 +26,23 @@ _EXAMPLE = """\
   sentinel compare grpo --targets trl,verl                 a contract, or a name such as grpo, rloo, ppo, kl
   sentinel compare kl --targets verl,openrlhf --ref verl=pypi:latest --ref openrlhf=git:main
 
-Asks the question of `sentinel diff` of functions instead of revisions: the same scenarios go to the first target's
-function and to each other function that is bound to the contract. The smallest scenario on which two differ is measured
-again in fresh processes, and shown with the settings in which the two were called, what each returned, what the
-contract defines for these settings, and the known bugs of the function.
-exit status: 0 all agree, 1 some differ, 2 nothing could be compared, 130 interrupted
+Works like `sentinel diff`, but compares functions instead of revisions: the first target's function and each other
+function that is bound to the contract get the same scenarios. The smallest scenario on which two functions differ is
+measured again in fresh processes. It is shown with the settings of both calls, both results, the contract's definition
+for these settings, and the known bugs of the function.
+exit status: 0 all functions agree, 1 some differ, 2 nothing could be compared, 130 interrupted
 """
 
 
 def declare(commands: Commands) -> None:
     parser = command(commands, "compare", _compare, SUMMARY, _EXAMPLE)
     parser.add_argument("contract", metavar="CONTRACT", help="a contract, or a name such as grpo")
-    parser.add_argument("--targets", metavar="NAMES", action="append", help="only these (default: all)")
-    parser.add_argument("--ref", metavar="[TARGET=]REF", action="append", help="at this ref (default: the branch)")
-    parser.add_argument("--examples", metavar="N", type=int, default=60, help="scenarios of two (default: 60)")
-    parser.add_argument("--seed", metavar="S", type=int, default=0, help="draw other scenarios (default: 0)")
+    parser.add_argument("--targets", metavar="NAMES", action="append", help="only these targets (default: all)")
+    parser.add_argument(
+        "--ref", metavar="[TARGET=]REF", action="append", help="compare at this ref (default: the branch)"
+    )
+    parser.add_argument("--examples", metavar="N", type=int, default=60, help="scenarios for each pair (default: 60)")
+    parser.add_argument("--seed", metavar="S", type=int, default=0, help="seed of the scenarios (default: 0)")
     settings_options(parser)
     json_option(parser)
 

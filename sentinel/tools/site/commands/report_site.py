@@ -16,7 +16,7 @@ from sentinel.tools.site.material import read
 _EXAMPLE = """\
   sentinel report site                               pages in site/ from the committed evidence in reports/
   sentinel report site --reports sentinel-reports    from your last run
-  sentinel contribute --all --out export; sentinel report site    with a runner to copy on each bug's page
+  sentinel contribute --all --out export; sentinel report site    adds a runner to each bug's page
 
 Open site/index.html; it needs neither a server nor the network. Histories are shown if `sentinel sweep --save` wrote
 them next to the evidence. The same records give the same bytes. Folders with other files are not changed.
@@ -46,7 +46,9 @@ def _site(arguments: argparse.Namespace) -> int:
     check(arguments.out)
     _, reports = evidence_folders(arguments)
     if reports.resolve() in (arguments.out.resolve(), *arguments.out.resolve().parents):
-        raise SentinelError(f"{arguments.out} is inside {reports}, and would be read as evidence; give another --out")
+        raise SentinelError(
+            f"{arguments.out} is inside {reports}, where its files would be read as evidence; name another --out"
+        )
     catalog, _ = catalog_and_settings(arguments)
     with progress() as notify:
         notify(f"reading {reports}")

@@ -37,13 +37,13 @@ SUMMARY = "decide recipes at every commit of a history"
 _EXAMPLE = """\
   sentinel sweep verl                                every recipe of verl at every commit of main
   sentinel sweep verl --bug 'VERL-REJECTED-ROW-*' --since v0.7.0
-  sentinel sweep verl --tags                         the release tags alone
+  sentinel sweep verl --tags                         only the release tags
   sentinel sweep verl --releases                     the releases on PyPI; needs no mirror
   sentinel sweep verl --save reports/history         histories to commit, for `sentinel report history --from`
   sentinel sweep verl --bug VERL-AGGLOSS-RANKS-TWICE --json
 
-A verdict can change only if code changes that the boundary imports, so each distinct version of that code is probed
-once. Results are stored in SENTINEL_HOME/history immediately: after Ctrl-C, the same command continues.
+A verdict depends only on the code that the boundary imports, so each distinct version of this code is probed once.
+Results are stored in SENTINEL_HOME/history immediately: after Ctrl-C, the same command continues.
 exit status: 0 done, 2 nothing could be decided, 130 interrupted
 """
 
@@ -56,10 +56,10 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--since", metavar="REF|DAY", default="", help="the first commit; a day is written 2026-08-21")
     parser.add_argument("--until", metavar="REF|DAY", default="", help="the last commit")
     walk = parser.add_mutually_exclusive_group()
-    walk.add_argument("--tags", action="store_true", help="the release tags alone")
+    walk.add_argument("--tags", action="store_true", help="only the release tags")
     walk.add_argument("--releases", action="store_true", help="the releases on PyPI")
     parser.add_argument(
-        "--executor", metavar="NAME", default="local", help="local (the default), or ray[://HOST:PORT]: many machines"
+        "--executor", metavar="NAME", default="local", help="local (default), or ray[://HOST:PORT] for many machines"
     )
     parser.add_argument("--jobs", metavar="N", type=int, help="parallel probes (default: one per core)")
     settings_options(parser, without="repo-url")  # histories are recorded for upstream only

@@ -45,7 +45,7 @@ _EXAMPLE = """\
   sentinel contribute ROLL-AGGLOSS-TOKENMEAN-MASK                           only the pages
   sentinel contribute MY-BUG --recipes . --base git:<sha> --repo ~/src/verl  before; and with the fix, in a working tree
   sentinel contribute --all --no-check --out export                         every shipped recipe
-  sentinel contribute --rewrite findings                                    these pages, after their prose has changed
+  sentinel contribute --rewrite findings                                    write these pages again
 
 If recipes/<target>/<BUG>.fix.yaml exists, the fix is tested as by `sentinel fix check`, and the recipe is run at the
 heads of the mirror's pull requests that change the same function. Otherwise base and head are the recipe's first pins
@@ -60,12 +60,14 @@ def declare(commands: Commands) -> None:
     parser = command(commands, "contribute", _contribute, SUMMARY, _EXAMPLE)
     parser.add_argument("bug", metavar="BUG", nargs="*", help="a bug id, or a pattern with *")
     parser.add_argument("--all", action="store_true", help="every recipe")
-    parser.add_argument("--into", metavar="DIR", type=Path, help="a clone of upstream that gets the branch")
+    parser.add_argument("--into", metavar="DIR", type=Path, help="a clone of upstream in which to create the branch")
     parser.add_argument("--base", metavar="REF", help="the revision with the bug (default: the fix's commit, or a pin)")
     parser.add_argument("--head", metavar="REF", help="the revision without it (default: with the fix, or a pin)")
     parser.add_argument("--repo", metavar="DIR", help="a working tree with the fix, instead of --head")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("contribution"), help="default: contribution")
-    parser.add_argument("--rewrite", metavar="DIR", type=Path, help="write the pages there again from their evidence")
+    parser.add_argument(
+        "--rewrite", metavar="DIR", type=Path, help="write the pages in this folder again, from their stored evidence"
+    )
     parser.add_argument("--no-check", action="store_true", help="test neither the fix nor the runner")
     tests_options(parser)
     settings_options(parser)
@@ -86,7 +88,9 @@ def _contribute(arguments: argparse.Namespace) -> int:
         head = Ref("path", str(Path(arguments.repo).expanduser().absolute()))
     fixes = {recipe.bug_id: fix_of(catalog, recipe.target, recipe.bug_id) for recipe in recipes if not (base or head)}
     if arguments.into and not all(fixes.get(recipe.bug_id) for recipe in recipes):
-        raise SentinelError("--into makes a branch with a fix, and not all of these bugs have a fix that can be tested")
+        raise SentinelError(
+            "--into creates a branch with a fix, but some of these bugs have no testable fix; leave --into out"
+        )
     left = incomplete = 0
     with progress() as notify, _Maker(arguments, catalog, settings, notify) as maker:
         for recipe in recipes:
@@ -120,7 +124,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    """Write the pages in a folder again from their evidence, after the prose of a fix has changed."""
+    """Write the pages in a folder again: from their stored evidence and the current text of recipes and fixes."""
     catalog, _ = catalog_and_settings(arguments)
     store, wanted, stale = MirrorStore(), arguments.bug or ["*"], []
     files = [
@@ -129,7 +133,7 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         if any(fnmatchcase(file.parent.name, glob) for glob in wanted)
     ]
     if not files:
-        raise NothingExamined(f"{arguments.rewrite}: no evidence.json of {' '.join(wanted)} there")
+        raise NothingExamined(f"{arguments.rewrite}: the folder has no evidence.json of {' '.join(wanted)}")
     for file in files:
         document = load_contribution(file)
         if document is None:
@@ -151,7 +155,7 @@ def _rewrite(arguments: argparse.Namespace) -> int:
 
 
 class _Maker:
-    """Makes contributions, with one worker for each target."""
+    """Creates contributions, with one worker for each target."""
 
     def __init__(
         self, arguments: argparse.Namespace, catalog: Catalog, settings: Settings, notify: Callable[[str], None]
@@ -170,8 +174,7 @@ class _Maker:
             exporter.close()
 
     def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
-        """Return the contribution for a bug from its pins: the fix is upstream's or in a working tree, or does not
-        exist yet."""
+        """Return the contribution for a bug without a fix of ours, from its pins or from the given revisions."""
         if base is None and recipe.pins and all(pin.expect != "reproduced" for pin in recipe.pins):
             expected = ", ".join(f"{pin.ref.short} {pin.expect}" for pin in recipe.pins)
             raise SentinelError(
@@ -191,7 +194,7 @@ class _Maker:
         return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]
 
     def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle], str]:
-        """Return the contribution for a root cause with a fix of ours, which is tested first, and its tests' output."""
+        """Test our fix for a root cause, and return the contribution and the output of upstream's tests."""
         check = not self._arguments.no_check
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(self._catalog, [fix.target], fix.bugs)}
         exporter = self._exporter(fix.target)

@@ -26,7 +26,7 @@ _CHECK = """\
   sentinel fix check 'ROLL-*' --no-tests                    without upstream's tests
 
 A fix is `recipes/<target>/<BUG-ID>.fix.yaml`. It is tested in a scratch tree of the commit that it names.
-exit status: 0 it fixes the bug and changes nothing else, 1 a check failed, 2 it could not be tested
+exit status: 0 the fix removes the bug and changes nothing else, 1 a check failed, 2 the fix could not be tested
 """
 
 

@@ -20,8 +20,8 @@ _EXAMPLE = """\
   sentinel report citations                            recipes, fixes, and the pages under findings/
   sentinel report citations --target trl --titles      with the title of each cited commit and pull request
 
-Reads the mirrors and no network. A mirror has every pull request and no issues, so the issues are listed for a person.
-exit status: 0 everything else resolves, 1 something does not, 2 no mirror is there
+Reads the mirrors and no network. A mirror has every pull request and no issues, so issues are listed for you to check.
+exit status: 0 every other citation resolves, 1 a citation does not resolve, 2 there is no mirror
 """
 
 
@@ -53,7 +53,7 @@ def _citations(arguments: argparse.Namespace) -> int:
     ]
     if not found:
         raise NothingExamined(
-            "no mirror of these targets is here, or nothing is cited; run `sentinel mirror add TARGET`"
+            "there is no mirror of these targets, or nothing is cited; run `sentinel mirror add TARGET`"
         )
     wrong, unknown_to_mirrors = [each for each in found if each.problem], [each for each in found if each.unknown]
     if arguments.json:

@@ -33,10 +33,10 @@ _EXAMPLE = """\
   sentinel report duplicates VERL-REJECTED-ROW-GRPO      recipes, upstream's history, every pull request of the mirror
   sentinel report duplicates MY-BUG --recipes . --fork ~/src/verl      and the branches of your clone
   sentinel report duplicates 'VERL-*' --run              run each unreported bug at the head of each pull request that
-                                                         changes its function: is one a fix?
+                                                         changes its function, to find fixes
   GITHUB_TOKEN=... sentinel report duplicates MY-BUG     and GitHub's own search
 
-All sources are listed; a source that was not searched has the reason. The matches are hints for a reader, not verdicts.
+All sources are listed, with the reason if a source was not searched. The matches are hints for a reader, not verdicts.
 exit status: 0; 2 if only the recipes could be searched; with --run, 1 if a pull request fixes a bug
 """
 
@@ -122,7 +122,7 @@ def _run(arguments: argparse.Namespace) -> int:
         heads_ = counted(len({(head.bug_id.partition("-")[0], head.pull) for head in results}), "head")
         absent = sum(head.verdict == "absent" for head in results)
         echo(
-            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(fixing)} fixed, {absent} began without the bug, "
+            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(fixing)} fixed, {absent} whose base lacks the bug, "
             f"{len(undecided)} could not be decided"
         )
     return 1 if fixing else 0

@@ -27,8 +27,8 @@ _EXAMPLE = """\
   sentinel report findings --state docs/state-of-the-signal.md
 
 Writes one line for each bug into <target>.jsonl in --to, and BUG_FINDINGS.md next to these files. The page starts with
-the bugs that published-results.yaml in --to names, as long as they are at main. --state also writes one page to quote.
-Its first line has the days of this edition and of the one before; change them there to begin a new edition.
+the bugs that published-results.yaml (in --to) lists and that still exist at main. --state also writes a short page.
+Its first line has the dates of this edition and of the previous one. Change them there to begin a new edition.
 """
 
 
@@ -44,7 +44,7 @@ def declare(commands: Commands) -> None:
     )
     parser.add_argument("--to", metavar="DIR", type=Path, default=Path("findings"), help="default: findings")
     parser.add_argument(
-        "--state", metavar="FILE", type=Path, help="also write what is wrong, and what was fixed, there"
+        "--state", metavar="FILE", type=Path, help="also write a page of open and fixed bugs to this file"
     )
     settings_options(parser, "recipes")
     json_option(parser)
@@ -62,7 +62,7 @@ def _findings(arguments: argparse.Namespace) -> int:
     if not examined:
         folders = ", ".join(map(str, sources))
         raise NothingExamined(
-            f"{folders}: no verdicts there; run pytest with --sentinel-target first, or name "
+            f"{folders}: no verdicts found; run pytest with --sentinel-target first, or name "
             "another folder with --from DIR"
         )
     kept, entries, moved = [], [], []
@@ -106,7 +106,7 @@ def _findings(arguments: argparse.Namespace) -> int:
 
 
 def _results(file: Path, known: set[str]) -> list[Mapping[str, Any]]:
-    """Return the bugs that could change published results; empty if the file does not exist."""
+    """Read the list of bugs that could change published results; empty if the file does not exist."""
     if not file.is_file():
         return []
     try:
@@ -116,7 +116,7 @@ def _results(file: Path, known: set[str]) -> list[Mapping[str, Any]]:
     if not isinstance(results, list) or not all(
         isinstance(each, dict) and {"bugs", "who"} == {*each} for each in results
     ):
-        raise SentinelError(f"{file}: it is a list, whose entries have `bugs` and `who`")
+        raise SentinelError(f"{file}: must contain a list whose entries have `bugs` and `who`")
     if unknown := {bug for each in results for bug in each["bugs"]} - known:
         raise SentinelError(f"{file}: no recipe has the bug id {', '.join(sorted(unknown))}")
     return results

@@ -37,12 +37,12 @@ _EXAMPLE = """\
   sentinel verify sentinel-reports/roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json
   sentinel verify reports/                      every evidence below a folder
   sentinel verify evidence.json --repo ~/src/verl   for evidence of a working tree
-  sentinel verify contribution/BUG/evidence.json    each verdict that a pull request page was made from
+  sentinel verify contribution/BUG/evidence.json    each verdict on which a pull request page is based
 
 Sentinel calls upstream's code again, in the sandbox and on the device of your own options, and runs no code next to the
-file. It uses the recipe of its catalog if the digest is the same, otherwise the copy in the file. A copy without the
-digest that the file states is refused.
-exit status: 0 every number is the same, 1 something differs, 2 it could not be run
+file. It uses the recipe of its catalog if the digest is the same, otherwise the copy in the file. A copy whose
+digest differs from the one in the file is rejected.
+exit status: 0 every number is the same, 1 a value differs, 2 the evidence could not be verified
 """
 
 #: Kinds of failure that depend on this machine, not on the measured code.
@@ -53,7 +53,7 @@ _OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
 class Outcome:
     """The result of verifying one document.
 
-    :ivar outcome: ``same``, ``different``, ``could not``, or ``undecided`` if it was decided neither then nor now.
+    :ivar outcome: ``same``, ``different``, ``could not``, or ``undecided`` if neither decision reached a verdict.
     """
 
     evidence: Path
@@ -106,7 +106,7 @@ def _documents(paths: Sequence[Path], recipes: Recipes) -> Iterator[tuple[Path, 
     several = [(path, _in_folder(path, recipes) if path.is_dir() else [(path, None)]) for path in paths]
     if not any(found for _, found in several):
         raise NothingExamined(
-            f"{', '.join(map(str, paths))}: no evidence there; name a file or folder that a run wrote"
+            f"{', '.join(map(str, paths))}: no evidence found; name a file or folder that a run wrote"
         )
     for _, found in several:
         for file, document in found:
@@ -179,7 +179,7 @@ class _Verifier:
             return Outcome.could_not(file, subject, str(error), origin)
         outcome = "same" if verification.same else "different"
         if outcome == "same" and recorded["kind"] in _OF_THIS_MACHINE:
-            outcome = "undecided"  # it failed then and now, because of the machine
+            outcome = "undecided"  # the decision failed for a reason of the machine, both then and now
         return Outcome(file, outcome, subject, verification.conclusion, origin, verification)
 
     def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:

@@ -30,11 +30,11 @@ _EXAMPLE = """\
   SENTINEL_WATCH=verl:events.jsonl python -m verl.trainer.main_ppo …   if you cannot change the command
   sentinel watch replay sentinel-events.jsonl --save recipes/mine
 
-The functions that the adapter binds are watched in each process of the command that imports the framework. One call in
-N is copied and checked in a separate process; calls are never changed. Violations are printed at once and written to
-the events' file as lines of JSON; its last line has the counts.
-exit status: that of the command; 1 if --fail-after stopped it; 2 if it could not be watched, or nothing was examined,
-even if the command succeeded
+Sentinel watches the functions that the adapter binds, in each process of the command that imports the framework. It
+copies one call in N, checks the copy in a separate process, and never changes a call. Violations are printed at once
+and written to the events file as lines of JSON. The last line of the file has the counts.
+exit status: that of the command; 1 if --fail-after stopped the command; 2 if the command could not be watched or
+nothing was examined, even if the command succeeded
 """
 
 
@@ -43,7 +43,7 @@ _REPLAY = """\
   sentinel watch replay sentinel-events.jsonl --ref pypi:1.16.0 --save recipes/mine
   sentinel watch replay sentinel-events.jsonl --ref path:~/src/trl
 
-exit status: 0 no violation occurs outside the run, 1 at least one does, 2 none could be measured
+exit status: 0 no violation occurs outside the run, 1 at least one occurs, 2 no violation could be measured
 """
 
 
@@ -55,8 +55,8 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--every", metavar="N", type=int, default=100,
                         help="copy at most one call in N of each function (default: 100)")  # fmt: skip
     parser.add_argument("--capture", choices=("numbers", "full"), default="numbers",
-                        help="the part of a call that is written if it breaks a law: the numbers of small calls "
-                        "(default), or whole calls with the names of their groups")  # fmt: skip
+                        help="how much of a call that breaks a law is written: only numbers, and only of small "
+                        "calls (default), or whole calls with the names of their groups")  # fmt: skip
     parser.add_argument("--without", metavar="NAME", action="append", default=[],
                         help="an invariant of the training to skip (may be repeated)")  # fmt: skip
     parser.add_argument("--fail-after", metavar="N", type=int, help="stop the run after N kinds of violation")
@@ -67,7 +67,7 @@ def declare(commands: Commands) -> None:
         parser.add_subparsers(metavar="replay", required=False), "replay", _replay,
         "measure the violations of a run again, outside the run, and shrink them", _REPLAY,
     )  # fmt: skip
-    replay.add_argument("events", metavar="EVENTS", type=Path, help="the file of a run that was watched")
+    replay.add_argument("events", metavar="EVENTS", type=Path, help="the events file of a watched run")
     replay.add_argument("--ref", metavar="REF", help="the framework's code (default: installed)")
     replay.add_argument("--save", metavar="DIR", nargs="?", const=Path("."), type=Path,
                         help="write each confirmed violation as a recipe (default: .)")  # fmt: skip
@@ -85,7 +85,7 @@ def _watch(arguments: argparse.Namespace) -> int:
         raise SentinelError("--every must be at least 1")
     if not (Path(sysconfig.get_path("purelib")) / "sentinel_watch.pth").exists():
         raise SentinelError(
-            "this installation lacks sentinel_watch.pth, which starts the watching; install Sentinel again"
+            "this installation lacks the file sentinel_watch.pth, which starts watching; install Sentinel again"
         )
     events = arguments.events.absolute()
     if events.is_dir() or not events.parent.is_dir() or not os.access(events.parent, os.W_OK):
@@ -133,16 +133,20 @@ def _watch(arguments: argparse.Namespace) -> int:
         own = f"; the command itself ended with status {status}" if status else ""
         return nothing_examined(_why(ends, died, target.name) + own)
     if died:
-        print_error("a checker ended before it wrote its last line: its pending calls were not examined")
+        print_error(
+            "a checker ended before it wrote its last line: the calls that it had not yet checked were not examined"
+        )
     if lost := sum(len(end.get("lost", ())) for end in ends):
-        print_error(f"{counted(lost, 'process')} ended without a report: what they did last was not examined")
+        print_error(
+            f"{counted(lost, 'process')} ended without a report: the last calls of these processes were not examined"
+        )
     read, looks = (counted(sum(end[key] for end in ends), word) for key, word in (("read", "call"), ("laws", "check")))
     echo(f"{counted(kinds, 'kind')} of violation in {read}, {looks} by laws and invariants: {events}")
     return 1 if stopped else status
 
 
 def _wait_for_checkers(number: str) -> bool:
-    """Wait for the checkers of this run to end. Return True if one has not reported its end in time."""
+    """Wait for the checkers of this run to end. Return True if a checker is still open after the time limit."""
     until = time.monotonic() + meeting.PATIENCE
     while left := meeting.sockets(number):
         if time.monotonic() > until:
@@ -174,7 +178,7 @@ def _written(events: Path, begin: int) -> list[dict[str, Any]]:
 
 
 def _event(line: str) -> dict[str, Any]:
-    """Parse a line of an events' file; return an empty mapping if a checker did not write it."""
+    """Parse a line of an events file; return an empty mapping if the line was not written by a checker."""
     with contextlib.suppress(ValueError, RecursionError):
         event = json.loads(line)
         if isinstance(event, dict) and isinstance(event.get("event"), str):
@@ -194,7 +198,9 @@ def _replay(arguments: argparse.Namespace) -> int:
     ref = Ref.parse(arguments.ref) if arguments.ref else None
     events, shown, undecided = violations(arguments.events), 0, 0
     if not events:
-        raise NothingExamined(f"{arguments.events} does not contain a violation; name the file of a run with one")
+        raise NothingExamined(
+            f"{arguments.events} does not contain a violation; name the events file of a run with violations"
+        )
     with progress() as notify, contextlib.closing(runner_of(catalog, settings, notify)) as runner:
         for one in replayed(runner, catalog, events, ref):
             echo(f"{one.event['boundary']}: {one.event['law']}, {one.event['key']}: {one.event['detail']}")

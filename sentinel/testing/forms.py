@@ -1,0 +1,144 @@
+"""Give contracts the forms of functions that people write: one number per response, and a KL penalty in the loss."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.aggregation import aggregate, replaced
+from sentinel.contracts.contract import TOKENS, Choose, Contract, DoesNotApply, Input, drawn, knob, per_token
+from sentinel.contracts.kl_estimate import KL_ESTIMATE
+
+#: The inputs of the penalty that matter only together with reference log-probs.
+_OF_PENALTY = ("kl_coef", "kl_estimator")
+
+
+def with_penalty(contract: Contract) -> Contract:
+    """Return the contract of policy losses with an optional KL penalty: ``kl_coef`` times the KL estimate of each token
+    (GRPO, arXiv:2402.03300, equation 3). Other contracts are returned unchanged.
+    """
+    if contract.name != "policy_loss":
+        return contract
+
+    def oracle(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert contract.oracle is not None
+        outputs, reference = contract.oracle(inputs), inputs["ref_log_probs"]
+        if reference is None or not inputs["kl_coef"]:
+            return outputs
+        if reference.shape != inputs["response_mask"].shape:
+            raise DoesNotApply("a KL penalty has no definition for several actions per step")
+        of_kl = {item.name: inputs[item.name] for item in KL_ESTIMATE.inputs if item.name in inputs}
+        losses = outputs["per_token_loss"] + inputs["kl_coef"] * KL_ESTIMATE.reference(of_kl)["kl"]
+        return {**outputs, "loss": aggregate(losses, inputs), "per_token_loss": losses}
+
+    def arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+        assert contract.arrange is not None
+        inputs = contract.arrange(inputs, choose)
+        reference, log_probs = inputs["ref_log_probs"], inputs["log_probs"]
+        if reference is not None and reference.shape == log_probs.shape:  # a log-ratio was drawn
+            ratios = reference.array().astype(np.float64)
+            inputs["ref_log_probs"] = replaced(reference, np.minimum(log_probs.array() - ratios, 0))
+        return inputs
+
+    item = KL_ESTIMATE.input("kl_estimator")
+    assert item is not None
+    more = (
+        per_token("ref_log_probs", "log-probs of the reference policy of the KL penalty", "log_ratio", default=None),
+        knob("kl_coef", "coefficient of the KL penalty in the loss", (0.0, 0.5, 0.04)),
+        drawn("kl_estimator", f"of the KL penalty: {item.meaning}", ("k3", "k1", "k2", "abs", "k3+")),
+    )
+    return replace(contract, inputs=(*contract.inputs, *more), oracle=oracle, arrange=arrange)
+
+
+def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> bool:
+    """Return False if an input is only of algorithms that were not chosen.
+
+    The meaning of such an input begins with their names: ``sapo: temperature``.
+    """
+    prefix = re.match(r"((?:\w+(?:, | and )?)+): ", item.meaning)
+    if prefix is None:
+        return True
+    words = re.split(", | and ", prefix[1])
+    for name, chosen in choices.items():
+        key = contract.input(name)
+        values = [value for value in (chosen if isinstance(chosen, tuple) else (chosen,)) if isinstance(value, str)]
+        if key is None or key is item or not values:
+            continue
+        if all(re.search(rf"\b{re.escape(word)}", key.meaning) for word in words):
+            return any(value.startswith(word) for value in values for word in words)
+    return True
+
+
+def matchable(contract: Contract, choices: Mapping[str, Any], has_reference: bool) -> Contract:
+    """Return the contract with only the inputs that a function with these choices can have as parameters."""
+    inputs = tuple(
+        item
+        for item in contract.inputs
+        if concerns(contract, item, choices) and (has_reference or item.name not in _OF_PENALTY)
+    )
+    return replace(contract, inputs=inputs)
+
+
+# -- one number per response -------------------------------------------------------------------------------------------
+
+#: Domains whose numbers are added up to the response's number.
+_ADDED = ("log_prob", "log_ratio", "reward")
+
+
+def per_response(contract: Contract, names: Collection[str]) -> Contract:
+    """Return the contract with scenarios in which the tokens of a response have one value of each of these inputs.
+
+    Log-probs and rewards still differ between tokens, because a response has their sum.
+
+    :raises TypeError: for an input that has no number per token.
+    """
+    for name in names:
+        item = contract.input(name)
+        if item is None or item.shape != TOKENS or item.domain == "mask":
+            raise TypeError(f"shapes: {name} of {contract.name} does not have one number per token")
+    equal = [name for name in names if contract.input(name).domain not in _ADDED]  # type: ignore[union-attr]
+
+    def arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+        inputs = inputs if contract.arrange is None else contract.arrange(inputs, choose)
+        for name in equal:
+            if inputs[name] is not None:
+                values = inputs[name].array()
+                inputs[name] = replaced(inputs[name], np.broadcast_to(values[:, :1], values.shape))
+        return inputs
+
+    return replace(contract, arrange=arrange) if equal else contract
+
+
+def of_responses(contract: Contract, inputs: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return the inputs with one number per response, [batch], for these names."""
+    import torch
+
+    changed = dict(inputs)
+    for name in names:
+        item, values = contract.input(name), inputs[name]
+        if values is None or item is None:
+            continue
+        mask = inputs.get(f"{name.partition('_')[0]}_mask", inputs.get(contract.mask))
+        valid = torch.ones_like(values, dtype=torch.bool) if mask is None else mask != 0
+        kept = torch.where(valid, values, torch.zeros_like(values))
+        if item.domain in _ADDED:
+            changed[name] = kept.sum(-1)
+        else:
+            changed[name] = kept.gather(-1, valid.int().argmax(-1, keepdim=True)).squeeze(-1)
+    return changed
+
+
+def at_tokens(contract: Contract, inputs: Mapping[str, Any], outputs: Any) -> Any:
+    """Repeat outputs with one number per response, [batch], at the valid tokens of each response, in place."""
+    import torch
+
+    mask = inputs.get(contract.mask)
+    for item in contract.observes:
+        value = outputs.get(item.key)
+        if mask is not None and item.shape == TOKENS and isinstance(value, torch.Tensor) and value.dim() == 1:
+            outputs[item.key] = torch.where(mask != 0, value[:, None], torch.zeros_like(value[:, None]))
+    return outputs
