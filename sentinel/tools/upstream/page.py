@@ -424,13 +424,8 @@ def sender(made: Contribution) -> str:
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
     lines = ["# Before this is sent\n"]
     if made.fix and made.fix.comment:
-<<<<<<< HEAD
-        lines += ["There is a pull request for this bug already. Open no other; comment there:\n"]
-        lines += [f"> {linked(made.fix.comment)}\n"]
-=======
         comment = linked(made.fix.comment)
         lines += [f"There is a pull request for this bug already. Open no other; comment there:\n\n> {comment}\n"]
->>>>>>> main
     if made.unknown:
         lines += ["Look up these citations, which no mirror can resolve (issues, and numbers newer than the mirror):\n"]
         lines += [*(f"* {prose(each)}" for each in made.unknown), ""]
@@ -439,7 +434,7 @@ def sender(made: Contribution) -> str:
     lines += ["\nKnow what was run; `sentinel verify evidence.json` measures again:\n"]
     lines += [f"* {line}" for line in (*checks(made), *_environment(made))]
     if made.fix and made.fix.comment:
-        return "\n".join([*lines, ""])
+        return "\n".join(lines) + "\n"
     lines += ["\nThen, in a clone at its newest main (`--keep-non-patch` keeps a tag like `[algo]`):\n"]
     name = shell_quote(title(made))
     lines += [
