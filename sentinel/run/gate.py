@@ -139,7 +139,7 @@ class Gate:
                 yield f"undecided: {join_names(names)}: NaN or infinite at both revisions in some calls: {parts}"
             waiting = _waiting(rows)
             if waiting:
-                yield f"not compared: the run ended before their turn: {join_names(waiting)}"
+                yield f"not compared, because the run ended first: {join_names(waiting)}"
             yield cover(rows)
             if any(row["lines"] and row["boundary"] for row in rows):
                 yield SIZES
