@@ -146,15 +146,12 @@ def _checked(made: Contribution) -> Iterable[str]:
 def _summary(made: Contribution) -> Iterator[str]:
     """Return what a maintainer asks: what was measured and tested, and whether anything else changes."""
     there, runner = _first(made)["environment"], made.document["runner"]
-    at = (
-        ""
-        if made.fix
-        else f" at {', '.join(_revision(side) for side in made.document['bugs'][made.recipe.bug_id].values())}"
-    )
+    sides = made.document["bugs"][made.recipe.bug_id].values()
+    at = "" if made.fix else f" at {', '.join(map(_revision, sides))}"
     yield f"The numbers above were measured on a CPU{at}, with Python {there['python']} and torch {there['torch']}."
     if runner and runner["sides"]:
-        sides = "1 before the fix, 0 with it" if made.fix else _and(runner["sides"].values())
-        yield f"`run_validation.py` shows the same with {_and(runner['packages'])} alone: exit status {sides}."
+        status = "1 before the fix, 0 with it" if made.fix else _and(runner["sides"].values())
+        yield f"`run_validation.py` shows the same with {_and(runner['packages'])} alone: exit status {status}."
     tried = made.document["tried"]
     if tried:
         ran = [test for test in tried["regression"].values() if test["without"] != "did not run"]
