@@ -7,7 +7,8 @@ conditions must hold. Its key ``only`` lists the observation keys with wrong val
 * an option is a condition of ``affects`` (:mod:`sentinel.recipes.affects`): a value, a list of values, ``set``,
   ``unset``, or a bound such as ``"> 1"``;
 * a tensor, or labels, is one of :data:`WORDS`, a bound that some element meets, or a dtype;
-* a list is one of :data:`LIST_WORDS`, or ``longer than NAME``: it has more items than the number ``NAME``.
+* a list is one of :data:`LIST_WORDS`, or ``longer than NAME``: it has more items than the number ``NAME``. Otherwise,
+  the conditions of an option hold for it.
 
 ``any`` stands for every tensor of numbers, because a bug in a shared helper occurs at functions with other input names.
 ``a - b`` is the difference of two tensors. The mask and the group labels have their names in the recipe's contract.
@@ -213,11 +214,11 @@ class Trigger:
         if isinstance(value, list) and item is not None and item.kind == "labels":
             valid = mask.array() != 0 if isinstance(mask, Tensor) else None
             return condition in _OF_LABELS and WORDS[condition](_Values(np.arange(len(value)), valid, value))
-        if isinstance(value, list) and isinstance(condition, str):
-            if condition in LIST_WORDS:
-                return LIST_WORDS[condition](value)
+        if isinstance(value, list) and condition in LIST_WORDS:
+            return LIST_WORDS[condition](value)
+        if isinstance(value, list) and str(condition).startswith(_LONGER):
             limit = inputs.get(condition.removeprefix(_LONGER))
-            return condition.startswith(_LONGER) and isinstance(limit, int) and len(value) > limit
+            return isinstance(limit, int) and len(value) > limit
         if item is not None and item.kind == "tensor" and condition not in ("set", "unset"):
             return False  # an omitted tensor has no elements
         return name in inputs and not isinstance(value, Tensor) and holds(condition, in_text(value))

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.recipes.triggers import ALWAYS, WORDS, Trigger, also_broken_laws, alternatives
 from sentinel.values.literals import tensor
 
-CONTRACTS = bundled_catalog().contracts
+CATALOG = bundled_catalog()
+CONTRACTS = CATALOG.contracts
 GROUPS, LOSS = CONTRACTS["group_advantage"], CONTRACTS["policy_loss"]
 
 #: A scenario that shows none of the words.
@@ -158,3 +160,13 @@ def test_conditions_on_a_list(condition, shown, plain):
     when = {"parts": condition}
     assert met(when, shown)
     assert not met(when, plain)
+
+
+def test_the_scenario_of_each_shipped_recipe_triggers_its_own_bug():
+    strays = []
+    for recipe in find_recipes(CATALOG):
+        contract = CATALOG.contracts[recipe.contract]
+        explained = recipe.trigger(recipe.invariant or contract.law).explain(contract, [*recipe.variants.values()])
+        if "when" in recipe.document and not explained.whole and not explained.keys:
+            strays.append(recipe.bug_id)
+    assert strays == []
