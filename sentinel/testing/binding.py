@@ -171,6 +171,7 @@ class Bound:
     :ivar derived: parameter -> the input that its value is computed from.
     :ivar left: the parameters that keep their default, with it.
     :ivar given: the parameters that each call gets, with the default, which is never used.
+    :ivar sizes: dimension of the inputs -> its largest size in a call so far.
     """
 
     function: Function
@@ -185,6 +186,13 @@ class Bound:
     derived: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def note_sizes(self, inputs: Mapping[str, Any]) -> None:
+        """Record the sizes of the tensors in a call."""
+        for item in self.contract.inputs:
+            for name, size in zip(item.shape, getattr(inputs.get(item.name), "shape", ())):
+                self.sizes[name] = max(size, self.sizes.get(name, 0))
 
 
 def bind(
@@ -254,6 +262,7 @@ def bind(
 
     def ask(boundary: Any, inputs: Mapping[str, Any]) -> Outputs:
         original, first = inputs, None
+        bound.note_sizes(inputs)
         for form in tuple(forms):
             if contract.group in original:
                 inputs = {**original, contract.group: _labels(original[contract.group], form, boundary.device)}

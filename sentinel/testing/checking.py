@@ -135,7 +135,7 @@ class Check:
         for law in self.laws:
             reason = self.expected.get(law)
             expected = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True, raises=LawBroken)]
-            parameters.append(pytest.param(_OneLaw(self, law, f), id=law, marks=expected))
+            parameters.append(pytest.param(_OneLaw(self, law, f, in_summary=True), id=law, marks=expected))
         return [pytest.mark.parametrize("check", parameters)]
 
     def run_expecting(self, law: str, test: Callable[[_OneLaw], Any], f: Any) -> None:
@@ -153,23 +153,29 @@ class Check:
             if reason is not None:
                 raise LawBroken(f"{law} holds, although expected_failed_laws has it ({reason}); remove the entry")
 
-    def report(self, f: Any, law: str = "") -> Report:
+    def report(self, f: Any, law: str = "", in_summary: bool = False) -> Report:
         """Return the report about a function, from one search that is stored for later calls.
 
+        :param in_summary: pytest's summary lists the defaults that no call changes, so they need no warning.
         :param law: search only this law, unless the function is the one that was passed last: a fixture may make
             another object for each test.
         """
+        from sentinel.testing.report import in_words
+
         known, report = self._last
         if known is not f or (report is None and not law) or (report is not None and law not in ("", *report.laws)):
             only = law if known is not f else ""
             report = self._search(f, [each for each in self._laws if only in ("", each.name)])
             self._last = f, report
+            if report.left and not in_summary:  # nobody may print the report of a function that keeps all laws
+                what = f"left at the default: {in_words(report.left)}; what other values do is not checked"
+                warnings.warn(f"{report.function} as {report.contract}: {what}", stacklevel=3)
         assert report is not None
         return report
 
     def _search(self, f: Any, laws: Sequence[Law]) -> Report:
         from sentinel.deciding.law_session import Undecidable
-        from sentinel.testing.report import Asked, in_words, make_report
+        from sentinel.testing.report import Asked, make_report
         from sentinel.testing.session import open_session, settled
 
         with settled():
@@ -199,9 +205,6 @@ class Check:
                 warnings.warn(
                     f"{report.function} as {report.contract}: {count} of {search.tried} scenarios: {what}", stacklevel=2
                 )
-            if report.left:  # a passing test prints no report
-                what = f"left at the default: {in_words(report.left)}; what other values do is not checked"
-                warnings.warn(f"{report.function} as {report.contract}: {what}", stacklevel=2)
         return report
 
     def _open_search(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
@@ -398,11 +401,15 @@ def _attribute_non_finite(search: BoundarySearch, session: LawSession) -> None:
 
 
 class _OneLaw:
-    """The ``check`` argument of a test, for one law."""
+    """The ``check`` argument of a test, for one law.
 
-    def __init__(self, check: Check, law: str, f: Any) -> None:
-        self._check, self._law, self._f = check, law, f
+    :ivar tried: what the last check tried and did not try; pytest's summary shows it, once for each function.
+    """
+
+    def __init__(self, check: Check, law: str, f: Any, in_summary: bool = False) -> None:
+        self._check, self._law, self._f, self._in_summary = check, law, f, in_summary
         self._called = False
+        self.tried = ""
 
     def require_call(self, result: Any) -> Any:
         """Return a test's result. Raise if the test did not call its check.
@@ -427,7 +434,9 @@ class _OneLaw:
         if function is None:
             raise TypeError("parametrize_with_laws(None, …) needs the function in the test: check(f)")
         # Without a function in the decorator, each test may pass another object.
-        self._check.report(function, "" if f is None else self._law).laws[self._law].require()
+        report = self._check.report(function, "" if f is None else self._law, self._in_summary)
+        self.tried = report.tried
+        report.laws[self._law].require()
 
     def __repr__(self) -> str:
         return f"<check of {self._law}>"
