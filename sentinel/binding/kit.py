@@ -347,6 +347,27 @@ def part_of(answer: Any, place: Any) -> Any:
 AXIS: Mapping[Any, Any] = {None: None, "token": -1}
 
 
+def flag_ends(mask: Any) -> Any:
+    """Return True at the last valid token of each row, where its episode ends."""
+    valid = mask != 0
+    return valid & (valid.flip(-1).cumsum(-1).flip(-1) == 1)
+
+
+def join_rows(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
+    """Return the inputs with the valid tokens of all rows one after another, [tokens], not [batch, tokens]."""
+    return {
+        name: value[mask != 0] if isinstance(value, torch.Tensor) and value.shape == mask.shape else value
+        for name, value in inputs.items()
+    }
+
+
+def split_rows(value: Any, mask: Any) -> Any:
+    """Undo :func:`join_rows` for one result; 0 at masked tokens."""
+    if not isinstance(value, torch.Tensor) or value.ndim != 1:
+        return value
+    return torch.zeros(mask.shape, dtype=value.dtype, device=value.device).masked_scatter(mask != 0, value)
+
+
 def call_entropy(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call an entropy function, and the module's log-probs function so that a gradient exists."""
     logits = inputs["logits"]

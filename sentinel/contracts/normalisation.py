@@ -59,7 +59,7 @@ NORMALISATION_INPUTS = (
     dialect(
         "group_of_one",
         "zero",
-        "the result for a group of one: zero, or score (no mean is subtracted, and the group's standard deviation is 1)",
+        "the result for a group of one: zero, or score (no mean is subtracted, and the std of the group is 1)",
     ),
 )
 

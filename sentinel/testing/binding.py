@@ -8,14 +8,17 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
+from sentinel.binding import kit
 from sentinel.contracts.contract import REQUIRED, Contract, Input, Observed
 from sentinel.contracts.names import fits, match_names, suggest_names
 from sentinel.errors import nearest
 from sentinel.targets import Binding
 from sentinel.testing.forms import at_tokens, matchable, of_responses
+from sentinel.values.lazy import torch
 
 #: Contract -> what its ``measure`` passes besides the inputs, with other names for it.
 _PASSED: Mapping[str, Mapping[str, str]] = {
@@ -33,6 +36,12 @@ _WITHOUT_TOKENS = {"group_advantage": "reward_normalisation"}
 
 #: Parameters for the number of valid tokens of each row.
 _LENGTHS = "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens"
+
+#: Parameters for flags of the steps at which an episode ends, instead of a mask. If there is also a flag for the step
+#: after the last one, they are the steps at which an episode begins.
+_DONES = "dones done terminated terminateds terminations terminals terminal"
+#: Parameters about what follows the last step, or about episodes that were cut: their values change nothing.
+_AFTER = "next_value last_value last_values bootstrap_value next_done next_dones last_done truncated truncations"
 
 #: Output -> other keys or attributes for it.
 _OUTPUTS = {
@@ -205,11 +214,13 @@ def bind(
     accessed: frozenset[str] | None = None,
     dtypes: Sequence[str] = (),
     responses: Sequence[str] = (),
+    stream: bool = False,
 ) -> Bound:
     """Bind a function to a contract.
 
     :param choices: input -> value, or a tuple of values to draw from.
     :param responses: the inputs that it takes as one number per response.
+    :param stream: whether it takes the tokens of all rows one after another, [tokens], with flags where episodes end.
     :param dtypes: the float dtypes of tensors; empty: all.
     :param accessed: the inputs that ``call`` reads, if they are known.
     :raises TypeError: if parameters and inputs do not match; the message shows both.
@@ -231,6 +242,13 @@ def bind(
     fixed, accepts = _drawn(function, contract, choices, matched, call is not None)
     if "group_size" in derived:
         fixed["group_layout"] = "equal"
+    has_dones = any(name in _DONES.split() for name in derived)
+    if stream and not has_dones:
+        raise TypeError(
+            f"shapes: {function.name} has no parameter for the ends of episodes ({', '.join(_DONES.split())})"
+        )
+    if has_dones and not stream and contract.mask not in matched:
+        accepts.setdefault(contract.mask, ("full", "right"))  # other episodes, and nothing, follow an end
     needed = {one for one, name in matched.items() if call is None and not _accepts_none(function, name)}
     for item in contract.inputs:
         if item.name in needed and None in item.choices and item.name not in {**fixed, **accepts}:
@@ -241,15 +259,17 @@ def bind(
     bound = Bound(function, contract, Binding(function.name, contract.name), matched, module, frozenset(needed))
     bound.call = _place_of(call)
     own_names = [name for name in derived if name in function.__signature__.parameters]
-    bound.derived = {name: contract.mask if name in _LENGTHS.split() else contract.group for name in own_names}
+    sizes = _GROUP_SIZES.split()
+    bound.derived = {name: contract.group if name in sizes else contract.mask for name in own_names}
     passed = {**{item.name: () for item in contract.inputs}, **{one: (name,) for one, name in matched.items()}}
     known: list[str] = []  # the names of outputs
     forms = _label_forms(function, matched.get(contract.group, ""), call is not None)
+    forms = ["numbers", "bools"] if has_dones else forms
     own = function.__signature__.parameters.items() if call is None else ()
     defaults = {name: each.default for name, each in own if each.default is not each.empty}
     left = {name: default for name, default in defaults.items() if name not in {*matched.values(), *derived}}
 
-    def call_with(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    def call_with(boundary: Any, inputs: Mapping[str, Any], form: str) -> Any:
         if call is not None:
             function.inputs = inputs
             try:
@@ -258,6 +278,8 @@ def bind(
                 if all(error is not one for one in function.errors.values()):
                     bound.of_call.setdefault(f"{type(error).__name__}: {error}", error)
                 raise
+        if has_dones:
+            inputs = _with_ends(contract, inputs, stream, form == "bools")
         return boundary.invoke(inputs, **{name: derive(inputs) for name, derive in derived.items()})
 
     def ask(boundary: Any, inputs: Mapping[str, Any]) -> Outputs:
@@ -267,13 +289,17 @@ def bind(
             if contract.group in original:
                 inputs = {**original, contract.group: _labels(original[contract.group], form, boundary.device)}
             try:
-                returned = call_with(boundary, of_responses(contract, inputs, responses) if responses else inputs)
+                told = of_responses(contract, inputs, responses) if responses else inputs
+                returned = call_with(boundary, told, form)
             except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
                 first = first or error
                 continue
             forms[:] = [form]
             known[:] = known or output_names(contract, original)
             read = read_outputs(returned, contract, known or contract.keys, outputs, function.name)
+            if stream:
+                mask = original[contract.mask]
+                read = Outputs({name: kit.split_rows(value, mask) for name, value in read.items()})
             return at_tokens(contract, original, read) if responses else read
         assert first is not None
         raise first
@@ -349,14 +375,43 @@ def _match(
         elif name in _LENGTHS.split() and contract.mask and contract.input(contract.mask) is not None:
             derived[name] = lambda inputs: (inputs[contract.mask] != 0).sum(-1)
             unknown.remove(name)
+    if contract.input("gamma") is not None and (dones := [name for name in unknown if name in _DONES.split()]):
+        dones += [name for name in every if name in _AFTER.split()]
+        derived |= {name: partial(_of_episodes, name, dones) for name in dones}
+        unknown = [name for name in unknown if name not in derived]
     gone = {contract.group} if "group_size" in derived else set()
-    gone |= {contract.mask} if any(name in _LENGTHS.split() for name in derived) else set()
+    gone |= {contract.mask} if any(name in (*_LENGTHS.split(), *_DONES.split()) for name in derived) else set()
     missing = [name for name in found.missing if name not in gone]
     undecided = [name for name in missing if not is_data(contract, name)]
     missing = [name for name in missing if name not in undecided]
     if missing or unknown or found.ambiguous or undecided:
         raise TypeError(_mismatch(function, contract, found.names, missing, unknown, found.ambiguous, undecided))
     return {**found.names, **own}
+
+
+def _with_ends(contract: Contract, inputs: Mapping[str, Any], stream: bool, as_bools: bool) -> dict[str, Any]:
+    """Return inputs with ``ends``, for a function that is told where episodes end, not which tokens are valid.
+
+    The tokens behind an end are those of another episode, so they are finite.
+    """
+    mask, rewards = inputs[contract.mask], inputs["token_level_rewards"]
+    tensors = {name: value for name, value in inputs.items() if getattr(value, "shape", ()) == mask.shape}
+    finite = {name: torch.where((mask != 0) | value.isfinite(), value, 1) for name, value in tensors.items()}
+    ends = kit.flag_ends(mask)
+    changed = {**inputs, **finite, "ends": ends if as_bools else ends.to(rewards.dtype)}
+    return kit.join_rows(changed, mask) if stream else changed
+
+
+def _of_episodes(name: str, names: Sequence[str], inputs: Mapping[str, Any]) -> Any:
+    """Return the argument for one of the parameters of :data:`_DONES` and :data:`_AFTER`."""
+    ends = inputs["ends"]
+    last = ends[..., -1:].any(-1).to(ends.dtype)
+    if name in _DONES.split():
+        starts = any("done" in other for other in names if other in _AFTER.split())
+        return torch.cat([torch.ones_like(ends[..., :1]), ends[..., :-1]], -1) if starts else ends
+    if "value" in name:  # must not count, because the episode has ended
+        return torch.full(last.shape, 3.0, dtype=inputs["token_level_rewards"].dtype, device=last.device)
+    return torch.zeros_like(ends) if "trunc" in name else last
 
 
 def _accepts_none(function: Function, parameter: str) -> bool:

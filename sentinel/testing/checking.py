@@ -53,6 +53,7 @@ class Check:
         is the input of that name.
     :param shapes: input -> ``batch`` if the function takes one number per response, [batch]: the advantage of the
         response, or the sum of its rewards or log-probs. Results may then have one number per response, too.
+        ``{"dones": "tokens"}`` if all tensors are [tokens], one episode after another.
     :param outputs: the contract's names of the returned tuple's elements, or output -> key, attribute or index.
     :param expected_failed_laws: law -> why the function is not meant to keep it. A law that it keeps is an error.
     :param dialects: the function's value for a choice on which papers and code legitimately differ.
@@ -85,9 +86,10 @@ class Check:
             raise TypeError(f"unknown contract {contract!r}{which}")
         self.contract = with_penalty(catalog.contracts[contract] if isinstance(contract, str) else contract)
         for name, shape in (shapes or {}).items():
-            if shape != "batch":
-                raise TypeError(f"shapes={{{name!r}: {shape!r}}}: the only other shape of an input is 'batch'")
-        responses = tuple(input_named(self.contract, name).name for name in shapes or ())
+            if shape not in ("batch", "tokens"):
+                raise TypeError(f"shapes={{{name!r}: {shape!r}}}: the only other shapes are 'batch' and 'tokens'")
+        of_batch = [name for name, shape in (shapes or {}).items() if shape == "batch"]
+        responses = tuple(input_named(self.contract, name).name for name in of_batch)
         self.contract = per_response(self.contract, responses)
         groups = self.contract.group and self.contract.input(self.contract.group) is not None
         self._laws = [
@@ -109,7 +111,7 @@ class Check:
             _require_known(self.contract, name, value)
         self.examples, self._seed, self.device = examples, seed, device
         self._binding: dict[str, Any] = {"names": names, "call": call, "outputs": outputs, "dtypes": dtypes}
-        self._binding["responses"] = responses
+        self._binding |= {"responses": responses, "stream": "tokens" in (shapes or {}).values()}
         self._last: tuple[Any, Report | None] = (None, None)
 
     @property
