@@ -18,7 +18,6 @@ from sentinel.contracts.names import fits, match_names, suggest_names
 from sentinel.errors import nearest
 from sentinel.targets import Binding
 from sentinel.testing.forms import at_tokens, matchable, of_responses
-from sentinel.values.lazy import torch
 
 #: Contract -> what its ``measure`` passes besides the inputs, with other names for it.
 _PASSED: Mapping[str, Mapping[str, str]] = {
@@ -36,12 +35,6 @@ _WITHOUT_TOKENS = {"group_advantage": "reward_normalisation"}
 
 #: Parameters for the number of valid tokens of each row.
 _LENGTHS = "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens"
-
-#: Parameters for flags of the steps at which an episode ends, instead of a mask. If there is also a flag for the step
-#: after the last one, they are the steps at which an episode begins.
-_DONES = "dones done terminated terminateds terminations terminals terminal"
-#: Parameters about what follows the last step, or about episodes that were cut: their values change nothing.
-_AFTER = "next_value last_value last_values bootstrap_value next_done next_dones last_done truncated truncations"
 
 #: Output -> other keys or attributes for it.
 _OUTPUTS = {
@@ -242,11 +235,9 @@ def bind(
     fixed, accepts = _drawn(function, contract, choices, matched, call is not None)
     if "group_size" in derived:
         fixed["group_layout"] = "equal"
-    has_dones = any(name in _DONES.split() for name in derived)
+    has_dones = any(name in kit.ENDS for name in derived)
     if stream and not has_dones:
-        raise TypeError(
-            f"shapes: {function.name} has no parameter for the ends of episodes ({', '.join(_DONES.split())})"
-        )
+        raise TypeError(f"shapes: {function.name} has no parameter for the ends of episodes ({', '.join(kit.ENDS)})")
     if has_dones and not stream and contract.mask not in matched:
         accepts.setdefault(contract.mask, ("full", "right"))  # other episodes, and nothing, follow an end
     needed = {one for one, name in matched.items() if call is None and not _accepts_none(function, name)}
@@ -279,7 +270,7 @@ def bind(
                     bound.of_call.setdefault(f"{type(error).__name__}: {error}", error)
                 raise
         if has_dones:
-            inputs = _with_ends(contract, inputs, stream, form == "bools")
+            inputs = kit.with_ends(inputs, inputs[contract.mask], form == "bools", stream)
         return boundary.invoke(inputs, **{name: derive(inputs) for name, derive in derived.items()})
 
     def ask(boundary: Any, inputs: Mapping[str, Any]) -> Outputs:
@@ -375,12 +366,12 @@ def _match(
         elif name in _LENGTHS.split() and contract.mask and contract.input(contract.mask) is not None:
             derived[name] = lambda inputs: (inputs[contract.mask] != 0).sum(-1)
             unknown.remove(name)
-    if contract.input("gamma") is not None and (dones := [name for name in unknown if name in _DONES.split()]):
-        dones += [name for name in every if name in _AFTER.split()]
-        derived |= {name: partial(_of_episodes, name, dones) for name in dones}
+    if contract.input("gamma") is not None and (dones := [name for name in unknown if name in kit.ENDS]):
+        dones += [name for name in every if name in kit.AFTER_ENDS]
+        derived |= {name: partial(_of_ends, name, dones) for name in dones}
         unknown = [name for name in unknown if name not in derived]
     gone = {contract.group} if "group_size" in derived else set()
-    gone |= {contract.mask} if any(name in (*_LENGTHS.split(), *_DONES.split()) for name in derived) else set()
+    gone |= {contract.mask} if any(name in (*_LENGTHS.split(), *kit.ENDS) for name in derived) else set()
     missing = [name for name in found.missing if name not in gone]
     undecided = [name for name in missing if not is_data(contract, name)]
     missing = [name for name in missing if name not in undecided]
@@ -389,29 +380,8 @@ def _match(
     return {**found.names, **own}
 
 
-def _with_ends(contract: Contract, inputs: Mapping[str, Any], stream: bool, as_bools: bool) -> dict[str, Any]:
-    """Return inputs with ``ends``, for a function that is told where episodes end, not which tokens are valid.
-
-    The tokens behind an end are those of another episode, so they are finite.
-    """
-    mask, rewards = inputs[contract.mask], inputs["token_level_rewards"]
-    tensors = {name: value for name, value in inputs.items() if getattr(value, "shape", ()) == mask.shape}
-    finite = {name: torch.where((mask != 0) | value.isfinite(), value, 1) for name, value in tensors.items()}
-    ends = kit.flag_ends(mask)
-    changed = {**inputs, **finite, "ends": ends if as_bools else ends.to(rewards.dtype)}
-    return kit.join_rows(changed, mask) if stream else changed
-
-
-def _of_episodes(name: str, names: Sequence[str], inputs: Mapping[str, Any]) -> Any:
-    """Return the argument for one of the parameters of :data:`_DONES` and :data:`_AFTER`."""
-    ends = inputs["ends"]
-    last = ends[..., -1:].any(-1).to(ends.dtype)
-    if name in _DONES.split():
-        starts = any("done" in other for other in names if other in _AFTER.split())
-        return torch.cat([torch.ones_like(ends[..., :1]), ends[..., :-1]], -1) if starts else ends
-    if "value" in name:  # must not count, because the episode has ended
-        return torch.full(last.shape, 3.0, dtype=inputs["token_level_rewards"].dtype, device=last.device)
-    return torch.zeros_like(ends) if "trunc" in name else last
+def _of_ends(name: str, names: Sequence[str], inputs: Mapping[str, Any]) -> Any:
+    return kit.arguments_of_ends(names, inputs["ends"], inputs["token_level_rewards"])[name]
 
 
 def _accepts_none(function: Function, parameter: str) -> bool:
