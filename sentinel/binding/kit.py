@@ -150,6 +150,7 @@ def call_with(
     sums: Mapping[str, str] | None = None,
     bools: Sequence[str] = (),
     group: str = "",
+    row_names: Sequence[str] = (),
     **upstream: Any,
 ) -> Any:
     """Call a function that differs from the contract only in names, values, order or layout of arguments and results.
@@ -164,6 +165,7 @@ def call_with(
     :param sums: input of ``[batch, tokens]`` -> its mask, if the function takes the sum over each row's valid tokens.
     :param bools: the inputs that the function takes as booleans.
     :param group: the parameter that takes the number of rows in each group.
+    :param row_names: parameters that take another name for each row.
     :param upstream: further arguments under their upstream names.
     :raises AbsentError: if the function has no equivalent of a value in the scenario.
     """
@@ -183,6 +185,9 @@ def call_with(
         arguments = {name: _transposed(value) for name, value in arguments.items()}
     if group:
         upstream[group] = group_size(inputs)
+    if row_names:
+        rows = len(next(value for value in inputs.values() if getattr(value, "ndim", 0)))
+        upstream |= {name: [str(row) for row in range(rows)] for name in row_names}
     before = [arguments.pop(name) for name in leading]
     arguments = arguments if takes is None else {name: arguments[name] for name in takes if name in arguments}
     answer = boundary.invoke(arguments, *before, **upstream)
@@ -456,12 +461,25 @@ def call_each(
         answer = {name: [each[name] for each in answers] for name in reads}
     found = {}
     for name in reads:
+        if isinstance(answer.get(name), float) or getattr(answer.get(name), "ndim", None) == 0:
+            found[name] = answer[name]  # a number of the whole batch
+            continue
         found[name] = torch.zeros(some.shape, dtype=torch.float64)
         for place, value in zip(places, answer.get(name, ()), strict=True):
             found[name][place] = _tensor_of(value).to(torch.float64)
         if sums and of_groups:
             found[name] = torch.where(valid, found[name][:, None], 0.0)
     return found
+
+
+def call_rates(boundary: Any, inputs: Mapping[str, Any], *, step: str, **options: Any) -> dict[str, Any]:
+    """Call a function that returns the learning rate of one step, or its ratio to the peak, for each step of a run.
+
+    :param step: the parameter that takes the step.
+    :param options: further options of :func:`call_with`.
+    """
+    steps = range(inputs["first_step"], inputs["first_step"] + inputs["training_steps"])
+    return {"rates": [inputs["peak"] * float(call_with(boundary, inputs, **options, **{step: each})) for each in steps]}
 
 
 def _formed(value: Any, form: str) -> Any:

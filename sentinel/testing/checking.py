@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sentinel.contracts.contract import REQUIRED, TOKENS, Contract, DoesNotApply
+from sentinel.contracts.contract import REQUIRED, TOKENS, Contract
 from sentinel.errors import nearest
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.testing.binding import Bound, bind, input_named
@@ -33,8 +31,8 @@ _AGREEING = 50
 #: The most calls for shrinking one violation.
 _SHRINKING = 250
 
-#: The most settings that are tried together with a slip, and the most pairs of settings that are tried without one.
-_SETTINGS, _PAIRS = 40, 300
+#: The most settings that are tried together with a slip.
+_SETTINGS = 40
 
 #: Scenarios in which an input that is never read must matter to be named.
 _UNREAD = 8
@@ -264,60 +262,34 @@ class Check:
 
         :param finding: a scenario in which it disagrees.
         """
-        from sentinel.testing.alternatives import candidates
+        from sentinel.testing.alternatives import candidates, explaining
         from sentinel.testing.session import open_session
 
-        several = list(candidates(self.contract, bound, self.choices))
-        for alternative in self._explaining(session, finding, several, pairs=True):
+        several = candidates(self.contract, bound, self.choices)
+        for alternative in explaining(session, finding, several, pairs=True):
             again, subject = self._subject(f, alternative)
             if self._agrees(open_session(again, self.device), subject, finding.law):
                 return alternative
         return {}
-
-    def _explaining(
-        self, session: LawSession, finding: Finding, several: Sequence[Mapping[str, Any]], pairs: bool = False
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the settings with which a session's oracle agrees with the function in the finding's scenario.
-
-        :param pairs: also try pairs of these settings, unless neither has an effect alone.
-        """
-        case, inputs = finding.trial.case, next(iter(finding.trial.variants.values()))
-        assert case is not None
-        changed = {str(place): {**inputs, **alternative} for place, alternative in enumerate([{}, *several])}
-        replies = session.references(finding.subject, changed).answers
-        before = replies["0"].observation
-        effective = []
-        for place, alternative in enumerate(several, 1):
-            right = replies[str(place)].observation
-            if right is not None and right != before:
-                effective.append(alternative)
-            with contextlib.suppress(DoesNotApply):  # the alternative's oracle overflows
-                if right and not finding.law.violations(replace(case, inputs={"": inputs}, oracle={"": right})):
-                    yield dict(alternative)
-        if pairs:
-            both = ({**one, **other} for one in effective for other in several if not one.keys() & other.keys())
-            order = [item.name for item in self.contract.inputs]
-            ordered = (dict(sorted(one.items(), key=lambda pair: order.index(pair[0]))) for one in both)
-            yield from self._explaining(session, finding, list(islice(ordered, _PAIRS)))
 
     def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
         """Return the slip with which the oracle agrees with the function; empty if none does.
 
         Each slip is tried with one other setting too, and with advantages or rewards that are one number per response.
         """
-        from sentinel.testing.alternatives import candidates
+        from sentinel.testing.alternatives import candidates, explaining
         from sentinel.testing.session import open_session
         from sentinel.testing.slips import slips
 
         values = [finding.violations[0].observed, finding.violations[0].demanded]
         plain = all(isinstance(value, (int, float)) for value in values) and values[1]
         factor = float(f"{values[0] / values[1]:.6g}") if plain else 0.0
-        several: list[dict[str, Any]] = [{}, *islice(candidates(self.contract, bound, self.choices), _SETTINGS)]
+        several: list[dict[str, Any]] = [{}, *candidates(self.contract, bound, self.choices)[:_SETTINGS]]
         for text, contract in slips(self.contract, bound.names, self.choices, factor):
             twin = copy(self)
             twin.contract = contract
             slipped = open_session(replace(bound, contract=contract), self.device)
-            for setting in twin._explaining(slipped, finding, several):
+            for setting in explaining(slipped, finding, several):
                 again, subject = twin._subject(f, setting)
                 if twin._agrees(open_session(again, self.device), subject, finding.law):
                     return ", ".join([text, *(f"{name}={value!r}" for name, value in setting.items())])

@@ -31,7 +31,7 @@ class Packages:
 
     :ivar install: missing packages that the proposed functions use, or whose classes are bases of theirs -> the users.
     :ivar stub: missing packages that are only imported; they become stub modules.
-    :ivar preload: installed packages that are real only for a target that names them.
+    :ivar preload: installed packages that the functions use and that are real only for a target that names them.
     :ivar versions: the packages of ``stub`` whose version a module reads.
     """
 
@@ -68,7 +68,7 @@ class Imports:
         return Packages(
             {name: tuple(named[name]) for name in missing if name in named},
             tuple(name for name in missing if name not in named),
-            tuple(name for name in names if name in installed and name in ONLY_WHERE_NAMED),
+            tuple(name for name in names if name in installed and name in ONLY_WHERE_NAMED and name in named),
             tuple(
                 name
                 for name in missing

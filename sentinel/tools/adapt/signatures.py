@@ -301,9 +301,9 @@ def _attributes(nodes: Iterable[ast.AST], name: str) -> tuple[str, ...]:
         while isinstance(inner, ast.Attribute):
             parts.append(inner.attr)
             inner = inner.value
-        if isinstance(inner, ast.Subscript) and isinstance(inner.slice, ast.Constant) and not parts:
-            if isinstance(inner.slice.value, str) and isinstance(inner.value, ast.Name) and inner.value.id == name:
-                paths.add(f"[{inner.slice.value!r}]")
+        key = inner.slice if isinstance(inner, ast.Subscript) else None
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and ast.unparse(inner.value) == name:  # type: ignore[attr-defined]
+            paths.add(f"[{key.value!r}]")
         if (
             parts
             and isinstance(inner, ast.Name)
