@@ -257,7 +257,9 @@ def _layouts(signature: Signature, contract: Contract) -> list[Layout]:
     if contract.name == "learning_rate":
         return [Layout("steps")]
     of_rows = any(item.shape == ("batch",) and item.default is REQUIRED for item in contract.inputs)
-    notes = [each.annotation for each in signature.own if fits(contract, "group", each.name) is None]
+    labels = [each.name for each in signature.own if fits(contract, "group", each.name) is not None]
+    names = [each.name for each in signature.own if _ROW_NAMES.fullmatch(each.name)]
+    notes = [each.annotation for each in signature.own if each.name not in (*labels, *names)]
     found = next(
         (how for words, how in _VECTORS for note in notes if re.match(rf"(Optional\[)?(\w+\.)?{words}", note, re.I)),
         None,
@@ -292,8 +294,7 @@ def _proposal(
     ends += [name for name in parameters if ends and name in kit.AFTER_ENDS]
     known = {*kind.settings, *({"group"} if size or inner_size or layout.of_groups else ())}
     known |= {contract.mask} if ends else set()
-    unread = [name for name, each in parameters.items() if each.required and name not in signature.names]
-    apart = {size, *objects, *ends, *unread}
+    apart = {size, *objects, *ends}
     required = [name for name, parameter in parameters.items() if parameter.required and name not in apart]
     names = [name for name in parameters if name not in apart and not _fits_no_word(signature, name, contract)]
     rows = [name for name in required if _ROW_NAMES.fullmatch(name) and fits(contract, "group", name) is None]
@@ -316,6 +317,8 @@ def _proposal(
     for again in (True, False):
         missing = [item for item in match.missing if not _is_optional(contract, item)]
         foreign = [name for name in match.unknown if _placeholder(parameters[name]) is None]
+        unread = [name for name in foreign if name not in signature.names]
+        foreign = [name for name in foreign if name not in unread]
         if again and len(missing) == 1 and foreign and missing[0] != "group":
             alone = kind.alone and len(foreign) == 1
             guess = {missing[0]: foreign[0]} if alone else suggest_names(contract, foreign, missing, 0.6)
@@ -333,7 +336,7 @@ def _proposal(
         near = len(missing) < 2 and any(contract.input(name).shape for name in match.names)  # type: ignore[union-attr]
         return NearMiss(signature, contract.name, "; ".join(lacks)) if near else None
     draft = _Draft(
-        given={name: parameter for name, parameter in given.items() if name == "response"},
+        leading=tuple(sorted(given, key=lambda name: list(parameters).index(given[name]))),
         step=step if layout.each == "steps" else "",
         unread=unread,
         layout=layout,
@@ -353,7 +356,8 @@ def _of_rule(signature: Signature) -> dict[str, str]:
     texts = [name for name in texts if not signature.reads.get(name)]
     truth = next((name for name in reversed(texts) if _TRUTH.fullmatch(name)), "")
     response = next((name for name in texts if name != truth and _RESPONSE.fullmatch(name)), "")
-    return {"response": response, "ground_truth": truth} if truth and response else {}
+    first = {each.name for each in signature.own[:2]}  # they are passed by position
+    return {"response": response, "ground_truth": truth} if first == {truth, response} else {}
 
 
 def _is_object(parameter: Parameter | None) -> bool:
@@ -480,7 +484,7 @@ class _Draft:
     size: str = ""
     inner_size: str = ""
     unread: Sequence[str] = ()
-    given: Mapping[str, str] = field(default_factory=dict)
+    leading: Sequence[str] = ()
     step: str = ""
 
 
@@ -494,7 +498,7 @@ def _written(
     reads: Mapping[str, Any],
     guess: Mapping[str, str],
 ) -> Proposal:
-    names, layout, size = {**match.names, **draft.given}, draft.layout, draft.size
+    names, layout, size = dict(match.names), draft.layout, draft.size
     draft.questions += [f"is {parameter} the contract's {name}?" for name, parameter in guess.items()]
     if "kl_coef" in names and "kl" not in names and contract.input("kl"):
         draft.fixed["kl_coef"] = 0.0
@@ -512,12 +516,15 @@ def _written(
         draft.options["step"] = draft.step
     if kind.contract == "rule_reward":
         draft.fixed["wording"] = layout.form
+        draft.options |= {"leading": draft.leading, "takes": ()}
         draft.questions.append(f"which responses is it for? It is tried with the wording {layout.form!r}.")
-    apart = {*names.values(), size, draft.step, *draft.objects, *draft.ends, *draft.rows}
+    responses = {each.name for each in signature.own[:2]} if draft.leading else set()
+    apart = {*responses, *names.values(), size, draft.step, *draft.objects, *draft.ends, *draft.rows}
     left = _other_parameters(draft, signature, contract, match, parameters, apart, size)
     _layout(draft, signature, kind, names)
     masks = [name for name, several in draft.accepts.items() if several == ("full",)]
-    if masks or layout.each or draft.objects or (contract.input("group") and "group" not in names):
+    partly = masks or layout.each or draft.objects or (contract.input("group") and "group" not in names)
+    if partly and "takes" not in draft.options:
         draft.options["takes"] = tuple(names)
     if draft.ends:
         draft.options["ends"] = tuple(draft.ends)
@@ -614,6 +621,8 @@ def _other_parameters(
     """Pass constants for required parameters without an input. Return the parameters that are left at defaults which
     may matter."""
     for name in match.unknown:
+        if name in draft.constants:
+            continue
         value = _placeholder(parameters[name])
         draft.constants[name] = signature.words.get(name, (value,))[0] if value == "" else value
         guess = f"{draft.constants[name]!r} is a guess."

@@ -214,7 +214,9 @@ def _skeleton(proposal: Proposal) -> str:
             groups.setdefault(head, []).append((rest, value))
         inner = "".join(f"        {head}={_stand_in(parts)},\n" for head, parts in groups.items())
         lines = f"    own = kit.make_unbuilt(\n        boundary.owner,\n{inner}    )\n"
-        said, own = [f'leading=("{first}",)', *said], f'{{**inputs, "{first}": own}}'
+        leading = _text((first, *options.get("leading", ())))
+        said = [f"leading={leading}", *(each for each in said if not each.startswith("leading="))]
+        own = f'{{**inputs, "{first}": own}}'
     text = f"Call {what} with the attributes that it reads." if proposal.objects else f"Call {what}."
     call = f"    return {_caller(proposal)}(\n        boundary,\n        {own},\n"
     call += "".join(f"        {each},\n" for each in said) + "    )\n"

@@ -87,8 +87,8 @@ def read(name: str, text: str = LOSSES) -> Signature:
 
 def proposed(name: str) -> Proposal:
     found = propose(read(name), CONTRACTS)
-    assert isinstance(found, Proposal)
-    return found
+    assert isinstance(found, list)
+    return found[0]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_setting_without_a_parameter_is_a_guess_and_a_question():
 
 def test_the_attributes_of_a_method_are_listed():
     found = proposed("MyTrainer.dpo_loss")
-    assert found.attributes == {"args.beta": 'inputs["beta"]', "smoothing": "None"}  # log is a method
+    assert found.objects == {"self": {"args.beta": 'inputs["beta"]', "smoothing": "None"}}  # log is a method
     assert "which values has the object in a real run: smoothing?" in found.questions
 
 
@@ -233,8 +233,9 @@ def test_what_a_strangers_code_reports_stays_a_comment(tmp_path):
         .replace('"k1"', '"k1"')
         .replace("kind ==", "kind in (None, 'k2') or kind ==")
     )
-    found = propose(read("kl_penalty", text), CONTRACTS)
-    assert isinstance(found, Proposal)
+    several = propose(read("kl_penalty", text), CONTRACTS)
+    assert isinstance(several, list)
+    found = several[0]
     found = replace(
         found, questions=(*found.questions, "it cannot be called: \nimport os\r\n\x1b]0;title\x85\u2028raise")
     )
@@ -268,7 +269,7 @@ def test_nothing_that_fits_is_nothing_examined(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     project_in(
         tmp_path / "work",
-        other="def teacher_advantages(rewards, mask, group_size, teacher):\n    return rewards * mask\n",
+        other="def teacher_advantages(rewards, mask, group_size, teacher):\n    return teacher(rewards) * mask\n",
     )
     assert main(["adapt", "work"]) == 2
     said = capsys.readouterr().err
