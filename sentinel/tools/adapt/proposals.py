@@ -247,6 +247,10 @@ def propose(
     return min(misses, key=lambda each: each.reason.count(";"), default=None)
 
 
+#: Contracts of functions that may take the steps of one response.
+_OF_STEPS = ("generalised_advantage", "discounted_return", "kl_estimate")
+
+
 def _layouts(signature: Signature, contract: Contract) -> list[Layout]:
     """Return the layouts in which a function may take tensors, by its annotations and by how its body uses them."""
     if any("_mask" in item.name and item.shape == TOKENS and item.name != contract.mask for item in contract.inputs):
@@ -272,7 +276,10 @@ def _layouts(signature: Signature, contract: Contract) -> list[Layout]:
         fits(contract, "group", each.name) is not None or _GROUP_SIZE.fullmatch(each.name) for each in signature.own
     )
     if found is None:
-        return [Layout(), *([Layout("group", "tensor"), Layout("group", "array")] if grouped else [])]
+        masked = any(fits(contract, contract.mask, each.name) is not None for each in signature.own)
+        vectors = contract.name in _OF_STEPS and not masked
+        groups = [Layout("group", "tensor"), Layout("group", "array")] if grouped else []
+        return [Layout(), *groups, *([Layout("row")] if vectors else [])]
     each, form = found
     if grouped:
         return [Layout("groups" if each == "rows" else "group", form)]
@@ -314,6 +321,10 @@ def _proposal(
         names, required = ([name for name in each if name != step] for each in (names, required))
     forced = {"ground_truth": given["ground_truth"]} if given else {}
     match, guess = match_names(contract, names, required, forced, known), {}
+    knobs = [item.name for item in contract.inputs if item.knob and item.name not in match.names]
+    guess |= {name: each for name in knobs for each in match.unknown if each.endswith(f"_{name}")}
+    if guess:  # dpo_beta is a beta
+        match = match_names(contract, names, required, {**forced, **guess}, known)
     for again in (True, False):
         missing = [item for item in match.missing if not _is_optional(contract, item)]
         foreign = [name for name in match.unknown if _placeholder(parameters[name]) is None]
@@ -321,12 +332,13 @@ def _proposal(
         foreign = [name for name in foreign if name not in unread]
         if again and len(missing) == 1 and foreign and missing[0] != "group":
             alone = kind.alone and len(foreign) == 1
-            guess = {missing[0]: foreign[0]} if alone else suggest_names(contract, foreign, missing, 0.6)
+            guess |= {missing[0]: foreign[0]} if alone else suggest_names(contract, foreign, missing, 0.6)
             match = match_names(contract, names, required, {**forced, **guess}, known)
     inner = _inner(contract, match, leaves, objects, signature, known)
     missing = [name for name in missing if name not in inner]
     reads = _reads(signature, kind, contract)
-    if reads is None or len({**match.names, **inner, **given}) + 2 * layout.of_groups < 2:
+    known_otherwise = 2 * layout.of_groups + (layout.each == "steps")
+    if reads is None or len({**match.names, **inner, **given}) + known_otherwise < 2:
         return None
     lacks = [f"no parameter is its {item}" for item in missing]
     lacks += [f"no input of it is {name}" for name in foreign]
@@ -384,7 +396,8 @@ def _inner(
     for name, leaf in names.items():
         item = contract.input(name)
         own = leaf in leaves and leaves[leaf] not in {each.name for each in signature.own}
-        if name in match.names or leaf not in leaves or item is None or (own and (item.shape or item.kind == "labels")):
+        is_data = item is not None and bool(item.shape or item.kind == "labels")
+        if name in match.names or leaf not in leaves or item is None or item.kind == "string" or (own and is_data):
             continue
         found[name] = leaf
     return found
@@ -398,7 +411,7 @@ def _objects(
     classes: Classes,
 ) -> dict[str, dict[str, str]]:
     """Return parameter -> path -> the expression for it: an input, a group size, a default of its class, or None."""
-    given = {leaf: f'inputs["{name}"]' for name, leaf in inner.items()}
+    given = {leaf: f'inputs["{name}"]' for name, leaf in reversed(inner.items())}
     if inner_size:
         given[inner_size] = "kit.group_size(inputs)"
     notes = {each.name: re.sub(r".*\.|[^\w.].*", "", each.annotation.strip("'\"")) for each in signature.own}
@@ -506,6 +519,10 @@ def _written(
     for item in contract.inputs:
         if not item.dialect and item.name not in {**names, **draft.inner}:
             _without_parameter(draft, item, signature, kind, contract)
+    for name, leaf in draft.inner.items():
+        first = next(each for each, other in draft.inner.items() if other == leaf)
+        if first != name:
+            draft.fixed[name] = Code(f'lambda inputs: inputs["{first}"]')
     for name, alike in match.ambiguous.items():
         draft.questions.append(f"{name} may be {' or '.join(alike)}; {names[name]} is a guess.")
     if len(clips := {names.get("eps_clip_low"), names.get("eps_clip_high")}) == 1 and clips != {None}:
@@ -691,6 +708,7 @@ def alternatives(proposal: Proposal, contract: Contract, targets: Iterable[Targe
     """
     kind = next(each for each in KINDS if each.contract == contract.name)
     taken = {item.name for item in contract.inputs if f'inputs["{item.name}"]' in str(proposal.objects)}
+    taken |= {name for name, value in proposal.fixed.items() if isinstance(value, Code)}
     skip = {*proposal.takes, *_COUNTS, *taken} - {"group"}
     skip |= {item.name for item in contract.inputs if not item.dialect and item.name not in proposal.fixed}
     more = {name: [value for _, value in values] for name, values in kind.settings.items()}

@@ -155,10 +155,10 @@ def _in_order(proposal: Proposal) -> bool:
 
 def _options(proposal: Proposal, *without: str) -> dict[str, Any]:
     options: dict[str, Any] = dict(proposal.options)
-    if proposal.layout.each:
+    if proposal.layout.each not in ("", "steps"):
         form = {} if proposal.layout.form == "tensor" else {"form": proposal.layout.form}
         options = {"each": proposal.layout.each, **form, "reads": dict(proposal.reads), **options}
-    elif not _in_order(proposal):
+    elif not _in_order(proposal) and not proposal.layout.each:
         options["reads"] = dict(proposal.reads)
     return {name: value for name, value in options.items() if name not in without}
 
@@ -173,7 +173,7 @@ def _function(proposal: Proposal) -> str:
 
 
 def _caller(proposal: Proposal) -> str:
-    return "kit.call_each" if proposal.layout.each else "kit.call_with"
+    return {"": "kit.call_with", "steps": "kit.call_rates"}.get(proposal.layout.each, "kit.call_each")
 
 
 def _call(proposal: Proposal) -> str:

@@ -124,7 +124,7 @@ def _best(
             result = results[path]
             if path not in found or _rank(result) > _rank(found[path][1]):
                 found[path] = proposal, result
-            if _rank(result)[:2] == (True, True):
+            if _rank(result)[:2] == (True, True) or result.packages:  # another layout needs the packages too
                 waiting[path] = []
                 continue
             real = re.search(r"the code used (\w+)[\w.]*, which is real only for a target that names it", result.failed)
