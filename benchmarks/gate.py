@@ -287,9 +287,10 @@ def key(row: Row) -> tuple[Any, ...]:
 
 
 def draw(options: argparse.Namespace) -> Iterator[Job]:
-    if options.mutants:  # it takes a minute to list the lines
+    if options.mutants:  # it takes a minute to read the nine inventories
         yield from draw_mutants(options.seed, options.mutants)
-    yield from draw_refactorings(options.seed, options.refactorings)
+    if options.refactorings:
+        yield from draw_refactorings(options.seed, options.refactorings)
     yield from ((row, None) for row in draw_fixes(options.seed, options.fixes, options.corpus))
     yield from ((row, None) for row in draw_new_fixes(options.new_fixes))
 
