@@ -2,10 +2,10 @@
 
     python benchmarks/own_tests.py verl --python VENV/bin/python --tests 'tests/**/*_on_cpu.py' --mutants 30
 
-VENV has the framework's requirements and pytest. The mutants are the first that gate.py draws whose function is bound,
-or reached according to gate.jsonl. For each, the tests run whose file imports the changed module, directly or through
-one other module, and that pass in the unchanged tree. A mutant is *worse* if one of them fails, *same* if all pass, and
-*not examined* if there are none. Results are lines of gate.jsonl.
+VENV has the framework's requirements, pytest and pytest-timeout. The mutants are the first that gate.py draws whose
+function is bound, or reached according to gate.jsonl. For each, the tests run whose file imports the changed module,
+directly or through one other module, that do not start Ray, and that pass in the unchanged tree. A mutant is *worse* if
+one of them fails, *same* if all pass, and *not examined* if there are none. Results are lines of gate.jsonl.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,43 +48,63 @@ class OwnTests:
         self._folder, self._seconds, self._target = folder, seconds, CATALOG.targets[name]
         archive = subprocess.run(["git", "-C", STORE.path(name), "archive", inventory(name)[0]], capture_output=True)
         subprocess.run(["tar", "x", "-C", folder], input=archive.stdout, check=True)
-        tests = {str(file.relative_to(folder)): file for pattern in patterns for file in folder.glob(pattern)}
-        self._uses = {test: imports(file.read_text(), "") for test, file in sorted(tests.items())}
+        tests = {str(file.relative_to(folder)): file.read_text() for each in patterns for file in folder.glob(each)}
+        # Ray starts twenty processes, which outlive the tests.
+        self._uses = {test: imports(text, "") for test, text in sorted(tests.items()) if "ray.init(" not in text}
         roots = [folder / root.path for root in self._target.roots]
-        modules = {file: self.module_of(file) for root in roots for file in root.rglob("*.py")}
-        self._inside = {module: imports(file.read_text(), module) for file, module in modules.items()}
-        self._command = [python, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider"]
-        self._command += ["-o", "asyncio_mode=auto"]
-        self.base = cache(self._base)
+        self._inside = {self.module_of(file): self._imports_of(file) for root in roots for file in root.rglob("*.py")}
+        self._command = [
+            python,
+            "-m",
+            "pytest",
+            "-q",
+            "-rfEp",
+            "--tb=no",
+            "--timeout=120",
+            "--continue-on-collection-errors",
+        ]
+        self._command += ["-p", "no:cacheprovider", "-o", "asyncio_mode=auto"]
+        self._known: dict[str, list[str] | None] = {}
 
     def module_of(self, file: Path) -> str:
         return self._target.module_of(str(file.relative_to(self._folder)))
 
-    def _run(self, *arguments: str) -> tuple[bool, list[str]]:
-        """Run tests, and return whether one passed, and those that failed."""
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    def _imports_of(self, file: Path) -> set[str]:
+        module = self.module_of(file)
+        return imports(file.read_text(), f"{module}.__init__" if file.stem == "__init__" else module)
+
+    def _run(self, *arguments: str) -> tuple[list[str], list[str]]:
+        """Return the tests that pass, and those that fail."""
+        path = ":".join(str(self._folder / root.import_root) for root in self._target.roots)
+        offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+        environment = {**os.environ, **offline, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         with tempfile.TemporaryFile("w+") as out:  # processes that a test leaves behind would keep a pipe open
             command = ["timeout", str(self._seconds), *self._command, *arguments]
             code = subprocess.run(command, cwd=self._folder, stdout=out, stderr=out, env=environment).returncode
             out.seek(0)
-            text = out.read()
-        failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", text, re.MULTILINE)
-        return " passed" in text, failed or ([] if code in (0, 5) else [f"pytest ended with {code}"])
+            ends = re.findall(r"^(PASSED|FAILED|ERROR) (.+?)(?: - .*)?$", out.read(), re.MULTILINE)
+        failed = [name for end, name in ends if end != "PASSED"]
+        return [name for end, name in ends if end == "PASSED"], failed or [f"pytest ended with {code}"][
+            : code not in (0, 5)
+        ]
 
-    def _base(self, test: str) -> list[str] | None:
-        """Return the tests of a file that fail in the unchanged tree; None if none passes."""
-        passed, failed = self._run(test)
-        return failed if passed else None
+    def _learn(self, files: list[str]) -> None:
+        """Store which tests of some files fail in the unchanged tree; None if none of a file passes."""
+        passed, failed = self._run(*files) if files else ([], [])
+        for file in files:
+            broken = [name for name in failed if name.startswith(file)]
+            self._known[file] = broken if any(name.startswith(f"{file}::") for name in passed) else None
 
     def judge(self, file: str, source: str) -> dict[str, Any]:
         """Return the outcome of a mutant: whether a test fails that passes in the unchanged tree."""
         module = self.module_of(self._folder / file)
         users = {module, *(each for each, used in self._inside.items() if module in used)}
-        known = {test: self.base(test) for test, used in self._uses.items() if used & users}
-        files = [test for test, failed in known.items() if failed is not None]
+        several = [test for test, used in self._uses.items() if used & users]
+        self._learn([test for test in several if test not in self._known])
+        files = [test for test in several if self._known[test] is not None]
         if not files:
             return {"outcome": "not examined", "by": "", "files": 0, "seconds": 0.0}
-        broken = [f"--deselect={each}" for test in files for each in known[test] or ()]
+        broken = [f"--deselect={each}" for test in files for each in self._known[test] or ()]
         whole, began = (self._folder / file).read_text(), time.monotonic()
         (self._folder / file).write_text(source)
         try:
@@ -116,7 +135,7 @@ def main() -> None:
     parser.add_argument("--python", required=True, help="the interpreter that has the framework's requirements")
     parser.add_argument("--tests", action="append", required=True, help="glob of test files in the framework's tree")
     parser.add_argument("--mutants", type=int, default=30)
-    parser.add_argument("--seconds", type=float, default=300.0, help="time limit of one run of the tests")
+    parser.add_argument("--seconds", type=float, default=900.0, help="time limit of one run of the tests")
     parser.add_argument("--to", type=Path, default=DATA)
     options = parser.parse_args()
     done = {key(row) for row in read(options.to)}
