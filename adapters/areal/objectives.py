@@ -20,7 +20,7 @@ ALONE: Mapping[str, Any] = {"use_decoupled_loss": False, "recompute_logprob": Fa
 
 
 def actor_of(boundary: Any, engine: Any, **options: Any) -> Any:
-    """Build an actor with its own constructor and configuration class."""
+    """Build AReaL's actor with its own constructor and configuration class."""
     names = dict.fromkeys(("experiment_name", "trial_name", "path"), "sentinel")
     kind = boundary.imported[ARGUMENTS].PPOActorConfig
     arguments = kit.keep_accepted(kind, {**names, **options}, {"reward_norm": None, "adv_norm": None})
@@ -28,10 +28,9 @@ def actor_of(boundary: Any, engine: Any, **options: Any) -> Any:
 
 
 def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages with a critic. Each row is a one-token prompt, the response and EOS; position t predicts token
-    t + 1.
+    """Compute advantages with a critic. Each row is a prompt of one token, the response and EOS.
 
-    The reward is that of the last token, so a row ends with its last valid token.
+    Position t predicts token t + 1. Only the last token has a reward, so each row ends with its last valid token.
     """
     mask = inputs["response_mask"] != 0
     rows, tokens = mask.shape
@@ -54,7 +53,9 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a decoupled loss that drops tokens: with IcePop if this version has it, else with rejection sampling."""
+    """Call a decoupled policy loss that drops tokens with extreme importance weights, by IcePop or by rejection
+    sampling.
+    """
     low, high = inputs["weight_low"], inputs["weight_high"]
     if inputs["correction"] == "icepop":
         if "enable_icepop" not in boundary.parameters:
@@ -62,7 +63,7 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         drop = {"enable_icepop": True, "icepop_alpha": 0.0 if low is None else low, "icepop_beta": high}
     elif "rejection_sampling" not in boundary.parameters:
         if low is not None:
-            raise AbsentError("not in this version: a lower bound of weights")
+            raise AbsentError("not in this version: a lower bound of importance weights")
         drop = {"behav_imp_weight_cap": high}
     else:
         made = boundary.imported[ARGUMENTS].RejectionSamplingConfig
@@ -74,7 +75,7 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a preference loss with packed pairs: the chosen sequence, then the rejected one.
+    """Call a preference loss on packed pairs: the chosen sequence, then the rejected one.
 
     Position t predicts token t + 1, and the last position predicts nothing. The process's tracker of metrics is emptied
     first.
@@ -150,7 +151,7 @@ def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Configure the schedule with the optimiser's own options. In older versions, the warm-up is a fraction."""
+    """Make the optimiser's configuration with these schedule options. In older versions, the warm-up is a fraction."""
     made, steps = boundary.imported[ARGUMENTS].OptimizerConfig, inputs["training_steps"]
     warmup = {"warmup_steps": inputs["warmup_steps"]}
     if "warmup_steps" not in made.__dataclass_fields__:

@@ -17,10 +17,10 @@ _ARGUMENTS = "areal.api.cli_args"
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one update of the actor, and read the gradient.
+    """Run one update of the actor, and return the gradient with respect to the log-probs.
 
-    Each token has its own id, by which the model finds the token's log-prob in any order. Values at a position belong
-    to the next token. As with FSDP, the loss is averaged over ranks.
+    Each token has its own id, so the model finds the token's log-prob in any order of tokens. The value at position t
+    belongs to token t + 1. The loss is averaged over ranks, as FSDP averages gradients.
     """
     mask, count, named = inputs["response_mask"].bool(), inputs["dp_size"], kit.named_tokens(inputs)
     named.pop("rewards")
@@ -101,7 +101,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the engine's forward pass over packed microbatches, with ids by which the model finds a log-prob."""
+    """Return the log-probs of the engine's forward pass over packed microbatches. The model is a table of log-probs."""
     named, table = kit.named_tokens(inputs), kit.prepend_prompt(inputs["log_probs"]).flatten()
     rows, size = len(named["number"]), inputs["micro_batch_size"]
     arguments = boundary.imported[_ARGUMENTS]

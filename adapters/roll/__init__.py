@@ -48,7 +48,7 @@ _ONLY_FULL = {"response_mask": ("full",)}
 
 
 def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] | None = None) -> Any:
-    """Make a DataProto. ``labels`` are the columns of Python objects."""
+    """Make a DataProto of these tensors. ``labels`` are its columns of Python objects."""
     import numpy as np
 
     arrays = {name: np.array(values, dtype=object) for name, values in (labels or {}).items()}
@@ -68,7 +68,7 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
     """Set options of a configuration object.
 
     :raises AbsentError: if the scenario needs an option that this version does not have.
-    :raises DriftError: for any other option that the configuration lacks, because setting one would silently succeed.
+    :raises DriftError: for any other missing option. Setting it would create an attribute that nothing reads.
     """
 
     for name, value in options.items():
@@ -83,7 +83,7 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
 def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
     """Make the pipeline's and the actor's configuration from ROLL's classes.
 
-    A pipeline's constructor looks for checkpoints and creates log folders, so it does not run. Fields have their
+    The pipeline's constructor does not run, because it looks for checkpoints and creates log folders. Fields have their
     defaults. Losses read the options of their variants from the actor's configuration, which declares few of them.
     """
     module, name = _CONFIG_OF[kind]
@@ -94,8 +94,11 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
 
 
 def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Set the number of training steps, for devices that train on four samples each. Environments end after twice the
-    number of turns, because the configuration expects an environment to use half of its limit."""
+    """Return the number of training steps, for devices that train on four samples each.
+
+    An environment's limit is twice the number of turns, because the configuration expects that half of the limit is
+    used.
+    """
     options = kit.stand_in(per_device_train_batch_size=4, gradient_accumulation_steps=inputs["batch_size"] // 4)
     trained = kit.stand_in(training_args=options)
     made = kit.make_unbuilt(
@@ -122,12 +125,12 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Aggregate losses. With row weights, the divisor depends on the version."""
+    """Aggregate losses. With row weights, it depends on the version whether rows without a token count."""
 
     if "weights" in boundary.parameters and "global_valid_samples" not in boundary.parameters:
         empty = not (inputs["response_mask"] != 0).any(-1).all()
         if empty and inputs.get("empty_rows") == "counted":
-            raise AbsentError("not in this version: a mean counts rows without a token")
+            raise AbsentError("not in this version: a mean that counts rows without a token")
     return boundary.invoke(inputs)
 
 
@@ -172,7 +175,7 @@ _METHODS = {
 
 
 def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Normalise agentic rewards. The function computes in float32, so float64 inputs are converted first."""
+    """Normalise the rewards of agents. The function computes in float32, so float64 rewards are converted first."""
     rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
     batch = _batch(boundary, {"scores": rewards}, {"traj_group_id": inputs["group"]})
@@ -182,14 +185,14 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     elif levels in _METHODS:
         norm.grouping, norm.method = _METHODS[levels]
     else:
-        raise AbsentError("not in this version: a mean and a deviation over different sets of rewards")
+        raise AbsentError("not in this version: different levels for the mean and the standard deviation")
     return boundary.invoke({}, batch, norm)
 
 
 def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute agentic returns, with one step per trajectory.
+    """Compute agents' returns. Each step is a row of the batch.
 
-    GiGPO's returns are those of step_reinforce, under an older name.
+    The estimator ``gigpo`` has the same returns as ``step_reinforce`` and also exists in older versions.
     """
     rewards, valid = inputs["token_level_rewards"], inputs["response_mask"] != 0
     rows, steps = torch.nonzero(valid, as_tuple=True)
@@ -224,9 +227,10 @@ _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 
 
 def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
-    """Bind a driver's advantage step, with and without a critic.
+    """Bind a driver's advantage step twice: with a critic (GAE) and without one.
 
-    The other functions for returns use the mask. GAE does not use it, and values in the gaps are not trained.
+    The step without a critic uses the mask. GAE does not use it, so it also discounts over values in gaps of the mask,
+    which are not trained.
     """
     gaps = Dialect(
         "masked_steps",
@@ -274,10 +278,10 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
 
 
 def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the clip range. Dual clip uses ``1 + 2 pg_clip``.
+    """Return the options for the clip range.
 
-    If dual clip equals both bounds, pg_clip alone sets them, as it did before the range existed. Otherwise two numbers
-    set the range and pg_clip sets dual clip.
+    The bound of dual clip is ``1 + 2 pg_clip``. If that agrees with both clip bounds, pg_clip sets everything, as in
+    versions without a clip range. Otherwise, pg_clip sets dual clip and two other options set the range.
     """
     low, high, dual = inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
     cut = high if dual is None else (dual - 1) / 2
@@ -286,7 +290,7 @@ def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the loss variants, from the actor's configuration."""
+    """Return the options of loss variants, which the actor's configuration contains."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     return {
         "tis_lower_bound": 1 - low,
@@ -301,7 +305,7 @@ def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the global token counts for each mask."""
+    """Return the token and row counts of the global batch for each mask."""
     mask, tokens, rows = inputs["response_mask"], inputs["batch_num_tokens"], inputs["global_batch_size"]
     tokens = (mask != 0).sum().clamp(min=1) if tokens is None else tokens
     rows = (mask != 0).any(-1).sum().clamp(min=1) if rows is None else rows
@@ -312,7 +316,7 @@ def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a loss per token. The adapter computes the ratios and aggregates, as the caller in ROLL does.
+    """Call a loss that returns a value per token. The adapter computes the ratios, as the caller in ROLL does.
 
     https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll/pipeline/rlvr/actor_pg_worker.py#L72
     """
@@ -321,7 +325,7 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
     if not ratio.isfinite().all():
         # The gradient of this exp is computed in the caller, loss_func, whose own binding shows an overflow there.
-        raise AbsentError("a ratio overflows before the boundary is called")
+        raise AbsentError("the ratio, which the caller computes, overflows")
     scores, data = inputs["scores"], None
     if scores is not None:  # a tensor of the batch in RLVR, the reward of each trajectory for agents
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
@@ -341,7 +345,7 @@ _SUM = aggregated("token-sum")
 
 
 def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
-    """Draw scores for TOPR that have the sign of the response's first advantage, as in most training runs."""
+    """Return scores for TOPR with the sign of each response's first advantage, as most training runs have them."""
     from sentinel import tensor
 
     advantages = inputs["advantages"]
@@ -418,7 +422,7 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         worker.pipeline_config.train_infer_correction = base.TrainInferCorrectionConfig()
         worker.pipeline_config.train_infer_correction.is_weight.enabled = weights is not None
     elif weights is not None:
-        raise UnknownInputError("the loss has no input for importance weights", "importance_weights")
+        raise UnknownInputError("the loss has no parameter for importance weights", "importance_weights")
     worker.strategy = kit.stand_in(
         op_compute_log_probs=lambda **_: inputs["log_probs"],
         op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
@@ -443,7 +447,7 @@ _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
 
 
 def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
-    """Build the pipeline's batch from scored responses, with advantages and an equal number of tokens per rank."""
+    """Build the batch of an update from scored responses: compute advantages and balance the ranks."""
     functions, named, norms = boundary.imported[_FUNCTIONALS], kit.named_tokens(inputs), ("group", None)
     above = functions.reward_norm(inputs["rewards"], kit.group_size(inputs), {}, *norms)
     fields = {**whole, **named, "token_level_rewards": kit.named_tokens({**inputs, "rewards": above})["rewards"]}
@@ -459,7 +463,8 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the strategy's training step on each rank, with the worker's real loss.
 
-    Each token has its own id, by which the model finds the token's log-prob. FSDP averages gradients over ranks.
+    Each token has its own id, by which the model finds the token's log-prob. Gradients are averaged over ranks, as by
+    FSDP.
     """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
@@ -602,7 +607,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the off-policy correction: the importance weights, or the decision of one filter."""
+    """Run the off-policy correction, and return the importance weights or the tokens that one filter keeps."""
     config = boundary.imported[_BASE_CONFIG]
     names = ("old_log_probs", "rollout_log_probs", "response_mask")
     settings, level = config.TrainInferCorrectionConfig(), inputs["level"]
@@ -614,7 +619,7 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         settings.filters = [rule]
     else:
         if inputs["threshold_low"] is not None:
-            raise AbsentError("weights are clamped from above only")
+            raise AbsentError("importance weights have no lower bound")
         settings.is_weight.enabled, settings.is_weight.weight_type = True, level
         settings.is_weight.upper_bound = inputs["threshold_high"]
     weights, kept, metrics = boundary.invoke({name: inputs[name] for name in names}, cfg=settings)
@@ -630,7 +635,7 @@ def _token_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the critic's values, with an additional column for the prompt's token."""
+    """Return the critic's values. The batch has one more column, for the prompt's token."""
     output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
     values, _ = boundary.invoke({}, kit.stand_in(), data=None, output_tensor=output)
     return {"values": values}

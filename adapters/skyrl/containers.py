@@ -44,7 +44,7 @@ _BATCH = Container(_batch, _read)
 
 
 def _surgery(name: str, kind: str, do: kit.Surgery) -> tuple[Binding, Binding]:
-    """Bind an operation on a batch: the current method, and an older one that accepts fewer kinds of columns."""
+    """Bind an operation on a batch twice: the current method, and an older one that accepts fewer kinds of columns."""
     now, then = f"{_TENSORS}.{name}", f"{_FORMERLY}.{name}"
     return (
         _BATCH.surgery(now, kind, do, fixed={"layouts": _IMAGES}, requires=(f"{BATCH}.TensorList",)),

@@ -33,7 +33,7 @@ _EOS, _SAID, _HEARD = 2, 20, 30
 
 
 class _Gym:
-    """A stand-in environment without turns."""
+    """A stand-in environment that never replies."""
 
     def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
         return prompt, {}
@@ -60,7 +60,7 @@ class _Gym:
 
 
 class _Environment(_Gym):
-    """A stand-in environment whose messages have the scenario's lengths."""
+    """A stand-in environment whose messages are as long as the scenario requires."""
 
     def __init__(self, heard: list[int], rewards: Sequence[float] = ()) -> None:
         self._heard, self._rewards = list(heard), list(rewards)
@@ -81,7 +81,7 @@ class _Sampling(dict[str, Any]):
 
 
 class _Engine:
-    """A stand-in engine that handles one request at a time. Responses have the scenario's lengths and end with EOS."""
+    """A stand-in engine. Its responses are as long as the scenario requires and end with EOS."""
 
     def __init__(self, lengths: list[list[int]]) -> None:
         self._said = list(lengths)
@@ -120,7 +120,7 @@ _SFT, _AFTER_STOP = "skyrl.train.sft_trainer", "append_eos_token_after_stop_str_
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trained tokens of a chat, collated as a batch of one."""
+    """Return the token ids and the loss mask of a chat, collated as a batch of one row."""
     tokenizer, messages = chat(inputs)
     kinds = boundary.module.TrainOnWhat
     which = {"all": kinds.ALL_ASSISTANT_MESSAGES, "last": kinds.LAST_ASSISTANT_MESSAGE}[inputs["trains"]]
@@ -135,7 +135,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: Any) -> Any:
-    """Return the options for a generator."""
+    """Return the options of a generator."""
     off = ("apply_overlong_filtering", "step_wise_trajectories", "zero_reward_on_non_stop", "batched", _AFTER_STOP)
     return kind(
         max_turns=turns,
@@ -169,7 +169,7 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
 
 
 def _gym(boundary: Any, *heard_and_rewards: Any) -> AbstractContextManager[Any]:
-    """Replace the function that makes environments. All environments behave the same."""
+    """Replace the function that makes environments by one that makes the scenario's environment."""
     return kit.swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(*heard_and_rewards))
 
 
@@ -180,7 +180,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one episode: a chat if there are several turns, otherwise plain text."""
     keeps_limit = "max_response_tokens" in inspect.getsource(boundary.function)
     if not keeps_limit and sum(inputs["said"]) > inputs["max_tokens"]:
-        raise AbsentError("not in this version: a length limit of the loop; the engine applies the limit")
+        raise AbsentError("not in this version: a length limit in the agent loop; the engine applies the limit")
     conversation = len(inputs["said"]) > 1 or inputs["heard"][-1] > 0
     generator = _generator(boundary, _Engine([[n] for n in inputs["said"]]), inputs["turns"], conversation)
     with _gym(boundary, inputs["heard"], inputs["rewards"]):
@@ -193,7 +193,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the lengths of responses, as returned and as reported."""
+    """Return the lengths of generated responses, and the lengths that the metrics report."""
     generated = inputs["arguments"]["generated"]
     rows = len(generated)
     generator = _generator(boundary, _Engine([generated]), 1, conversation=False, batched=True)
@@ -215,7 +215,7 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _OfTable(_Gym):
-    """A stand-in for both the engine and its environment, which follow the scenario."""
+    """A stand-in for the engine and its environment, which both follow the scenario."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self.table, self.truths, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
@@ -253,7 +253,7 @@ class _Options(_Sampling):
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run SkyRL's generator, built with its own constructor.
 
-    Stop strings of the request end an answer that has no end token.
+    If an answer has no end token, a stop string ends it.
     """
     engine, text = _OfTable(inputs), inputs["end"] == "text" or inputs["heard_as"] == "text"
     own = {"chat_template": kit.Named(source="name", name_or_path=None), _AFTER_STOP: True}
@@ -281,7 +281,10 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Broadcast the weights after each update. A colocated engine sleeps after the last generation before an update."""
+    """Return the weight versions with which an engine generates, if weights are broadcast after each update.
+
+    A colocated engine sleeps before each update.
+    """
     engine, updates = WeightEngine(), 0
 
     async def answer(method: str, *arguments: Any, **options: Any) -> None:

@@ -70,7 +70,7 @@ def no_ray(boundary: Any) -> AbstractContextManager[Any]:
 
 
 def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
-    """Simulate another data-parallel rank with ``more`` microbatches, so that the iterator adds padding."""
+    """Simulate another rank with ``more`` additional microbatches, so that the iterator adds padding on this rank."""
     from torch.distributed import ReduceOp
 
     def all_reduce(count: Any, op: Any) -> None:
@@ -101,7 +101,7 @@ def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
 
 
 def with_options(made: Any, options: Mapping[str, Any]) -> Any:
-    """Set options of a configuration by their dotted paths."""
+    """Set options of a configuration, given by their dotted paths."""
 
     # all versions with a Hydra configuration are old
     missing = AbsentError if type(made).__name__ == "DictConfig" else DriftError
@@ -118,7 +118,7 @@ def with_options(made: Any, options: Mapping[str, Any]) -> Any:
 
 
 def refused(call: Callable[[], Any]) -> tuple[Any, dict[str, str] | None]:
-    """Call a function; return its result, and its error if it rejected the arguments."""
+    """Call a function; return its result, and its exception if it rejected the arguments."""
     try:
         return call(), None
     except (AssertionError, ValueError, NotImplementedError) as error:
@@ -132,7 +132,7 @@ def training_batch(boundary: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
-    """Make the required fields of a training batch: a prompt token, and the response with its ids."""
+    """Return the required fields of a training batch: a prompt of one token, and the response."""
     rows, tokens = log_probs.shape
     ones = torch.ones(rows, tokens, dtype=torch.long)
     lengthened = torch.ones(rows, tokens + 1, dtype=torch.long)
@@ -170,14 +170,14 @@ RANKS = StandIn(
 
 
 def algorithm_of(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """Make the ``algorithm`` section of SkyRL's configuration, from its class or its YAML file."""
+    """Make the ``algorithm`` section of SkyRL's configuration from its class or its YAML file."""
     config = boundary.imported[CONFIG]
     own = hasattr(config, "AlgorithmConfig")
     return with_options(config.AlgorithmConfig() if own else _of_hydra(config).trainer.algorithm, options)
 
 
 def _of_hydra(config: Any) -> Any:
-    """Load the YAML file of default options."""
+    """Load the YAML file with the default options."""
     from pathlib import Path
 
     from omegaconf import OmegaConf
@@ -190,7 +190,7 @@ def _of_hydra(config: Any) -> Any:
 
 
 def is_averaged_inside(module: Any) -> bool:
-    """Return True if losses average over their microbatch themselves, as they did until March 2026."""
+    """Return True if losses are averages over their microbatch, as until March 2026."""
     import inspect
 
     return "loss_reduction" in inspect.signature(module.reduce_loss).parameters

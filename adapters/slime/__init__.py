@@ -45,7 +45,7 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call OPSM with slime's lists of samples, and convert its concatenated mask back to rows.
+    """Compute OPSM's mask from slime's lists of samples, and convert the concatenated result to rows.
 
     #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``, which has the shape of the
     returned mask under context parallelism. Without context parallelism both are the same.
@@ -60,7 +60,7 @@ def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss per token. Its KL argument is ``old - new``; the adapter reduces the result.
+    """Call a policy loss that returns a value per token. Its argument ``ppo_kl`` is the old log-prob minus the new one.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
@@ -71,10 +71,10 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the sequence-level KL for GSPO's loss.
+    """Compute GSPO's loss from the sequence-level KL, which is the result of the boundary.
 
-    The loss has no mask. The reducer of its caller, which has a binding of its own, handles a non-finite advantage on a
-    masked token. This binding checks the KL.
+    The loss has no mask, so advantages of masked tokens are set to 0 here. The reducer of its caller handles them, and
+    has a binding of its own.
     """
     shape = inputs["log_probs"].shape
     advantages = torch.where(inputs["response_mask"] != 0, inputs["advantages"], 0.0)
@@ -109,7 +109,7 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 
 def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the value loss. The value of a token is at the position before it."""
+    """Call the value loss. The value of a token is stored one position to the left."""
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
     args = kit.stand_in(
@@ -132,7 +132,7 @@ _MEANS = "seq-mean-token-mean"
 
 
 def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Build slime's own function that reduces a loss over samples or tokens."""
+    """Make slime's function that adds up a loss over samples or tokens."""
     make = boundary.imported[CP].get_sum_of_sample_mean if CP in boundary.imported else boundary.function
     lengths, masks = full_lengths(inputs), list(inputs["response_mask"])
     per_token = inputs["loss_agg_mode"] == "token-sum"
@@ -140,7 +140,7 @@ def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _of_sequences(loss: Any, inputs: Mapping[str, Any]) -> Any:
-    """Divide a sum of sequence means by the global number of sequences, as the caller does.
+    """Divide a sum of sequence means by the number of sequences in the global batch, as slime's caller does.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1357
     """
@@ -176,7 +176,7 @@ _TOKENS = Dialect(
 
 
 def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Binding:
-    """Return the sum of token losses, because these functions do not aggregate."""
+    """Bind a policy loss that returns a value per token. The batch's loss is then the sum over tokens."""
     knobs = ("eps_clip_low", "eps_clip_high", "dual_clip")
     return policy_loss(f"{PPO}.{function}", call, algorithm, knobs, *dialects, mode="token-sum")
 
@@ -185,9 +185,10 @@ def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Bin
 
 
 def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the importance weights: the weighted policy loss, if the loss is 1 per token.
+    """Return the importance weights: the weighted policy loss, if each token's unweighted loss is 1.
 
-    The log-probs have no gradient, because they are read from the rollout batch or detached.
+    The log-probs have no gradient, because slime reads them from the rollout batch or detaches them.
+
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L989
     """
     shape, low = inputs["old_log_probs"].shape, inputs["threshold_low"]
@@ -216,7 +217,7 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
 
 
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call GAE with unpadded samples, which the function pads itself."""
+    """Compute GAE from unpadded samples. The function pads them itself."""
     samples, counts = valid_samples(inputs, "values", "token_level_rewards"), valid_counts(inputs)
     discounts = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
     with one_rank():
@@ -237,7 +238,7 @@ def _gae_of_a_sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call with one reward per sample."""
+    """Compute returns from one reward per sample."""
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
     columns = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
@@ -259,9 +260,10 @@ def _returns(function: str, **more: Any) -> Binding:
 
 
 def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make samples in the order of their groups, and read the processed rewards.
+    """Return the rewards of samples after normalisation by group.
 
-    A group of one is not scaled, because slime's arguments turn scaling off.
+    If all groups have one sample, rewards are not scaled, because slime's argument parser turns scaling off.
+
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/utils/arguments.py#L1981
     """
     labels = list(inputs["group"])

@@ -16,14 +16,14 @@ _HUB = "slime.rollout.rm_hub"
 
 
 def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the trainer's reward function with the name of a rule."""
+    """Return the score of the reward rule that the trainer selects by name."""
     sample = boundary.imported[TYPES].Sample(response=inputs["response"], label=inputs["ground_truth"])
     args = kit.stand_in(custom_rm_path=None, rm_type=inputs["rule"])
     return {"score": asyncio.run(boundary.invoke({}, args, sample))}
 
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score the answer to a multiple-choice question."""
+    """Return the score of an answer to a multiple-choice question."""
     letters, truth = "ABCDE", inputs["ground_truth"]
     if inputs["rule"] != "texts":
         return {"score": boundary.function(inputs["response"], truth)}
@@ -69,7 +69,7 @@ _FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
 
 
 def _kept(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the rows of groups that the filter keeps. It takes one group at a time."""
+    """Return the rows of the groups that the filter keeps. The filter takes one group at a time."""
     rewards = inputs["rewards"].tolist()
     sample = boundary.imported[TYPES].Sample
     numbers = []

@@ -27,7 +27,7 @@ def _call(name: str, place: int = 0) -> Any:
 
 
 def _state(boundary: Any) -> Any:
-    """Make an empty record of a trajectory."""
+    """Make the empty record of a trajectory."""
     record = boundary.module.AgentData
     empty = {"messages": [], "metrics": {}, "request_id": "request", "tools_kwargs": {}}
     return record(**{name: empty.get(name) for name in inspect.signature(record).parameters})
@@ -50,7 +50,7 @@ class _SameThread:
 
 
 def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the response after a tool has returned this many tokens, and the next state of the loop."""
+    """Return the response mask after a tool has returned this many tokens, and whether the loop ends."""
     arguments = inputs["arguments"]
     answer, state = [7] * arguments["observation_tokens"], _state(boundary)
     state.tool_calls = [_call("tool")]
@@ -88,7 +88,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the remaining part of a truncated tool text."""
+    """Return what is left of a tool's text after truncation."""
     text = "".join(map(chr, inputs["token_ids"]))
 
     async def create(**_: Any) -> Any:
@@ -189,7 +189,7 @@ def _token_output(module: Any, answer: Any, routed: bool) -> Any:
 
 
 def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one row through an agent loop and its tools."""
+    """Run one row through an agent loop with tools."""
     engine, base = TableEngine(inputs), boundary.imported[_WORKERS]
     tool = _Tool(engine)
 
@@ -258,7 +258,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one answer that new weights interrupt."""
+    """Generate one answer that weight updates interrupt."""
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
@@ -330,7 +330,7 @@ _OPTIONS = kit.fields(
 
 
 def _asked(boundary: Any, config: Any) -> Any:
-    """Build a sampling request through the agent's worker and SGLang's server."""
+    """Return the sampling request that the agent's worker and SGLang's server make from a configuration."""
     sampling: dict[str, Any] = {}
 
     async def run(sampling_params: Mapping[str, Any], *_: Any, **__: Any) -> None:

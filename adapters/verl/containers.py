@@ -26,7 +26,7 @@ _TENSORDICT = "verl.utils.tensordict_utils"
 
 
 def _tensordict(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """Make a TensorDict. Rows of different lengths form one nested tensor; values of other types form stacks."""
+    """Make a TensorDict. Rows of different lengths form a nested tensor; values of other types form stacks."""
 
     def made(column: Any) -> Any:
         ragged = isinstance(column, list) and isinstance(column[0], torch.Tensor)
@@ -95,7 +95,7 @@ _TRAINER_SELF = StandIn("self", "the real trainer starts workers; the method rea
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Reorder a batch as the trainer does, so that each rank gets the same number of rows."""
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
-        raise AbsentError("not in this version: fixed minibatches; they are cut after rows are distributed")
+        raise AbsentError("not in this version: fixed minibatches; this version cuts them after distributing the rows")
     lengths, parts = inputs["lengths"], inputs["parts"]
     batch = CONTAINER(boundary, kit.numbered_rows(lengths), {})
     trainer = kit.stand_in(
@@ -110,7 +110,7 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches. Check that these contain the declared rows."""
+    """Split a batch into microbatches. Return none if the reported rows are not the right ones."""
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
@@ -122,7 +122,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore the order of the microbatches' results."""
+    """Restore the original order of the microbatches' results."""
     order, ends = inputs["order"], [sum(inputs["sizes"][:end]) for end in range(1, len(inputs["sizes"]) + 1)]
     order_in_parts = [list(order[start:end]) for start, end in zip([0, *ends], ends)]
     fields = inputs["fields"]

@@ -38,7 +38,7 @@ def _with_prompt(mask: Any) -> Any:
 
 
 def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make rows with one prompt token (the row's index in the table) and a response."""
+    """Make rows of one prompt token and a response. Every token is the row's index in the table."""
     mask = inputs["response_mask"]
     rows, tokens = mask.shape
     ids = torch.arange(rows)[:, None].repeat(1, tokens + 1)
@@ -93,22 +93,22 @@ def options(inputs: Mapping[str, Any]) -> Any:
 
 
 def mean_of(reported: Any) -> Any:
-    """Reduce the metrics of an update as the trainer does, to their means."""
+    """Return the mean of a reported metric, as the trainer computes it; None without the metric."""
     import numpy
 
     return None if reported is None else float(numpy.mean(reported))
 
 
 def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
-    """Replace the decorator that reports the accelerator's memory, in versions that have it."""
+    """Replace the code that measures the accelerator's memory, in versions that have it."""
     logger = getattr(boundary.module, "GPUMemoryLogger", None)
     return kit.swap(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
 
 
 def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """Raise AbsentError if this version's code does not use an option.
+    """Check that this version's code has all options that the scenario sets.
 
-    :raises AbsentError: if the scenario uses the option and the code does not name it.
+    :raises AbsentError: for an option that the code does not name.
     """
     chosen = {
         "loss_agg_mode": inputs["loss_agg_mode"] != "token-mean",
@@ -122,11 +122,13 @@ def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the legacy FSDP actor on one rank."""
+    """Run an update of the legacy FSDP actor on one rank."""
     import tensordict
 
     if hasattr(boundary.owner, "_make_minibatch_iterator"):
-        raise AbsentError("not in this version: a KL loss of the actor, which draws its mini-batches from a loader")
+        raise AbsentError(
+            "not in this version: a KL loss in the actor, which draws its mini-batches from a data loader"
+        )
     _check(boundary, inputs)
     model = make_model(inputs["log_probs"])
     recorder, entropies = Recorder(model), inputs["entropies"]
@@ -167,7 +169,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the legacy actor's forward pass. A row attends to one prompt token and the valid response tokens."""
+    """Return the log-probs of the legacy actor's forward pass over a prompt token and the valid response tokens."""
     import tensordict
 
     rows, names = len(inputs["response_mask"]), ("old_log_probs", "advantages", "ref_log_probs")
@@ -203,14 +205,14 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arrived(entropies: Any, ranks: int = 1) -> Any:
-    """Read the gradient of the entropies, added up over all steps."""
+    """Return the gradient of the entropies, added up over all steps."""
     if entropies is None:
         return None
     return torch.zeros_like(entropies) if entropies.grad is None else entropies.grad / ranks
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the legacy FSDP critic, and read its values."""
+    """Return the values of the legacy FSDP critic."""
     import tensordict
 
     mask = inputs["response_mask"]
@@ -285,7 +287,7 @@ def _jagged(rows: list[Any]) -> Any:
 
 
 def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Callable[[Any], Any]) -> Any:
-    """Run the engine's loop over one rank's microbatches.
+    """Run the model engine's loop over one rank's microbatches.
 
     :param data: the rank's TensorDict.
     :param tokens: the number of valid tokens on all ranks.
@@ -317,7 +319,7 @@ def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) ->
 
 
 def _inferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the engine's forward pass over unpadded microbatches. One prompt token precedes each response."""
+    """Return the log-probs of the engine's forward pass over unpadded microbatches. A row has one prompt token."""
     lengths = kit.lengths_of(inputs, "response_mask")
     rows, budget = len(lengths), inputs["max_tokens_per_microbatch"]
     tables = {"log_probs": inputs["log_probs"], "entropy": inputs["entropies"]}
@@ -360,7 +362,7 @@ def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
 
 
 def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run mini-batches in order on each rank, with the engine's real loop and the real loss."""
+    """Run the mini-batches of each rank in order, with the engine's real loop and the real loss."""
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
         raise AbsentError("not in this version: padding without flash attention, whose pad_input pads log-probs")
@@ -389,7 +391,7 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rank(
     boundary: Any, inputs: Mapping[str, Any], config: Any, model: Any, part: slice, batch: slice
 ) -> Mapping[str, Any]:
-    """Run one rank, and read the metrics of its rows."""
+    """Run one rank, and return the metrics of its rows."""
     mask = inputs["response_mask"]
     ids = torch.arange(len(mask))[:, None]
     width = mask.shape[1]
@@ -447,7 +449,7 @@ def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, A
 
 
 def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a supervised update."""
+    """Run an update of supervised training."""
     mask, ranks = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
     first = torch.full_like(mask[:, :1], int(inputs["first_counts"]))
@@ -628,7 +630,7 @@ _UNPAD = StandIn("unpad_input", "replaces flash-attn, which is not installed; re
 
 
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
-    """Run the ranks on the batches that they receive."""
+    """Run the ranks on the batches that they receive from the driver."""
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
     parts = [part.unlock_() for part in parts]  # as received data is
     cuts: list[Any] = []
