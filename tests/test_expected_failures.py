@@ -1,4 +1,4 @@
-"""Known bugs that are still present are pytest's expected failures; with a base, what both sides have is expected."""
+"""Known bugs that are still present are expected failures; with a base, what both revisions have is expected."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def refs(demo_repository: Repository) -> dict[str, str]:
 
 @pytest.fixture
 def mine(pytester: pytest.Pytester, refs: dict[str, str]) -> Path:
-    """A folder with both demo recipes, which are known to be reproduced at one commit."""
+    """A folder with both demo recipes, whose recorded verdict at one commit is reproduced."""
     for recipe in (MASKED_TOKENS, REJECTED_ROW):
         write_recipe(pytester.path / "mine", recipe, pins=[{"ref": refs["broken"], "expect": "reproduced"}])
     return pytester.path / "mine"
@@ -125,7 +125,7 @@ def test_known_bugs_without_a_base_fail_by_root_cause_the_worst_first(pytester, 
 
 
 def test_recipes_that_cannot_be_decided_take_one_line_per_cause(pytester, mine, broken_tree):
-    """The package that both functions need does not import."""
+    """Both functions are in a package that does not import."""
     (broken_tree / "demo_rl" / "__init__.py").write_text("raise ImportError('no such thing')\n")
     result = run(pytester, f"--sentinel-repo={broken_tree}")
     result.assert_outcomes(failed=1, skipped=1)

@@ -1,4 +1,4 @@
-"""``sentinel doctor``, with a worker and devices that cost nothing."""
+"""``sentinel doctor`` with fake workers and devices."""
 
 from importlib import metadata
 from typing import Any
@@ -10,7 +10,7 @@ from sentinel.worker import client, interpreters
 
 
 class FakePreloader:
-    """Starts at once; ``trouble`` makes it fail."""
+    """Starts immediately, or fails with ``trouble``."""
 
     trouble = ""
 

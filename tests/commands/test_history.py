@@ -1,4 +1,4 @@
-"""``sentinel report history``: a bug's story from what sweeps have kept."""
+"""``sentinel report history``."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a difference is called: one sentence that says what has changed, in numbers."""
+"""Sentences that describe a difference with numbers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Batch surgery: the definition's row has every field and no weight; a wrong one is seen in each way it differs."""
+"""Batch surgery: a correct row has every field and no weight; each kind of wrong row is reported."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Contracts: what they declare is what they measure, on a right and on a broken twin of the framework's part."""
+"""Contracts measure what they declare, for a correct and for a broken boundary."""
 
 import subprocess
 import sys
@@ -66,7 +66,7 @@ def test_loss_aggregation_measures_gradients_and_the_step(decide, broken_tree):
     scenario = {**MASKED_TOKENS["scenario"], "theta": 2.0, "learning_rate": 0.5}
     measured = decide({**MASKED_TOKENS, "scenario": scenario}, broken_tree).measurement
     seen = measured.observation[""]
-    # The loss of theta * loss_mat is 2 * 26; its slope in theta is 26, and the step goes the other way.
+    # The loss of theta * loss_mat is 2 * 26. Its derivative by theta is 26, and the step is negative.
     assert seen["loss"].nested() == 52.0
     assert seen["theta_gradient"].nested() == 26.0
     assert seen["parameter_update_delta"] == -13.0

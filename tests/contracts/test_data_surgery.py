@@ -1,4 +1,4 @@
-"""What holds and cuts data: the oracles by hand, and what the measurement makes of broken twins."""
+"""Containers and truncation of data: hand-computed oracles, and measurements of broken boundaries."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is trained on of what was sampled: the oracles by hand, and what the measurement makes of broken twins."""
+"""Filters of sampled data: hand-computed oracles, and measurements of broken boundaries."""
 
 from typing import Any
 
@@ -41,13 +41,13 @@ def _rows_alone(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
 
 
 def _by_a_mean_that_rounds(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
-    """A standard deviation that is compared with 0, about a mean that is not what it is the mean of."""
+    """Compare a standard deviation with 0, although its mean is rounded."""
     numbers = list(range(len(rewards))) if numpy.std(rewards.numpy()) > 0 else []
     return {"numbers": numbers, "rewards": rewards[numbers].tolist()}
 
 
 def _mixed(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
-    """The right rows, beside the rewards of the first ones."""
+    """Return the right rows with the rewards of the first rows."""
     return {"numbers": [2, 3], "rewards": rewards[:2].tolist()}
 
 
@@ -87,7 +87,7 @@ def test_prompts_of_medium_difficulty_are_kept():
     given = {"rewards": torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0]), "group": list("ppqqrr"), "low": 0.1}
     assert measured("difficulty_filter", **given, high=0.9) == {"kept": [1, 1, 0, 0, 0, 0]}
     assert measured("difficulty_filter", **given, high=1.5) == {"kept": [1, 1, 1, 1, 0, 0]}
-    # The bounds themselves are outside.
+    # The bounds are exclusive.
     assert measured("difficulty_filter", **{**given, "low": 0.5}, high=0.9) == {"kept": [0] * 6}
 
 
@@ -122,7 +122,7 @@ def test_cut_off_responses_that_are_kept(twin, seen):
 
 # -- second moments ----------------------------------------------------------------------------------------------------
 
-#: Squared log-ratios 4, 0.25, 0 and 1, of which the last does not count.
+#: Squared log-ratios 4, 0.25, 0 and 1. The last token is invalid.
 MOVED: dict[str, Any] = {
     "behaviour_log_probs": torch.tensor([[-1.0, -1.5], [-1.0, -2.0]], dtype=torch.float64),
     "proximal_log_probs": torch.tensor([[-3.0, -1.0], [-1.0, -1.0]], dtype=torch.float64),

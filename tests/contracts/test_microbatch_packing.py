@@ -1,4 +1,4 @@
-"""The oracle of microbatch packing, and packings that are none."""
+"""The oracle of microbatch packing, and invalid packings."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Parameter names of the field are matched to the inputs of a contract."""
+"""Common parameter names are matched to the inputs of a contract."""
 
 import pytest
 

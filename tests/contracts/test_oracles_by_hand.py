@@ -1,4 +1,4 @@
-"""Oracles against numbers worked out by hand, and against what the definition promises of any distribution."""
+"""Oracles, compared with hand-computed numbers and with properties that hold for any distribution."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ def close(value: Any) -> Any:
 
 # -- KL estimates ------------------------------------------------------------------------------------------------------
 
-#: Two tokens: the policy gives the first twice the reference's probability, the second half of it.
+#: Two tokens, with twice and half of the reference's probability.
 TWICE_AND_HALF = {"log_probs": [[math.log(0.5), math.log(0.25)]], "ref_log_probs": [[math.log(0.25), math.log(0.5)]]}
 LN2 = math.log(2)
 
@@ -53,7 +53,7 @@ def test_masked_estimates_are_zero_whatever_stands_there(oracle):
 
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 def test_k1_and_k3_are_unbiased(estimator, oracle):
-    """Weighted with the policy's own probabilities they give the KL itself."""
+    """Their mean under the policy is the KL."""
     policy, other = (0.7, 0.2, 0.1), (0.25, 0.25, 0.5)
     seen = oracle(
         "kl_estimate",
@@ -79,7 +79,7 @@ THREE_STEPS = {
     [
         # The TD errors are -0.375, 0.125 and 0.25; each step ahead counts a quarter.
         (0.5, 0.5, [-0.328125, 0.1875, 0.25]),
-        # lambda 0: the TD errors themselves. lambda 1: the discounted rewards to come (0.25, 0.5, 1) less the value.
+        # lambda 0: the TD errors. lambda 1: the discounted future rewards (0.25, 0.5, 1) minus the value.
         (0.5, 0.0, [-0.375, 0.125, 0.25]),
         (0.5, 1.0, [-0.25, 0.25, 0.25]),
         (1.0, 1.0, [0.5, 0.75, 0.25]),

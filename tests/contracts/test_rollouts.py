@@ -1,4 +1,4 @@
-"""What makes rollouts and batches of them: the oracles by hand, and what the measurement makes of broken twins."""
+"""Rollouts and the batches made from them: hand-computed oracles, and measurements of broken boundaries."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -67,7 +67,7 @@ def test_an_exhausted_loader_leaves_a_smaller_batch(rejected, taken, left):
     dropped = measured(
         "rollout_collection", lambda **_: {"taken": [], "left": rejected}, completed=3, needed=2, rejected=rejected
     )
-    assert dropped["times"] == [0, 0, 0]  # rejected rollouts may be left
+    assert dropped["times"] == [0, 0, 0]  # rejected rollouts may remain
 
 
 # -- rewards of an episode ---------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_the_memory_of_a_sleeping_engine(level, wakes, version):
 
 
 def asked(request, configured=None, **given):
-    """What is seen of a boundary that asks for this, by a configuration that says this."""
+    """Return the observation of a boundary that sends this request for this configuration."""
     return measured(
         "sampling_request",
         lambda **inputs: {"request": request(inputs), "configured": configured or {}},
@@ -253,14 +253,14 @@ def test_a_mask_that_trains_the_question_is_seen():
 
 # -- rollouts, from a prompt to a response -----------------------------------------------------------------------------
 
-#: A question, an answer, what a tool says to it, another answer.
+#: A question, an answer, a tool's reply, another answer.
 TWO_TURNS = [["user", 1], ["assistant", 2], ["tool", 1], ["assistant", 1]]
 HEARD = [3, 1, 9, 3, 200, 2, 3, 1, 8, 3]
 ROW_OF = "of this row"
 
 
 def a_loop(broken: str = "", **inputs: Any) -> dict[str, Any]:
-    """A loop as it should be, for one answer or several, but for what is broken."""
+    """Return a correct agent loop for one or more answers, with the given fault."""
     engine, spent = TableEngine(inputs), 0
     prompt = engine.tokenizer.apply_chat_template(engine.prompt, add_generation_prompt=True)
     ids, mask, log_probs, experts, versions, shared = [], [], [], [], [], dict(inputs["options"])

@@ -1,4 +1,4 @@
-"""Surgery on rows and the minibatches of a batch: the oracles by hand, and what is seen of broken twins."""
+"""Operations on rows and minibatches: hand-computed oracles, and measurements of broken boundaries."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -91,7 +91,7 @@ BATCH = {"number": torch.tensor([10, 11, 12, 13]), "label": ["a", "b", "c", "d"]
 
 
 def _epochs(*orders: Sequence[int], shuffle: bool = True) -> dict[str, Any]:
-    """What is seen of these orders, in minibatches of two."""
+    """Return the observation of these orders, in minibatches of two."""
 
     def call(**_: Any) -> dict[str, Any]:
         rows = [row for order in orders for row in order]

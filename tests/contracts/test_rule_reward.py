@@ -1,4 +1,4 @@
-"""Rule-based rewards: the oracle by hand, and what the measurement makes of graders that are broken."""
+"""Rule-based rewards: the hand-computed oracle, and measurements of broken graders."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

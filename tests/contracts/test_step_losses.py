@@ -1,4 +1,4 @@
-"""Losses and advantages of whole steps: the oracles by hand, a second derivation, and broken twins."""
+"""Losses and advantages of whole steps: hand-computed oracles, a second derivation, and broken boundaries."""
 
 import math
 from typing import Any
@@ -75,7 +75,7 @@ STEP: dict[str, Any] = {
 
 def test_a_weight_is_a_constant():
     seen = measured("decoupled_loss", **STEP)
-    # r w / 2 of the first token; the second's weight e^3 is out of bounds.
+    # r w / 2 for the first token; the second's weight e^3 is out of bounds.
     value = math.exp(0.1) * math.exp(0.2) / 2
     assert seen["loss"] == pytest.approx(-value)
     assert seen["gradient"] == [[pytest.approx(-value), 0.0]]
@@ -119,7 +119,7 @@ def test_ipo_does_not_go_by_length(tokens):
 
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_orpo_compares_the_odds_of_a_token(tokens):
-    """0.8 against 0.2: odds of 4 and of 1/4, whose ratio is 16, however long the responses are."""
+    """Probabilities 0.8 and 0.2 have the odds 4 and 1/4, whose ratio is 16 for any length."""
     given = pairs(tokens, loss_type="orpo", reference="none")
     for side, likely in (("chosen", 0.8), ("rejected", 0.2)):
         given[f"{side}_log_probs"] = torch.full((1, tokens), math.log(likely), dtype=torch.float64)
@@ -135,7 +135,7 @@ def test_dpo_goes_by_the_sum():
 
 
 def test_tokens_beyond_the_shorter_response_weigh_less():
-    """One token is shared: the chosen response has 0.1 + 3 * 0.25 * 0.1, the rejected one -0.1."""
+    """The responses share one token. The chosen one has 0.1 + 3 * 0.25 * 0.1, the rejected one -0.1."""
     given = pairs(4, loss_type="sigmoid", ld_alpha=0.25)
     given["rejected_mask"] = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     assert measured("preference_loss", **given)["loss"] == pytest.approx(math.log1p(math.exp(-0.1 * 0.275)))
@@ -156,7 +156,7 @@ def test_how_pairs_are_cut_changes_nothing_and_a_sum_over_microbatches_does():
 
 
 def test_kto_is_relative_to_what_its_microbatch_says():
-    """Log-ratios 0.4 and 0.2 of the first pair, -0.6 and -0.4 of the second: of both together they say 0."""
+    """The log-ratios are 0.4 and 0.2, then -0.6 and -0.4. The KL estimate of all four is 0."""
     given = {
         "chosen_log_probs": torch.tensor([[-0.6], [-1.6]], dtype=torch.float64),
         "rejected_log_probs": torch.tensor([[-0.8], [-1.4]], dtype=torch.float64),
@@ -187,7 +187,7 @@ def test_without_a_reference_the_log_probs_themselves_are_compared():
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
 def test_a_divergence_by_hand(beta):
-    """A student of 3/4 and 1/4, a teacher of halves; the second token does not count."""
+    """The student has 3/4 and 1/4, the teacher 1/2 and 1/2. The second token is invalid."""
     student, teacher, step = (0.75, 0.25), (0.5, 0.5), 4
     logits = torch.tensor([[[math.log(p) for p in student], [5.0, 0.0]]], dtype=torch.float64)
     mixture = [beta * t + (1 - beta) * s for s, t in zip(student, teacher)]

@@ -1,4 +1,4 @@
-"""A user whose new files nobody else may read: contained processes are another user's where root runs them."""
+"""A umask that hides new files from other users, if root runs contained processes as another user."""
 
 import os
 from collections.abc import Iterator

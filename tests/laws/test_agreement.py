@@ -1,4 +1,4 @@
-"""When two observations are the same: the error bound, honest infinities, and which positions count."""
+"""Equality of observations: the error bound, infinities, and the positions that count."""
 
 import math
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_masked_numbers_do_not_widen_the_bound():
 
 
 def test_a_distribution_has_logarithms_on_the_way_where_its_logits_are_nothing():
-    """What a mixture's logarithm loses is no disagreement, where the divergence is 0."""
+    """The rounding of a mixture's logarithm is not a disagreement if the divergence is 0."""
     inputs = {name: tensor([[[0.0]]], "float32") for name in ("logits", "teacher_logits")}
     case = Case({"": inputs}, {"": {}}, contract=DISTILLATION_LOSS)
     assert scale_of(case, [inputs], [{"loss": 0.0}]).bound("float32") >= EPSILON["float32"]
@@ -126,7 +126,7 @@ def test_tokens_that_do_not_count_are_not_compared():
     (violation,) = same(case(one, advantages([[1.0, 7.0], [1.0, 2.0]])), "baseline", "other", prefix="so: ")
     assert violation.key == "other.advantages"
     assert violation.detail.startswith("so: element [1, 1]: 1.0 in 'baseline', 2.0 in 'other'")
-    assert violation.demanded is None  # they disagree, and nothing says which of them is right
+    assert violation.demanded is None  # they disagree, and neither is known to be right
 
 
 def test_rows_and_columns_are_compared_as_they_match():

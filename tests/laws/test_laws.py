@@ -1,4 +1,4 @@
-"""Each law holds on a right twin and fires on a broken one, whatever the numbers."""
+"""Each law holds for a right function, and is broken by a wrong one."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -80,7 +80,7 @@ def _centred(scores: Array, mask: Array, group: list[str], counts: Array) -> Arr
 
 
 def rejection_case(estimator: GroupAdvantage, mask: Array, scores: Array, group: list[str], other: float) -> Case:
-    """The scores as they are, with another reward on each rejected row, and with those rows left out."""
+    """The scores, with another reward on each rejected row, and without the rejected rows."""
     kept = mask.any(axis=-1)
     variants = {
         "as_it_is": (scores, mask, group),
@@ -165,7 +165,7 @@ def test_one_decision_for_each_sequence(valid, data):
     rows, columns = valid.shape
     of_sequences = np.array(data.draw(st.lists(st.integers(0, 1), min_size=rows, max_size=rows)))
     assert a_sequence_decision_is_one_decision(decision_case(np.repeat(of_sequences[:, None], columns, 1), valid)) == []
-    # A decision by each token's own sign: alternating ones split every sequence of two adjacent valid tokens.
+    # The sign of each token decides. Alternating signs split every sequence with two adjacent valid tokens.
     of_tokens = np.tile(np.arange(columns) % 2, (rows, 1))
     split = any(len({int(v) for v in of_tokens[row][valid[row] != 0]}) > 1 for row in range(rows))
     violations = a_sequence_decision_is_one_decision(decision_case(of_tokens, valid))

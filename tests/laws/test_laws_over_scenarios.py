@@ -1,4 +1,4 @@
-"""Every law holds on an honest function, whatever the scenario, and fires on a twin that breaks it."""
+"""Every law holds for an honest function in any scenario, and is broken by a variant that breaks it."""
 
 import random
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from sentinel.recipes.catalog import bundled_catalog
 
 LAWS = bundled_catalog().laws
 
-#: Laws that look at two calls, or at one call beside the oracle.
+#: Laws that compare two calls, or one call with the oracle.
 ASKED = sorted(set(LAWS) - {"fields_survive_surgery"})
 
 
@@ -35,7 +35,7 @@ def test_an_honest_function_breaks_no_law(name, generator):
     assert violations == []
 
 
-#: law -> what breaks it, and the symptoms that show.
+#: law -> deviations that break it, with their symptoms.
 BROKEN: list[tuple[str, Choices, set[str]]] = [
     ("masked_values_have_no_influence", Choices(masked="counted"), {"value", "non-finite"}),
     ("masked_values_have_no_influence", Choices(masked="multiplied"), {"value", "non-finite"}),
@@ -62,7 +62,7 @@ BROKEN: list[tuple[str, Choices, set[str]]] = [
 
 
 def found(name: str, function: Callable[..., object], twin: Callable[..., object] | None = None) -> set[str]:
-    """The symptoms in a hundred scenarios."""
+    """Return the symptoms in a hundred scenarios."""
     symptoms: set[str] = set()
     for seed in range(100):
         choose = Dice(random.Random(seed))

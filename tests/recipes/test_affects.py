@@ -1,4 +1,4 @@
-"""The conditions of ``affects``: what holds, how it is said, and what a recipe may not say."""
+"""Conditions of ``affects``: evaluation, wording and invalid conditions."""
 
 import json
 from typing import Any
@@ -63,7 +63,7 @@ def test_it_reads_as_a_sentence():
 
 
 def valid(entry: Any) -> bool:
-    """Whether the schema of recipes takes an entry of ``affects``."""
+    """Return True if the schema accepts an entry of ``affects``."""
     whole = schema()
     return JsonSchema({**whole["$defs"]["affected"], "$defs": whole["$defs"]}).accepts(entry)
 

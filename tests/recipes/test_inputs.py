@@ -1,4 +1,4 @@
-"""Values of the recipe language to literals, and addresses."""
+"""Values in recipes become literals; addresses are parsed."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Bisection finds what brute force finds, skips what cannot be decided."""
+"""Bisection returns the same as brute force, and skips commits that cannot be decided."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which modules a revision's text imports, read from git objects alone."""
+"""Imports of a revision, read from git objects."""
 
 import pytest
 from history_kit import History

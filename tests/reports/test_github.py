@@ -1,4 +1,4 @@
-"""What GitHub Actions is told, and that nobody else is told it."""
+"""Output for GitHub Actions, which appears nowhere else."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""SARIF: valid by the standard's schema, on the boundary's line, without anything of this machine."""
+"""SARIF: valid by the standard's schema, at the boundary's line, and without local data."""
 
 import json
 from pathlib import Path

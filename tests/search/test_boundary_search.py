@@ -1,4 +1,6 @@
-"""Hunts: what is wrong is found, shrunk and confirmed; what is rounding, meant or loud is not."""
+"""A search finds, shrinks and confirms violations; rounding errors, intended differences and exceptions are not
+violations.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -256,7 +258,7 @@ def test_an_input_that_a_revision_does_not_have_is_left_out(open_toys):
 
 
 def test_a_boundary_that_hangs_costs_its_timeout_once(open_toys):
-    """In whatever session it is called afterwards, no question reaches it; other boundaries are searched."""
+    """No session calls it again; other boundaries are searched."""
     open_target, found = open_toys("hangs", "right", timeout=2.0)
     with pytest.raises(Undecidable, match="it hangs: no answer within 2 s"):
         BoundarySearch(open_target.law_session, found["hangs"], 0).run(60)
@@ -271,7 +273,7 @@ def test_a_boundary_that_hangs_costs_its_timeout_once(open_toys):
 
 
 def test_ranks_that_deadlock_are_reported_and_cost_no_timeout(open_toys):
-    """They are named in the scenarios that meet it; that others keep the law is no all-clear."""
+    """If ranks deadlock in some scenarios, the law's success on the others is not enough."""
     open_target, found = open_toys("whitens")
     search = BoundarySearch(open_target.law_session, found["whitens"], 0)
     search.run(60)

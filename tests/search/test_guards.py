@@ -1,4 +1,4 @@
-"""What scenarios a function's text asks for: its constants, and the settings under which a line runs."""
+"""Constants of a function, and the settings under which a line runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Calls that pass the arguments of one function in another order."""
+"""Calls with the arguments of a function in another order."""
 
 import ast
 from textwrap import dedent

@@ -1,4 +1,4 @@
-"""A fork has a mirror of its own, and never answers for upstream."""
+"""A fork has its own mirror, which is never used for upstream."""
 
 import pytest
 

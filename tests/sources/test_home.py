@@ -1,4 +1,4 @@
-"""Where ``SENTINEL_HOME`` is on each platform, and what is said where it cannot be used."""
+"""The place of ``SENTINEL_HOME`` on each platform, and errors if it cannot be used."""
 
 import pytest
 

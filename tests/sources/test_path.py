@@ -1,4 +1,4 @@
-"""Working trees and installed copies: copied, never imported where they lie."""
+"""Working trees and installed packages are copied, and never imported in place."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Listing and pruning, beside runs that use what is there."""
+"""Listing and pruning while runs use files."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Releases: from a folder of wheels that pip is pointed at, as a user's own index settings would."""
+"""Releases from a folder of wheels, to which pip's settings point."""
 
 import hashlib
 import shutil

@@ -1,4 +1,4 @@
-"""Names to commits: what is fetched for a name, what never is, and what each failure says."""
+"""Names are resolved to commits: what is fetched, what is not, and the error messages."""
 
 import hashlib
 import shutil

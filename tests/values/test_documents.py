@@ -1,4 +1,4 @@
-"""YAML and JSON documents: scalars, positions, bounds, and what is refused."""
+"""YAML and JSON documents: scalars, positions, limits and errors."""
 
 import json
 import math
@@ -165,7 +165,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path, name):
         read(tmp_path / name)
 
 
-# Control characters are out: JSON escapes them, YAML has no plain way to hold them.
+# No control characters: JSON escapes them, and plain YAML scalars cannot contain them.
 _text = st.text(
     st.characters(blacklist_categories=("Cs", "Cc", "Cn", "Co"), blacklist_characters="\u2028\u2029\ufeff"), max_size=8
 )

@@ -1,4 +1,4 @@
-"""Files that a user names: regular files of limited size, in UTF-8."""
+"""Files that a user names must be regular, of limited size, and UTF-8."""
 
 import os
 from pathlib import Path

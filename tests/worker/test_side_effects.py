@@ -1,4 +1,4 @@
-"""What a call hands on beside answering, and options that it finds set otherwise."""
+"""Side effects of a call, and options that it reads."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a probe asked of its checkout is told: modules found or not, files, folders; nothing of what it did not need."""
+"""A probe reports its lookups in the checkout: modules, files and folders that it needed."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Code for another Python is told apart from code that is broken."""
+"""Code for another Python is distinguished from broken code."""
 
 import enum
 import sys

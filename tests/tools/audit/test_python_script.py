@@ -1,4 +1,4 @@
-"""Python scripts that make a configuration: what is read without executing them, and what is reported as not read."""
+"""Python scripts that make a configuration are read without executing them; what is not read is reported."""
 
 from pathlib import Path
 
@@ -150,7 +150,7 @@ def test_subclasses_setattr_and_replace_are_read(tmp_path):
     ],
 )
 def test_every_way_to_write_an_option_makes_it_not_known(tmp_path, write):
-    """Where a script makes the configuration, and where it parses it from its command line."""
+    """Both if the script makes the configuration, and if it parses it from its command line."""
     file = tmp_path / "train.py"
     file.write_text(f"args = C(beta=0, lr=1)\n{write}\nGRPOTrainer(args=args)\nprint(args)\n")
     launch = launch_of(file, (), ("C",))

@@ -1,4 +1,4 @@
-"""The pages: inert, linked, small, the same each time, and about what the evidence says."""
+"""The pages: inert, linked, small, reproducible, and consistent with the evidence."""
 
 import json
 import re
@@ -28,7 +28,7 @@ HOSTILE = (
 
 
 class Page(HTMLParser):
-    """The elements of a page, each with its attributes; and its text."""
+    """The elements of a page with their attributes, and its text."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ def test_a_masked_leak_is_drawn_before_beside_after(site):
 
 
 def chips(page: Page) -> set[str]:
-    """The texts of chips, each verdict with a sign and a word."""
+    """Return the texts of verdict labels, each with a sign and a word."""
     return {" ".join(text.split()) for text in re.findall(r"(?:today|base|fix) \S+ [\w, ]+? \w{7}\b", page.text)}
 
 
