@@ -100,10 +100,7 @@ def test_a_law_that_compares_only_what_triggers_a_known_bug_is_not_decided(pytes
     result = run(pytester, *known, "-k", "a_rejected_row_is and group_advantage or DEMO-REJECTED-ROW")
     result.assert_outcomes(failed=1, skipped=1)
     result.stdout.fnmatch_lines(
-        [
-            "not decided: 1 of 2",
-            "  inconclusive: law: broken by DEMO-REJECTED-ROW; it is triggered in every scenario *",
-        ]
+        ["not decided: 1 of 2", "  inconclusive: law: broken by DEMO-REJECTED-ROW; it is triggered in every scenario *"]
     )
     evidence = json.loads(next((pytester.path / "sentinel-reports").rglob("laws/**/*.json")).read_text())
     assert (evidence["verdict"], evidence["kind"]) == ("inconclusive", "law")

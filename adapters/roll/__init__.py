@@ -256,8 +256,7 @@ _CONFIG = StandIn(
     "ROLL's own class; its constructor, which looks for checkpoints and creates log folders, does not run",
 )
 _STRATEGY = StandIn(
-    "self.strategy",
-    "returns the scenario's log-probs, and an entropy whose coefficient is 0; the model is not checked",
+    "self.strategy", "returns the scenario's log-probs, and an entropy whose coefficient is 0; the model is not checked"
 )
 
 

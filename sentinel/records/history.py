@@ -204,11 +204,7 @@ def _gist(reason: str) -> str:
 # -- from a line to a history -----------------------------------------------------------------------------------------
 
 #: (state before, state after) -> change; ``""`` before the first
-_CHANGES = {
-    ("", "reproduced"): "present",
-    ("absent", "fixed"): "appeared",
-    ("absent", "changed"): "appeared",
-}
+_CHANGES = {("", "reproduced"): "present", ("absent", "fixed"): "appeared", ("absent", "changed"): "appeared"}
 _BY_STATE = {"reproduced": "introduced", "fixed": "fixed", "changed": "changed", "absent": "removed"}
 
 

@@ -117,11 +117,7 @@ _OWN = ((str(Path(sentinel.__file__).resolve().parent), "<sentinel>"),)
 
 @lru_cache(maxsize=1)
 def _machine() -> tuple[tuple[str, str], ...]:
-    places = [
-        (sys.prefix, "<python>"),
-        (sys.base_prefix, "<python>"),
-        (tempfile.gettempdir(), "<tmp>"),
-    ]
+    places = [(sys.prefix, "<python>"), (sys.base_prefix, "<python>"), (tempfile.gettempdir(), "<tmp>")]
     with suppress(RuntimeError):  # some containers have no home directory
         places.append((str(Path.home()), "<home>"))
     return tuple(places)

@@ -172,8 +172,7 @@ def test_nothing_to_examine_is_no_all_clear(line, ask):
 
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize(
-    "line",
-    [line for name in NOTHING if "--json" in COMMANDS[name]._option_string_actions for line in NOTHING[name]],
+    "line", [line for name in NOTHING if "--json" in COMMANDS[name]._option_string_actions for line in NOTHING[name]]
 )
 def test_programs_get_the_status_too_and_json_or_nothing(line, ask):
     answer = ask(line, True)

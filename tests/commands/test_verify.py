@@ -120,10 +120,7 @@ COULD_NOT: dict[str, tuple[Change, str]] = {
     "law": (lambda d: d.update(bug_id=""), "evidence of a law"),
     "work tree": (lambda d: d.update(ref="path", checkout={**d["checkout"], "dirty": True}), "--repo DIR"),
     "version": (lambda d: d.update(schema_version=99), "schema version 99"),
-    "folder": (
-        lambda d: d.update(ref="path:/"),
-        "the evidence names a folder, which a run never writes",
-    ),
+    "folder": (lambda d: d.update(ref="path:/"), "the evidence names a folder, which a run never writes"),
     "release": (
         lambda d: d.update(ref="pypi:latest", checkout={**d["checkout"], "commit": None, "version": "1; rm"}),
         "not a ref: 'pypi:1; rm'",
