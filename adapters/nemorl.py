@@ -973,10 +973,8 @@ _NO_SIGNAL = (
 )  # fmt: skip
 
 TARGET = Target(
-    name="nemorl",
-    arguments={"response_mask": ("mask", "response_mask")},
-    repository="https://github.com/NVIDIA-NeMo/RL",
-    roots=(PackageRoot("nemo_rl"), PackageRoot("nemo_reinforcer")),
+    name="nemorl", arguments={"response_mask": ("mask", "response_mask")},
+    repository="https://github.com/NVIDIA-NeMo/RL", roots=(PackageRoot("nemo_rl"), PackageRoot("nemo_reinforcer")),
     moved={
         "nemo_rl": ("nemo_reinforcer",),
         _LOSSES: (f"{_ALGORITHMS}.loss_functions", "nemo_reinforcer.algorithms.loss_functions"),
@@ -984,6 +982,5 @@ TARGET = Target(
     preload=("torch._dynamo", "pydantic", "transformers", "transformers.models.auto.processing_auto", "requests"),
     # NeMo-RL patches tokenizers of transformers before 5.12, and pydantic requires the TypedDict of Python 3.12.
     at_import={"transformers.__version__": "5.11.0", "typing.TypedDict": Alias("typing_extensions.TypedDict")},
-    bindings=tuple(replace(binding, dtypes=("float32", "bfloat16")) for binding in _BINDINGS),
-    no_signal=_NO_SIGNAL,
-)
+    bindings=tuple(replace(binding, dtypes=("float32", "bfloat16")) for binding in _BINDINGS), no_signal=_NO_SIGNAL,
+)  # fmt: skip

@@ -817,24 +817,16 @@ _NEW_LINE = "the newline after the end of an answer is trained too"
 _DATA = (
     Binding(f"{_SFT}.get_loss_mask", "response_masks", call=_trained_tokens, stand_ins=(_OF_FILES,)),
     Binding(
-        f"{_SFT}.__getitem__",
-        "trained_tokens",
-        call=_of_a_chat,
-        stand_ins=(WORDS,),
-        fixed={"max_tokens": None},
+        f"{_SFT}.__getitem__", "trained_tokens", call=_of_a_chat, stand_ins=(WORDS,), fixed={"max_tokens": None},
         dialects=(Dialect("after_the_end", "counted", _NEW_LINE, f"{_MAIN}/datasets/sft_dataset.py#L107"),),
     ),
     Binding(
-        "openrlhf.datasets.reward_dataset.RewardDataset.__getitem__",
-        "trained_tokens",
-        call=_of_a_pair,
+        "openrlhf.datasets.reward_dataset.RewardDataset.__getitem__", "trained_tokens", call=_of_a_pair,
         requires=("openrlhf.datasets.reward_dataset.preprocess_data(apply_chat_template)",),  # none before June 2024
-        stand_ins=(WORDS,),
-        fixed={"max_tokens": None, "trains": "last"},
+        stand_ins=(WORDS,), fixed={"max_tokens": None, "trains": "last"},
     ),
-    _pairs(f"{_DPO}.concatenated_forward", "sigmoid"),
-    _pairs(f"{_LOSS}.DPOLoss.forward", "ipo"),
-)
+    _pairs(f"{_DPO}.concatenated_forward", "sigmoid"), _pairs(f"{_LOSS}.DPOLoss.forward", "ipo"),
+)  # fmt: skip
 
 
 # -- agents, and rules that score them ---------------------------------------------------------------------------------
@@ -1022,18 +1014,12 @@ _NO_SIGNAL = (
 TARGET = Target(
     name="openrlhf",
     arguments={
-        "response_mask": ("action_mask", "loss_mask", "mask", "response_mask"),
-        "ref_log_probs": ("log_probs_base",),
-        "token_level_rewards": ("rewards",),
-        "lam": ("lambd",),
-        "values": ("values", "tensor"),
-        "axis": ("dim",),
+        "response_mask": ("action_mask", "loss_mask", "mask", "response_mask"), "ref_log_probs": ("log_probs_base",),
+        "token_level_rewards": ("rewards",), "lam": ("lambd",), "values": ("values", "tensor"), "axis": ("dim",),
         "epsilon": ("eps",),
     },
     moved={_MAKER: (f"{_PPO}.experience_maker.NaiveExperienceMaker",), _EXPERIENCE: (f"{_PPO}.replay_buffer",)},
-    repository="https://github.com/OpenRLHF/OpenRLHF",
-    roots=(PackageRoot("openrlhf"),),
-    pypi="openrlhf",
+    repository="https://github.com/OpenRLHF/OpenRLHF", roots=(PackageRoot("openrlhf"),), pypi="openrlhf",
     preload=("torch._dynamo", "transformers", "transformers.trainer", "transformers.models.auto.modeling_auto"),
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
@@ -1041,4 +1027,4 @@ TARGET = Target(
         for binding in part
     ),
     no_signal=_NO_SIGNAL,
-)
+)  # fmt: skip

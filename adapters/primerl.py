@@ -177,25 +177,20 @@ _LOSSES = (
 
 _LOG_PROBS = (
     Binding(
-        f"{_LOSS}.compute_importance_ratio_and_mismatch_kl",
-        "kl_estimate",
+        f"{_LOSS}.compute_importance_ratio_and_mismatch_kl", "kl_estimate",
         # In this function, the trainer's log-probs are those of the reference.
         call=partial(kit.call_with, leading=("ref_log_probs", "log_probs"), takes=(), reads={"kl": 2}),
         fixed={"response_mask": None, "kl_estimator": "k3"},
     ),
     Binding(
-        f"{_LOSS}.selective_log_softmax",
-        "token_log_probs",
-        call=kit.call_log_probs,
+        f"{_LOSS}.selective_log_softmax", "token_log_probs", call=kit.call_log_probs,
         fixed={"temperature": 1.0, "with_entropy": False},
     ),
     Binding(
-        f"{_LOSS}.compute_entropy",
-        "token_log_probs",
-        call=partial(kit.call_entropy, "selective_log_softmax"),
+        f"{_LOSS}.compute_entropy", "token_log_probs", call=partial(kit.call_entropy, "selective_log_softmax"),
         fixed={"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"},
     ),
-)
+)  # fmt: skip
 
 
 # -- advantages --------------------------------------------------------------------------------------------------------
@@ -556,37 +551,28 @@ def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _ROLLOUTS = (
     Binding(
-        f"{_ORCHESTRATOR}.train_sink.TrainSink.process_batch",
-        "rollout_collection",
-        requires=_NODES,
-        call=_taken,
+        f"{_ORCHESTRATOR}.train_sink.TrainSink.process_batch", "rollout_collection", requires=_NODES, call=_taken,
         stand_ins=(
-            _TRACES,
-            StandIn("self", "the real sink without its curriculum; it has collected the scenario's rollouts"),
+            _TRACES, StandIn("self", "the real sink without its curriculum; it has collected the scenario's rollouts"),
         ),
     ),
     Binding(
-        f"{_ALGORITHMS}.routing.assign_reference_logprobs",
-        "collation",
-        requires=_NODES,
-        call=_referenced,
+        f"{_ALGORITHMS}.routing.assign_reference_logprobs", "collation", requires=_NODES, call=_referenced,
         stand_ins=(_TRACES,),
         fixed={
             "layouts": {
                 name: {"kind": "tensor", "shape": ["tokens"], "dtype": dtype}
                 for name, dtype in (("token_ids", "int64"), ("reference_logprobs", "float32"))
-            }
+            },
         },
     ),
     Binding("prime_rl.orchestrator.trajectories.trace_to_samples", "call", call=_branched, stand_ins=(_TRACES,)),
     Binding(
-        "prime_rl.orchestrator.scheduler.Scheduler.update_policy",
-        "call",
-        formerly=("prime_rl.orchestrator.scheduler.Scheduler.maybe_update_policy",),
-        call=_updated,
+        "prime_rl.orchestrator.scheduler.Scheduler.update_policy", "call",
+        formerly=("prime_rl.orchestrator.scheduler.Scheduler.maybe_update_policy",), call=_updated,
         stand_ins=(StandIn("self", "the real scheduler calls engines; the update reads only one running rollout"),),
     ),
-)
+)  # fmt: skip
 
 
 #: Code that carries no training signal: see Target.no_signal.

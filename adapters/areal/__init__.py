@@ -248,15 +248,11 @@ def _of_sequences(where: Mapping[str, tuple[Any, ...]]) -> Dialect:
 _POLICY_LOSSES = (
     _policy("ppo_actor_loss_fn", ("ppo", "gspo"), (*_CLIP, "dual_clip"), _of_sequences({"algorithm": ("gspo",)})),
     _policy(
-        "sapo_loss_fn",
-        "sapo",
-        _SAPO,
-        _of_sequences({"ratio_level": ("geometric",)}),
-        requires=(f"{_FUNCTIONAL}.sapo_loss_fn",),
-        accepts={"ratio_level": (None, "geometric")},
+        "sapo_loss_fn", "sapo", _SAPO, _of_sequences({"ratio_level": ("geometric",)}),
+        requires=(f"{_FUNCTIONAL}.sapo_loss_fn",), accepts={"ratio_level": (None, "geometric")},
     ),
     _policy("cispo_loss_fn", "cispo", _CLIP, requires=(f"{_FUNCTIONAL}.cispo_loss_fn",)),
-)
+)  # fmt: skip
 
 
 def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -170,28 +170,20 @@ _FROM_MINIMUM = Dialect(
 
 _SCHEDULES = (
     Binding(
-        "areal.engine.fsdp_utils.get_cosine_schedule_with_warmup",
-        "learning_rate",
+        "areal.engine.fsdp_utils.get_cosine_schedule_with_warmup", "learning_rate",
         formerly=("areal.utils.fsdp.get_cosine_schedule_with_warmup",),
         arguments={
-            "warmup_steps": ("num_warmup_steps",),
-            "training_steps": ("num_training_steps",),
+            "warmup_steps": ("num_warmup_steps",), "training_steps": ("num_training_steps",),
             "min_ratio": ("min_lr_ratio",),
         },
-        call=_scheduled,
-        fixed=_COSINE,
-        dialects=(_FROM_MINIMUM,),
+        call=_scheduled, fixed=_COSINE, dialects=(_FROM_MINIMUM,),
     ),
     Binding(
-        f"{_ARCHON}.create_lr_scheduler",
-        "learning_rate",
-        call=_configured,
-        imports=(ARGUMENTS,),
-        requires=(f"{_ARCHON}.create_lr_scheduler",),
-        fixed=_COSINE,  # the other schedules come from transformers
+        f"{_ARCHON}.create_lr_scheduler", "learning_rate", call=_configured, imports=(ARGUMENTS,),
+        requires=(f"{_ARCHON}.create_lr_scheduler",), fixed=_COSINE,  # the other schedules come from transformers
         dialects=(_FROM_MINIMUM,),
     ),
-)
+)  # fmt: skip
 
 
 BINDINGS = (*_OBJECTIVES, *_SCHEDULES)

@@ -137,39 +137,27 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _UPDATE = Binding(
-    f"{_ACTOR}.PPOActor._ppo_update",
-    "policy_update",
-    formerly=(f"{_ACTOR}.PPOActor.ppo_update",),
-    call=_update,
-    imports=(_ENGINE, _ARGUMENTS),
-    requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
+    f"{_ACTOR}.PPOActor._ppo_update", "policy_update", formerly=(f"{_ACTOR}.PPOActor.ppo_update",), call=_update,
+    imports=(_ENGINE, _ARGUMENTS), requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
     stand_ins=(
         StandIn("model", "a table of log-probs, in which the forward pass looks up its input tokens"),
-        StandIn("engine", "the real engine without sharding over a process group and without optimiser steps"),
-        RANKS,
+        StandIn("engine", "the real engine without sharding over a process group and without optimiser steps"), RANKS,
         StandIn("stats_tracker", "a tracker of the process gets the reported values, which do not affect the update"),
     ),
     fixed={
         **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),
-        **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0),
-        "loss_agg_mode": "token-mean",
+        **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0), "loss_agg_mode": "token-mean",
     },
-    accepts={"dual_clip": (None, 3.0)},
-    dtypes=("float32",),
-)
+    accepts={"dual_clip": (None, 3.0)}, dtypes=("float32",),
+)  # fmt: skip
 
 BINDINGS = (
     _UPDATE,
     Binding(
-        f"{_ENGINE}.FSDPEngine.forward_batch",
-        "recomputed_log_probs",
-        call=_recomputed,
-        imports=(_ARGUMENTS,),
+        f"{_ENGINE}.FSDPEngine.forward_batch", "recomputed_log_probs", call=_recomputed, imports=(_ARGUMENTS,),
         requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
-        stand_ins=(_UPDATE.stand_ins[0], _UPDATE.stand_ins[1], RANKS),
-        fixed={"entropies": None},
-        accepts={"response_mask": ("full", "right", "right")},
-        dtypes=("float32",),
+        stand_ins=(_UPDATE.stand_ins[0], _UPDATE.stand_ins[1], RANKS), fixed={"entropies": None},
+        accepts={"response_mask": ("full", "right", "right")}, dtypes=("float32",),
     ),
     replace(_UPDATE, contract="training_step", fixed={"group_layout": "equal", "loss_agg_mode": "token-mean"}),
-)
+)  # fmt: skip

@@ -87,16 +87,12 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 BINDINGS = (
     rollout(
-        f"{_MANAGER}.run_rollout_loop",
-        _followed,
+        f"{_MANAGER}.run_rollout_loop", _followed,
         StandIn("self", "the real manager's constructor creates an environment and an engine client"),
-        StandIn("env", "shows the scenario's text"),
-        StandIn("ray", "holds the queue in this process"),
+        StandIn("env", "shows the scenario's text"), StandIn("ray", "holds the queue in this process"),
         StandIn("Timer", "measures the time of a step; the rest of its package is not needed"),
-        StandIn("get_tracer", "traces of an episode"),
-        takes="turns",
+        StandIn("get_tracer", "traces of an episode"), takes="turns",
         requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # before, limits were in the environment
-        fixed={"heard": 1, "system": True},
-        imports=(PROTOCOL,),
+        fixed={"heard": 1, "system": True}, imports=(PROTOCOL,),
     ),
-)
+)  # fmt: skip

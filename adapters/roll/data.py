@@ -129,41 +129,30 @@ _TURNS = "roll.pipeline.agentic.env_manager.token_mask_utils"
 
 BINDINGS = (
     Binding(
-        f"{_TURNS}.token_ids_to_assistant_mask",
-        "trained_tokens",
-        call=_trained_of_a_chat,
-        requires=(f"{_TURNS}.split_by_token(messages)",),
-        stand_ins=(_TOKENIZER,),
+        f"{_TURNS}.token_ids_to_assistant_mask", "trained_tokens", call=_trained_of_a_chat,
+        requires=(f"{_TURNS}.split_by_token(messages)",), stand_ins=(_TOKENIZER,),
         # An environment has no tool turns, and makes its own system message.
         fixed={"trains": "all", "max_tokens": None, "after_an_answer": (), "default_system": False},
     ),
     Binding(
-        "roll.utils.functionals.postprocess_generate",
-        "response_masks",
-        call=_response_mask,
+        "roll.utils.functionals.postprocess_generate", "response_masks", call=_response_mask,
         stand_ins=(
             StandIn(
-                "prompts", "a batch with the given fields; the real container needs a backend that is not used here"
+                "prompts", "a batch with the given fields; the real container needs a backend that is not used here",
             ),
         ),
     ),
     Binding(
-        "roll.utils.functionals.pad_to_length",
-        "column_padding",
-        outputs=("padded",),
-        call=partial(kit.call_with, leading=("values",), takes=("length", "pad_value")),
-        fixed={"side": "right"},
+        "roll.utils.functionals.pad_to_length", "column_padding", outputs=("padded",),
+        call=partial(kit.call_with, leading=("values",), takes=("length", "pad_value")), fixed={"side": "right"},
         dialects=(
             Dialect(
-                "longer", "cut", "the function makes rows of exactly that length", f"{MAIN}/utils/functionals.py#L457"
+                "longer", "cut", "the function makes rows of exactly that length", f"{MAIN}/utils/functionals.py#L457",
             ),
         ),
     ),
     Binding(
-        "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__",
-        "collation",
-        call=_multimodal_collator,
-        stand_ins=(_TOKENIZER, _PROCESSOR, _TRANSFORMERS),
-        fixed={"layouts": _SAMPLE},
+        "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__", "collation", call=_multimodal_collator,
+        stand_ins=(_TOKENIZER, _PROCESSOR, _TRANSFORMERS), fixed={"layouts": _SAMPLE},
     ),
-)
+)  # fmt: skip

@@ -65,15 +65,10 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    *_surgery("chunk", "split", kit.cut_parts),
-    *_surgery("cat", "join", partial(kit.join_parts, _batch)),
+    *_surgery("chunk", "split", kit.cut_parts), *_surgery("cat", "join", partial(kit.join_parts, _batch)),
     *_surgery("slice", "shorten", _shortened),
     Binding(
-        f"{BATCH}.pad_training_input_batch",
-        "batch_surgery",
-        call=_padded,
-        imports=(BATCH,),
-        requires=(f"{BATCH}.pad_training_input_batch",),
-        fixed={"layouts": FIELDS, "optional_layouts": OPTIONAL_FIELDS},
+        f"{BATCH}.pad_training_input_batch", "batch_surgery", call=_padded, imports=(BATCH,),
+        requires=(f"{BATCH}.pad_training_input_batch",), fixed={"layouts": FIELDS, "optional_layouts": OPTIONAL_FIELDS},
     ),
-)
+)  # fmt: skip

@@ -49,27 +49,21 @@ def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _REWARDS = (
     Binding(
-        "skyrl.train.trainer.RayPPOTrainer.postprocess_generator_output",
-        "token_reward",
-        call=_laid,
-        stand_ins=(_TRAINER,),
-        fixed={"score_as": None},
-        accepts={"response_mask": ("full", "right")},
+        "skyrl.train.trainer.RayPPOTrainer.postprocess_generator_output", "token_reward", call=_laid,
+        stand_ins=(_TRAINER,), fixed={"score_as": None}, accepts={"response_mask": ("full", "right")},
     ),
     rule_reward(f"{_ENVIRONMENTS}.gsm8k.utils.compute_score", *_HASHES, notations="numbers"),
     rule_reward(f"{_ENVIRONMENTS}.aime.utils.compute_score", *_LINES, notations="minerva"),
     rule_reward(
-        f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, notations="questions", call=kit.apply_rule_to_answers
+        f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, notations="questions", call=kit.apply_rule_to_answers,
     ),
     rule_reward(
-        f"{_ENVIRONMENTS}.search.utils.compute_score_subem",
-        *_TAGS,
-        notations="questions",
+        f"{_ENVIRONMENTS}.search.utils.compute_score_subem", *_TAGS, notations="questions",
         call=kit.apply_rule_to_answers,
         # The rule searches the whole response for the answer without its punctuation, so 3 is found in 43.
         accepts={"ground_truth": ("42", "7", "100")},
     ),
-)
+)  # fmt: skip
 
 
 # -- filters of responses ----------------------------------------------------------------------------------------------

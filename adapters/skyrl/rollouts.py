@@ -339,43 +339,31 @@ BINDINGS = (
     sampling_request(
         "skyrl.backends.skyrl_train.inference_servers.engine_utils.get_sampling_params_for_backend",
         f"{CONFIG}.SamplingParams",  # absent before February 2026
-        _asked,
-        _OPTIONS,
+        _asked, _OPTIONS,
         formerly=("skyrl.backends.skyrl_train.inference_engines.utils.get_sampling_params_for_backend",),
     ),
     Binding(
-        f"{_SFT}.tokenize_chat_example",
-        "trained_tokens",
-        call=_trained_of_a_chat,
-        requires=(f"{_SFT}.tokenize_chat_example(train_on_what)", f"{_SFT}.collate_sft_batch"),
-        stand_ins=(WORDS,),
+        f"{_SFT}.tokenize_chat_example", "trained_tokens", call=_trained_of_a_chat,
+        requires=(f"{_SFT}.tokenize_chat_example(train_on_what)", f"{_SFT}.collate_sft_batch"), stand_ins=(WORDS,),
         dialects=(
             Dialect(
-                "after_the_end",
-                "counted",
-                "the newline after the end of the last answer is trained too",
-                f"{CODE}/train/sft_trainer.py#L608",
-                {"trains": ("last",)},
+                "after_the_end", "counted", "the newline after the end of the last answer is trained too",
+                f"{CODE}/train/sft_trainer.py#L608", {"trains": ("last",)},
             ),
         ),
     ),
     Binding(
-        f"{_NOW}.agent_loop",
-        "rollout_episode",
-        call=_episode,
-        stand_ins=_STAND_INS,
+        f"{_NOW}.agent_loop", "rollout_episode", call=_episode, stand_ins=_STAND_INS,
         # Older loops apply the limit themselves. Later the engine applies it, which returns the scenario's answer.
         accepts={"max_tokens": (100,)},
     ),
     rollout(f"{_NOW}.agent_loop", _followed, _STAND_INS[3], takes="turns heard_as"),  # the engine applies limits
     Binding(
-        f"{BACKEND}.workers.worker_dispatch.WorkerDispatch.save_weights_for_sampler",
-        "engine_weights",
+        f"{BACKEND}.workers.worker_dispatch.WorkerDispatch.save_weights_for_sampler", "engine_weights",
         call=_engine_versions,
         stand_ins=(
-            WEIGHTS,
-            StandIn("self", "the real dispatch starts workers; the function reads only these attributes"),
+            WEIGHTS, StandIn("self", "the real dispatch starts workers; the function reads only these attributes"),
         ),
     ),
     Binding(f"{_NOW}.generate_batched", "call", call=_batched, stand_ins=_STAND_INS),
-)
+)  # fmt: skip

@@ -43,12 +43,9 @@ def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 BINDINGS = (
     balanced_partition(f"{_BALANCING}.get_seqlen_balanced_partitions"),
-    balanced_partition(f"{_BALANCING}.karmarkar_karp"),
-    microbatch_packing(f"{_BALANCING}.first_fit_pack"),
+    balanced_partition(f"{_BALANCING}.karmarkar_karp"), microbatch_packing(f"{_BALANCING}.first_fit_pack"),
     microbatch_packing(
-        "slime.utils.dp_schedule.build_dp_schedule",
-        _schedule,
-        requires=("slime.utils.dp_schedule.build_dp_schedule(rollout_indices)",),
-        stand_ins=(ARGS,),
+        "slime.utils.dp_schedule.build_dp_schedule", _schedule,
+        requires=("slime.utils.dp_schedule.build_dp_schedule(rollout_indices)",), stand_ins=(ARGS,),
     ),
-)
+)  # fmt: skip

@@ -33,34 +33,25 @@ def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _REWARDS = (
     rule_reward(
-        f"{_HUB}.async_rm",
-        "boxed",
-        notations="expressions",
-        call=_rule,
-        imports=(TYPES,),
-        stand_ins=(ARGS,),
+        f"{_HUB}.async_rm", "boxed", notations="expressions", call=_rule, imports=(TYPES,), stand_ins=(ARGS,),
         # The rule of a dataset requires the wording of that dataset.
         accepts={"rule": ("math", "boxed_math")},
     ),
     rule_reward(f"{_HUB}.math_utils.grade_answer_verl", notations="expressions"),
     rule_reward(
-        f"{_HUB}.math_dapo_utils.compute_score", "Answer: {answer}", "So it is.\nAnswer: {answer}", notations="integers"
+        f"{_HUB}.math_dapo_utils.compute_score", "Answer: {answer}", "So it is.\nAnswer: {answer}",
+        notations="integers",
     ),
     rule_reward(
-        f"{_HUB}.deepscaler.get_deepscaler_rule_based_reward",
-        "Let me see.</think>\\boxed{{{answer}}}",
+        f"{_HUB}.deepscaler.get_deepscaler_rule_based_reward", "Let me see.</think>\\boxed{{{answer}}}",
         notations="expressions",
     ),
     rule_reward(f"{_HUB}.f1.f1_score", "bare", "it is {answer}", notations="questions"),
     rule_reward(
-        f"{_HUB}.gpqa.compute_gpqa_reward",
-        "Answer: {answer}",
-        "bare",
-        notations="choices",
-        call=_chosen,
+        f"{_HUB}.gpqa.compute_gpqa_reward", "Answer: {answer}", "bare", notations="choices", call=_chosen,
         accepts={"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E"), "rule": ("letters", "texts")},
     ),
-)
+)  # fmt: skip
 
 
 # -- filters of groups -------------------------------------------------------------------------------------------------

@@ -297,20 +297,15 @@ _RANKS: dict[str, tuple[Any, ...]] = dict.fromkeys(("global_batch_size", "dp_siz
 _MEANS = {"loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")}
 
 _REJECTION = Binding(
-    f"{GRPO}.GRPOTrainer.get_off_policy_mask",
-    "sequence_rejection",
-    call=_off_policy,
+    f"{GRPO}.GRPOTrainer.get_off_policy_mask", "sequence_rejection", call=_off_policy,
     stand_ins=(StandIn("policy loss", "PPO's loss for the scenario's ratios; the boundary computes only the mask"),),
     dialects=(
         Dialect(
-            "masked_values_have_no_influence",
-            None,
-            "log-probs of masked tokens are finite as well",
-            f"{CODE}/trainer/grpo_trainer.py#L2934",
-            symptom="non-finite",
+            "masked_values_have_no_influence", None, "log-probs of masked tokens are finite as well",
+            f"{CODE}/trainer/grpo_trainer.py#L2934", symptom="non-finite",
         ),
     ),
-)
+)  # fmt: skip
 
 
 def _of_responses(line: str) -> tuple[Dialect, ...]:

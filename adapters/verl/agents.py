@@ -117,19 +117,14 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _AGENTS = (
     Binding(
-        f"{_LOOP}.ToolAgentLoop._handle_processing_tools_state",
-        "call",
-        call=_answered,
+        f"{_LOOP}.ToolAgentLoop._handle_processing_tools_state", "call", call=_answered,
         stand_ins=(_SELF, _TOOL, _RESPONSE, _TIMER),
     ),
     Binding(
-        f"{_LOOP}.ToolAgentLoop._call_tool",
-        "truncation",
-        call=_truncated,
-        stand_ins=(_SELF, _TOOL, _RESPONSE),
+        f"{_LOOP}.ToolAgentLoop._call_tool", "truncation", call=_truncated, stand_ins=(_SELF, _TOOL, _RESPONSE),
         fixed={"padded": False},
     ),
-)
+)  # fmt: skip
 
 
 # -- from a prompt to a response ---------------------------------------------------------------------------------------
@@ -358,16 +353,12 @@ def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
 
 _REQUESTS = (
     sampling_request(
-        f"{_WORKERS}.AgentLoopWorker.generate_sequences",
-        "verl.workers.config.rollout.RolloutConfig",
-        _asked,
-        _OPTIONS,
-        *(_WORKER, _RUN, _ENGINE),
-        imports=(_PROTOCOL, _SERVER),
+        f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout.RolloutConfig", _asked, _OPTIONS,
+        *(_WORKER, _RUN, _ENGINE), imports=(_PROTOCOL, _SERVER),
         extra={"name": "sglang", "prompt_length": 1, "max_model_len": 10000},
         # Worker classes have a method of this name.
         requires=(f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout"),
     ),
-)
+)  # fmt: skip
 
 BINDINGS = (*_AGENTS, *_PATHS, *_REQUESTS)

@@ -234,38 +234,25 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _UPDATES = (
     Binding(
-        f"{_CRITIC}.DataParallelPPOCritic.compute_values",
-        "critic_values",
-        call=_critic_values,
-        imports=(_PROTOCOL,),
-        stand_ins=(SELF, MODEL, CPU, MEMORY),
-        accepts={"response_mask": ("full", "right")},
+        f"{_CRITIC}.DataParallelPPOCritic.compute_values", "critic_values", call=_critic_values, imports=(_PROTOCOL,),
+        stand_ins=(SELF, MODEL, CPU, MEMORY), accepts={"response_mask": ("full", "right")},
     ),
     Binding(
-        f"{_ACTOR}.DataParallelPPOActor.compute_log_prob",
-        "recomputed_log_probs",
-        call=_recomputed,
-        imports=(_PROTOCOL,),
-        stand_ins=(SELF, MODEL, CPU, MEMORY),
+        f"{_ACTOR}.DataParallelPPOActor.compute_log_prob", "recomputed_log_probs", call=_recomputed,
+        imports=(_PROTOCOL,), stand_ins=(SELF, MODEL, CPU, MEMORY),
         accepts={"response_mask": ("full", "right", "right")},
     ),
     Binding(
-        f"{_ACTOR}.DataParallelPPOActor.update_policy",
-        "policy_update",
-        call=_actor_update,
-        imports=(_PROTOCOL, _CORE),
+        f"{_ACTOR}.DataParallelPPOActor.update_policy", "policy_update", call=_actor_update, imports=(_PROTOCOL, _CORE),
         stand_ins=(SELF, MODEL, OPTIMIZER, CONFIG, CPU, MEMORY),
         # Searches draw clip ranges at the loss only, because many versions of the actor have one range and no dual
         # clip.
         accepts={
-            "dp_size": (1,),
-            "loss_agg_mode": AGGREGATIONS,
-            "eps_clip_low": (0.2,),
-            "eps_clip_high": (0.2,),
+            "dp_size": (1,), "loss_agg_mode": AGGREGATIONS, "eps_clip_low": (0.2,), "eps_clip_high": (0.2,),
             "dual_clip": (None,),
         },
     ),
-)
+)  # fmt: skip
 
 
 # -- the losses of its model engines, driven by the real loop of the FSDP engine on a table of log-probs ---------------
@@ -712,15 +699,12 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _DRIVERS = (
     Binding(
-        "verl.trainer.ppo.ray_trainer.RayPPOTrainer._update_actor",
-        "training_step",
-        requires=(f"{_WORKER}.TrainingWorker.train_mini_batch",),
-        call=_driven,
+        "verl.trainer.ppo.ray_trainer.RayPPOTrainer._update_actor", "training_step",
+        requires=(f"{_WORKER}.TrainingWorker.train_mini_batch",), call=_driven,
         imports=(_PROTOCOL, _ENGINE, _TENSORDICT, _LOSSES, _WORKER, _DISPATCH, _PADDING),
         stand_ins=(SELF, _GROUP, ENGINE, MODEL, OPTIMIZER, CPU, _UNPAD),
-        accepts={"loss_agg_mode": ("token-sum", *AGGREGATIONS)},
-        dialects=_ENGINES[-1].dialects,
+        accepts={"loss_agg_mode": ("token-sum", *AGGREGATIONS)}, dialects=_ENGINES[-1].dialects,
     ),
-)
+)  # fmt: skip
 
 BINDINGS = (*_UPDATES, *_ENGINES, *_DRIVERS)
