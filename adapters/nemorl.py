@@ -462,7 +462,7 @@ def _prompts(group: Sequence[Any]) -> Any:
 
 
 class _Options(dict[str, Any]):
-    """Options for all versions: newer ones read attributes, versions until July 2026 dictionary keys."""
+    """Options that can be read as attributes (since July 2026) and as dictionary keys (before)."""
 
     __getattr__ = dict.__getitem__
 

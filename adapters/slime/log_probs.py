@@ -57,13 +57,13 @@ def _after(logits: Any) -> Any:
 
 
 def _of_logits(inputs: Mapping[str, Any], ask: Any) -> dict[str, Any]:
-    """Run a function on logits and their tokens, as :func:`_of_ranks` does."""
+    """Run a function on each context-parallel rank's logits and tokens, and join the results."""
     tokens = _tokens(inputs, kit.lengths_of(inputs, "response_mask"))
     return _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
 
 
 def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any) -> dict[str, Any]:
-    """Run a function on each context-parallel rank, and join the parts of each sample."""
+    """Run a function on each context-parallel rank's part of the outputs, and join the results."""
     ranks, lengths = inputs.get("context_parallel_size", 1), kit.lengths_of(inputs, "response_mask")
     packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
     answers = []

@@ -26,7 +26,7 @@ _TENSORDICT = "verl.utils.tensordict_utils"
 
 
 def _tensordict(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """Make a TensorDict. Rows of different lengths form a nested tensor; values of other types form stacks."""
+    """Make a TensorDict. Tensor rows of different lengths form a nested tensor, other values a stack."""
 
     def made(column: Any) -> Any:
         ragged = isinstance(column, list) and isinstance(column[0], torch.Tensor)

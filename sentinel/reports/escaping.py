@@ -70,15 +70,15 @@ def paragraphs(text: str) -> list[str]:
     return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
 
-def shorten(text: str, limit: int = LONGEST) -> str:
+def shorten(text: str) -> str:
     """Return the text. If it is longer than the limit, leave out its middle.
 
     The text is cut between words, because half of a path would not be recognised as a path.
     """
-    if len(text) <= limit:
+    if len(text) <= LONGEST:
         return text
-    head = re.sub(r"\S{1,400}$", "", text[: limit // 4])
-    tail = re.sub(r"^\S{1,400}", "", text[limit // 4 - limit :])
+    head = re.sub(r"\S{1,400}$", "", text[: LONGEST // 4])
+    tail = re.sub(r"^\S{1,400}", "", text[LONGEST // 4 - LONGEST :])
     return f"{head}\n[... {len(text) - len(head) - len(tail)} characters left out ...]\n{tail}"
 
 

@@ -56,7 +56,7 @@ def test_masked_numbers_do_not_widen_the_bound():
 
 
 def test_a_distribution_has_logarithms_on_the_way_where_its_logits_are_nothing():
-    """The rounding of a mixture's logarithm is not a disagreement if the divergence is 0."""
+    """The logarithm of a mixture is rounded, so a divergence that should be 0 may differ slightly."""
     inputs = {name: tensor([[[0.0]]], "float32") for name in ("logits", "teacher_logits")}
     case = Case({"": inputs}, {"": {}}, contract=DISTILLATION_LOSS)
     assert scale_of(case, [inputs], [{"loss": 0.0}]).bound("float32") >= EPSILON["float32"]

@@ -1,4 +1,4 @@
-"""Every law holds for an honest function in any scenario, and is broken by a variant that breaks it."""
+"""An honest function breaks no law in any scenario. Each law is broken by a function with the matching fault."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A law does not apply to variants that differ in other ways than the law describes; recipes may have such variants."""
+"""Laws do not apply to variants that differ in other ways than the law describes. Recipes may have such variants."""
 
 from typing import Any
 

@@ -52,7 +52,7 @@ def consulted(consult: Consult) -> Consulted:
 
 
 def with_usual(contract: Any, binding: Any, inputs: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """Return the scenario with the values that the adapter fixes, and over those the recipe's own."""
+    """Return the scenario with the values that the adapter fixes; the recipe's own values take precedence."""
     usual = with_dialects(contract, binding, dict(inputs)) if binding is not None else inputs
     return {name: usual[name] if name in recipe.defaulted else inputs[name] for name in usual}
 

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 import yaml
@@ -18,6 +19,14 @@ from sentinel.values.files import WRITTEN
 LOADERS = [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)]
 
 loaders = pytest.mark.parametrize("loader", LOADERS, ids=["python", "c"])
+
+
+def refused(words: str, place: tuple[int, int], read: Callable[..., object], *arguments: object) -> None:
+    """Check that reading fails with these words in the message, at this line and column."""
+    with pytest.raises(DocumentError) as caught:
+        read(*arguments)
+    assert words in caught.value.message
+    assert (caught.value.line, caught.value.column) == place
 
 
 @loaders
@@ -90,10 +99,7 @@ def test_every_key_and_value_has_a_line_and_a_column(loader):
     ],
 )
 def test_what_is_more_than_plain_data_is_refused_where_it_stands(loader, text, words, place):
-    with pytest.raises(DocumentError) as caught:
-        parse_yaml(text, loader)
-    assert words in caught.value.message
-    assert (caught.value.line, caught.value.column) == place
+    refused(words, place, parse_yaml, text, loader)
 
 
 @loaders
@@ -123,10 +129,7 @@ def test_deep_documents_are_refused_at_once_and_do_not_kill_the_process(loader, 
     ],
 )
 def test_json_is_strict(text, words, place):
-    with pytest.raises(DocumentError) as caught:
-        parse_json(text)
-    assert words in caught.value.message
-    assert (caught.value.line, caught.value.column) == place
+    refused(words, place, parse_json, text)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +142,7 @@ def test_json_is_strict(text, words, place):
     ],
 )
 def test_bytes_that_are_no_document(raw, words, place):
-    with pytest.raises(DocumentError) as caught:
-        read_text(raw)
-    assert words in caught.value.message
-    assert (caught.value.line, caught.value.column) == place
+    refused(words, place, read_text, raw)
 
 
 def test_a_100_mb_file_is_refused_without_being_read(tmp_path):

@@ -141,7 +141,7 @@ def test_generators_are_seeded_before_every_call(process):
 
 
 def test_a_described_answer_names_the_functions_that_ran(process):
-    """Under the path of their definition, and under the path that their package exports."""
+    """A function is named by the path of its definition, and by the path that its package exports."""
     names = ask(process.session(), "inner").functions
     assert names == ("pkg.code.double", "pkg.code.inner", "pkg.double")
 

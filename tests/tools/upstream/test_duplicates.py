@@ -54,9 +54,9 @@ def store(upstream: Repository, tmp_path: Path) -> MirrorStore:
     return mirrors
 
 
-def sources_of(recipe: Recipe, store: MirrorStore, others: Any = (), **more: Any) -> dict[str, Source]:
+def sources_of(recipe: Recipe, store: MirrorStore, **more: Any) -> dict[str, Source]:
     target = bundled_catalog().targets["demo"]
-    return {item.name: item for item in duplicates(recipe, others, target, store, environ={}, **more)}
+    return {item.name: item for item in duplicates(recipe, (), target, store, environ={}, **more)}
 
 
 def test_history_and_pulls_that_touch_the_boundary_are_found(recipe, store):
