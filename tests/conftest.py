@@ -99,9 +99,6 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-# -- the demo framework -----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def broken_tree(tmp_path: Path) -> Path:
     return copy_demo(tmp_path / "broken")
@@ -146,9 +143,6 @@ def demo_home(_demo_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A ``SENTINEL_HOME`` with the demo framework's mirror, which tests share."""
     monkeypatch.setenv("SENTINEL_HOME", str(_demo_home))
     return _demo_home
-
-
-# -- the worker -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

@@ -98,9 +98,6 @@ def test_no_number_is_made_of_bookkeeping(use, pytester, fixed_tree):
     )
 
 
-# -- a function that has moved ----------------------------------------------------------------------------------------
-
-
 def moved_tree(folder: Path, change: str = "") -> Path:
     """Return a tree in which the losses are in another module; with a change, they have other code there."""
     tree = copy_demo(folder / "moved", "fixed")

@@ -41,9 +41,6 @@ def evidence(pytester: pytest.Pytester) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) for file in (pytester.path / "sentinel-reports" / "demo").rglob("*.json")]
 
 
-# -- at pins -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("options", [(), ("-W", "error"), ("-o", "xfail_strict=true"), ("-x", "--pdb")], ids=str)
 def test_a_known_bug_is_xfailed_with_its_title(options, pytester, mine):
     result = run(pytester, "-rx", *options)
@@ -100,9 +97,6 @@ def test_junit_has_the_title_and_sarif_suppresses_what_is_expected(pytester, min
     (log,) = json.loads((pytester.path / "run.sarif").read_text())["runs"]
     assert [[each["kind"] for each in result["suppressions"]] for result in log["results"]] == [["external"]] * 2
     assert {result["properties"]["verdict"] for result in log["results"]} == {"reproduced"}
-
-
-# -- at a ref ----------------------------------------------------------------------------------------------------------
 
 
 def test_known_bugs_without_a_base_fail_by_root_cause_the_worst_first(pytester, refs):

@@ -129,9 +129,6 @@ def test_a_killed_run_does_not_leave_the_last_one_to_speak_for_it(pytester, abse
     assert json.loads((pytester.path / "sentinel-reports" / "run.json").read_text())["items"] == []
 
 
-# -- what the user gave, and cannot be had -----------------------------------------------------------------------------
-
-
 def _bare_python(folder: Path) -> str:
     """Make an interpreter without torch."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "bare")], check=True)

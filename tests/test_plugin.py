@@ -86,9 +86,6 @@ def test_a_machine_that_offers_less_says_so(pytester, recipes, warm_runs, monkey
     assert words not in run(pytester, *options).stdout.str()
 
 
-# -- what runs ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_main_job(pytester, recipes, pins):
     result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "-v", "--junitxml=out.xml")
     result.assert_outcomes(passed=2, xfailed=2)
@@ -218,9 +215,6 @@ def test_a_question_takes_the_way_that_the_page_describes(pytester, recipes, pin
         threading.setprofile(None)  # type: ignore[arg-type]
     measuring = ("worker.target_process", "worker.probe", "worker.calling")  # another process
     assert list(reached) == [stop for stop in stops if not stop.startswith(measuring)]
-
-
-# -- verdicts and outcomes ---------------------------------------------------------------------------------------------
 
 
 def test_a_failure_shows_what_there_is_to_know(pytester, recipes, pins):
@@ -396,9 +390,6 @@ class _main_at:  # noqa: N801 - reads as a statement
             self._mirror.git("update-ref", ref, self._commits[revision])
 
 
-# -- published blobs ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def roll_tree(tmp_path: Path) -> Path:
     """A working tree with the boundary of the published file, and its bug."""
@@ -444,9 +435,6 @@ def test_a_recipe_without_any_ref_says_what_to_give(pytester, recipes):
     result.stdout.fnmatch_lines(["*DEMO-MASKED-TOKENS has no pins; give a ref (--sentinel-ref=git:main*"])
 
 
-# -- mistakes ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -475,9 +463,6 @@ def test_mistakes(arguments, said, pytester, recipes):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([said])
     assert "Traceback" not in result.stderr.str() + result.stdout.str()
-
-
-# -- settings files and other plugins ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,6 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, text
 
 
-# -- where nobody asked ------------------------------------------------------------------------------------------------
-
-
 def test_an_uninvolved_run_loads_nothing_and_says_nothing(tmp_path):
     (tmp_path / "test_own.py").write_text(
         f"import sys\n\ndef test_own():\n    assert not [name for name in {HEAVY!r} if name in sys.modules]\n"
@@ -131,9 +128,6 @@ def test_another_project_runs_as_without_sentinel(tmp_path, arguments):
     assert "hypothesis plugin: True" in "\n".join(with_sentinel)
 
 
-# -- several processes -------------------------------------------------------------------------------------------------
-
-
 def test_under_xdist_the_controller_alone_reports(folder):
     pytest.importorskip("xdist")
     write_recipe(
@@ -205,9 +199,6 @@ def test_two_runs_at_once(folder, tmp_path, demo_repository, monkeypatch):
     written = sorted((folder / "sentinel-reports" / "demo").rglob("*"))
     assert [path.name for path in written if path.is_file() and path.suffix != ".json"] == []
     assert len([path for path in written if path.suffix == ".json"]) == 6
-
-
-# -- Ctrl-C ------------------------------------------------------------------------------------------------------------
 
 
 WAITING = """

@@ -70,9 +70,6 @@ def test_a_command_line_that_is_wrong(arguments, says, run_sentinel, here):
     assert MirrorStore().list() == []
 
 
-# -- folders and disks ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("place", ["reports", "reports/below", "reports/../reports/x"])
 def test_a_report_folder_that_cannot_be_written(place, demo, broken_tree, here, snapshot):
     """A file has the folder's name. Permissions would not stop a test that runs as root."""
@@ -83,9 +80,6 @@ def test_a_report_folder_that_cannot_be_written(place, demo, broken_tree, here, 
         answer.says(f"cannot write reports to {place}: ", "choose another with --sentinel-report-dir").status == USAGE
     )
     assert snapshot() == before
-
-
-# -- git and links ----------------------------------------------------------------------------------------------------
 
 
 def test_no_git(here, pytester, demo_home, fixed_tree, monkeypatch):

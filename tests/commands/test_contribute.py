@@ -60,9 +60,6 @@ def clone(tiny: Any, tmp_path: Path) -> Path:
     return tmp_path / "clone"
 
 
-# -- a fix -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_fix_is_shown_as_a_diff_that_git_takes(run_sentinel, fixed_by, tiny, clone, tmp_path):
     fixed_by()
     patch = tmp_path / "patch"
@@ -207,9 +204,6 @@ def test_a_bug_without_a_fix_says_where_one_would_be(run_sentinel, mirrored):
     assert "recipes/tiny/TINY-MEAN.fix.yaml" in answer.err
 
 
-# -- a contribution ----------------------------------------------------------------------------------------------------
-
-
 def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(run_sentinel, few_scenarios, fixed_by, tiny, clone):
     fixed_by()
     answer = run_sentinel("contribute", "TINY-MEAN", "--into", clone, "--out", "out", "--no-tests")
@@ -281,9 +275,6 @@ def test_a_page_is_written_again_when_only_its_prose_has_changed(run_sentinel, f
     assert (answer.status, page.read_text()) == (1, before)
     assert "has changed since; run `sentinel contribute` again" in answer.out
     assert run_sentinel("contribute", "--rewrite", "nowhere").status == 2
-
-
-# -- pages of a bug without a fix of its own ---------------------------------------------------------------------------
 
 
 def test_it_writes_every_file_and_says_what_to_do_next(run_sentinel, mirrored):

@@ -62,8 +62,6 @@ def white(rows: Rows, mask: Rows) -> Rows:
     ]
 
 
-# -- group advantages, by hand -----------------------------------------------------------------------------------------
-
 #: The scenario of verl #6452: row 0 is rejected, and its reward must not matter.
 SIX_ROWS: dict[str, Any] = {
     "token_level_rewards": [[0, 0, 10.0], [0, 0, 1.0], [0, 0, 0], [0, 0, 2.0], [0, 0, 1.0], [0, 3.0, 0]],
@@ -166,8 +164,6 @@ def test_an_unknown_estimator_has_no_oracle(oracle):
             oracle("group_advantage", scenario("group_advantage", **SIX_ROWS, estimator=estimator))
 
 
-# -- discounted returns ------------------------------------------------------------------------------------------------
-
 THREE_STEPS: dict[str, Any] = {
     "token_level_rewards": [[1.0, 9.0, 2.0, 4.0], [0, 0, 0, 8.0]],
     "response_mask": [[1.0, 0, 1, 1], [1.0, 1, 1, 1]],
@@ -202,9 +198,6 @@ def test_whitened_returns(oracle):
     assert (fmean(tokens), stdev(tokens)) == (pytest.approx(0, abs=1e-9), pytest.approx(1))
 
 
-# -- generalised advantages --------------------------------------------------------------------------------------------
-
-
 def test_counted_steps_are_all_steps(oracle):
     """With the masked step, the TD errors are 0.5, -1 and 1. The discount per step is a quarter."""
     inputs = scenario(
@@ -218,8 +211,6 @@ def test_counted_steps_are_all_steps(oracle):
     )
     assert oracle("generalised_advantage", inputs)["advantages"] == near([[0.5 - 1 / 4 - 1 / 16, 0, -1.0]])
 
-
-# -- reward and advantage normalisation --------------------------------------------------------------------------------
 
 FIVE = {"rewards": [1.0, 0.0, 2.0, 1.0, 3.0], "group": ["p", "p", "p", "q", "q"], "epsilon": 0.0}
 
@@ -291,8 +282,6 @@ def test_equal_groups_are_often_several_of_several():
     assert sum(1 < len(set(labels)) < len(labels) for labels in layouts) >= 25
 
 
-# -- masked statistics -------------------------------------------------------------------------------------------------
-
 TWO_ROWS: dict[str, Any] = {
     "values": [[1.0, math.nan, 3.0, 8.0], [math.inf] * 4],
     "response_mask": [[1.0, 0, 1, 1], [0.0] * 4],
@@ -341,8 +330,6 @@ def test_masked_statistics_by_hand(more, key, expected, oracle):
     assert seen.pop(key) == near(expected)
     assert set(seen.values()) == {None}
 
-
-# -- the whole step ----------------------------------------------------------------------------------------------------
 
 MEAN_OF_THE_BATCH = {"mean_level": "batch", "std_level": None}
 #: The second row is full; all tokens of the third are rejected.
@@ -404,9 +391,6 @@ def test_drawn_steps_are_sensible(data, oracle):
     assert all(math.isfinite(x) for row in seen["advantages"] for x in row)
 
 
-# -- scenarios ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("contract", "fixed"),
     [
@@ -450,9 +434,6 @@ def test_outcome_rewards_stand_on_the_last_token_that_counts():
         }
         place_rewards(inputs, Chosen(style))  # type: ignore[arg-type]
         assert inputs["token_level_rewards"] == tensor(places, "bfloat16")
-
-
-# -- what a boundary lacks, and how it differs -------------------------------------------------------------------------
 
 
 def test_a_boundary_may_lack_returns_but_not_advantages():

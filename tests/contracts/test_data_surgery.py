@@ -6,8 +6,6 @@ import pytest
 import torch
 from contract_kit import measured
 
-# -- truncation --------------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("side", "room", "kept"), [("left", 2, [8, 9]), ("right", 2, [6, 7]), ("left", 4, [6, 7, 8, 9]), ("right", 9, None)]
@@ -26,9 +24,6 @@ def test_a_truncation_that_knows_one_side():
     given: dict[str, Any] = {"token_ids": [6, 7, 8, 9], "max_length": 2}
     assert measured("truncation", right_alone, side="left", **given) != measured("truncation", side="left", **given)
     assert measured("truncation", right_alone, side="right", **given) == measured("truncation", side="right", **given)
-
-
-# -- padding -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -56,8 +51,6 @@ def test_padding_that_changes_the_dtype():
     assert (seen["dtype"], seen["dtype_kept"]) == ("int64", False)
 
 
-# -- collation ---------------------------------------------------------------------------------------------------------
-
 SAMPLES = [{"text": "a", "ids": torch.tensor([1, 2])}, {"text": "b", "ids": torch.tensor([3])}]
 
 
@@ -77,9 +70,6 @@ def test_samples_come_out_as_they_went_in():
 def test_batches_that_lose_something(twin, seen):
     found = measured("collation", lambda samples, **_: {"samples": list(map(twin, samples))}, samples=SAMPLES)
     assert found == {"count": 2, **seen}
-
-
-# -- epochs ------------------------------------------------------------------------------------------------------------
 
 
 def test_every_epoch_has_an_order_of_its_own():

@@ -12,8 +12,6 @@ from sentinel.contracts.contract import DoesNotApply
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values.literals import Tensor, tensor
 
-# -- groups that teach nothing -----------------------------------------------------------------------------------------
-
 
 def _group(rewards: list[float], group: str, **more: Any) -> dict[str, Any]:
     return {"rewards": torch.tensor(rewards, dtype=torch.float64), "group": list(group), **more}
@@ -80,9 +78,6 @@ def test_a_search_makes_groups_that_are_alike(chosen, rewards):
     assert made.nested() == rewards
 
 
-# -- prompts that are too hard or too easy -----------------------------------------------------------------------------
-
-
 def test_prompts_of_medium_difficulty_are_kept():
     given = {"rewards": torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0]), "group": list("ppqqrr"), "low": 0.1}
     assert measured("difficulty_filter", **given, high=0.9) == {"kept": [1, 1, 0, 0, 0, 0]}
@@ -98,9 +93,6 @@ def test_a_threshold_on_each_response():
     given: dict[str, Any] = {"rewards": torch.tensor([1.0, 0.0]), "group": ["p", "p"], "low": 0.1, "high": 0.9}
     assert measured("difficulty_filter", alone, **given) == {"kept": [1, 0]}
     assert measured("difficulty_filter", **given) == {"kept": [1, 1]}
-
-
-# -- responses that were cut off ---------------------------------------------------------------------------------------
 
 
 def test_what_fills_all_columns_was_cut_off():
@@ -119,8 +111,6 @@ def test_what_fills_all_columns_was_cut_off():
 def test_cut_off_responses_that_are_kept(twin, seen):
     assert measured("overlong_filter", twin, response_mask=torch.tensor([[1, 1, 1], [1, 1, 0]])) == seen
 
-
-# -- second moments ----------------------------------------------------------------------------------------------------
 
 #: Squared log-ratios 4, 0.25, 0 and 1. The last token is invalid.
 MOVED: dict[str, Any] = {

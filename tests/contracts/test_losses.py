@@ -28,8 +28,6 @@ def near(value: Any) -> Any:
     return pytest.approx(value, rel=1e-6, abs=1e-8)
 
 
-# -- aggregation, by hand ----------------------------------------------------------------------------------------------
-
 #: Rows of 3, 1 and no valid tokens; the loss of a masked token is 1000.
 THREE_ROWS: dict[str, Any] = {
     "loss_mat": [[1.0, 2.0, 3.0], [1000.0, 4.0, 1000.0], [1000.0] * 3],
@@ -77,8 +75,6 @@ def test_a_mode_that_nobody_has_defined_has_no_reference(oracle):
     with pytest.raises(DoesNotApply, match="token-median"):
         oracle("loss_aggregation", **THREE_ROWS, loss_agg_mode="token-median")
 
-
-# -- policy losses, by hand --------------------------------------------------------------------------------------------
 
 #: One token, whose probability is twice or half the old probability 1/4.
 TWICE, HALF = math.log(0.5), math.log(0.125)
@@ -281,9 +277,6 @@ def test_gmpo_clips_each_token_and_weighs_the_response_by_their_geometric_mean(o
     assert seen["per_token_gradient"] == near([[0, 0, -first / 4], [second / 4, 0, 0]])
 
 
-# -- parts -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"])
 @pytest.mark.parametrize("cut", [1, 2])
 def test_losses_of_parts_add_up(mode, cut, oracle):
@@ -340,8 +333,6 @@ def test_a_drawn_ratio_becomes_log_probs():
     assert (inputs["batch_num_tokens"], inputs["global_batch_size"]) == (4 + 3, 2)
 
 
-# -- value losses ------------------------------------------------------------------------------------------------------
-
 #: A critic that moved from 0 to 1 (return 0.8) and from 0 to 0.25 (return 1), and an invalid token.
 VALUES: dict[str, Any] = {
     "vpreds": [[1.0, 0.25, math.nan]],
@@ -381,8 +372,6 @@ def test_a_clip_fraction_over_sequences(oracle):
     assert oracle("value_loss", **inputs)["clip_fraction"] == near((1 / 3 + 1) / 2)
     assert oracle("value_loss", **inputs, empty_rows="counted")["clip_fraction"] == near((1 / 3 + 1) / 3)
 
-
-# -- importance weights ------------------------------------------------------------------------------------------------
 
 #: Ratios 4 and 1/2 in the first response (product 2, mean sqrt 2), 1 in the second; one token is invalid.
 WEIGHTS: dict[str, Any] = {
@@ -443,8 +432,6 @@ def test_weights_that_are_not_stopped_have_a_gradient_between_the_thresholds(ora
     assert seen["weight_gradient"] == near([[0, 0.5], [1, 0]])
 
 
-# -- sequence rejection, KL --------------------------------------------------------------------------------------------
-
 #: Mean log(p_old / p) over the valid tokens: 0.5, 0.5, -0.5. The first two have negative advantages; one is short.
 REJECTION: dict[str, Any] = {
     "log_probs": [[-1.0, -2.0, -9.0], [-1.5, math.nan, math.nan], [-0.5, -1.0, -9.0]],
@@ -483,8 +470,6 @@ def test_a_sequence_with_advantages_of_both_signs_has_no_decision(oracle):
     beyond = {**REJECTION, "advantages": [[-1.0, -1.0, 5.0]] * 3}  # invalid tokens have no influence
     assert oracle("sequence_rejection", **beyond, opsm_delta=0.4)["opsm_clipfrac"] == 2
 
-
-# -- what a boundary may return ----------------------------------------------------------------------------------------
 
 ADAPTER = """
 from sentinel.targets import Binding, PackageRoot, Target

@@ -10,8 +10,6 @@ def close(value: Any) -> Any:
     return [pytest.approx(row, rel=1e-6, abs=1e-7) for row in value]
 
 
-# -- KL estimates ------------------------------------------------------------------------------------------------------
-
 #: Two tokens, with twice and half of the reference's probability.
 TWICE_AND_HALF = {"log_probs": [[math.log(0.5), math.log(0.25)]], "ref_log_probs": [[math.log(0.25), math.log(0.5)]]}
 LN2 = math.log(2)
@@ -62,8 +60,6 @@ def test_k1_and_k3_are_unbiased(estimator, oracle):
     mean = sum(p * k for p, k in zip(policy, seen["kl"][0]))
     assert mean == pytest.approx(sum(p * math.log(p / q) for p, q in zip(policy, other)), rel=1e-6)
 
-
-# -- generalised advantages --------------------------------------------------------------------------------------------
 
 THREE_STEPS = {
     "token_level_rewards": [[0.0, 0.0, 1.0]],

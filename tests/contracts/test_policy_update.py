@@ -121,8 +121,6 @@ def test_without_entropies_nothing_is_said_of_them(oracle):
     assert {"entropy", "entropy_gradient"}.isdisjoint(oracle(**UNEVEN))
 
 
-# -- the whole step of a driver ----------------------------------------------------------------------------------------
-
 #: Two prompts whose responses are not adjacent.
 SCORED: dict[str, Any] = {
     "log_probs": torch.full((4, 2), -1.0, dtype=torch.float64),
@@ -178,8 +176,6 @@ def test_the_first_boundary_that_loses_a_row_is_named(broken):
     seen = stepped(("balance", [part(2, 0, 3, 1)]), ("cut", broken), ("loss", broken))
     assert (seen["lost_at"], seen["lost_by"]) == (2, "cut")
 
-
-# -- recomputed log-probs ----------------------------------------------------------------------------------------------
 
 #: Two rows; the last token of the first is padding.
 PASS: dict[str, Any] = {

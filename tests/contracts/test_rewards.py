@@ -8,8 +8,6 @@ from contract_kit import measured
 
 MASK = torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
 
-# -- where a score lands -----------------------------------------------------------------------------------------------
-
 SCORES: dict[str, Any] = {"rewards": torch.tensor([1.0, -0.5, 2.0]), "response_mask": MASK}
 LANDED = [[0.0, 0.0, 0.0, 1.0], [0.0, -0.5, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]]
 
@@ -22,8 +20,6 @@ def test_the_last_token_may_stand_behind_a_gap():
     seen = measured("token_reward", rewards=torch.tensor([3.0]), response_mask=torch.tensor([[1.0, 0.0, 1.0]]))
     assert seen["token_level_rewards"] == [[0.0, 0.0, 3.0]]
 
-
-# -- the penalty of long responses -------------------------------------------------------------------------------------
 
 LENGTHS: dict[str, Any] = {"rewards": torch.tensor([1.0, 1.0, 1.0]), "response_mask": MASK}
 

@@ -85,8 +85,6 @@ def test_what_belongs_to_the_whole_container_is_missed():
     assert not _broken(lambda fields: fields, meta=[{"split": ["test"]}])["meta_kept"]
 
 
-# -- minibatches -------------------------------------------------------------------------------------------------------
-
 BATCH = {"number": torch.tensor([10, 11, 12, 13]), "label": ["a", "b", "c", "d"]}
 
 

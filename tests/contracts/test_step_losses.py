@@ -9,8 +9,6 @@ from contract_kit import measured
 
 from sentinel.contracts.step_losses import PREFERENCE_UPDATE
 
-# -- prompts and ranks -------------------------------------------------------------------------------------------------
-
 LOSSES = {
     "loss_mat": torch.tensor([[1.0, 3.0], [5.0, 99.0], [2.0, 4.0], [6.0, 8.0]]),
     "response_mask": torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 1.0], [1.0, 1.0]]),
@@ -43,9 +41,6 @@ def test_ranks_are_not_in_the_loss():
         assert measured("context_parallel_loss", **given) == {"loss": 3.0}
 
 
-# -- advantages --------------------------------------------------------------------------------------------------------
-
-
 def test_a_penalty_and_the_kl_that_is_told():
     seen = measured(
         "penalised_advantage",
@@ -60,8 +55,6 @@ def test_a_penalty_and_the_kl_that_is_told():
     # rewards -0.05 and 0.1 + 1
     assert seen["advantages"] == [[pytest.approx(1.05), pytest.approx(1.1), 0.0]]
 
-
-# -- decoupled losses --------------------------------------------------------------------------------------------------
 
 STEP: dict[str, Any] = {
     "log_probs": torch.tensor([[-1.0, -1.0]], dtype=torch.float64),
@@ -95,9 +88,6 @@ def test_a_weight_that_is_not_detached():
         return {"loss": -(ratio * weight)[0, 0] / 2, "ratio": ratio}
 
     assert measured("decoupled_loss", twin, **STEP)["proximal_gradient"] == [[pytest.approx(0.0, abs=1e-15), 0.0]]
-
-
-# -- preferences -------------------------------------------------------------------------------------------------------
 
 
 def pairs(tokens: int, **more: Any) -> dict[str, Any]:
@@ -180,9 +170,6 @@ def test_without_a_reference_the_log_probs_themselves_are_compared():
     zeros = {f"{side}_ref_log_probs": torch.zeros(1, 2) for side in ("chosen", "rejected")}
     relative = measured("preference_loss", **{**given, **zeros, "reference": "given"})
     assert measured("preference_loss", **given)["loss"] == pytest.approx(relative["loss"])
-
-
-# -- distillation ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])

@@ -34,9 +34,6 @@ def flip(file: Path, at: int, count: int = 16) -> None:
     file.write_bytes(content)
 
 
-# -- damaged ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("damage", ["flipped", "cut off", "empty"])
 def test_a_pack_of_a_mirror(damage, home, demo_repository):
     """No code is read from it. A new mirror is complete."""
@@ -58,8 +55,6 @@ def test_a_pack_of_a_mirror(damage, home, demo_repository):
     assert opened(f"git:{demo_repository.commits['fixed']}")() == 0
 
 
-# -- clocks -----------------------------------------------------------------------------------------------------------
-
 YEAR = 365 * 86400.0
 
 
@@ -78,9 +73,6 @@ def test_a_clock_that_jumps(jump, home, fixed_tree, broken_tree):
     assert sorted(entry.path for entry in gone) == sorted([leftover, download])
     assert len(pruning.prune(Home(home))) == 1, "the other tree's, which nobody uses"
     assert (mine.path / "demo_rl").is_dir()
-
-
-# -- others at the same time ------------------------------------------------------------------------------------------
 
 
 def at_once(actions: Sequence[Callable[[], int]]) -> list[int]:
@@ -140,9 +132,6 @@ def test_pruning_beside_runs(home, fixed_tree, broken_tree):
     assert at_once(actions) == [0] * len(actions)
     assert killing.apart(lambda: PRUNE() or again_and_again()).status == 0
     assert list((home / "checkouts" / "demo").iterdir()) == []
-
-
-# -- notes of our own --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

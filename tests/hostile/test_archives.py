@@ -80,9 +80,6 @@ def _files(made: Checkout) -> list[str]:
     return sorted(path.relative_to(made.path).as_posix() for path in made.path.rglob("*") if not path.is_dir())
 
 
-# -- names -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -132,9 +129,6 @@ def test_what_lies_beside_the_package_is_not_there(release):
     assert made == ["demo_rl/__init__.py", "demo_rl/late.py"]
 
 
-# -- what is no file ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK], ids=oct)
 def test_a_device_in_a_wheel_is_a_file(release, kind):
     made = release((_header("demo_rl/device.py", kind | 0o6777), b"1"))
@@ -172,9 +166,6 @@ def test_an_archive_in_a_wheel_stays_closed(release):
         inner = whole.getvalue()
     made = release(("demo_rl/inner.zip", inner))
     assert (made.path / "demo_rl" / "inner.zip").read_bytes() == inner
-
-
-# -- what never ends ---------------------------------------------------------------------------------------------------
 
 
 def _saying(size: int, name: bytes) -> Callable[[bytes], bytes]:
@@ -233,9 +224,6 @@ def test_more_files_than_any_release_has(release, monkeypatch):
         release(*((f"demo_rl/{number}.py", b"") for number in range(20)))
 
 
-# -- what is broken ----------------------------------------------------------------------------------------------------
-
-
 def _encrypted(wheel: bytes) -> bytes:
     changed = bytearray(wheel)
     changed[wheel.rindex(b"PK\1\2") + 8] |= 1
@@ -263,9 +251,6 @@ def test_a_wheel_that_is_none(release, store, change):
     with pytest.raises(Unavailable, match="is not a complete wheel"):
         release(("demo_rl/last.py", b"VALUE = 1\n" * 20), change=change)
     assert list(store.home.wheels.rglob("*.whl")) == [], "it is not met again"
-
-
-# -- tars of mirrors ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -58,8 +58,6 @@ def everything(folder: Path) -> dict[str, bytes | str]:
     }
 
 
-# -- what an import says that it had to compile ------------------------------------------------------------------------
-
 #: The target of the head's link, so deep that a path can go up as many levels and still be inside when resolved.
 DEEP = "/".join("d" * 40)
 
@@ -122,9 +120,6 @@ def test_no_path_of_a_heads_is_followed(compiled, tmp_path, added):
     assert all("/tree.pycache/" in str(file) and not file.is_symlink() for file in made)
     planted = [place for place in (tmp_path / "home").rglob("planted*") if "/tree/" not in str(place)]
     assert planted == []
-
-
-# -- checkouts that somebody has been at -------------------------------------------------------------------------------
 
 
 def _swap(file: Path) -> None:
@@ -251,9 +246,6 @@ def test_links_in_the_cache_are_removed_and_not_what_they_lead_to(upstream, stor
     (made.path.parents[1] / "refs").symlink_to(mine)
     remove_tree(made.path.parents[1] / "refs")
     assert (mine / "sub" / "file").read_text() == "kept"
-
-
-# -- report folders of a stranger's repository -------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -124,9 +124,6 @@ TELLS.pop("invariant")
 OURS = ("--recipes", "recipes")
 
 
-# -- what must not be there --------------------------------------------------------------------------------------------
-
-
 _ACTING = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 #: Some visible signs are in Unicode's category of formats.
 _SEEN = "\n\t\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
@@ -207,9 +204,6 @@ def clean(text: str) -> None:
     assert commands(text) == []
 
 
-# -- the tests of the tests --------------------------------------------------------------------------------------------
-
-
 def test_what_is_looked_for_is_found():
     assert len(hidden(PAYLOAD)) >= 10
     assert len(commands(LINES)) == 3
@@ -223,9 +217,6 @@ def test_escaped_text_is_escaped(text, lines):
     clean(message(text))
     clean(passage(text))
     assert visible(visible(text, lines=lines), lines=lines) == visible(text, lines=lines)
-
-
-# -- the outputs -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -422,8 +413,6 @@ def test_what_a_search_says(searched, sentinel_says, warm_runs, pytester):
         clean(sentinel_says("recipe", "check", file))
         clean(sentinel_says("show", file.stem, "--recipes", "found"))
 
-
-# -- every field -------------------------------------------------------------------------------------------------------
 
 #: Also text that JSON and Python allow but no file name.
 MARK = f"{LINES}\0\ud800"

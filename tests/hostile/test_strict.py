@@ -42,9 +42,6 @@ def neighbour() -> Iterator[int]:
     process.communicate()
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
 def test_the_users_files_are_not_there(strict, basic, secret):
     for act in ("read", "write", "delete"):
         assert strict(act, path=str(secret)) == "FileNotFoundError 2"
@@ -114,9 +111,6 @@ def test_strict_is_the_default_on_a_gpu_as_well():
         preloader.stop()
 
 
-# -- the network -------------------------------------------------------------------------------------------------------
-
-
 def test_there_is_no_network(strict, basic):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -132,9 +126,6 @@ def test_abstract_sockets_are_not_there_either(strict, basic):
         server.listen()
         assert strict("abstract", name=name) == "ConnectionRefusedError 111"
         assert basic("abstract", name=name) == "done"  # not promised
-
-
-# -- processes ---------------------------------------------------------------------------------------------------------
 
 
 def test_other_processes_are_out_of_sight(strict, basic, neighbour):

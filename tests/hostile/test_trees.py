@@ -94,9 +94,6 @@ def _files(made: Checkout) -> list[str]:
     return sorted(path.relative_to(made.path).as_posix() for path in made.path.rglob("*") if not path.is_dir())
 
 
-# -- names in a tree ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -240,9 +237,6 @@ def test_commits_that_git_would_not_write(raw, code):
     assert {tag.name for tag in commits.releases(raw.path / ".git")} <= {"v1.0"}
 
 
-# -- how much there is -------------------------------------------------------------------------------------------------
-
-
 def test_a_tree_of_trees_of_trees(raw, code, mirrored):
     """Ten objects that describe ten billion files."""
     tree = raw.tree(*((BLOB, f"{number}.py", code) for number in range(10)))
@@ -274,9 +268,6 @@ def test_a_source_file_of_no_honest_size(raw, code, mirrored, monkeypatch):
     made = mirrored()
     assert _files(made) == ["demo_rl/__init__.py"]
     assert [(gone.path, gone.size) for gone in made.left_out] == [("demo_rl/large.py", 3 << 20)]
-
-
-# -- the working copy of a sweep ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -341,9 +332,6 @@ def test_a_sweep_meets_what_is_too_deep_too_large_or_no_tree(raw, code, move, mo
     made = move(raw.tree((BLOB, "__init__.py", code), (BLOB, "large.py", raw.write("blob", bytes(3 << 20)))))
     assert _files(made) == ["demo_rl/__init__.py"]
     assert [(gone.path, gone.size) for gone in made.left_out] == [("demo_rl/large.py", 3 << 20)]
-
-
-# -- what a repository tells git to run --------------------------------------------------------------------------------
 
 
 def _config(program: str, path: Path) -> str:
@@ -518,9 +506,6 @@ def test_the_environment_decides_nothing(armed, store, program, ran, monkeypatch
     assert not ran.exists()
 
 
-# -- a git directory that is something else ----------------------------------------------------------------------------
-
-
 @pytest.fixture
 def work_tree(tmp_path: Path) -> Path:
     tree = copy_demo(tmp_path / "tree")
@@ -614,9 +599,6 @@ def test_no_ref_takes_the_name_of_another(raw, code, store):
     assert store.resolve(TARGET, "v1.0") == honest
 
 
-# -- files of a working tree -------------------------------------------------------------------------------------------
-
-
 def test_pipes_sockets_devices_and_links_out_are_left_out(tmp_path, store):
     tree = copy_demo(tmp_path / "tree")
     package = tree / "demo_rl"
@@ -638,9 +620,6 @@ def test_pipes_sockets_devices_and_links_out_are_left_out(tmp_path, store):
     gone = {Path(item.path).name for item in made[0].left_out}
     assert gone == {"pipe.py", "socket.py", "out.py", "zero.py", "self.py"}
     assert not any("key" in Path(made[0].path / file).read_text() for file in _files(made[0]))
-
-
-# -- names given by a user who was told to -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -675,8 +654,6 @@ def test_a_url_is_no_command(url, tmp_path, monkeypatch, capsys):
     assert "Traceback" not in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
 
-
-# -- files that Python and pytest look for -----------------------------------------------------------------------------
 
 PLANTED = (
     "sitecustomize.py", "usercustomize.py", "conftest.py", "torch.py", "numpy.py", "json.py", "colorsys.py",

@@ -108,9 +108,6 @@ def test_an_infinity_is_honest_where_numbers_of_that_size_cannot_be_added():
     assert eight.limit("int64") == math.inf
 
 
-# -- two variants ------------------------------------------------------------------------------------------------------
-
-
 def case(first: dict[str, Any], second: dict[str, Any], oracle: Any = None) -> Case:
     inputs = batch([[1.0, 2.0], [3.0, 4.0]], [[1, 0], [1, 1]], "pq")
     return Case({"baseline": inputs, "other": inputs}, {"baseline": first, "other": second}, oracle, CONTRACT)
@@ -155,9 +152,6 @@ def test_what_the_definition_moves_is_not_compared(moved, violations):
 
 def test_a_scalar_may_come_in_a_dimension_of_one():
     assert same(case({"loss": tensor([1.0], "float32")}, {"loss": tensor(1.0, "float32")}), "baseline", "other") == []
-
-
-# -- beside the oracle -------------------------------------------------------------------------------------------------
 
 
 def beside(observed: Any, demanded: Any) -> Case:

@@ -32,9 +32,6 @@ def masks(draw: st.DrawFn, rows: int = 4, columns: int = 3) -> Array:
     return np.array(draw(st.lists(cells, min_size=2, max_size=rows)))
 
 
-# -- masked values have no influence -----------------------------------------------------------------------------------
-
-
 def gradient_case(gradient: Array, mask: Array) -> Case:
     inputs = {"": {"response_mask": literal(mask, "int64")}}
     return Case(inputs, {"": {"per_token_gradient": literal(gradient)}})
@@ -57,8 +54,6 @@ def test_the_variant_is_named():
     (violation,) = masked_values_have_no_influence(Case(inputs, seen))
     assert violation.key == "dirty.per_token_gradient"
 
-
-# -- a rejected row is an absent row -----------------------------------------------------------------------------------
 
 GroupAdvantage = Callable[[Array, Array, list[str]], Array]
 
@@ -153,9 +148,6 @@ def test_rows_without_end_are_rejected_where_their_reward_is_masked():
     assert rejected_rows({**inputs, "mask_no_eos_with_zero": True}).tolist() == [False, True]
 
 
-# -- a sequence decision is one decision -------------------------------------------------------------------------------
-
-
 def decision_case(decision: Array, valid: Array) -> Case:
     return Case({"": {"response_mask": literal(valid, "int64")}}, {"": {"opsm_mask": literal(decision)}})
 
@@ -175,9 +167,6 @@ def test_one_decision_for_each_sequence(valid, data):
         assert a_sequence_decision_is_one_decision(decision_case(demanded, valid)) == []
 
 
-# -- the oracle agrees -------------------------------------------------------------------------------------------------
-
-
 @given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=4), st.integers(0, 3))
 def test_an_answer_near_the_oracles_obeys_and_one_beside_it_does_not(values, place):
     reference = {"": {"loss": tensor(values, "float64")}}
@@ -195,9 +184,6 @@ def test_what_the_oracle_has_and_the_framework_lacks_is_a_violation():
     assert violation.key == "v.loss"
 
 
-# -- fields survive surgery --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("loss", ["dropped", "shape_changed", "dtype_changed"])
 def test_a_lost_field_is_named(loss):
     nothing: dict[str, list[str]] = {"dropped": [], "shape_changed": [], "dtype_changed": []}
@@ -205,9 +191,6 @@ def test_a_lost_field_is_named(loss):
     (violation,) = fields_survive_surgery(Case({"": {}}, {"": {**nothing, loss: ["rollout_logprobs"]}}))
     assert violation.key == loss
     assert "rollout_logprobs" in violation.detail
-
-
-# -- every law ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(bundled_catalog().laws))

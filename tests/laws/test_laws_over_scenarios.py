@@ -102,8 +102,6 @@ def test_what_answers_otherwise_the_second_time_is_found():
     assert found("nothing_else_is_touched", forgetful) == {"not-repeatable"}
 
 
-# -- what the laws vary ------------------------------------------------------------------------------------------------
-
 FULL = batch([[1.0, 2.0], [3.0, 4.0]], [[1, 1], [1, 1]], "pq")
 GAP = batch([[1.0, 2.0], [3.0, 4.0], [0.5, 0.5]], [[1, 0], [0, 0], [1, 1]], "ppq")
 

@@ -582,8 +582,6 @@ def test_counts_are_of_roots_with_recipes_in_brackets_and_hardening_apart():
     assert count_bugs(rows[:1]) == "1 bug (1 recipe)"
 
 
-# -- what the contract, the binding and the law need ------------------------------------------------------------------
-
 RULE = """\
 recipe_version: 1
 bug_id: RULE

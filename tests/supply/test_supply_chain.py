@@ -40,9 +40,6 @@ def test_where_sentinel_lies_is_said_in_one_way():
     assert (f"@ git+{REPOSITORY}" if REPOSITORY else "in a checkout of Sentinel") in INSTALL.format("targets")
 
 
-# -- workflows ---------------------------------------------------------------------------------------------------------
-
-
 def complaints(name: str, workflow: dict[Any, Any]) -> Iterator[str]:
     """Return the parts of a workflow that a pull request's head could exploit."""
     triggers = workflow[True]  # YAML 1.1 reads the key `on` as true
@@ -116,9 +113,6 @@ def test_zizmor_finds_what_is_there(tmp_path):
     assert _zizmor(file).returncode > 10
 
 
-# -- requirements ------------------------------------------------------------------------------------------------------
-
-
 def _versions(text: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, version in _VERSION.findall(text):
@@ -146,9 +140,6 @@ def test_what_is_tested_is_there():
     apart = {"atheris", *ray, *docs}
     here = _versions((ROOT / "requirements" / "dev.txt").read_text())
     assert _versions((ROOT / "constraints.txt").read_text()).keys() - here.keys() <= apart
-
-
-# -- the wheel ---------------------------------------------------------------------------------------------------------
 
 
 def _source(folder: Path) -> Path:

@@ -86,8 +86,6 @@ def test_the_committed_evidence_is_small():
     assert sum(file.stat().st_size for file in files) <= 5_000_000
 
 
-# -- every recipe can fail --------------------------------------------------------------------------------------------
-
 #: Recipes with a pin of each decided verdict.
 OPPOSITES = {name for name, recipe in RECIPES.items() if {"reproduced", "fixed"} <= {pin.expect for pin in recipe.pins}}
 
@@ -117,9 +115,6 @@ def test_what_is_fixed_nowhere_is_fixed_in_the_oracle(bug_id, consulted):
         law = catalog.laws[str(recipe.invariant)]
         verdict, comparisons = verdicts.by_law(law, recipe, measured, catalog.contracts[recipe.contract])
         assert verdict.name == "fixed", comparisons
-
-
-# -- nothing varies from run to run -----------------------------------------------------------------------------------
 
 
 def test_a_second_run_writes_the_same_bytes():

@@ -195,9 +195,6 @@ def test_any_text_reads_or_is_refused_with_a_place(text):
         assert error is None or (error.line >= 1 and error.column >= 1)
 
 
-# -- configurations: PyYAML's words, and aliases up to a limit --------------------------------------------------------
-
-
 @loaders
 @pytest.mark.parametrize(
     ("text", "data"),

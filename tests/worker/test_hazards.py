@@ -145,9 +145,6 @@ def test_a_checkout_is_read_only(decide, broken_tree):
     assert "\n\n\n\n" not in (broken_tree / "demo_rl" / "losses.py").read_text()
 
 
-# -- while modules are imported ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("body", "kind", "said"),
     [
@@ -183,9 +180,6 @@ def test_a_run_goes_on_after_an_import_that_kills(decide, broken_tree):
     assert (verdict.name, verdict.kind) == ("inconclusive", "memory")
     losses.write_text(good)
     assert decide(MASKED_TOKENS, broken_tree, sandbox="basic").verdict.name == "reproduced"
-
-
-# -- the worker's own processes ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -112,9 +112,6 @@ def test_a_row_whose_label_is_not_its_own_is_dealt_to_nobody():
     assert kit.read_dealt_rows(batch, 2) == {"parts": [[2, 0], [3]]}
 
 
-# -- models of transformers --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def transformers() -> None:
     pytest.importorskip("transformers")  # not installed on Python 3.10
@@ -298,9 +295,6 @@ def test_ranks_that_do_not_call_the_same_collectives_are_named(work, told):
     """A training run would hang there. Here, only the timeout would end the waiting ranks."""
     with pytest.raises(RanksDisagreeError, match=told):
         kit.on_ranks(2, work)
-
-
-# -- calls that are declared -------------------------------------------------------------------------------------------
 
 
 def _cut(values: object, bounds: object, left_pad: bool = False, scale: int = 1) -> object:

@@ -30,9 +30,6 @@ def test_importlib_metadata_knows_the_version_too_for_the_targets_own_files_alon
     assert returned(lab.probe(process, "pkg.mod.f")) == ["1.2.3", None, None, True]
 
 
-# -- who gets one -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "statement",
     [
@@ -198,8 +195,6 @@ def test_the_evidence_names_the_stubs_that_the_boundary_reaches(lab):
     assert lab.probe(process, "pkg.mod.f").ghosts == ("absent_one", "absent_two")
 
 
-# -- what one may do while a module is imported ------------------------------------------------------------------------
-
 HARMLESS = """
 import abc, dataclasses, enum, typing
 import absent as stub
@@ -305,9 +300,6 @@ def test_what_is_no_use_of_a_stub(lab):
     process = lab.open(lab.write({"mod.py": HARMLESS}))
     assert lab.probe(process, "pkg.mod.asks_isinstance").observation[""]["returned"] is False
     assert lab.probe(process, "pkg.mod.reads_names").observation[""]["returned"] == "<stub absent.A.B>"
-
-
-# -- what one must not do while a probe runs ---------------------------------------------------------------------------
 
 
 USES = (

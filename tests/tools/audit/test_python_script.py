@@ -312,9 +312,6 @@ def test_what_is_not_python_is_refused(tmp_path, content, says):
         read_script(tmp_path / "train.py", ("C",))
 
 
-# -- what starts it ----------------------------------------------------------------------------------------------------
-
-
 def test_a_program_that_makes_a_configuration_is_read_instead_of_its_arguments(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("C(a=1, b=x)\nC(a=2)\n")

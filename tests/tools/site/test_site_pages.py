@@ -57,9 +57,6 @@ def bug_page(site: Path, bug: str) -> Page:
     return Page(next(site.glob(f"bugs/*/{bug}.html")))
 
 
-# -- inert -------------------------------------------------------------------------------------------------------------
-
-
 def _poisoned(document: dict[str, Any]) -> None:
     nasty = " ".join(HOSTILE)
     document["title"] = document["recipe"]["document"]["story"] = nasty
@@ -124,9 +121,6 @@ def test_only_plain_https_is_a_place_to_go_to(url):
     assert not https(url)
 
 
-# -- linked ------------------------------------------------------------------------------------------------------------
-
-
 def test_every_link_of_the_site_leads_somewhere(site, history):
     made = site()
     parsed = {file: Page(file) for file in pages(made)}
@@ -161,9 +155,6 @@ def test_each_chip_leads_to_its_evidence(site, reports):
     assert len(documents) > 8
 
 
-# -- small, and the same each time -------------------------------------------------------------------------------------
-
-
 def test_the_committed_records_make_pages_of_a_size_that_loads_at_once():
     from sentinel.tools.site import building
     from sentinel.tools.site.bug_files import bug_page as page_of
@@ -174,9 +165,6 @@ def test_the_committed_records_make_pages_of_a_size_that_loads_at_once():
     assert len(building._index(pages, material).encode()) < START_LIMIT
     largest = max(material.bugs, key=lambda bug: sum(len(seen.text) for seen in bug.evidence))
     assert len(page_of(pages, material, largest).encode()) < BUG_LIMIT
-
-
-# -- about what the evidence says --------------------------------------------------------------------------------------
 
 
 def test_a_masked_leak_is_drawn_before_beside_after(site):
