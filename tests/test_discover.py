@@ -1,5 +1,3 @@
-"""``sentinel discover`` and ``sentinel list boundaries`` on the demo framework."""
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Links in docs/ and in the pages at the top of the repository are valid."""
-
 import argparse
 import re
 import subprocess

@@ -1,5 +1,3 @@
-"""The pytest plugin in this process: selection, ids, outcomes, failure texts, errors."""
-
 import inspect
 import json
 import os

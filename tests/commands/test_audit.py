@@ -1,5 +1,3 @@
-"""``sentinel audit`` on working trees of ``tiny``."""
-
 import json
 import re
 import shutil

@@ -1,5 +1,3 @@
-"""``sentinel report changes`` compares a run with its baseline."""
-
 import json
 import re
 import shutil

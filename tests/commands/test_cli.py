@@ -1,5 +1,3 @@
-"""The command line: help, errors, interruption, a closed output pipe."""
-
 import os
 import re
 import subprocess

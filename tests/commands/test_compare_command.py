@@ -1,5 +1,3 @@
-"""``sentinel compare``: functions that agree, functions that differ, and invalid input."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""``sentinel fix``, ``sentinel contribute``, and ``sentinel verify`` on their evidence."""
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

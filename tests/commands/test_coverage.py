@@ -1,5 +1,3 @@
-"""``sentinel coverage`` of a working tree and of a history."""
-
 import json
 import sys
 from dataclasses import replace

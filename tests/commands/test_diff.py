@@ -1,5 +1,3 @@
-"""``sentinel diff``: the comparison of two revisions, and invalid input."""
-
 import json
 import os
 import re

@@ -1,5 +1,3 @@
-"""``sentinel doctor`` with fake workers and devices."""
-
 from importlib import metadata
 from typing import Any
 

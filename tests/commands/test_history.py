@@ -1,5 +1,3 @@
-"""``sentinel report history``."""
-
 import re
 
 import pytest

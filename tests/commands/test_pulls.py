@@ -1,5 +1,3 @@
-"""``sentinel pulls``: results, stored results and hostile heads."""
-
 import json
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""``sentinel recipe``, ``list`` and ``show``."""
-
 import json
 import re
 from pathlib import Path

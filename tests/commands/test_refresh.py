@@ -1,5 +1,3 @@
-"""``sentinel report refresh`` and ``sentinel report show``."""
-
 import json
 import re
 import shutil

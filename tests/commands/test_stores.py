@@ -1,5 +1,3 @@
-"""``sentinel mirror`` and ``sentinel cache``."""
-
 import shutil
 
 import pytest

@@ -1,5 +1,3 @@
-"""``sentinel verify``, ``sentinel report`` and ``sentinel show`` on evidence of real runs of ``tiny``."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path

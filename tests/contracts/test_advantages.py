@@ -1,7 +1,3 @@
-"""Oracles of advantages, returns and normalisations, compared with hand-computed numbers and with properties from the
-papers.
-"""
-
 import math
 import random
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-"""Batch surgery: a correct row has every field and no weight; each kind of wrong row is reported."""
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Contracts measure what they declare, for a correct and for a broken boundary."""
-
 import subprocess
 import sys
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""The oracle of critic values. The numbers identify positions."""
-
 import math
 from functools import partial
 from typing import Any

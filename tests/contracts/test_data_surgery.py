@@ -1,5 +1,3 @@
-"""Containers and truncation of data: hand-computed oracles, and measurements of broken boundaries."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Filters of sampled data: hand-computed oracles, and measurements of broken boundaries."""
-
 from typing import Any
 
 import numpy

@@ -1,5 +1,3 @@
-"""Oracles of losses, compared with hand-computed numbers."""
-
 import math
 import random
 from collections.abc import Mapping

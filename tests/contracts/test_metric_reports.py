@@ -1,5 +1,3 @@
-"""Reported metrics: hand-computed oracles, and measurements of broken boundaries."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""The oracle of microbatch packing, and invalid packings."""
-
 from typing import Any
 
 import pytest

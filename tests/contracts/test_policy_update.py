@@ -1,5 +1,3 @@
-"""The oracle of policy updates, compared with hand-computed numbers."""
-
 import math
 from collections.abc import Callable
 from functools import partial

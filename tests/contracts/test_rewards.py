@@ -1,5 +1,3 @@
-"""Rewards and their tokens: hand-computed oracles, and measurements of broken boundaries."""
-
 from typing import Any
 
 import pytest

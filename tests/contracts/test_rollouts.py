@@ -1,5 +1,3 @@
-"""Rollouts and the batches made from them: hand-computed oracles, and measurements of broken boundaries."""
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

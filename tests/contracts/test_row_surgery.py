@@ -1,5 +1,3 @@
-"""Operations on rows and minibatches: hand-computed oracles, and measurements of broken boundaries."""
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

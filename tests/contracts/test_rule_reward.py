@@ -1,5 +1,3 @@
-"""Rule-based rewards: the hand-computed oracle, and measurements of broken graders."""
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The KL coefficient and the learning rate: hand-computed oracles, and broken boundaries."""
-
 import math
 from typing import Any
 

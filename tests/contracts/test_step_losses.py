@@ -1,5 +1,3 @@
-"""Losses and advantages of whole steps: hand-computed oracles, a second derivation, and broken boundaries."""
-
 import math
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The oracle of the supervised loss, compared with hand-computed numbers and torch's cross entropy."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""The oracle of supervised updates, compared with hand-computed numbers and a loop over tokens."""
-
 import math
 from functools import partial
 from typing import Any

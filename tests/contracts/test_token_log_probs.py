@@ -1,5 +1,3 @@
-"""The oracle of token log-probs, compared with hand-computed numbers."""
-
 import math
 from functools import partial
 from typing import Any

@@ -1,5 +1,3 @@
-"""A run's processes, requested from several threads at once."""
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace

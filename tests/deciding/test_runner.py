@@ -1,5 +1,3 @@
-"""Questions about one checkout are run together, and do not affect each other's verdicts."""
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

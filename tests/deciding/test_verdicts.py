@@ -1,5 +1,3 @@
-"""The verdict for an observation: unpatched, fixed, neither, or undecided."""
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""A umask that hides new files from other users, if root runs contained processes as another user."""
-
 import os
 from collections.abc import Iterator
 

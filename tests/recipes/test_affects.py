@@ -1,5 +1,3 @@
-"""Conditions of ``affects``: evaluation, wording and invalid conditions."""
-
 import json
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The catalog: adapters are files or packages, loaded by path."""
-
 import re
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Values in recipes become literals; addresses are parsed."""
-
 import math
 
 import pytest

@@ -1,6 +1,4 @@
 # ruff: noqa: E501 (a sentence of an error is easier to compare on one line)
-"""Recipes: valid and invalid files, folders, published files, warnings and the template."""
-
 import copy
 import importlib.util
 import json

@@ -1,5 +1,3 @@
-"""``when:`` conditions: the scenarios that trigger a recipe's bug."""
-
 import math
 from typing import Any
 

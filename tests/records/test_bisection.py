@@ -1,5 +1,3 @@
-"""Bisection returns the same as brute force, and skips commits that cannot be decided."""
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Verdicts become runs, changes and lifetimes."""
-
 from dataclasses import replace
 from typing import Any
 

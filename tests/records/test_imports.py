@@ -1,5 +1,3 @@
-"""Imports of a revision, read from git objects."""
-
 import pytest
 from history_kit import History
 

@@ -1,5 +1,3 @@
-"""Functions that carry training signal, according to their source, and their states in a history."""
-
 import ast
 import os
 import runpy

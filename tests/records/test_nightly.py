@@ -1,5 +1,3 @@
-"""Changes since the last night: better or worse, and the responsible commit."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""The first commit with some code wrote it or moved it."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Output for GitHub Actions, which appears nowhere else."""
-
 from pathlib import Path
 
 from sentinel.reports.evidence import evidence

@@ -1,5 +1,3 @@
-"""Summary, failure text, Markdown and HTML."""
-
 import html
 import re
 from collections.abc import Callable, Iterable

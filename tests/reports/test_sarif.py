@@ -1,5 +1,3 @@
-"""SARIF: valid by the standard's schema, at the boundary's line, and without local data."""
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Draws depend only on the seed, not on imported modules."""
-
 import gzip
 import os
 import subprocess

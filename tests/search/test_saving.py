@@ -1,5 +1,3 @@
-"""Findings saved as recipes."""
-
 from types import SimpleNamespace
 from typing import Any
 

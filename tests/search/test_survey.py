@@ -1,5 +1,3 @@
-"""Surveys: laws are decided on request, by one or more searches."""
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Calls with the arguments of a function in another order."""
-
 import ast
 from textwrap import dedent
 

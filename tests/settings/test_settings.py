@@ -1,5 +1,3 @@
-"""Settings: the command line over a file over defaults; errors name the nearest valid value."""
-
 import re
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Checkouts of commits: their content, their reuse, and what is left out."""
-
 import os
 import shutil
 import stat

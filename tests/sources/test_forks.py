@@ -1,5 +1,3 @@
-"""A fork has its own mirror, which is never used for upstream."""
-
 import pytest
 
 from sentinel.errors import SentinelError, Unavailable

@@ -1,5 +1,3 @@
-"""Refs of a git directory that other processes change."""
-
 import os
 
 from sentinel.sources.gitbinary import run

@@ -1,5 +1,3 @@
-"""The place of ``SENTINEL_HOME`` on each platform, and errors if it cannot be used."""
-
 import pytest
 
 from sentinel.errors import SentinelError

@@ -1,5 +1,3 @@
-"""The mirror store: every kind of origin, complete or not at all, and no read uses the network."""
-
 import os
 import shutil
 import sys

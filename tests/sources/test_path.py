@@ -1,5 +1,3 @@
-"""Working trees and installed packages are copied, and never imported in place."""
-
 import os
 import shutil
 import sys

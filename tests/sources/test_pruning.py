@@ -1,5 +1,3 @@
-"""Listing and pruning while runs use files."""
-
 import os
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Releases from a folder of wheels, to which pip's settings point."""
-
 import hashlib
 import shutil
 import zipfile

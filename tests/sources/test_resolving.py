@@ -1,5 +1,3 @@
-"""Names are resolved to commits: what is fetched, what is not, and the error messages."""
-
 import hashlib
 import shutil
 

@@ -1,5 +1,3 @@
-"""Mutants of `benchmarks/mutation.py`: each operator changes one expression of a file."""
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

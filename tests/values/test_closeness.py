@@ -1,5 +1,3 @@
-"""Tolerances by dtype; exact equality for values that are not floats; messages that name the element."""
-
 import math
 import warnings
 from typing import Any

@@ -1,5 +1,3 @@
-"""YAML and JSON documents: scalars, positions, limits and errors."""
-
 import json
 import math
 import os

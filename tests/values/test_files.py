@@ -1,5 +1,3 @@
-"""Files that a user names must be regular, of limited size, and UTF-8."""
-
 import os
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Replacements for functions that a target calls during import."""
-
 import importlib
 import string
 import sys

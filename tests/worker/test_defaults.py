@@ -1,5 +1,3 @@
-"""A framework's own defaults."""
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -1,5 +1,3 @@
-"""Side effects of a call, and options that it reads."""
-
 import dataclasses
 from typing import Any
 

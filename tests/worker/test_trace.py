@@ -1,5 +1,3 @@
-"""A probe reports its lookups in the checkout: modules, files and folders that it needed."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Code for another Python is distinguished from broken code."""
-
 import enum
 import sys
 
