@@ -114,9 +114,6 @@ def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": [rows[place] for place in made.backward_indices]}
 
 
-# -- distribution to ranks ---------------------------------------------------------------------------------------------
-
-
 def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=inputs["max_tokens_per_microbatch"])
     return {"parts": boundary.function(spec, kit.lengths_of(inputs))}

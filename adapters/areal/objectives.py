@@ -138,8 +138,6 @@ _OBJECTIVES = (
 )
 
 
-# -- the learning rate over the steps of a training --------------------------------------------------------------------
-
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 
 _ARCHON = "areal.experimental.engine.archon_utils"

@@ -15,8 +15,6 @@ _DATA = f"{PROTOCOL}.DataProto"
 CONTAINER = partial(kit.make_container, _DATA)
 
 
-# -- distribution of sequences to ranks --------------------------------------------------------------------------------
-
 _FUNCTIONALS = "roll.utils.functionals"
 
 

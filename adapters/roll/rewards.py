@@ -168,9 +168,6 @@ _REWARDS = (
 )  # fmt: skip
 
 
-# -- the KL coefficient over the steps of a training -------------------------------------------------------------------
-
-
 def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the KL coefficients of a controller after each step. Without a target, the coefficient is fixed."""
     target = inputs["target_kl"] if inputs["adaptive"] else None

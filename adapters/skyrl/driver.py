@@ -59,9 +59,6 @@ def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
     return {"real_rows": next(iter(iterator)), "made_rows": padding, "loss_mask": padding["loss_mask"]}
 
 
-# -- the driver: configuration and training input ----------------------------------------------------------------------
-
-
 _CORRECTION = "trainer.algorithm.off_policy_correction"
 #: A configuration whose training step ignores rollout log-probs, followed by configurations whose step reads them.
 _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
@@ -137,8 +134,6 @@ _DRIVER = (
 )  # fmt: skip
 
 
-# -- the KL coefficient over the steps of a training -------------------------------------------------------------------
-
 _KIND = {True: "adaptive", False: "fixed"}
 
 
@@ -154,9 +149,6 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _SCHEDULES = (Binding(f"{PPO}.get_kl_controller", "kl_coefficient", call=_coefficients, imports=(CONFIG,)),)
-
-
-# -- reports -----------------------------------------------------------------------------------------------------------
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

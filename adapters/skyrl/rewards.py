@@ -66,8 +66,6 @@ _REWARDS = (
 )  # fmt: skip
 
 
-# -- filters of responses ----------------------------------------------------------------------------------------------
-
 _SAMPLING = "train.utils.trainer_utils"
 _GENERATORS = "train.generators.utils"
 

@@ -62,9 +62,6 @@ def ppo_line(number: int) -> str:
 K3_IS_CUT = (Dialect("clamp", 10.0, "k3 is clamped to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),)
 
 
-# -- parts of every scenario -------------------------------------------------------------------------------------------
-
-
 def no_ray(boundary: Any) -> AbstractContextManager[Any]:
     return kit.swap(boundary.imported[PPO], "ray", kit.stand_in(is_initialized=lambda: False))
 

@@ -54,8 +54,6 @@ _REWARDS = (
 )  # fmt: skip
 
 
-# -- filters of groups -------------------------------------------------------------------------------------------------
-
 _FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
 
 

@@ -20,8 +20,6 @@ def _repeated(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
     return [boundary.function(data, inputs["sizes"])]
 
 
-# -- TensorDict, the successor of DataProto ----------------------------------------------------------------------------
-
 _TENSORDICT = "verl.utils.tensordict_utils"
 
 
@@ -83,8 +81,6 @@ _CONTAINERS = (
     _OTHER.iteration(f"{_TENSORDICT}.make_iterator"),
 )
 
-
-# -- distribution of sequences to ranks and microbatches ---------------------------------------------------------------
 
 _BALANCING = "verl.utils.seqlen_balancing"
 _TRAINER = "verl.trainer.ppo.ray_trainer.RayPPOTrainer"
