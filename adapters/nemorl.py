@@ -433,7 +433,7 @@ _COUNT_EPSILON = Dialect(
     "count_epsilon", 1e-8, "eps is added to a count, which may be 0", f"{_MAIN}/algorithms/utils.py#L224"
 )
 _NUMBERS = (
-    Binding(  # until November 2025, there was no such option
+    Binding(  # this option exists since November 2025
         f"{_UTILS}.calculate_kl",
         "kl_estimate",
         formerly=(f"{_UTILS}.calculate_kl_penalty_joschu2020",),

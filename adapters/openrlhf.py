@@ -381,7 +381,7 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
-    of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # versions until May 2025 have the first form
+    of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # until May 2025, the number is used
     answer = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
     return {"log_probs": answer, "entropy": None}
 
@@ -432,7 +432,7 @@ def _advantages(
     boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
 ) -> Any:
     """Compute the advantages of one batch of experience, whose rows are sorted by prompt."""
-    if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # from March to April 2025
+    if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # in March and April 2025
         raise AbsentError("not in this version: advantages on a CPU; the function moves rewards to a GPU")
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
     lengths = (mask != 0).sum(-1)
@@ -822,7 +822,7 @@ _DATA = (
     ),
     Binding(
         "openrlhf.datasets.reward_dataset.RewardDataset.__getitem__", "trained_tokens", call=_of_a_pair,
-        requires=("openrlhf.datasets.reward_dataset.preprocess_data(apply_chat_template)",),  # none before June 2024
+        requires=("openrlhf.datasets.reward_dataset.preprocess_data(apply_chat_template)",),  # since June 2024
         stand_ins=(WORDS,), fixed={"max_tokens": None, "trains": "last"},
     ),
     _pairs(f"{_DPO}.concatenated_forward", "sigmoid"), _pairs(f"{_LOSS}.DPOLoss.forward", "ipo"),
@@ -891,7 +891,8 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
         engine.generate()
         return [None], 1, False
 
-    actors = kit.stand_in(async_run_method=lambda method_name: engine.load(updates))  # which broadcasts the weights
+    # This call broadcasts the weights.
+    actors = kit.stand_in(async_run_method=lambda method_name: engine.load(updates))
     trainer = kit.make_unbuilt(boundary.owner, args=args, vllm_engines=[], actor_model_group=actors)
     samples = kit.make_unbuilt(generator.SamplesGenerator, args=args, vllm_engines=[], prompts_dataloader=[])
     samples._generate_vllm = generate

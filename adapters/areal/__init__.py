@@ -92,7 +92,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
     data = {"input_ids": tokens.reshape(-1).roll(1), "rolled_input_ids": tokens.reshape(-1)}
     actor = actor_of(boundary, engine, temperature=inputs["temperature"])
-    actor.config.recompute_logprob = True  # an option until 2026, which is off by default
+    actor.config.recompute_logprob = True  # until 2026, this was an option, off by default
     return {"log_probs": boundary.function(actor, data).reshape(tokens.shape)}
 
 

@@ -326,7 +326,7 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
         # The gradient of this exp is computed in the caller, loss_func, whose own binding shows an overflow there.
         raise AbsentError("the ratio, which the caller computes, overflows")
     scores, data = inputs["scores"], None
-    if scores is not None:  # a tensor of the batch in RLVR, the reward of each trajectory for agents
+    if scores is not None:  # RLVR has a tensor in the batch; agents have one reward per trajectory
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
         data = _batch(boundary, {"scores": scores}, {"traj_id": trajectories, "episode_scores": scores.tolist()})
     losses = boundary.invoke(

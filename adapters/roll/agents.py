@@ -80,7 +80,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_ids": ids[:start],
         "response_ids": ids[start:],
         "loss_mask": mask[start:there],
-        "log_probs": None if log_probs is None else log_probs[0, : there - 1],  # of the next observation
+        "log_probs": None if log_probs is None else log_probs[0, : there - 1],  # without the next observation
         "engine": engine,
     }
 
@@ -92,7 +92,7 @@ BINDINGS = (
         StandIn("env", "shows the scenario's text"), StandIn("ray", "holds the queue in this process"),
         StandIn("Timer", "measures the time of a step; the rest of its package is not needed"),
         StandIn("get_tracer", "traces of an episode"), takes="turns",
-        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # before, limits were in the environment
+        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # before, the environment had the limits
         fixed={"heard": 1, "system": True}, imports=(PROTOCOL,),
     ),
 )  # fmt: skip

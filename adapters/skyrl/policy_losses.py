@@ -52,7 +52,7 @@ def _policy_loss(
             raise AbsentError("not in this version: log-ratios beyond 20, which this version clamps")
     config = algorithm_of(boundary, {**options, **settings(inputs), **(AS_SUMS if averaged else {})})
     loss, metrics = boundary.invoke(names, config=config, **rollout)
-    # older versions have only this argument
+    # older versions return this metric only
     clipped = metrics.get("clip_ratio") if isinstance(metrics, Mapping) else metrics
     return {"loss": loss * len(inputs["log_probs"]) if averaged else loss, "clip_fraction": clipped}
 

@@ -258,9 +258,9 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine, text = _OfTable(inputs), inputs["end"] == "text" or inputs["heard_as"] == "text"
     own = {"chat_template": kit.Named(source="name", name_or_path=None), _AFTER_STOP: True}
     settings = _settings(kit.Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
-    policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # added, removed, added again
+    policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # this parameter came and went
     made = boundary.owner(settings, kit.Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
-    if inputs["heard_as"] == "again":  # the user's template instead of the tokenizer's
+    if inputs["heard_as"] == "again":  # with the user's template
         made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
     sampling = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
     with kit.swap(boundary.module.skyrl_gym, "make", engine.make):
@@ -332,7 +332,7 @@ _OPTIONS = kit.fields("temperature top_p top_k min_p stop", max_new_tokens="max_
 
 
 def _asked(boundary: Any, config: Any) -> dict[str, Any]:
-    return {**boundary.function("vllm", config), "min_tokens": 0}  # the function sets 1 without an option
+    return {**boundary.function("vllm", config), "min_tokens": 0}  # without this option, the function sets 1
 
 
 BINDINGS = (

@@ -100,7 +100,7 @@ def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
 def with_options(made: Any, options: Mapping[str, Any]) -> Any:
     """Set options of a configuration, given by their dotted paths."""
 
-    # all versions with a Hydra configuration are old
+    # Only old versions have a Hydra configuration, and they may lack the option.
     missing = AbsentError if type(made).__name__ == "DictConfig" else DriftError
     for path, value in options.items():
         *heads, last = path.split(".")
@@ -108,7 +108,7 @@ def with_options(made: Any, options: Mapping[str, Any]) -> Any:
             node = functools.reduce(getattr, heads, made)
         except AttributeError:
             raise missing(f"not in this version: the configuration has no option {path!r}") from None
-        if not hasattr(node, last):  # setting the option would succeed silently, and the option would have no effect
+        if not hasattr(node, last):  # setting it would succeed without any effect
             raise missing(f"the configuration has no option {path!r}")
         setattr(node, last, value)
     return made

@@ -137,7 +137,7 @@ def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(function, "__name__", "")
             if name == "item" and args[0].device.type == "meta":
-                return 0.0  # a meta tensor has no value, but no observed key depends on one
+                return 0.0  # a meta tensor has no value; the observation does not need it
             result = function(*args, **(kwargs or {}))
             if sys._getframe(1).f_code is code:
                 devices = {item.device.type for item in args if isinstance(item, torch.Tensor)}
@@ -478,7 +478,7 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     if inputs["kl_estimator"] == "abs" and equal.any():
         raise AbsentError("a log-softmax has rounding errors, and |d| has no defined gradient if both are equal")
     rows = log_probs.shape[0]
-    exact = log_probs.double()  # near 0, the other token's probability is imprecise in lower precision
+    exact = log_probs.double()  # in float32, the other token's probability would be imprecise near 0
     pair = torch.stack([exact, torch.log(-torch.expm1(exact))], -1).to(log_probs.dtype)
     logits = torch.cat([pair, torch.zeros(rows, 1, 2, device=pair.device)], 1)
     by_rows = {"trainer.max_tokens_per_microbatch": 0, "trainer.micro_train_batch_size_per_gpu": rows}

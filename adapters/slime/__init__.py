@@ -97,7 +97,7 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     weights, masks = inputs["importance_weights"], list(inputs["response_mask"])
     options: dict[str, Any] = {"advantage_estimator": algorithm}
     more = {}
-    if weights is not None:  # importance weights with the rollout's log-probs, without bounds
+    if weights is not None:  # weights relative to the rollout's log-probs, without bounds
         options |= {"use_tis": True, "tis_clip_low": 0.0, "tis_clip": float("inf"), "custom_tis_function_path": None}
         options["calculate_per_token_loss"] = inputs["loss_agg_mode"] == "token-sum"
         more["rollout_log_probs"] = list(inputs["old_log_probs"] - weights.log())
@@ -279,7 +279,7 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     )
     sample = boundary.imported[TYPES].Sample
     numbered = enumerate(zip(labels, inputs["rewards"].tolist()))
-    grouped = "group_index" in sample.__dataclass_fields__  # older samples have no group, only an order
+    grouped = "group_index" in sample.__dataclass_fields__  # older samples have only an order
     samples = [
         sample(index=n, reward=reward, **({"group_index": groups.index(label)} if grouped else {}))
         for n, (label, reward) in numbered
@@ -318,7 +318,7 @@ TARGET = Target(
     },
     repository="https://github.com/THUDM/slime", roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
     defaults=("slime.utils.arguments.get_slime_extra_args_provider",),
-    moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # for a week of January 2026
+    moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # its place for a week in January 2026
     # The boundaries are decorated with torch.compile. torch imports its compiler on first use.
     preload=("torch._dynamo",),
     bindings=(

@@ -113,14 +113,14 @@ def _asked(boundary: Any, args: Any) -> Any:
     """Return the sampling parameters of a rollout's request."""
     _refuse_groups(boundary.module)
     module, rollouts = boundary.module, boundary.imported[_ROLLOUTS]
-    left_out = "custom_params"  # an option to return the top-p distribution does not change samples
+    left_out = "custom_params"  # an option to return the top-p distribution, which does not change samples
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         raise kit.EngineRequest({name: value for name, value in payload["sampling_params"].items() if name != left_out})
 
     tokenizer, sample = _OneToken(), boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
     with kit.swap_all(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(kit.return_first, [5])):
-        if "tokenizer" in boundary.parameters:  # for a day in August 2025
+        if "tokenizer" in boundary.parameters:  # a parameter for one day in August 2025
             return kit.engine_request(
                 boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args))
             )
@@ -170,7 +170,8 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         of_generator,
     ):
         getattr(type(module.GenerateState), "_instances", {}).clear()
-        state = (module.GenerateState(args),) if "state" in boundary.parameters else ()  # for a day in August 2025
+        # a parameter for one day in August 2025
+        state = (module.GenerateState(args),) if "state" in boundary.parameters else ()
         for _ in range(1 + sum(map(len, inputs["pieces"]))):
             (row,) = kit.run_async(boundary.function(*state, args, [row], shared))
             if row.status is not made.Status.ABORTED:

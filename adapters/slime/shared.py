@@ -114,7 +114,7 @@ def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
         "eps_clip_c": inputs["dual_clip"],
         "rollout_top_p": 1.0,
         "custom_pg_loss_reducer_function_path": None,
-        "loss_aggregation": "sample_mean",  # an option of #2090, which was not merged
+        "loss_aggregation": "sample_mean",  # an option in #2090, which was not merged
     }
     return kit.stand_in(**{**usual, **options})
 

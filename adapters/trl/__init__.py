@@ -73,7 +73,7 @@ def _of_configuration(self: Any, name: str) -> Any:
     """Return an attribute that the trainer's constructor would set."""
     if name.startswith("__"):
         raise AttributeError(name)
-    if name in _OFF or name.startswith(("_on_policy_", "_off_policy_", "_matched_", "_unmatched_")):  # sums
+    if name in _OFF or name.startswith(("_on_policy_", "_off_policy_", "_matched_", "_unmatched_")):  # counters
         return _OFF.get(name, 0.0)
     if "args" in vars(self) and hasattr(self.args, name):
         return getattr(self.args, name)
@@ -447,7 +447,7 @@ def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
 def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     table, reference, mask = _of_pairs(inputs)
     model, other = kit.token_table(table, trains=False), kit.token_table(reference)
-    if hasattr(boundary.module, "add_fused_lm_head"):  # which constructors call
+    if hasattr(boundary.module, "add_fused_lm_head"):  # constructors call it
         boundary.module.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
         boundary.module.add_fused_lm_head(other)
     batch = kit.make_sequences(mask)
@@ -519,7 +519,7 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
     values, valid = inputs["values"], inputs["response_mask"] != 0
     if boundary.function is transformers.Trainer.log:
         raise AbsentError("not in this version: a `log` method of this trainer; it inherits that of transformers")
-    if leaves_nan and "nan" not in inspect.getsource(boundary.module):  # until March 2025, every batch has a number
+    if leaves_nan and "nan" not in inspect.getsource(boundary.module):  # until March 2025, NaN is not expected
         raise AbsentError("not in this version: completions without a score")
     history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
     steps = kit.bookkeeping(should_evaluate=True, global_step=1)
@@ -608,7 +608,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     last = inputs["trains"] == "last"
     row = {"prompt": messages[:-1], "completion": messages[-1:]} if last else {"messages": messages}
     given = {"assistant_only_loss": not last, "completion_only_loss": last, "max_length": inputs["max_tokens"]}
-    args = _options(boundary, given, {"assistant_only_loss": False})  # until June 2025, there was no such option
+    args = _options(boundary, given, {"assistant_only_loss": False})  # this option exists since June 2025
     trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, kit.Rows([row]), tokenizer, args, False, None, "chats")
     collator = getattr(boundary.module, "DataCollatorForLanguageModeling", None)
@@ -854,7 +854,8 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "fused_lm_head" in inspect.getsource(trainer._get_per_token_logps_and_entropies):
         # This head returns 0 for masked tokens. The old log-probs come from it too.
         batch["old_per_token_logps"] = batch["old_per_token_logps"] * mask
-    makes = inspect.getsource(trainer._generate_and_score_completions)  # a step cuts all its columns, which are these
+    # A step slices exactly the columns that this method makes.
+    makes = inspect.getsource(trainer._generate_and_score_completions)
     scored = {name: column for name, column in batch.items() if f'"{name}"' in makes}
     trainer._generate_and_score_completions = partial(kit.return_first, scored)
     loss, arrived = kit.train(trainer, model)
@@ -1041,7 +1042,8 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": boundary.function(trainer, batch)["advantages"]}
 
 
-def _since(boundary: str) -> tuple[str, ...]:  # options that older versions of TRL or transformers do not accept
+def _since(boundary: str) -> tuple[str, ...]:
+    """Return the paths that exclude versions of TRL or transformers without the options that a step needs."""
     owner = boundary.rpartition(".")[0]
     return f"{owner}.{_TAKES.get(owner.rpartition('.')[2], '__init__(processing_class)')}", f"{owner[:-7]}Config"
 
@@ -1213,7 +1215,7 @@ TARGET = Target(
         *("transformers", "transformers.trainer", "transformers.models.auto.processing_auto", "torch.distributed.fsdp"),
         *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
     ),
-    moved={  # trainers that became experimental in the winter of 2025, and a renamed class
+    moved={  # trainers that moved to trl.experimental in the winter of 2025, and a renamed class
         **{f"{_OWN}.{n}.{n}_trainer": (f"trl.trainer.{n}_trainer",) for n in ("gkd", "cpo", "orpo", "online_dpo")},
         f"{_OWN}.utils.DataCollatorForChatML": ("trl.trainer.utils.DataCollatorForChatML",),
         f"{DPO}.DataCollatorForPreference": (f"{DPO}.PreferenceCollator",),

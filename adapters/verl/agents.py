@@ -75,7 +75,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _assert_mm_supported=lambda *_: None,
         **dict.fromkeys(("tool_parser_name", "tool_parser"), "hermes"),
         tokenizer=kit.stand_in(apply_chat_template=lambda *_, **__: answer),
-        system_prompt=[],  # text that older loops remove before an answer, and newer loops add there
+        system_prompt=[],  # older loops remove this text before an answer, newer loops add it
         turn_separator=[],
         apply_chat_template_kwargs={},
         tool_schemas=[],
@@ -111,7 +111,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         state = [_state(boundary)] if "agent_data" in boundary.parameters else []
         answer = asyncio.run(boundary.function(loop, _call("tool"), *options, *state))
     response = answer[0] if isinstance(answer, tuple) else answer
-    letters = response["content"] if isinstance(response, dict) else response.text  # a message before #2398
+    letters = response["content"] if isinstance(response, dict) else response.text  # a chat message before #2398
     return {"token_ids": [ord(letter) for letter in letters if letter.isupper()]}
 
 
@@ -199,7 +199,8 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     builder = getattr(base, "create_continuous_token_builder", None)
     optional = builder is None or "hf_model_type" not in inspect.signature(builder).parameters
     separator = getattr(base, "initialize_turn_separator", lambda *_: [])
-    kind_of_model = "qwen3" if inputs["tools_share_a_turn"] else None  # only Qwen's template has that
+    # Only Qwen's template puts several tool replies into one turn.
+    kind_of_model = "qwen3" if inputs["tools_share_a_turn"] else None
     loop = _loop(
         boundary,
         server_manager=kit.stand_in(generate=generate),
@@ -209,7 +210,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         apply_chat_template_kwargs={},
         mm_processor_kwargs={},
         continuous_token_builder=None if optional else builder(engine.tokenizer, hf_model_type=kind_of_model),
-        # Text that older loops remove before an answer.
+        # Older loops remove this text before an answer.
         system_prompt=engine.tokenizer.encode(engine.tokenizer.written([])),
         turn_separator=separator(engine.tokenizer),
         tools={"tool": tool},

@@ -44,7 +44,7 @@ def _column(column: Any) -> Any:
         return column.tolist()
     if not column.is_nested:
         return column
-    axis = column._ragged_idx - 1  # of the values, which store the rows consecutively
+    axis = column._ragged_idx - 1  # the axis in the values, which contain the rows consecutively
     return list(column.values().split(column.offsets().diff().tolist(), axis))
 
 

@@ -107,7 +107,7 @@ _RULED = (
         call=_dispatched,
         formerly=(f"{_RULES}._default_compute_score",),
         imports=tuple(f"{_RULES}.{name}" for name in ("gsm8k", "math_dapo")),
-        requires=(f"{_RULES}.math_dapo",),  # older trainers choose one of two rules, which have bindings
+        requires=(f"{_RULES}.math_dapo",),  # older trainers choose one of two rules, which have their own bindings
         accepts={"rule": (*_DATA_SETS, *_QUESTIONS)},
         dialects=(_prints(108, rule=_QUESTIONS),),
     ),

@@ -75,7 +75,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "shuffle": False,
             **dict.fromkeys(("clip_ratio", "clip_ratio_low"), inputs["eps_clip_low"]),
             "clip_ratio_high": inputs["eps_clip_high"],
-            "clip_ratio_c": inputs["dual_clip"] or 1e30,  # above every ratio
+            "clip_ratio_c": inputs["dual_clip"] or 1e30,  # so large that no ratio reaches it
             "entropy_coeff": inputs["entropy_coef"],
             "calculate_entropy": inputs["entropies"] is not None,
             "use_kl_loss": with_kl,
@@ -408,7 +408,7 @@ def _rank(
 
     def step(micro_batch: Any) -> Any:
         places = micro_batch["prompts"][:, 0]
-        after = torch.zeros(1)  # the last position's prediction
+        after = torch.zeros(1)  # the prediction at the last position
         tables = {"log_probs": model.table, "entropy": inputs["entropies"]}
         output = {
             name: _jagged([torch.cat((table[place], after.to(table))) for place in places])
@@ -511,7 +511,7 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     ids = torch.nn.functional.pad(inputs["token_ids"], (1, 0))
     logits = torch.nn.functional.pad(inputs["logits"], (0, 0, 0, 1))  # nothing follows the last token
     rows, tokens = ids.shape
-    takes = inspect.signature(engine.prepare_model_outputs).parameters  # later versions have distillation
+    takes = inspect.signature(engine.prepare_model_outputs).parameters  # a parameter of versions with distillation
     processor = {"logits_processor_func": None} if "logits_processor_func" in takes else {}
     half, parts = (rows + 1) // 2, []
     for packed, part in ((True, slice(0, half)), (False, slice(half, rows))):
@@ -530,7 +530,9 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
             micro_batch = _tensordict(boundary, batch, **plain)
             _, output_args = boundary.invoke({}, engine, micro_batch)
             shape = (1, -1, logits.shape[-1]) if packed else logits[part].shape
-            output = kit.Named(logits=logits[part].reshape(shape).clone())  # some versions divide in place
+            output = kit.Named(
+                logits=logits[part].reshape(shape).clone()
+            )  # a copy, because some versions divide it in place
             parts.append(engine.prepare_model_outputs(output, output_args, micro_batch, **processor))
 
     def of_responses(name: str) -> Any:
@@ -619,7 +621,7 @@ _UNPAD = StandIn("unpad_input", "replaces flash-attn, which is not installed; re
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
     """Run the ranks on the batches that they receive from the driver."""
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
-    parts = [part.unlock_() for part in parts]  # as received data is
+    parts = [part.unlock_() for part in parts]  # received data is unlocked, too
     cuts: list[Any] = []
     stages += [("dispatch", parts), ("prepare_micro_batches", cuts)]
     size, budget = inputs["micro_batch_size"] or len(parts[0]), inputs["max_tokens_per_microbatch"]
@@ -685,7 +687,7 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         actor_rollout_wg=kit.stand_in(world_size=ranks, update_actor=update),
         config=omegaconf.OmegaConf.create({"actor_rollout_ref": {"actor": actor, "rollout": rollout}}),
         use_prefix_grouper=False,
-        use_legacy_worker_impl="disable",  # an option before #6067
+        use_legacy_worker_impl="disable",  # this option existed before #6067
     )
     boundary.owner._balance_batch(driver, batch, {})
     stages.append(("_balance_batch", [kit.read_columns(batch)]))
@@ -693,7 +695,7 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     stages.append(("compute_advantage", [kit.read_columns(batch)]))
     with kit.swap(boundary.imported[_PADDING], "unpad_input", kit.remove_padding):
         boundary.function(driver, batch)
-    del fields["input_ids"], fields["position_ids"]  # which are unpadded
+    del fields["input_ids"], fields["position_ids"]  # these two columns are unpadded
     return {"gradient": kit.gradient_of_ranks([model.table for model in models]), "stages": stages, "rows": fields}
 
 
