@@ -139,6 +139,11 @@ def _demo_home(demo_repository: Repository, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
+def refs(demo_repository: Repository) -> dict[str, str]:
+    return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
+
+
+@pytest.fixture
 def demo_home(_demo_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A ``SENTINEL_HOME`` with the demo framework's mirror, which tests share."""
     monkeypatch.setenv("SENTINEL_HOME", str(_demo_home))

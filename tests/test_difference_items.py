@@ -24,11 +24,6 @@ def run(pytester: pytest.Pytester, against: str, *arguments: str) -> pytest.RunR
     return pytester.runpytest_inprocess(*alone, *arguments)
 
 
-@pytest.fixture
-def refs(demo_repository: Repository) -> dict[str, str]:
-    return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
-
-
 def test_what_is_for_the_better_passes(pytester, refs):
     result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "diff and agg_loss")
     pair = f"{refs['broken'][:11]}..{refs['fixed'][:11]}"

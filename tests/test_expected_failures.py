@@ -6,7 +6,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
+from demo_kit import MASKED_TOKENS, REJECTED_ROW, write_recipe
 
 pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home")
 
@@ -17,11 +17,6 @@ ROOTED = [
     {**MASKED_TOKENS, "bug_id": "DEMO-C-LOSS", "severity": "medium", "title": "the same bug", "root": "DEMO-A-LOSS"},
     {**REJECTED_ROW, "bug_id": "DEMO-B-ROW", "severity": "high"},
 ]
-
-
-@pytest.fixture
-def refs(demo_repository: Repository) -> dict[str, str]:
-    return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
 
 
 @pytest.fixture

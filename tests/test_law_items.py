@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from demo_kit import REJECTED_ROW, Repository, write_recipe
+from demo_kit import REJECTED_ROW, write_recipe
 
 from sentinel.cli import main
 from sentinel.targets import Binding
@@ -26,11 +26,6 @@ WHEN = {
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
-
-
-@pytest.fixture
-def refs(demo_repository: Repository) -> dict[str, str]:
-    return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
 
 
 @pytest.fixture

@@ -23,6 +23,15 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 """
 MENDED = "(loss_mat * loss_mask).sum() / loss_mask.sum()"
 FEW = ("--examples", "3")
+#: A second boundary, without its body: the target binds registered functions like ``agg_loss``.
+SECOND = """
+def registered(name):
+    return lambda function: function
+
+
+@registered("mean")
+def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+"""
 
 #: A loss of 0 for all inputs, which is always wrong, and a mean that counts masked tokens.
 CONSTANT, OF_ALL = "loss_mat.sum() * 0.0", "(loss_mat * loss_mask).sum() / loss_mask.numel()"
@@ -407,15 +416,8 @@ def test_new_code_does_not_bring_a_bug_of_what_it_calls(run_sentinel, tiny, tree
     recipe = tiny.recipe.read_text()
     request.addfinalizer(lambda: tiny.recipe.write_text(recipe))  # also in other tests
     tiny.recipe.write_text(recipe.replace("story:", f"{laws}\nstory:", 1))
-    added = """
-def registered(name):
-    return lambda function: function
-
-
-@registered("mean")
-def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
-    return {}
-""".format("agg_loss(loss_mat, loss_mask)" if calls else "loss_mat.sum() / loss_mask.sum()")
+    body = "agg_loss(loss_mat, loss_mask)" if calls else "loss_mat.sum() / loss_mask.sum()"
+    added = f"{SECOND}    return {body}\n"
     old = CODE.format(returned="loss_mat.sum() / loss_mask.sum()")
     refs = tree("one", old), tree("other", old + added)
     answer = run_sentinel("diff", "tiny", *refs, "--json", "--save", "changes.json", *FEW)
@@ -688,15 +690,7 @@ def test_what_half_precision_alone_is_refused_in_is_for_no_worse(run_sentinel, t
 @pytest.mark.parametrize("others", [False, True])
 def test_a_helper_that_takes_another_form_is_judged_by_what_calls_it(run_sentinel, tree, others):
     """The helper rejects its old arguments. Its caller passes the new ones and returns the same values."""
-    code = """
-def registered(name):
-    return lambda function: function
-
-
-@registered("mean")
-def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
-    return agg_loss(loss_mat{form}, loss_mask{form})
-"""
+    code = SECOND + "    return agg_loss(loss_mat{form}, loss_mask{form})\n"
     flat = MENDED.replace("loss_mask.sum()", "int(loss_mask.sum(0))")
     more = "\n\ndef elsewhere(x, mask):\n    return agg_loss(x, mask)\n" if others else ""
     one = CODE.format(returned=MENDED) + code.format(form="")
@@ -1093,17 +1087,9 @@ def test_a_signal_that_comes_twice_at_once_interrupts_once(run_sentinel, tiny, m
 
 def test_sigterm_keeps_what_is_finished(tiny, tree, tmp_path):
     """A separate process, ended like a job at its time limit. The second boundary hangs."""
-    more = """
-def registered(name):
-    return lambda function: function
-
-
-@registered("mean")
-def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
-"""
     hangs = "    import time\n    time.sleep({})\n    return (loss_mat * loss_mask).sum() / loss_mask.sum()\n"
-    one = tree("one", CODE.format(returned="loss_mat.sum() / loss_mask.sum()") + more + hangs.format(599))
-    other = tree("other", CODE.format(returned=MENDED) + more + hangs.format(598))
+    one = tree("one", CODE.format(returned="loss_mat.sum() / loss_mask.sum()") + SECOND + hangs.format(599))
+    other = tree("other", CODE.format(returned=MENDED) + SECOND + hangs.format(598))
     script = tmp_path / "command.py"
     script.write_text(
         "import sys\n"
