@@ -256,7 +256,7 @@ class Asking:
         settings = {name: value for name, value in way.items() if name not in (SIZE, DTYPE)}
         plans = glimpses(subject, self.budget.seed, [NUMBERS_STAY])[:count]
         if SIZE in way or DTYPE in way:
-            around = Around(tokens=way.get(SIZE, 0), dtype=way.get(DTYPE, ""))
+            around = Around(size=way.get(SIZE, 0), dtype=way.get(DTYPE, ""))
             drawn = (draw_around(subject, self.budget.seed, f"guard {place}", around) for place in range(count))
             plans = [(NUMBERS_STAY, {"": inputs}) for inputs in drawn if inputs]
         return [(law, {"": {**inputs[""], SETTINGS: settings} if settings else inputs[""]}) for law, inputs in plans]

@@ -728,7 +728,8 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Consta
 
     There is one scenario for each choice of each input, and at least :data:`GLIMPSES`. Few drawn scenarios set most
     options, and a branch that never runs cannot break a law. Further scenarios are drawn around the constants of the
-    code: three with its numbers, and three for each length: as long, longer by a token, and twice as long.
+    code: three with its numbers; one with as many tokens, or rows, as each of its sizes; and those of
+    :attr:`Contract.put_text` with its strings and with texts of its lengths.
     """
     contract, alone = subject.contract, [law for law in laws if law.vary is None]
     choices = [(item, choice) for item in contract.inputs if not item.dialect for choice in item.choices]
@@ -745,11 +746,17 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Consta
                 break
         plans += [(law, {"": inputs}) for law in alone if inputs]
     asked = [Around(constants.near)] * _AROUND if constants.numbers else []
-    if contract.mask:
-        asked += [Around(tokens=tokens) for length in constants.lengths for tokens in (length, length + 1, 2 * length)]
+    asked += [Around(size=size) for size in constants.sizes]
     for place, around in enumerate(asked if alone else []):
         inputs = draw_around(subject, seed, f"around {place}", around)
         plans += [(law, {"": inputs}) for law in alone if inputs]
+    lengths = (long for length in constants.lengths for long in (length - 1, length, length + 1, 2 * length))
+    texts = [*((text, 0) for text in constants.texts), *(("", length) for length in lengths)]
+    for place, (text, length) in enumerate(texts if alone and contract.put_text else []):
+        inputs = draw_around(subject, seed, f"text {place}", Around())
+        assert contract.put_text is not None
+        for written, defined in contract.put_text(inputs, text, length) if inputs else ():
+            plans += [(law, {"": written}) for law in alone if defined or not law.needs_oracle or law.oracle_optional]
     return plans
 
 

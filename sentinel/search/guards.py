@@ -10,9 +10,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from sentinel.search.bindings import span_of, syntax_of
+from sentinel.search.bindings import Definitions, Name, names_of, span_of, syntax_of
+from sentinel.sources.gittrees import Folder
+from sentinel.sources.trees import FILE
+from sentinel.targets import PackageRoot, module_of
+from sentinel.worker.codes import read_source
 
 #: A value that is not None: the worker uses another argument of a similar name, or a number.
 SOME = {"some": True}
@@ -39,16 +45,24 @@ class Constants:
 
     :ivar numbers: thresholds, bounds and defaults; 0 and 1 and numbers of a few units are left out.
     :ivar lengths: numbers with which sizes are compared, and bounds of slices.
+    :ivar texts: strings that are searched in a text; of a regular expression, the part before its first group.
     """
 
     numbers: tuple[float, ...] = ()
     lengths: tuple[int, ...] = ()
+    texts: tuple[str, ...] = ()
 
     @property
     def near(self) -> tuple[float, ...]:
         """Return each number, and one below and above it."""
         steps = ((number, number - abs(number) / 8, number + abs(number) / 8) for number in self.numbers)
         return tuple(dict.fromkeys(each for several in steps for each in several))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return numbers of rows or tokens: each length, one more, and twice as many."""
+        lengths = [each for each in self.lengths if each <= LONGEST][:_LENGTHS]
+        return tuple(size for each in lengths for size in (each, each + 1, 2 * each))
 
 
 def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str, _Function]]:
@@ -63,15 +77,20 @@ def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str
                 yield from functions_of(getattr(node, part, ()), owner)
 
 
-def constants(functions: Iterable[_Function]) -> Constants:
-    """Return the numbers that functions use in comparisons, clipping and slices."""
+def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {}) -> Constants:
+    """Return the numbers that functions use in comparisons, clipping and slices, and the strings that they search.
+
+    :param values: module-level name -> its value.
+    """
     numbers: dict[float, None] = {}
     lengths: dict[int, None] = {}
+    texts: dict[str, None] = {}
     for node in (each for function in functions for each in ast.walk(function)):
         if isinstance(node, ast.Slice):
-            found = [_number(side) for side in (node.lower, node.upper) if side is not None]
+            found = [_number(side, values) for side in (node.lower, node.upper) if side is not None]
             lengths |= {abs(each): None for each in found if isinstance(each, int)}
             continue
+        texts |= dict.fromkeys(filter(None, map(_readable, _searched(node, values))))
         sides: list[ast.expr] = []
         sized = False
         if isinstance(node, ast.Compare):
@@ -81,25 +100,142 @@ def constants(functions: Iterable[_Function]) -> Constants:
             sides = [*node.args, *(each.value for each in node.keywords)]
         elif isinstance(node, ast.arguments):
             sides = [each for each in (*node.defaults, *node.kw_defaults) if each is not None]
-        for number in filter(None, map(_number, sides)):
+        for number in filter(None, (_number(side, values) for side in sides)):
             if sized and isinstance(number, int):
                 lengths[abs(number)] = None
             elif isinstance(number, float) or abs(number) > _FEW:
                 numbers[float(number)] = None
     usable = [each for each in numbers if math.isfinite(each) and abs(each) not in (0.0, 1.0)]
-    return Constants(tuple(usable[:_NUMBERS]), tuple(each for each in lengths if _FEW < each <= LONGEST)[:_LENGTHS])
+    sizes = [each for each in lengths if _FEW < each <= _LONGEST_TEXT]
+    return Constants(tuple(usable[:_NUMBERS]), tuple(sizes[:_NUMBERS]), tuple(texts)[:_TEXTS])
 
 
-def constants_at(source: bytes, line: int) -> Constants:
-    """Return the constants of the function that begins at a line, and of the functions in the same source that it
-    names."""
-    with suppress(SyntaxError):
-        named = dict(functions_of(syntax_of(source).body))
-        own = [each for each in named.values() if span_of(each)[0] <= line <= each.lineno]
-        used = {getattr(node, "id", getattr(node, "attr", "")) for each in own for node in ast.walk(each)}
-        called = [each for name, each in named.items() if name.rpartition(".")[2] in used and each not in own]
-        return constants([*own, *called])
-    return Constants()
+def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
+    """Yield the strings that a node searches in a text."""
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+        if not isinstance(node.comparators[0], (ast.Tuple, ast.List, ast.Set, ast.Dict)):
+            yield from _string(node.left, values)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        searches = node.func.attr in _SEARCHING
+        if searches or node.func.attr in _MATCHING:
+            for side in [*node.args[:1], *([node.func.value] if not searches else [])]:
+                for text in _string(side, values):
+                    plain = searches and getattr(node.func.value, "id", "") not in ("re", "regex")
+                    yield text if plain else _literal(text)
+
+
+def _string(node: ast.expr, values: Mapping[str, ast.expr]) -> Iterator[str]:
+    """Yield the string that an expression is, also through a module-level name or a compiled expression."""
+    node = values.get(node.id, node) if isinstance(node, ast.Name) else node
+    if isinstance(node, ast.Call) and _method_name(node) == "compile" and node.args:
+        node = node.args[0]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+def _literal(pattern: str) -> str:
+    """Return the plain text at the start of a regular expression, up to its first group."""
+    start = re.split(r"(?<!\\)\(", re.sub(r"^(\^|\(\?[a-zA-Z]+\))+", "", pattern), maxsplit=1)[0]
+    start = re.sub(r"\\[sbB][*+?]*|\.[*+]\??|(?<!\\)\[[^\]]*\][*+?]*", "", start)
+    return re.sub(r"\\(\W)|[?*+^$]", r"\1", start)
+
+
+def _readable(text: str) -> str:
+    """Return a string that can be part of a text, or "" for one that is blank, long, a single letter or a number."""
+    usable = text.strip() and len(text) <= _LONGEST_STRING and not re.fullmatch(r"\w|[\d.,\s]*|.*[\0-\x08].*", text)
+    return text.strip() if usable and not re.fullmatch(r"\w+", text.strip()) else ""
+
+
+class Code:
+    """The functions of a checkout's files. Files are read when needed and are never run.
+
+    :param base: the folder of the checkout.
+    """
+
+    def __init__(self, base: str, roots: Sequence[PackageRoot]) -> None:
+        self._base, self._roots = Path(base), roots
+        self._definitions = Definitions(self, roots, lambda file: self._file(file)[2])
+        self._file = lru_cache(maxsize=256)(self._parse)
+
+    def at(self, tree: str, path: str) -> tuple[str, str] | None:
+        inside = (self._base / path).resolve().is_relative_to(self._base.resolve())
+        return (FILE, path) if inside and (self._base / path).is_file() else None
+
+    def folder(self, tree: str) -> Folder:
+        return {}
+
+    def blob(self, name: str) -> bytes:
+        return read_source(str(self._base / name))
+
+    def _parse(self, file: str) -> tuple[dict[str, _Function], dict[str, ast.expr], Mapping[str, Name]]:
+        """Return the functions, values and names of a file; they are empty if it cannot be parsed."""
+        with suppress(SyntaxError):
+            body = syntax_of(self.blob(file)).body
+            assigned = [each for each in body if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)]
+            values = {each.targets[0].id: each.value for each in assigned}  # type: ignore[attr-defined]
+            return dict(functions_of(body)), values, names_of(body)
+        return {}, {}, {}
+
+    def reached(self, file: str, line: int) -> list[tuple[str, str]]:
+        """Return file and name of the function that begins at a line, and of those that it calls, the nearest first.
+
+        Calls are found by name, up to :data:`_CALLS` away and in other files of the packages.
+        """
+        functions = self._file(file)[0]
+        found = {(file, name): None for name, each in functions.items() if span_of(each)[0] <= line <= each.lineno}
+        nearest = list(found)
+        for _ in range(_CALLS):
+            nearest = [place for each in nearest for place in self._called(*each) if place not in found]
+            found |= dict.fromkeys(nearest)
+            if len(found) > _FUNCTIONS:
+                break
+        return list(found)[:_FUNCTIONS]
+
+    def constants(self, file: str, line: int) -> Constants:
+        """Return the constants of the functions that :meth:`reached` returns."""
+        several = [
+            constants([self._file(each)[0][name]], self._file(each)[1]) for each, name in self.reached(file, line)
+        ]
+        kinds = ("numbers", "lengths", "texts")
+        numbers, lengths, texts = (dict.fromkeys(v for each in several for v in getattr(each, kind)) for kind in kinds)
+        return Constants(tuple(numbers)[:_NUMBERS], tuple(lengths)[:_NUMBERS], tuple(texts)[:_TEXTS])
+
+    def _called(self, file: str, name: str) -> Iterator[tuple[str, str]]:
+        functions, _, names = self._file(file)
+        own, owner = functions[name], name.rpartition(".")[0]
+        chains = dict.fromkeys(filter(None, map(_chain, ast.walk(own))))
+        last = {chain.rpartition(".")[2] for chain in chains}
+        yield from ((file, other) for other in functions if other.rpartition(".")[2] in last and other != name)
+        module = module_of(self._roots, file)
+        for chain in chains:
+            first, _, rest = chain.partition(".")
+            bound = first in ("self", "cls") and owner
+            path = f"{owner}.{rest}" if bound else chain if first in names and names[first].kind == "import" else ""
+            definition = self._definitions.find("", f"{module}.{path}") if path and path[-1] != "." else None
+            if definition is None or definition.name.kind != "function":
+                continue
+            for other, each in self._file(definition.file)[0].items():
+                if span_of(each) == definition.name.span:
+                    yield definition.file, other
+
+
+@lru_cache(maxsize=2)
+def code_in(base: str, roots: tuple[PackageRoot, ...]) -> Code:
+    """Return the code of a checkout; it is kept between calls."""
+    return Code(base, roots)
+
+
+def constants_at(base: str, roots: tuple[PackageRoot, ...], file: str, line: int) -> Constants:
+    """Return the constants of the function that begins at a line of a checkout's file, and of those that it calls."""
+    return code_in(base, roots).constants(file, line)
+
+
+def _chain(node: ast.AST) -> str:
+    """Return a name or a chain of attributes as a dotted path; "" for other nodes."""
+    if isinstance(node, ast.Attribute):
+        start = _chain(node.value)
+        return f"{start}.{node.attr}" if start else ""
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def function_of(text: str) -> _Function | None:
@@ -114,8 +250,33 @@ _BOUNDING = ("clamp", "clip", "clamp_", "clip_", "min", "max", "minimum", "maxim
 #: Integers up to this number are dimensions and counts, which drawn scenarios have.
 _FEW = 5
 
-#: The most numbers and lengths of one boundary.
-_NUMBERS, _LENGTHS = 12, 2
+#: The most numbers, sizes of tensors, and strings of one boundary.
+_NUMBERS, _LENGTHS, _TEXTS = 12, 2, 6
+
+#: The largest length of a text, and of a string that is searched in one.
+_LONGEST_TEXT, _LONGEST_STRING = 10_000, 40
+
+#: How many calls away from a boundary functions are read, and the most functions.
+_CALLS, _FUNCTIONS = 3, 40
+
+#: Methods that search their first argument in a text, and functions of regular expressions.
+_SEARCHING = (
+    "find",
+    "rfind",
+    "index",
+    "rindex",
+    "split",
+    "rsplit",
+    "partition",
+    "rpartition",
+    "startswith",
+    "endswith",
+    "count",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+)
+_MATCHING = ("search", "match", "fullmatch", "findall", "finditer", "sub")
 
 
 def options(source: str) -> dict[str, list[Any]]:
@@ -334,9 +495,11 @@ def _is_size(node: ast.expr) -> bool:
     return False
 
 
-def _number(node: ast.expr) -> Any:
+def _number(node: ast.expr, values: Mapping[str, ast.expr] = {}) -> Any:
+    """Return the number that an expression is by its text, also through a module-level name; None for others."""
+    node = values.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _number(node.operand)
+        inner = _number(node.operand, values)
         return None if inner is None else -inner
     return node.value if isinstance(node, ast.Constant) and type(node.value) in (int, float) else None
 
