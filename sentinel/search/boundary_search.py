@@ -16,11 +16,11 @@ from typing import Literal
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Inputs
-from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widen
+from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
-from sentinel.search.guards import Constants
+from sentinel.search.guards import DTYPE, SIZE, Constants, Setting
 from sentinel.search.scenarios import Around, draw, part, takes, with_dialects
 from sentinel.values.literals import Tensor
 from sentinel.worker import protocol
@@ -762,6 +762,19 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Consta
 
 #: Scenarios that are drawn around the numbers in the code.
 _AROUND = 3
+
+
+def turn(subject: Subject, seed: int, way: Setting, scenarios: Sequence[Inputs]) -> list[Inputs]:
+    """Return the scenarios with these options and arguments, or as many new ones if the size or the dtype is given.
+
+    :param way: a setting that may make a line run (:func:`~sentinel.search.guards.ways_from`).
+    """
+    settings = {name: value for name, value in way.items() if name not in (SIZE, DTYPE)}
+    if SIZE in way or DTYPE in way:
+        around = Around(size=way.get(SIZE, 0), dtype=way.get(DTYPE, ""))
+        drawn = (draw_around(subject, seed, f"guard {place}", around) for place in range(len(scenarios)))
+        scenarios = [inputs for inputs in drawn if inputs]
+    return [{**inputs, SETTINGS: settings} if settings else inputs for inputs in scenarios]
 
 
 def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Inputs:

@@ -7,14 +7,14 @@ import math
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from sentinel.search.bindings import Definitions, Name, names_of, span_of, syntax_of
+from sentinel.search.bindings import Definitions, Name, absolute, names_of, span_of, syntax_of
 from sentinel.sources.gittrees import Folder
 from sentinel.sources.trees import FILE
 from sentinel.targets import PackageRoot, module_of
@@ -33,10 +33,13 @@ LONGEST = 120
 #: Methods whose result is a property of a tensor, not an option.
 _NO_OPTION = ("any", "all", "item", "numel", "size", "sum")
 
-#: The most ways to make one condition true or false.
-_WAYS = 4
+#: The most ways to make one condition true or false, and the most characters of a condition in a report.
+_WAYS, _GUARD = 4, 60
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+#: File and qualified name of a function.
+Place = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -176,15 +179,19 @@ class Code:
             return dict(functions_of(body)), values, names_of(body)
         return {}, {}, {}
 
-    def reached(self, file: str, line: int) -> list[tuple[str, str]]:
+    def part(self, file: str, name: str) -> Part:
+        """Return a function of a file."""
+        return Part(name, self._file(file)[0][name])
+
+    def reached(self, file: str, line: int) -> list[Place]:
         """Return file and name of the function that begins at a line, and of those that it calls, the nearest first.
 
-        Calls are found by name, up to :data:`_CALLS` away and in other files of the packages.
+        Calls are found by name, up to :data:`CALLS_AWAY` away and in other files of the packages.
         """
         functions = self._file(file)[0]
         found = {(file, name): None for name, each in functions.items() if span_of(each)[0] <= line <= each.lineno}
         nearest = list(found)
-        for _ in range(_CALLS):
+        for _ in range(CALLS_AWAY):
             nearest = [place for each in nearest for place in self._called(*each) if place not in found]
             found |= dict.fromkeys(nearest)
             if len(found) > _FUNCTIONS:
@@ -200,18 +207,22 @@ class Code:
         numbers, lengths, texts = (dict.fromkeys(v for each in several for v in getattr(each, kind)) for kind in kinds)
         return Constants(tuple(numbers)[:_NUMBERS], tuple(lengths)[:_NUMBERS], tuple(texts)[:_TEXTS])
 
-    def _called(self, file: str, name: str) -> Iterator[tuple[str, str]]:
+    def _called(self, file: str, name: str) -> Iterator[Place]:
         functions, _, names = self._file(file)
         own, owner = functions[name], name.rpartition(".")[0]
         chains = dict.fromkeys(filter(None, map(_chain, ast.walk(own))))
         last = {chain.rpartition(".")[2] for chain in chains}
         yield from ((file, other) for other in functions if other.rpartition(".")[2] in last and other != name)
-        module = module_of(self._roots, file)
+        module, local = module_of(self._roots, file), names_of(own.body)
         for chain in chains:
             first, _, rest = chain.partition(".")
-            bound = first in ("self", "cls") and owner
-            path = f"{owner}.{rest}" if bound else chain if first in names and names[first].kind == "import" else ""
-            definition = self._definitions.find("", f"{module}.{path}") if path and path[-1] != "." else None
+            path = ""
+            if first in ("self", "cls") and owner:
+                path = f"{module}.{owner}" if rest else ""
+            elif (imported := local.get(first, names.get(first))) is not None and imported.kind == "import":
+                path = absolute(imported.leads[0], module, file)
+            path = f"{path}.{rest}" if path and rest else path
+            definition = self._definitions.find("", path) if path else None
             if definition is None or definition.name.kind != "function":
                 continue
             for other, each in self._file(definition.file)[0].items():
@@ -257,7 +268,7 @@ _NUMBERS, _LENGTHS, _TEXTS = 12, 2, 6
 _LONGEST_TEXT, _LONGEST_STRING = 10_000, 40
 
 #: How many calls away from a boundary functions are read, and the most functions.
-_CALLS, _FUNCTIONS = 3, 40
+CALLS_AWAY, _FUNCTIONS = 3, 40
 
 #: Methods that search their first argument in a text, and functions of regular expressions.
 _SEARCHING = (
@@ -309,6 +320,80 @@ def options(source: str) -> dict[str, list[Any]]:
 def ways_to(function: _Function, line: int) -> list[Setting]:
     """Return settings that may make all conditions before a line of a function hold, the most likely first."""
     return _ways(list(_steps_to(function.body, line)), _locals_of(function))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A function of a file.
+
+    :ivar name: its qualified name in the module.
+    :ivar start: the line of the file that is line 1 of its syntax.
+    """
+
+    name: str
+    node: _Function
+    start: int = 1
+
+    @property
+    def last(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    @property
+    def inside(self) -> range:
+        """Return the lines of its body."""
+        return range(self.node.body[0].lineno + self.start - 1, (self.node.end_lineno or 0) + self.start)
+
+    @cached_property
+    def uses(self) -> Mapping[str, list[int]]:
+        """Return the lines of the file in which it uses each name or attribute."""
+        uses: dict[str, list[int]] = defaultdict(list)
+        for node in ast.walk(self.node):
+            if isinstance(node, (ast.Name, ast.Attribute)):
+                uses[node.id if isinstance(node, ast.Name) else node.attr].append(node.lineno + self.start - 1)
+        return {name: sorted({*places}) for name, places in uses.items()}
+
+
+def ways_from(part: Part, line: int, callers: Sequence[Part], ran: Collection[str], calls: int) -> list[Setting]:
+    """Return settings that may make a line run, from the conditions around it and around the calls of its function.
+
+    :param callers: the functions that may call it.
+    :param ran: the last names of functions that ran.
+    :param calls: how many calls away a function that ran may be.
+    """
+    inner = ways_to(part.node, line - part.start + 1)
+    if part.last in ran or not calls:
+        return inner
+    found: list[Setting] = []
+    for caller in callers:
+        if caller is part or part.last not in caller.uses or (caller.last not in ran and calls == 1):
+            continue
+        for place in caller.uses[part.last]:
+            outer = ways_from(caller, place, callers, ran, calls - 1)
+            found += [{**one, **other} for one in outer or [{}] for other in inner or [{}]]
+    return [way for way in found if way] or inner
+
+
+def statements(part: Part) -> list[int]:
+    """Return the lines of a function at which statements begin, without those that raise."""
+    nodes = (node for node in ast.walk(part.node) if isinstance(node, ast.stmt) and node is not part.node)
+    lines = {node.lineno + part.start - 1 for node in nodes if not isinstance(node, (ast.Raise, *_DEFINING))}
+    return sorted(lines & {*part.inside})
+
+
+_DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, ast.Nonlocal)
+
+
+def guard_of(part: Part, line: int) -> str:
+    """Return the innermost condition that must hold for a line of a function to run; "" if there is none."""
+    steps = list(_steps_to(part.node.body, line - part.start + 1))
+    if not steps:
+        return ""
+    text = ast.unparse(steps[-1][0])
+    return _cut(text if steps[-1][1] else f"not ({text})")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _GUARD else f"{text[:_GUARD]}…"
 
 
 #: (a condition, whether it must hold)
