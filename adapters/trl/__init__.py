@@ -1218,7 +1218,8 @@ TARGET = Target(
         *("transformers", "transformers.trainer", "transformers.models.auto.processing_auto", "torch.distributed.fsdp"),
         *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
     ),
-    moved={  # trainers that became experimental in the winter of 2025, and a renamed class
+    moved={  # trainers that became experimental in the winter of 2025, one that left it in 2026, and a renamed class
+        DISTILLATION: ("trl.trainer.distillation_trainer",),
         **{f"{_OWN}.{n}.{n}_trainer": (f"trl.trainer.{n}_trainer",) for n in ("gkd", "cpo", "orpo", "online_dpo")},
         f"{_OWN}.utils.DataCollatorForChatML": ("trl.trainer.utils.DataCollatorForChatML",),
         f"{DPO}.DataCollatorForPreference": (f"{DPO}.PreferenceCollator",),

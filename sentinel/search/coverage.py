@@ -162,8 +162,8 @@ def lines(
 ) -> list[Lines]:
     """Search the laws of bound functions, and return the lines and branches that ran.
 
-    Then options that no scenario sets are turned, to find out what the other lines need. The result has each bound function and
-    each other function of the inventory that ran. Lines that raise are not counted.
+    Then options that no scenario sets are turned, to find out what the other lines need. The result has each bound
+    function and each other function of the inventory that ran. Lines that raise are not counted.
     """
     from sentinel.search.boundary_search import BoundarySearch  # importing Hypothesis takes about 0.3 s
     from sentinel.search.survey import LEVELS
