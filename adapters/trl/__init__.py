@@ -42,7 +42,7 @@ GRPO, RLOO, DPO, SFT, KTO, REWARD = (
 GKD, ONLINE, DISTILLATION, _ASYNC = (
     f"trl.experimental.{name}.{name}_trainer" for name in ("gkd", "online_dpo", "distillation", "async_grpo")
 )
-_OWN = "trl.experimental"
+_OWN, _HEAD = "trl.experimental", "trl.trainer.utils"
 _SDPO = f"{_OWN}.sdpo.sdpo_trainer.SDPOTrainer"
 _IW_OPD = f"{_OWN}.iw_opd.iw_opd_trainer"
 
@@ -90,6 +90,11 @@ def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] 
     return made
 
 
+def _call_directly(wrapper: Any, model: Any, method: Callable[..., Any], *rest: Any, **more: Any) -> Any:
+    """Call a method that the trainer would call through the wrapper of the distributed model."""
+    return method(*rest, **more)
+
+
 def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     """Make a trainer without running its constructor; see :func:`_of_configuration`."""
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
@@ -98,6 +103,7 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
         "accelerator": kit.make_one_process(boundary.device),
         "_metrics": metrics,
         "model": kit.stand_in(training=True),
+        "_forward_redirection": _call_directly,
     }
     vars(made).update({"args": args, "control": kit.bookkeeping(should_evaluate=False), **defaults, **attributes})
     return made
@@ -250,9 +256,12 @@ def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the asynchronous trainer's loss with completions packed into one row by TRL's collator."""
     mask, model = inputs["response_mask"].long(), kit.token_table(inputs["log_probs"], trains=False)
-    if not hasattr(boundary.module, "patch_chunked_lm_head"):
+    if hasattr(boundary.module, "patch_chunked_lm_head"):
+        boundary.module.patch_chunked_lm_head(model, 4, 1.0)
+    elif hasattr(boundary.module, "add_fused_lm_head"):
+        boundary.module.add_fused_lm_head(model, 1.0, outputs=("log_probs", "entropy"))
+    else:
         raise AbsentError("not in this version: packed rows with a chunked head")
-    boundary.module.patch_chunked_lm_head(model, 4, 1.0)
     columns = mask, inputs["old_log_probs"], row_mean(inputs["advantages"], mask != 0)[:, 0]
     rows = [
         {"input_ids": ids, "completion_mask": [0, *kept], "old_log_probs": [0.0, *old], "advantage": a, "group_id": 0}
@@ -388,7 +397,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     trainer = _trainer(
         boundary,
-        kit.stand_in(**whole),
+        kit.bookkeeping(**whole),
         beta=inputs["beta"],
         temperature=inputs["temperature"],
         model=student,
@@ -416,8 +425,18 @@ def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     logits, pad = inputs["logits"], torch.nn.functional.pad
     states, head = kit.stand_in(last_hidden_state=pad(logits, (0, 0, 0, 1))), torch.eye(logits.shape[-1]).to(logits)
     model = kit.stand_in(config=kit.stand_in(), lm_head=kit.stand_in(weight=head), model=lambda **_: states)
-    boundary.function(model, 3, inputs["temperature"])
     labels, mask = (pad(values, (1, 0)) for values in (inputs["token_ids"], inputs["response_mask"] != 0))
+    if "outputs" in boundary.parameters:  # since the autumn of 2026, the function adds a forward pass to a whole model
+        table = type("Table", (), {"forward": None})()
+        table.base_model, table.get_output_embeddings = (
+            (lambda **_: states),
+            lambda: kit.stand_in(weight=head, bias=None),
+        )
+        table.config = kit.stand_in(get_text_config=lambda: kit.stand_in())
+        boundary.function(table, inputs["temperature"], outputs=("log_probs", "entropy"))
+        told = table.forward(labels=torch.where(mask, labels, -100), fused_lm_head=True)
+        return {"log_probs": told.log_probs, "entropy": told.entropy.detach()}
+    boundary.function(model, 3, inputs["temperature"])
     told = model.forward(None, labels=labels, completion_mask=mask)
     return {"log_probs": told["log_probs"], "entropy": told["entropy"].detach()}
 
@@ -571,7 +590,7 @@ MODELS = (
         fixed={"loss_type": "orpo", "ld_alpha": None}, dialects=(_NO_REFERENCE,),
     ),
     Binding(
-        "trl.trainer.utils.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
+        f"{_HEAD}.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
         stand_ins=(StandIn("model", "a model whose hidden states are the logits, with an identity matrix as head"),),
     ),
     Binding(
@@ -991,7 +1010,7 @@ def _taught_by_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
         current_gradient_accumulation_steps=-(-batch // size),
         _metrics={"train": defaultdict(list)},
         _teacher_ids=[],
-        _forward_redirection=lambda wrapper, model, method, *rest: method(*rest),
+        _forward_redirection=_call_directly,
     )
     loss = 0.0
     for start in range(0, batch, size):
@@ -1220,6 +1239,7 @@ TARGET = Target(
     ),
     moved={  # trainers that became experimental in the winter of 2025, one that left it in 2026, and a renamed class
         DISTILLATION: ("trl.trainer.distillation_trainer",),
+        f"{_HEAD}.patch_chunked_lm_head": (f"{_HEAD}.add_fused_lm_head",),
         **{f"{_OWN}.{n}.{n}_trainer": (f"trl.trainer.{n}_trainer",) for n in ("gkd", "cpo", "orpo", "online_dpo")},
         f"{_OWN}.utils.DataCollatorForChatML": ("trl.trainer.utils.DataCollatorForChatML",),
         f"{DPO}.DataCollatorForPreference": (f"{DPO}.PreferenceCollator",),
