@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -253,6 +253,21 @@ def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     return {"loss": boundary.function(trainer, kit.stand_in(training=True), _completions(inputs))}
 
 
+def _takes_rows(collator: Any) -> bool:
+    """Return True if the asynchronous trainer's collator gets one row of samples for each rank."""
+    return any(f"({name},)" in inspect.getsource(collator.torch_call) for name in ("groups", "rows"))
+
+
+def _row_of(boundary: Any, samples: Sequence[dict[str, Any]]) -> Any:
+    """Return the samples of one rank, in a tree of their tokens since the autumn of 2026."""
+    if not hasattr(boundary.module, "TreeRow"):
+        return samples
+    row = boundary.module.TreeRow()
+    for sample in samples:
+        row.add({name: torch.tensor(value) if isinstance(value, list) else value for name, value in sample.items()})
+    return row
+
+
 def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the asynchronous trainer's loss with completions packed into one row by TRL's collator."""
     mask, model = inputs["response_mask"].long(), kit.token_table(inputs["log_probs"], trains=False)
@@ -268,7 +283,7 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         for ids, kept, old, a in zip(kit.token_ids(mask * 0 + 1), *(column.tolist() for column in columns))
     ]
     collator, given = boundary.module.DataCollatorForRollout(pad_token_id=0), [{**row, "metrics": {}} for row in rows]
-    batch = collator.torch_call([[given]] if "(groups,)" in inspect.getsource(collator.torch_call) else given)
+    batch = collator.torch_call([[_row_of(boundary, given)]] if _takes_rows(collator) else given)
     if inputs["batch_num_tokens"] is not None:
         batch["global_n_tokens"] = torch.tensor([float(inputs["batch_num_tokens"])])
     args = _options(boundary, _bounds(inputs), {"beta": 0.0, "num_iterations": 2})
@@ -821,9 +836,9 @@ def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         [{**one, "metrics": {"other": 1.0} | ({} if value is None else {"own": value})} for value in part]
         for part in inputs["parts"]
     ]
-    if "(groups,)" not in inspect.getsource(collator.torch_call):
+    if not _takes_rows(collator):
         raise AbsentError("not in this version: samples that are split over ranks")
-    batch = collator.torch_call([parts])
+    batch = collator.torch_call([[_row_of(boundary, part) for part in parts]])
     values = batch["metrics"].get("own") if "metrics" in batch else torch.tensor(collator.metrics["own"])
     return {"mean": math.nan if values is None else values.nanmean()}
 
