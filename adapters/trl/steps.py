@@ -267,6 +267,42 @@ def _sampled(micro: Any) -> None:
     _need(not options.get("mask_truncated_completions"), "mask_truncated_completions selects completions")
 
 
+def _single_turn(trainer: Any) -> None:
+    """Raise if completions or prompts have parts that are not the dataset's or the model's."""
+    for name in ("rollout_func", "tools", "environments", "environment_factories", "_is_vlm"):
+        _need(not getattr(trainer, name, None), f"{name.removeprefix('_is_')} is used")
+    _need(type(trainer.processing_class).__module__.startswith("transformers."), "the tokenizer is your own")
+
+
+def _prompt_tokens(trainer: Any, rows: Any) -> Any:
+    """Return the tokens of prompts: plain text as the tokenizer reads it, messages through the chat template."""
+    _single_turn(trainer)
+    _need(hasattr(trainer, "_tokenize_prompts"), "this version tokenizes prompts in another way")
+    for name in ("image", "images", "tools", "chat_template_kwargs"):
+        _need(name not in rows[0], f"the dataset has the column {name}")
+    tokenizer, prompts = trainer.processing_class, [row["prompt"] for row in rows]
+    if isinstance(prompts[0], str):
+        return tokenizer(text=prompts)["input_ids"]
+    made = tokenizer.apply_chat_template(
+        conversation=prompts, chat_template=getattr(trainer, "chat_template", None), add_generation_prompt=True,
+        tokenize=True, return_dict=True, padding=True, **(trainer.chat_template_kwargs or {}),
+    )  # fmt: skip
+    kept = zip(made["input_ids"], made["attention_mask"])
+    return [[one for one, real in zip(ids, mask) if real] for ids, mask in kept]
+
+
+def _decoded(trainer: Any, rows: Any, ids: Any) -> Any:
+    """Return completions as reward functions get them: text, or an assistant's message if prompts are messages."""
+    _single_turn(trainer)
+    tokenizer = trainer.processing_class
+    texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+    if isinstance(rows[0]["prompt"], str):
+        return texts
+    parsed = any(getattr(tokenizer, name, None) for name in ("response_template", "response_schema"))
+    _need(not parsed, "the tokenizer parses responses into messages")
+    return [[{"role": "assistant", "content": text}] for text in texts]
+
+
 # -- DPO ---------------------------------------------------------------------------------------------------------------
 
 
@@ -530,6 +566,10 @@ _SETTINGS = {
 }
 _SCORES = ("_generate_and_score_completions", "_calculate_rewards", "_generate", "_prepare_inputs")
 _SAMPLES = ("_generate_single_turn", "_generate", "_generate_and_score_completions", "_prepare_inputs")
+_OF_ROWS = {
+    "rewards": ("_calculate_rewards", "_generate", "_generate_and_score_completions", "_prepare_inputs"),
+    "prompts": ("_tokenize_prompts", "_generate", "_generate_and_score_completions", "_prepare_inputs"),
+}
 _LOG_PROBS = ("_compute_loss", "compute_loss", "_get_per_token_logps_and_entropies", "_prepare_inputs")
 _IN_GRPO = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
 
@@ -541,7 +581,7 @@ def _named(names: str) -> dict[str, str]:
 STEPS = (
     Steps(
         "trl.trainer.grpo_trainer.GRPOTrainer",
-        methods={"loss": (*_LOG_PROBS, *_IN_GRPO), "advantages": _SCORES, "samples": _SAMPLES},
+        methods={"loss": (*_LOG_PROBS, *_IN_GRPO), "advantages": _SCORES, "samples": _SAMPLES, **_OF_ROWS},
         knows=_SHARED | _ONLINE | _OF_GRPO,
         settings={
             **_SETTINGS,
@@ -550,14 +590,15 @@ STEPS = (
         },
         splits=frozenset({"steps_per_generation", "generation_batch_size"}),
         loss=_grpo_loss, advantages=_grpo_advantages, references=_grpo_references, batch=_completion_ends,
-        samples=_sampled,
+        samples=_sampled, prompts=_prompt_tokens, completions=_decoded,
     ),
     Steps(
         "trl.trainer.rloo_trainer.RLOOTrainer",
-        methods={"loss": _LOG_PROBS, "advantages": _SCORES, "samples": _SAMPLES},
+        methods={"loss": _LOG_PROBS, "advantages": _SCORES, "samples": _SAMPLES, **_OF_ROWS},
         knows=_SHARED | _ONLINE | {"normalize_advantages", "reward_clip_range"},
         settings={**_SETTINGS, **_named("normalize_advantages reward_clip_range")},
         loss=_rloo_loss, advantages=_rloo_advantages, batch=_completion_ends, samples=_sampled,
+        prompts=_prompt_tokens, completions=_decoded,
     ),
     Steps(
         "trl.trainer.dpo_trainer.DPOTrainer",

@@ -438,6 +438,18 @@ def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any])
 _MOVED, _EQUAL = 1e-3, 2
 
 
+def _rows_are(name: str) -> Check:
+    """Return the check of a comparison that was made inside the training."""
+
+    def broken(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+        fault, why = values[name]
+        if why:
+            raise DoesNotApply(why)
+        return str(fault)
+
+    return broken
+
+
 def _batch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     if (kind == "scored") != ("advantages" in values["batch"]):
         return None
@@ -751,6 +763,18 @@ INVARIANTS = (
         f"{_TRAINER} that the adapter documents, and reward functions of Python", _advantages,
         _also(_documented("advantages"), _own("advantages")), "advantages",
         "Print what the reward functions return, and the advantages.",
+    ),
+    Invariant(
+        "rewards_judge_their_own_rows", ("rows",), "a reward function gets a row's own completion, prompt and columns",
+        f"{_TRAINER} that the adapter documents, and reward functions of Python", _rows_are("rewarded"),
+        _also(_documented("completions"), _own("rewards")), "rewards",
+        "Print the arguments of the reward function next to the decoded completion_ids of the batch.",
+    ),
+    Invariant(
+        "prompts_are_the_datasets", ("rows",), "completions continue the dataset's prompts, whole and unchanged",
+        f"{_TRAINER} that the adapter documents", _rows_are("prompts"),
+        _also(_documented("prompts"), _own("prompts")), "prompts",
+        "Decode prompt_ids of the batch next to the dataset's prompt.",
     ),
     Invariant(
         "rewards_differ", ("scored",), "equal rewards give no advantage", f"{_TRAINER} with reward functions",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
+from sentinel.contracts.contract import DoesNotApply
 from sentinel.targets import Steps
 from sentinel.tools.watch.facts import (
     SHARDED,
@@ -27,6 +28,7 @@ from sentinel.tools.watch.facts import (
     is_undisturbed_by_calls,
     plain,
 )
+from sentinel.tools.watch.rows import compare_prompts, compare_rewarded, frozen, tokens_of
 from sentinel.tools.watch.values import LARGEST, Copier
 from sentinel.tools.watch.wrapping import Made, Watcher, function_at
 
@@ -90,6 +92,10 @@ class Training:
         self._raw: Any = None
         self._returned: list[tuple[Any, ...]] = []
         self._rewards: list[tuple[int, Any]] = []
+        self._documented: Steps | None = None  # the declarations for the observed trainer
+        self._rows: list[Any] = []  # of the dataset, for the batch that is being produced
+        self._rewarded: list[tuple[int, dict[str, Any]]] = []
+        self._conditioned: list[list[int]] = []  # the prompt tokens from which this batch's completions are generated
         self._rewarding = 0
         self._sums: dict[str, Any] = {}
         self._summed: list[Any] = []
@@ -172,6 +178,7 @@ class Training:
             if not self._send("facts", {}, facts):  # without them, nothing of this trainer is judged
                 return
             self._random = facts["random"] or facts["distributed"] in SHARDED
+            self._documented = next((one for one in self._steps if one.trainer == facts["class"]), None)
             self._trainer = weakref.ref(trainer)
             self._notes.pop(trainer, None)
             self._send("configuration", _plain_options(trainer.args))
@@ -210,7 +217,7 @@ class Training:
             self._watcher.replace_function(function, wrapper)
 
     def _listen_to_reward(self, function: Any) -> None:
-        """Record what a reward function returns."""
+        """Record the arguments and the result of a reward function."""
         if isinstance(function, sys.modules["torch"].nn.Module):  # a module's __call__ is shared by all modules
             return
         direct = isinstance(function, (FunctionType, MethodType))
@@ -219,14 +226,23 @@ class Training:
         if not isinstance(plain_function, FunctionType) or inspect.iscoroutinefunction(plain_function):
             return
 
-        def called(_: tuple[Any, ...], __: dict[str, Any]) -> None:
+        def places_of(args: tuple[Any, ...]) -> list[int]:
+            if self._rewarding or not self._producing:  # another function may call it
+                return []
+            functions = list(getattr(self._trainer(), "reward_funcs", None) or ())
+            return [place for place, one in enumerate(functions) if one == (function if direct else args[0])]
+
+        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            places = places_of(args) if self._rows else []
             self._rewarding += 1
+            if places:
+                given = {name: one for name, one in kwargs.items() if isinstance(one, list)}
+                self._rewarded.append((places[0], frozen(given)))
 
         def returned(args: tuple[Any, ...], result: Any) -> None:
             self._rewarding -= 1
-            functions = list(getattr(self._trainer(), "reward_funcs", None) or ())
-            places = [place for place, one in enumerate(functions) if one == (function if direct else args[0])]
-            if self._rewarding or not places or not self._producing:  # another function may call it
+            places = places_of(args)
+            if not places:
                 return
             if hasattr(result, "__getitem__"):  # observing an iterator would exhaust it
                 self._rewards.append((places[0], [None if one is None else float(one) for one in result]))
@@ -361,12 +377,16 @@ class Training:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
-    def _produce(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    def _produce(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         model = getattr(args[0], "model", None) if args else None
         self._producing = bool(
             getattr(model, "training", True)
         )  # rows of an evaluation must not replace those of the training
-        self._rewarding, self._rewards = 0, []
+        self._rewarding, self._rewards, self._rewarded, self._conditioned = 0, [], [], []
+        given = [one for one in (*args, *kwargs.values()) if isinstance(one, list) and one]
+        looks = self._producing and self._look and self._documented is not None
+        # A framework may add fields to the rows, so their mappings are copied.
+        self._rows = [dict(one) for one in given[0] if isinstance(one, Mapping)] if looks and given else []
 
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
         """Send the rows of an observed step. Keep the rows of other steps, because a later step may use them."""
@@ -378,11 +398,27 @@ class Training:
             made = {**rows, **{name: one for name, one in result.items() if getattr(one, "dim", int)() == 0}}
             attributes = {"attributes": attributes_of(trainer, self._settings)}
             self._send("scored", {"batch": made, "rewards": self._rewards, **_ranks(trainer)}, attributes)
+            self._compare_rows(trainer, rows)
         small = rows if sum(one.nbytes for one in rows.values()) <= LARGEST else {}
         versions = [(name, one, None if one.is_inference() else one._version) for name, one in small.items()]
         self._held = versions
         if self._look:
             self._produced()
+
+    def _compare_rows(self, trainer: Any, batch: Mapping[str, Any]) -> None:
+        """Compare a batch with the dataset's rows and with what reward functions received, and send what differs."""
+        steps, found = self._documented, {}
+        if steps is None or not self._rows:
+            return
+        for name, compare, more in (
+            ("prompts", compare_prompts, self._conditioned), ("rewarded", compare_rewarded, self._rewarded)
+        ):  # fmt: skip
+            try:
+                found[name] = compare(steps, trainer, self._rows, batch, more), ""  # type: ignore[operator]
+            except DoesNotApply as why:
+                found[name] = "", str(why)
+        self._rows = []
+        self._send("rows", {}, found)
 
     def _produced(self) -> bool:
         """Send the last produced rows without the fields that were since changed in place. Return True if they are
@@ -406,6 +442,9 @@ class Training:
         if not self._producing:  # another model, or an evaluation
             return
         self._watcher.generated = self._watcher.steps
+        ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
+        if self._rows and ids is not None and getattr(mask, "shape", None) == ids.shape:
+            self._conditioned += tokens_of(ids, mask)
         options = getattr(self._trainer(), "args", None)
         more = getattr(options, "generation_kwargs", None) or {}
         config = kwargs.get("generation_config", args[2] if len(args) > 2 else None)

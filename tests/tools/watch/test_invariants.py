@@ -12,6 +12,7 @@ from sentinel import DoesNotApply, Steps
 from sentinel.tools.watch import training
 from sentinel.tools.watch.invariants import INVARIANTS, Memory
 from sentinel.tools.watch.link import Watching
+from sentinel.tools.watch.rows import compare_prompts, compare_rewarded
 from sentinel.tools.watch.training import TILTS, Event, Training
 from sentinel.tools.watch.wrapping import Budget, Call, Watcher
 
@@ -49,6 +50,8 @@ _STEPS = Steps(
     loss=lambda micro: (2.0, 1e-4), advantages=_advantages,
     references=lambda micro: (torch.ones(2) * micro.attributes["global_step"], micro.batch["reference"]),
     batch=lambda micro: str(micro.batch.get("wrong", "")), samples=_of_this,
+    prompts=lambda trainer, rows: [[ord(one) for one in row["prompt"]] for row in rows],
+    completions=lambda trainer, rows, ids: ["".join(map(chr, row)) for row in ids],
 )  # fmt: skip
 _DOCUMENTED = {
     **_FACTS, "class": "demo.Trainer", "options": {**_FACTS["options"], "beta": 0.1},
@@ -101,6 +104,10 @@ def _scored(**changed: Any) -> tuple[str, dict[str, Any]]:
     return "scored", {"batch": batch, "rewards": [(0, [1.0, 0.0])], "attributes": {}, "world": 1, **changed}
 
 
+def _rows(prompts: str = "", rewarded: str = "", why: str = "") -> tuple[str, dict[str, Any]]:
+    return "rows", {"prompts": (prompts, why), "rewarded": (rewarded, why)}
+
+
 def _documented(**changed: Any) -> tuple[str, dict[str, Any]]:
     batch = {"completion_mask": torch.ones(2, 3, dtype=torch.long), "reference": torch.zeros(2)}
     return _answers(**{"loss": 2.0, "batch": batch, "attributes": {"global_step": 0}, "step": 0, **changed})
@@ -128,7 +135,7 @@ _KEPT = [
 ]  # fmt: skip
 _MADE = {"made": {"beta": 0.1}}
 _KEPT_DOCUMENTED = [
-    _scored(), _documented(), _sampled(-0.105), _sampled(-0.8), _stepped([1.0], [0.9], torch.tensor([1.0])),
+    _scored(), _rows(), _documented(), _sampled(-0.105), _sampled(-0.8), _stepped([1.0], [0.9], torch.tensor([1.0])),
     _documented(attributes={"global_step": 1}, step=1),
 ]  # fmt: skip
 _GROUP = {"lr": 0.1, "eps": 1e-8, "betas": [0.9, 0.999], "weight_decay": 0.1, "names": ["w"]}
@@ -167,8 +174,10 @@ _BROKEN: dict[str, list[Any]] = {
     "settings_arrive": [("facts", {**_DOCUMENTED, "made": {"beta": 0.2}})],
     "the_batch_means_what_it_should": [_scored(batch={"wrong": "a mask is one late"})],
     "samples_come_from_the_policy": [_sampled(-0.105)] * 6,
+    "prompts_are_the_datasets": [_rows(prompts="row 0 has 1 token")],
+    "rewards_judge_their_own_rows": [_rows(rewarded="row 0 got row 1's")],
 }  # fmt: skip
-_OF_THE_ADAPTER = list(_BROKEN)[-8:]
+_OF_THE_ADAPTER = list(_BROKEN)[-10:]
 
 
 def _facts_for(name: str) -> dict[str, Any]:
@@ -407,11 +416,89 @@ def test_what_reward_functions_return_is_recorded_and_unchanged():
     assert torch.nn.Module.__call__.__code__ is code
     counts(["aa"])
     training._produce((), {})
+    assert training._rewarded == [], "only an observed step of a documented trainer is compared"
     assert counts(["aa", "b"]) == [2, None]
     assert list(made(["aa"])) == [2.0]
     assert twice(["aa"]) == [4]
     assert training._rewards == [(0, [2.0, None]), (3, [4.0])]
     watcher.restore()
+
+
+_TEXTS = [{"prompt": "ab", "answer": 1.0}, {"prompt": "c", "answer": 2.0}]
+_GIVEN = {
+    "prompts": ["ab", "c"],
+    "completions": ["x", "yz"],
+    "completion_ids": [[120], [121, 122]],
+    "answer": [1.0, 2.0],
+}
+_PADDED = {
+    "prompt_ids": torch.tensor([[97, 98], [0, 99]]), "prompt_mask": torch.tensor([[1, 1], [0, 1]]),
+    "completion_ids": torch.tensor([[120, 0], [121, 122]]), "completion_mask": torch.tensor([[1, 0], [1, 1]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("batch", "sampled", "given", "how"),
+    [
+        ({}, [], {}, ""),
+        ({}, [[97, 98], [99]], {}, ""),
+        ({"completion_mask": torch.zeros(2, 2)}, [], {}, ""),  # the mask leaves out a truncated completion
+        ({"prompt_mask": torch.tensor([[0, 1], [0, 1]])}, [], {}, "row 0 has 1 tokens, and its prompt is 2 tokens"),
+        ({"prompt_ids": _PADDED["prompt_ids"].flip(0), "prompt_mask": _PADDED["prompt_mask"].flip(0)}, [], {},
+         "row 0 has the tokens of row 1's prompt"),
+        ({}, [[97, 98], [98]], {}, "1 of 2 completions continue other prompt tokens than the batch has: row 1 was"),
+        ({}, [], {"completions": ["yz", "x"]}, "wrong `completions` for 2 of 2 rows: for row 0, the value of row 1"),
+        ({}, [], {"completions": ["x", "y"]}, "wrong `completions` for 1 of 2 rows: for row 1, a value that is not"),
+        ({}, [], {"completion_ids": [[120], [121]]}, "wrong `completion_ids` for 1 of 2 rows"),
+        ({}, [], {"prompts": ["c", "ab"]}, "wrong `prompts` for 2 of 2 rows"),
+        ({}, [], {"answer": [2.0, 1.0]}, "wrong `answer` for 2 of 2 rows"),
+    ],
+)  # fmt: skip
+def test_reward_functions_and_rollouts_get_the_datasets_rows(batch, sampled, given, how):
+    calls = [(0, {**_GIVEN, **given})]
+    found = (
+        compare_prompts(_STEPS, None, _TEXTS, {**_PADDED, **batch}, sampled),
+        compare_rewarded(_STEPS, None, _TEXTS, {**_PADDED, **batch}, calls),
+    )
+    assert how in "; ".join(found)
+    assert any(found) == bool(how)
+
+
+def test_what_an_earlier_reward_function_changed_is_not_judged_but_another_rows_value_is():
+    calls = [(0, _GIVEN), (1, {**_GIVEN, "completions": ["x!", "yz!"]})]
+    assert compare_rewarded(_STEPS, None, _TEXTS, _PADDED, calls) == ""
+    calls = [(0, _GIVEN), (1, {**_GIVEN, "completions": ["yz", "x"]})]
+    assert "reward function 1 got wrong `completions`" in compare_rewarded(_STEPS, None, _TEXTS, _PADDED, calls)
+
+
+@pytest.mark.parametrize(
+    ("calls", "why"),
+    [([], "no reward function is a plain function"), ([(0, {"answer": [1.0]})], "another number of rows")],
+)
+def test_rows_that_cannot_be_compared_are_skipped_with_the_reason(calls, why):
+    with pytest.raises(DoesNotApply, match=why):
+        compare_rewarded(_STEPS, None, _TEXTS, _PADDED, calls)
+    memory = _memory({**_DOCUMENTED, **_MADE})
+    memory.look(*_rows(why=why))
+    assert memory.skipped["rewards_judge_their_own_rows"] == memory.skipped["prompts_are_the_datasets"] == why
+
+
+def test_a_produced_batch_is_compared_with_the_arguments_before_a_reward_function_changes_them():
+    def spoils(prompts: Any, completions: Any, **_: Any) -> Any:
+        completions.reverse()
+        return [1.0, 0.0]
+
+    watcher = Watcher(Budget())
+    training, trainer = Training(watcher, steps=(_STEPS,)), SimpleNamespace(reward_funcs=[spoils], model=None)
+    training._trainer, training._documented = lambda: trainer, _STEPS
+    trainer.args, trainer.state = None, SimpleNamespace(global_step=0)
+    training._listen_to_reward(spoils)
+    training._produce((trainer, _TEXTS), {})
+    spoils(**{name: list(value) for name, value in _GIVEN.items()})
+    training._hold((trainer,), {**_PADDED, "advantages": torch.ones(2)})
+    watcher.restore()
+    assert [event.values for event in watcher.events.queue if event.kind == "rows"] == [_rows()[1]]
+    assert watcher.failed == {}
 
 
 def test_rows_of_an_evaluation_are_not_those_of_the_training():
