@@ -247,6 +247,15 @@ def _completion_ends(micro: Any) -> str:
     ended = is_end.any(-1)
     wrong = (until != mask).any(-1) & ended
     if not wrong.any():
+        lengths, stops = mask.sum(-1), ("use_vllm", "use_transformers_continuous_batching", "generation_kwargs")
+        # Other ways to stop than an end token are not known; without them, only the longest completions have none.
+        cut = (lengths > 0) & (lengths < lengths.max()) & ~ended
+        if cut.any() and not micro.facts["generation"] and not any(map(micro.options.get, stops)):
+            row = int(cut.nonzero()[0])
+            return (
+                f"{int(cut.sum())} of {len(ids)} completions have no end token although others are longer: "
+                f"row {row} has {int(lengths[row])} tokens, and the longest has {int(lengths.max())}"
+            )
         return ""
     row = int(wrong.nonzero()[0])
     return (

@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import queue
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,6 +74,7 @@ class Training:
         self._watcher, self._packages, self._steps = watcher, packages, steps
         self._trainer: Any = lambda: None
         self._attached: set[str] = set()
+        self._attaching = threading.Lock()
         self._handles: list[Any] = []
         self._look = True
         self._micro: list[Any] = []
@@ -87,7 +89,7 @@ class Training:
         self._notes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._created: dict[str, bool] = {}
         self._training_step = self._producing = self._inside = False
-        self._disturb, self._disturbing, self._random = True, False, True
+        self._disturb, self._disturbing, self._random, self._compiled = True, False, True, False
         self._looks = 0
         self._raw: Any = None
         self._returned: list[tuple[Any, ...]] = []
@@ -104,8 +106,13 @@ class Training:
     def attach(self, producers: tuple[tuple[str, str], ...] = ()) -> None:
         """Attach to the modules that are imported now.
 
-        :param producers: functions that return the rows of a batch as a mapping: module and qualified name.
+        :param producers: functions that return the rows of a batch as a mapping: module and qualified name. The
+            documented trainers' methods for advantages are attached in any case.
         """
+        with self._attaching:  # both an import and the sending thread attach
+            self._attach(producers)
+
+    def _attach(self, producers: tuple[tuple[str, str], ...]) -> None:
         optimiser: Any = sys.modules.get("torch.optim.optimizer")
         if "torch" not in self._attached and hasattr(optimiser, "register_optimizer_step_post_hook"):
             self._attached.add("torch")
@@ -125,6 +132,8 @@ class Training:
             if constructor is not None and f"{kind}.__init__" not in self._attached:
                 names = tuple(inspect.signature(constructor).parameters)
                 places.append((module, f"{kind}.__init__", self._around(self._making(names), self._make)))
+            makes = one.methods.get("advantages", ())[:1]
+            places += [(module, f"{kind}.{name}", self._around(self._produce, self._hold)) for name in makes]
         for module, name, wrapper in places:
             if name not in self._attached and self._watcher.replace(module, name, wrapper):
                 self._attached.add(name)
@@ -177,6 +186,7 @@ class Training:
             facts = {**facts_of(trainer, self._packages, methods), **self._notes.get(trainer, {})}
             if not self._send("facts", {}, facts):  # without them, nothing of this trainer is judged
                 return
+            self._compiled = bool(facts["compiled"])
             self._random = facts["random"] or facts["distributed"] in SHARDED
             self._documented = next((one for one in self._steps if one.trainer == facts["class"]), None)
             self._trainer = weakref.ref(trainer)
@@ -286,6 +296,8 @@ class Training:
         """Yield hooks that record the outputs of the trained model and the reference."""
         prompt = batch.get("prompt_ids")
         first = prompt.shape[1] - 1 if some and prompt is not None else 0
+        if self._compiled:  # hooks would be ignored, or change what is compiled
+            return
         mixed = bool(getattr(trainer.args, "bf16", False) or getattr(trainer.args, "fp16", False))
         for name, model in (("trained", trainer.model), *_references(trainer)):
             causal = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -410,11 +422,14 @@ class Training:
         steps, found = self._documented, {}
         if steps is None or not self._rows:
             return
-        for name, compare, more in (
-            ("prompts", compare_prompts, self._conditioned), ("rewarded", compare_rewarded, self._rewarded)
-        ):  # fmt: skip
+        compared = steps, trainer, self._rows, batch
+        checks: Mapping[str, Callable[[], str]] = {
+            "prompts": lambda: compare_prompts(*compared, self._conditioned),
+            "rewarded": lambda: compare_rewarded(*compared, self._rewarded),
+        }
+        for name, check in checks.items():
             try:
-                found[name] = compare(steps, trainer, self._rows, batch, more), ""  # type: ignore[operator]
+                found[name] = check(), ""
             except DoesNotApply as why:
                 found[name] = "", str(why)
         self._rows = []

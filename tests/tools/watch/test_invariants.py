@@ -128,8 +128,8 @@ _FLIPPED = {name: value.flip(0) for name, value in _ROWS.items()}
 _FRESH = ("fresh", {"log_probs": _LOG_PROBS, "old_log_probs": _LOG_PROBS + 0.01, "response_mask": _ATTENTION[:, 1:]})
 _REPORTED = {"log_probs": _LOG_PROBS, "aux_loss": None}
 _KEPT = [
-    ("produced", {"rows": _ROWS}), ("consumed", {"rows": _FLIPPED}), ("call", _CALL), _answers(), _stepping(),
-    ("generated", {"temperature": (0.7, 0.7), "top_k": (0, None), "moment": 1}), _FRESH,
+    ("produced", {"rows": _ROWS}), ("consumed", {"rows": _FLIPPED}), ("call", _CALL), _answers(), _answers(step=3),
+    _stepping(), ("generated", {"temperature": (0.7, 0.7), "top_k": (0, None), "moment": 1}), _FRESH,
     _stepped([1.0], [0.9], torch.tensor([1.0])), _answers(forwards=[_forward(reported=_REPORTED)]),
     _disturbed(1e-6), *[_of_rank(rank, _stepping()) for rank in range(2)],
 ]  # fmt: skip
@@ -150,6 +150,7 @@ _BROKEN: dict[str, list[Any]] = {
         _answers(forwards=[_forward(reported={**_REPORTED, "log_probs": 0.5 * _LOG_PROBS})])],
     "labels_are_tokens": [_answers(labels=_IDS.roll(1, 1).masked_fill(_LABELS == -100, -100))],
     "the_loss_is_that_of_the_labels": [_answers(loss=2 * _MEAN)],
+    "the_divisor_is_the_number_of_labels": [_answers(items=8, step=3), _stepping()],
     "micro_batches_add_up": [_stepping(returned=[(torch.tensor(_MEAN), torch.tensor(_MEAN / 4), 2)])],
     "gradients_add_up": [_stepping(norm=torch.tensor(2.0))],
     "samples_are_used_as_often_as_configured": [_stepping(wanted=2)],
@@ -216,6 +217,11 @@ def test_what_is_broken_is_said_and_can_be_switched_off(name):
             "0.12 apart on average, before any step (length 2-3 0.12, token 1 0, token 2-3 0.2)",
         ),
         ([_stepping(left=["head"])], "no optimizer has head, although"),
+        (
+            [_answers(items=8, step=3), _stepping()],
+            "divided by 8 tokens (num_items_in_batch), and its 1 micro-batches train on 4 labels",
+        ),
+        ([_answers(step=3), _answers(items=8, step=3), _stepping(losses=[1, 1])], "divided by 4 to 8 tokens"),
         ([_stepped([1.0], [0.5], None)], "w has no gradient but changed"),
         (
             [_stepped([1.0], [0.7], torch.tensor([1.0]))],
@@ -248,8 +254,9 @@ def test_how_it_is_broken(seen, how):
 def test_a_message_names_the_function_the_settings_and_one_thing_to_try():
     (said,) = [how for _, how in _memory({**_DOCUMENTED, **_MADE}).look(*_documented(loss=4.0))]
     assert said == (
-        "a micro-batch's loss is 4, and its documented value is 2 (2 times as much); in Trainer._compute_loss "
-        "(demo/trainer.py:7); set: beta=0.1. Compare this function with the formula of loss_type in the documentation."
+        "a micro-batch's loss is 4, and its documented value is 2 (2 times as much)\n"
+        "  in Trainer._compute_loss (demo/trainer.py:7)\n  set: beta=0.1\n"
+        "  try: Compare this function with the formula of loss_type in the documentation."
     )
 
 

@@ -78,6 +78,9 @@ def test_a_violation_is_said_and_written(broken):
     assert "the_oracle_agrees" in laws
     assert "does not hold: demo_rl.advantages.group_advantage, call " in said
     assert "1 boundary watched: one call in 1 of each function is copied, in at most 1% of the time\n" in said
+    assert "\n  in group_advantage (demo_rl/advantages.py:" in said
+    assert "\n  try: sentinel watch replay broken.jsonl, which shrinks this call" in said
+    assert "kinds of violation: the_oracle_agrees (step 0), " in said
     assert said.index("boundary watched: one") < said.index("does not hold")
     assert "without texts and group names" in said
     *events, end = [json.loads(line) for line in (folder / "broken.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -205,7 +208,7 @@ def test_a_process_that_ends_without_a_report_is_named(tmp_path, capfd):
     ours.send(("process", 7, 1, "rate"))
     ours.close()
     one.serve()
-    assert "process 7, rank 1 has ended without a report" in capfd.readouterr().err
+    assert "process 7, rank 1 ended without a report" in capfd.readouterr().err
     (end,) = (tmp_path / "events.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(end)["lost"] == [7]
 
@@ -237,10 +240,11 @@ def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, c
     ours.send(("end", {}))
     one.serve()
     said = capfd.readouterr().err
-    assert said.count("sentinel watch: Trainer: checked if its inputs occur: ") == 1
-    assert "the_reference_starts_as_the_policy" not in said.partition("not checked: ")[0], "nothing documents Trainer"
+    assert said.count("sentinel watch: Trainer: 11 of 20 invariants of this trainer apply to this run") == 1
+    assert said.count(": demo.Trainer is not documented in the adapter") == 2, "at the start and at the end"
+    assert "parameters_follow_gradients and 4 others: its inputs did not occur in a checked step" in said
     assert "not checked: " in said
-    assert "micro_batches_add_up, gradients_add_up, " in said
+    assert "rows_stay_together, micro_batches_add_up, gradients_add_up, samples_are" in said
     assert ": Mine.training_step is your own" in said
     assert "nothing was examined" in said
 
@@ -315,7 +319,9 @@ def test_the_command_stops_a_run(tmp_path):
     words = ["--target", "demo", "--every", "1", "--fail-after", "1", "--", sys.executable, "-c", script]
     ran = _command(tmp_path, *words, PYTHONPATH=str(FRAMEWORK / "broken"))
     assert ran.returncode == 1, ran.stderr
-    assert "the run is stopped" in ran.stderr
+    assert "1 kind of violation: stopping the run (--fail-after)" in ran.stderr
+    assert "without a report" not in ran.stderr, "the command itself has stopped it"
+    assert "lost" not in json.loads((tmp_path / "sentinel-events.jsonl").read_text().splitlines()[-1])
     assert "sentinel-events.jsonl" in ran.stdout
 
 
