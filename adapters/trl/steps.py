@@ -158,17 +158,21 @@ def _rloo_loss(micro: Any) -> tuple[Any, Any]:
     return terms.mean() + _router(micro), _ROUNDING * (size + abs(float(_router(micro))))
 
 
-def _rewards(micro: Any) -> Any:
-    """Return the rewards with one column per reward function. NaN stands for None."""
+def _rewards(micro: Any, of_batch: bool) -> Any:
+    """Return the rewards with one column per reward function. NaN stands for None.
+
+    :param of_batch: whether advantages depend on the rewards of all groups, and thus of all ranks.
+    """
     _need(not micro.attributes.get("environments"), "environments give rewards")
     weights = micro.attributes.get("reward_weights")
     _need(weights, "the weights of the rewards were not read")
     columns = dict(micro.rewards)
     _need(len(micro.rewards) == len(columns) == len(weights), "the results of some reward functions cannot be observed")
-    _need(micro.world == 1, "the rewards are gathered from several ranks")
     returned = [[math.nan if one is None else one for one in columns[place]] for place in range(len(weights))]
     table = torch.tensor(returned, dtype=torch.float64).T
     _need(len(table) == len(micro.batch["advantages"]), "the observed rewards belong to other rows")
+    whole = len(table) % micro.attributes["num_generations"] == 0
+    _need(micro.world == 1 or (whole and not of_batch), "the rewards of several ranks are used together")
     return table, torch.tensor(weights, dtype=torch.float64)
 
 
@@ -186,11 +190,12 @@ def _total(table: Any, weights: Any) -> Any:
 
 def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
     """Compute GRPO's advantages, scaled by group (arXiv:2402.03300), batch (2508.08221) or reward (2601.05242)."""
-    table, weights = _rewards(micro)
     peers, scale = micro.attributes["num_generations"], micro.attributes["scale_rewards"]
+    several = micro.attributes["multi_objective_aggregation"] == "normalize_then_sum"
+    table, weights = _rewards(micro, of_batch=several or scale == "batch")
     _need(len(table) % peers == 0, "a group is incomplete")
     size = table.abs().nan_to_num(nan=0.0).max() * weights.abs().sum()
-    if micro.attributes["multi_objective_aggregation"] == "normalize_then_sum":
+    if several:
         each = table.view(-1, peers, len(weights)).transpose(1, 2)
         _need((~each.isnan()).sum(-1).min() > 1, "a group has one reward")
         scaled = (each - each.nanmean(-1, keepdim=True)) / (_spread(each) + 1e-4)
@@ -211,8 +216,8 @@ def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
 
 def _rloo_advantages(micro: Any) -> tuple[Any, Any]:
     """Compute RLOO's advantages: each reward minus the mean reward of the other responses (arXiv:2402.14740)."""
-    table, weights = _rewards(micro)
     had = micro.attributes
+    table, weights = _rewards(micro, of_batch=bool(had["normalize_advantages"]))
     _need(not had["beta"], "the KL penalty is part of the reward")
     rewards = _total(table, weights)
     if had.get("reward_clip_range"):
@@ -447,7 +452,7 @@ def _right_padding(micro: Any) -> str:
 
 
 def _ends_learned(micro: Any, learned: Any) -> str:
-    """Return whether the appended end token of a text is trained on."""
+    """Return whether the trainer appended an end token to each text, and whether it is trained on."""
     ids, attention, end = micro.batch["input_ids"], micro.batch.get("attention_mask"), micro.facts["ends"]
     most = micro.options.get("max_length")
     if attention is None or end is None:
@@ -456,6 +461,9 @@ def _ends_learned(micro: Any, learned: Any) -> str:
     last = torch.where(attention != 0, torch.arange(ids.shape[1]), -1).argmax(-1)
     rows = torch.arange(len(ids))
     ended = (ids[rows, last] == end) & (lengths < (most or 1 << 60))
+    open_ = (lengths < (most or 1 << 60)) & ~(ids == end).any(-1)
+    if open_.any():
+        return f"{int(open_.sum())} of {len(ids)} rows have no end token, which the trainer appends to a text"
     wrong = ended & ~learned[rows, last]
     return f"the end token of {int(wrong.sum())} of {len(ids)} rows is not trained" if wrong.any() else ""
 
@@ -499,6 +507,10 @@ def _sft_loss(micro: Any) -> tuple[Any, Any]:
 
 
 def _sft_batch(micro: Any) -> str:
+    places, attention = micro.batch.get("position_ids"), micro.batch.get("attention_mask")
+    if places is not None and attention is None and not micro.facts["collator"]:
+        first = int(((places == 0) & (micro.batch["labels"] != -100))[:, 1:].sum())
+        return f"{first} first tokens of documents are predicted from the document before" if first else ""
     _need(not micro.options.get("packing") and not micro.options.get("padding_free"), "rows are packed")
     wrong = _right_padding(micro) if micro.facts["pads"] != micro.facts["ends"] else ""
     columns = ("prompt", "completion") if "completion" in micro.facts.get("given", {}).get("columns", {}) else (

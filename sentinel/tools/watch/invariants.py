@@ -554,6 +554,9 @@ def _optimizer(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
         if decayed and not _same(group["weight_decay"], options["weight_decay"]):
             right = options["weight_decay"]
             return f"weight_decay of {decayed[0]} is {group['weight_decay']}, but {right} is configured"
+        others = [name for name in group["names"] if name.endswith(".bias") or name in created["norms"]]
+        if others and group["weight_decay"]:
+            return f"weight_decay of {others[0]} is {group['weight_decay']}, but biases and norms do not decay"
     return ""
 
 
@@ -574,7 +577,8 @@ def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
         if memory.get("step") != values["step"]:
             memory.clear()
             memory |= {"step": values["step"], "items": [], "trained": 0, "labels": 0}
-        if labels is not None and items is not None and labels.dim() == 2 and "advantages" not in values["batch"]:
+        known = labels is not None and items is not None and "shift_labels" not in values["batch"]
+        if known and labels.dim() == 2 and "advantages" not in values["batch"]:
             memory["items"].append(float(items))
             memory["trained"] += int((labels[:, 1:] != -100).sum())
             memory["labels"] += int((labels != -100).sum())
@@ -623,6 +627,10 @@ def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
     if memory.get("step") != values.get("step"):  # the event that ended the previous step may have been dropped
         memory.update(step=values.get("step"), batches=[])
     if kind == "consumed":
+        options, age = values["facts"]["options"], values.get("age", 0)
+        most = (options.get("steps_per_generation") or math.inf) * (options.get("num_iterations") or 1)
+        if age > most:
+            return f"a rollout is used by {age} micro-batches; steps_per_generation and num_iterations allow {most}"
         rows = values["rows"]
         batch = [tuple(_trimmed(rows[name][row]) for name in sorted(rows)) for row in range(len(rows["advantages"]))]
         before = memory.setdefault("batches", [])

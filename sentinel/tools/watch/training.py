@@ -90,7 +90,7 @@ class Training:
         self._created: dict[str, bool] = {}
         self._training_step = self._producing = self._inside = False
         self._disturb, self._disturbing, self._random, self._compiled = True, False, True, False
-        self._looks = 0
+        self._looks = self._age = 0  # ``_age`` counts the micro-batches that use the last rollout
         self._raw: Any = None
         self._returned: list[tuple[Any, ...]] = []
         self._rewards: list[tuple[int, Any]] = []
@@ -170,9 +170,12 @@ class Training:
                 {**plain(group), "names": [name_of.get(id(one), "") for one in group["params"]]}
                 for group in optimizer.param_groups
             ]
-            modules = trainer.model.named_modules()
+            modules = list(trainer.model.named_modules())
             linear = [f"{name}.weight" for name, one in modules if type(one) is torch.nn.Linear and "norm" not in name]
-            self._notes.setdefault(trainer, {})["created"] = {"groups": groups, "linear": linear}
+            norms = [
+                f"{name}.weight" for name, one in modules if type(one) is torch.nn.LayerNorm or _is_norm(name, one)
+            ]
+            self._notes.setdefault(trainer, {})["created"] = {"groups": groups, "linear": linear, "norms": norms}
 
     # -- one micro-batch -----------------------------------------------------------------------------------------------
 
@@ -181,6 +184,7 @@ class Training:
         if not self._watcher.on:
             return
         self._training_step = True
+        self._age += 1
         if self._trainer() is not trainer:
             methods = [name for one in self._steps for several in one.methods.values() for name in several]
             facts = {**facts_of(trainer, self._packages, methods), **self._notes.get(trainer, {})}
@@ -396,6 +400,7 @@ class Training:
         )  # rows of an evaluation must not replace those of the training
         self._rewarding, self._rewards, self._rewarded, self._conditioned = 0, [], [], []
         given = [one for one in (*args, *kwargs.values()) if isinstance(one, list) and one]
+        self._age = 1 if self._producing else self._age
         looks = self._producing and self._look and self._documented is not None
         # A framework may add fields to the rows, so their mappings are copied.
         self._rows = [dict(one) for one in given[0] if isinstance(one, Mapping)] if looks and given else []
@@ -448,7 +453,7 @@ class Training:
         """Send the rows of the batch that reaches a loss. Return True if the batch has advantages."""
         rows = _rows(batch)
         if "advantages" in rows and self._produced():
-            self._send("consumed", {"rows": rows})
+            self._send("consumed", {"rows": rows, "age": self._age})
         return "advantages" in rows
 
     # -- generation ----------------------------------------------------------------------------------------------------
@@ -610,6 +615,13 @@ class Training:
             watcher.lost += 1
             return False
         return True
+
+
+def _is_norm(name: str, module: Any) -> bool:
+    """Return True for a layer that transformers exempts from weight decay by its name, since version 5."""
+    recent = not sys.modules["transformers"].__version__.startswith(("3.", "4."))
+    named = "layernorm" in name or name.rpartition(".")[2] == "norm"
+    return recent and named and type(module).__name__.endswith("RMSNorm")
 
 
 def _tell_logger(trainer: Any, counts: Mapping[str, float], step: int) -> None:

@@ -29,9 +29,10 @@ _FACTS: dict[str, Any] = {
     "class": "transformers.trainer.Trainer", "own": {}, "callbacks": {}, "collator": "", "changed": [], "random": [],
     "places": {"compute_loss": "Trainer.compute_loss (transformers/trainer.py:2122)"}, "device": "cpu",
     "scaler": False, "distributed": "NO", "generation": [], "loss_function": False, "smoothing": False, "given": {},
-    "created": {"groups": [], "linear": []},
+    "created": {"groups": [], "linear": [], "norms": []},
     "options": {"learning_rate": 0.1, "max_grad_norm": 1.0, "completion_only_loss": True, "optim": "adamw_torch",
-                "adam_epsilon": 1e-8, "adam_beta1": 0.9, "adam_beta2": 0.999, "weight_decay": 0.1},
+                "steps_per_generation": 2, "adam_epsilon": 1e-8, "adam_beta1": 0.9, "adam_beta2": 0.999,
+                "weight_decay": 0.1},
 }  # fmt: skip
 
 
@@ -139,7 +140,8 @@ _KEPT_DOCUMENTED = [
     _documented(attributes={"global_step": 1}, step=1),
 ]  # fmt: skip
 _GROUP = {"lr": 0.1, "eps": 1e-8, "betas": [0.9, 0.999], "weight_decay": 0.1, "names": ["w"]}
-_CREATED = {"created": {"groups": [{**_GROUP, "weight_decay": 0.0}], "linear": ["w"]}}
+_CREATED = {"created": {"groups": [{**_GROUP, "weight_decay": 0.0}], "linear": ["w"], "norms": ["norm.weight"]}}
+_DECAYED = {**_CREATED["created"], "groups": [{**_GROUP, "names": ["norm.weight"]}]}
 _BROKEN: dict[str, list[Any]] = {
     "rows_stay_together": [_KEPT[0], ("consumed", {"rows": {**_ROWS, "advantages": _ROWS["advantages"].flip(0)}})],
     "prompts_are_not_learned": [_answers(labels=_IDS.masked_fill(_ATTENTION == 0, -100))] * 4,
@@ -221,6 +223,11 @@ def test_what_is_broken_is_said_and_can_be_switched_off(name):
             [_answers(items=8, step=3), _stepping()],
             "divided by 8 tokens (num_items_in_batch), and its 1 micro-batches train on 4 labels",
         ),
+        (
+            [("consumed", {"rows": _ROWS, "age": 3})],
+            "a rollout is used by 3 micro-batches; steps_per_generation and num_iterations allow 2",
+        ),
+        ([("facts", {**_FACTS, "created": _DECAYED})], "weight_decay of norm.weight is 0.1, but biases and norms do"),
         ([_answers(step=3), _answers(items=8, step=3), _stepping(losses=[1, 1])], "divided by 4 to 8 tokens"),
         ([_stepped([1.0], [0.5], None)], "w has no gradient but changed"),
         (
