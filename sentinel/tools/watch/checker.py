@@ -225,7 +225,10 @@ class Checker:
             message = ("end", {})
             if self._place is None or not meeting.is_stopped(self._place):
                 self._lost.append(process.pid)
-                _say(f"process {process.pid}{_rank_of(process)} ended without a report: its last calls may be missing")
+                _say(
+                    f"process {process.pid}{_rank_of(process)} ended without a report, because it was killed or the "
+                    "checker was too busy to receive it: its last calls were not examined"
+                )
         if message[0] == "end":
             self._end(process, message[1])
         else:

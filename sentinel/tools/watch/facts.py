@@ -75,7 +75,8 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "changed": sorted(_changed(options, {*packages})),
         "places": dict(_places(type(trainer), (*_METHODS, *methods))),
         "random": list(_random(trainer)),
-        "compiled": bool(getattr(options, "torch_compile", False)) or hasattr(trainer.model, "_orig_mod"),
+        "compiled": bool(getattr(options, "torch_compile", False))
+        or any(getattr(trainer.model, name, None) is not None for name in ("_orig_mod", "_compiled_call_impl")),
         "device": str(getattr(getattr(options, "device", None), "type", "")),
         "scaler": getattr(accelerator, "scaler", None) is not None,
         "distributed": str(getattr(getattr(accelerator, "distributed_type", None), "value", "NO")),
