@@ -212,6 +212,24 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert "loss is 1.5 times the previous value" in found["sentence"]
 
 
+def test_a_changed_line_that_few_scenarios_run_gets_more_scenarios(run_sentinel, tree):
+    code = """
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+    rows, tokens = loss_mask.shape
+    if rows == tokens + 2:
+        loss = loss * {factor}
+    return loss
+"""
+    one, other = (
+        tree(name, code.format(factor=factor))
+        for name, factor in (("one", 2), ("other", "(2 + (loss_mask.sum() == rows))"))
+    )
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
+    [found] = answer.json()["boundaries"]
+    assert (answer.status, found["state"], found["unreached"]) == (1, "differs", [])
+
+
 def test_all_conditions_before_a_changed_line_are_made_to_hold_together(run_sentinel, tree):
     """Two options of a configuration and an argument that no scenario sets, two calls away."""
     code = """

@@ -8,9 +8,10 @@ from toy_target import BETWEEN, CUT, OpenToys
 
 from sentinel.deciding.law_session import LawSession, LineSession, Plan, Undecidable
 from sentinel.laws.law import Law
-from sentinel.search.boundary_search import BoundarySearch, Example, LawOutcome, glimpses
+from sentinel.search.boundary_search import BoundarySearch, Example, LawOutcome, draw_around, glimpses
 from sentinel.search.decisions import of_outcome
 from sentinel.search.guards import Constants
+from sentinel.search.scenarios import Around
 from sentinel.search.survey import constants_of, parser_process
 from sentinel.values.literals import tensor
 
@@ -21,6 +22,13 @@ def searched(open_toys: OpenToys, name: str, examples: int = 60, seed: int = 0) 
     search.run(examples)
     (outcome,) = search.outcomes.values()
     return search, outcome
+
+
+def test_scenarios_are_drawn_with_given_choices(open_toys):
+    _, found = open_toys("right")
+    drawn = [draw_around(found["right"], 0, f"{place}", Around(choices={"values": 1})) for place in range(5)]
+    assert [inputs["values"] for inputs in drawn] == [1] * 5
+    assert len({inputs["response_mask"].shape for inputs in drawn}) > 1
 
 
 def test_a_right_function_gives_no_finding(open_toys):

@@ -17,7 +17,7 @@ from sentinel.targets.refs import Ref
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore:invalid escape sequence")]
 
 
-#: At these, what a loss takes, averages or reports is another thing than before and after; no recipe pins them.
+#: At these commits a loss takes, averages or reports something else than before and after. No recipe pins them.
 ODD = [
     ("areal", "d1b297adc9bbb72ec5b0a55233f729c0f6218460"),  # one bound of the ratio for both sides
     ("skyrl", "05fdea7df10ed7dc6ce822d1eb4ca1c532de3e7e"),  # importance sampling averages, as no other commit has it
@@ -26,7 +26,9 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("commit", [*COMMITS, *ODD])
+@pytest.mark.parametrize(
+    "commit", [*COMMITS, *(pytest.param(commit, id=f"{commit[0]}-{commit[1][:7]}") for commit in ODD)]
+)
 def test_what_breaks_a_law_is_explained_by_a_recipe(commit):
     target, ref = bundled_catalog().targets[commit[0]], Ref("git", commit[1])
     recipes = [recipe for recipe in RECIPES.values() if recipe.target == target.name]
