@@ -201,6 +201,26 @@ def test_data_and_submodules_are_not_examined(pytester, clone):
     )
 
 
+def test_scripts_and_data_that_git_does_not_track_are_not_examined(pytester, clone):
+    (clone / "demo_rl" / "trainer.py").write_text("import settings\n")
+    (clone / ".gitignore").write_text("outputs/\nsettings.py\n")
+    git(clone, "add", ".")
+    git(clone, "commit", "-q", "-m", "settings")
+    base = git(clone, "rev-parse", "HEAD")
+    (clone / ".git" / "info" / "exclude").write_text("slurm/\n")
+    git(clone, "config", "core.excludesFile", str(clone / ".git" / "info" / "exclude"))
+    git(clone, "config", "core.worktree", str(clone / "demo_rl"))
+    for name in ("outputs/run.sbatch", "slurm/run.sbatch", "staged.sh", "train.jsonl", "settings.py"):
+        (clone / name).parent.mkdir(exist_ok=True)
+        (clone / name).write_text("CLIP = 28\n")
+    git(clone, f"--work-tree={clone}", "add", "staged.sh")
+    git(clone, "init", "-q", str(clone / "recipes"))
+    result = gate(pytester, f"--sentinel-repo={clone}", f"--sentinel-against=git:{base}")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    listed = "recipes, settings.py, slurm/run.sbatch, staged.sh, train.jsonl"
+    result.stdout.fnmatch_lines([f"not examined: 5 changes that no boundary reads: {listed}"])
+
+
 def test_a_function_outside_the_rule_whose_changed_lines_name_signal_is_not_examined(pytester, clone):
     setup, code = clone / "demo_rl" / "setup.py", "def build(config):\n    return dict(norm_adv=config.{}.norm_adv)\n"
     setup.write_text(code.format("algorithm"))
