@@ -44,6 +44,7 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
         [
             "1. demo_rl.losses.agg_loss: worse",
             "*loss is 2 times the previous value; breaks the_oracle_agrees: *; breaks gradients_stay_*",
+            "*definition: sum over valid tokens / number of valid tokens  ?DAPO, arXiv:2503.14476?",
             "*breaks now: masked_values_have_no_influence: baseline.per_token_gradient: *",
             "if this is intended: --sentinel-allow-changes=demo_rl.losses.agg_loss",
         ]
