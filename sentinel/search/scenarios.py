@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -95,17 +94,6 @@ def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[A
         if binding.contract == contract.name:
             values += [binding.fixed[name]] if name in binding.fixed else binding.accepts.get(name, ())
     return [value for value in values if not callable(value) and not isinstance(value, dict)]
-
-
-def combined(changes: Sequence[Mapping[str, Any]], largest: int, most: int) -> Iterator[dict[str, Any]]:
-    """Yield single changes, then pairs and larger sets of changes of different inputs.
-
-    :param largest: the maximum number of changes in a set.
-    :param most: the maximum number of yielded sets.
-    """
-    sets = (several for size in range(1, largest + 1) for several in combinations(changes, size))
-    merged = ((several, {name: value for one in several for name, value in one.items()}) for several in sets)
-    yield from islice((all_ for several, all_ in merged if len(all_) == sum(map(len, several))), most)
 
 
 @dataclass(frozen=True)

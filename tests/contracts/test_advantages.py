@@ -240,8 +240,9 @@ def test_normalised_rewards_by_hand(more, expected, oracle):
 
 @pytest.mark.parametrize(("group_of_one", "expected"), [("zero", 0.0), ("score", 2.0)])
 @pytest.mark.parametrize("leave_one_out", [False, True])
-def test_one_reward_alone(group_of_one, expected, leave_one_out, oracle):
-    more = {"group_of_one": group_of_one, "leave_one_out": leave_one_out, "epsilon": 1.0}
+@pytest.mark.parametrize("std", ["unbiased", "biased"])
+def test_one_reward_alone(group_of_one, expected, leave_one_out, std, oracle):
+    more = {"group_of_one": group_of_one, "leave_one_out": leave_one_out, "epsilon": 1.0, "std": std}
     inputs = scenario("reward_normalisation", rewards=[4.0], group=["p"], **more)
     assert oracle("reward_normalisation", inputs)["normalised"] == [expected]
 

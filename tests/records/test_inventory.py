@@ -175,7 +175,8 @@ def test_fixes_are_mined_that_nobody_has_shown(history, tiny_catalog, store, tmp
     (tmp_path / "known.jsonl").write_text('{"target": "tiny", "pull": 7}\n{"target": "other", "pull": 4}\n')
     unseen = runpy.run_path(str(BENCHMARKS / "unseen.py"))
     known = unseen["Known"]("tiny", [tmp_path / "known.jsonl"])
-    mined = list(unseen["Miner"](tiny_catalog.targets["tiny"], store).candidates(known))
+    miner = unseen["Miner"](tiny_catalog.targets["tiny"], store)
+    mined = [miner.candidate(*pair) for pair in miner.pairs(known, unseen["SPEAKS"])]
     assert {one.subject: (one.state, [function.path for function in one.functions]) for one in mined} == {
         "Fix the denominator (#1)": ("bound", ["tiny.losses.agg_loss"]),
         "fix a comment": ("outside the inventory", []),
