@@ -1249,8 +1249,7 @@ TARGET = Target(
         *("transformers", "transformers.trainer", "transformers.models.auto.processing_auto", "torch.distributed.fsdp"),
         *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
     ),
-    # Trainers that moved to trl.experimental in the winter of 2025, one that moved back in 2026, and a renamed class.
-    moved={
+    moved={  # trainers that moved to trl.experimental in 2025, one that moved back in 2026, and a renamed class
         DISTILLATION: ("trl.trainer.distillation_trainer",),
         f"{_HEAD}.patch_chunked_lm_head": (f"{_HEAD}.add_fused_lm_head",),
         **{f"{_OWN}.{n}.{n}_trainer": (f"trl.trainer.{n}_trainer",) for n in ("gkd", "cpo", "orpo", "online_dpo")},
