@@ -208,7 +208,7 @@ def takes_input(boundary: Any, name: str) -> bool:
 def call_estimator(
     switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
 ) -> Any:
-    """Call a KL estimate with the estimator's name, or with the switches that older versions have instead."""
+    """Call a KL estimator by its name, or in older versions with the switches that select it."""
     if takes_input(boundary, "kl_estimator"):
         return boundary.invoke(take_inputs(inputs, *names, "kl_estimator"))
     if inputs["kl_estimator"] not in switches:
@@ -639,7 +639,7 @@ def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
 
 
 def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
-    """Return the row numbers of each part of a container that deals rows out in order.
+    """Return the row numbers of each part, for a container whose rows are dealt out in order.
 
     A row that has another row's label is left out.
     """
@@ -745,7 +745,7 @@ class _Collectives:
         self.failure: BaseException | None = None
 
     def ranks_of(self, group: Any) -> Sequence[int]:
-        """Return the ranks in a process group: those in a tuple, or all ranks for any other value."""
+        """Return the ranks of a process group. A tuple lists them; any other value stands for all ranks."""
         return group if isinstance(group, tuple) else tuple(range(self._count))
 
     def begin(self, rank: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -103,11 +103,13 @@ class Around:
     :ivar numbers: further values of float tensors, where a domain has them.
     :ivar tokens: the number of tokens; 0 for a drawn number.
     :ivar dtype: the dtype of float tensors; empty for a drawn one.
+    :ivar choices: input -> its value, for inputs that are chosen from a list.
     """
 
     numbers: tuple[float, ...] = ()
     tokens: int = 0
     dtype: str = ""
+    choices: Mapping[str, Any] = field(default_factory=dict)
 
 
 def draw(contract: Contract, binding: Binding, choose: Choose, around: Around = Around()) -> dict[str, Any]:
@@ -131,7 +133,10 @@ def draw(contract: Contract, binding: Binding, choose: Choose, around: Around = 
     wild = choose.integer(0, 3) == 3
     inputs: dict[str, Any] = {}
     for item in contract.inputs:
-        inputs[item.name] = _input(item, inputs, sizes, precision, wild, choose, around.numbers)
+        if item.name in around.choices:
+            inputs[item.name] = around.choices[item.name]
+        else:
+            inputs[item.name] = _input(item, inputs, sizes, precision, wild, choose, around.numbers)
     if contract.arrange is not None:
         inputs = contract.arrange(inputs, choose)
     return with_dialects(contract, binding, inputs)

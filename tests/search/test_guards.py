@@ -1,5 +1,3 @@
-"""What scenarios a function's text asks for: its constants, and the settings under which a line runs."""
-
 import pytest
 
 from sentinel.search.guards import SIZE, SOME, Constants, constants_at, function_of, ways_to
