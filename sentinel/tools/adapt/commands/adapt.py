@@ -139,7 +139,8 @@ def _best(
 
 def _rank(result: Result) -> tuple[bool, bool, int]:
     """Return what makes one result better than another: calls return, the oracle agrees, few laws are broken."""
-    return not result.failed, "the_oracle_agrees" in result.held, len(result.held) - len(result.broken)
+    agrees = "the_oracle_agrees" in result.held or bool(result.dialects)
+    return not result.failed, agrees, len(result.held) - len(result.broken)
 
 
 def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, notify: Progress) -> int:
