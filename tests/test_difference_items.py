@@ -39,6 +39,7 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
         [
             "1. demo_rl.losses.agg_loss: worse",
             "*loss is 2 times the previous value; breaks the_oracle_agrees: *; breaks gradients_stay_*",
+            "*definition: sum over valid tokens / number of valid tokens  ?DAPO, arXiv:2503.14476?",
             "*breaks now: masked_values_have_no_influence: baseline.per_token_gradient: *",
             "if this is intended: --sentinel-allow-changes=demo_rl.losses.agg_loss",
         ]
@@ -194,6 +195,26 @@ def test_data_and_submodules_are_not_examined(pytester, clone):
     result.stdout.fnmatch_lines(
         ["not examined: 3 changes that no boundary reads: demo_rl/units.lst, recipe, run.sbatch"]
     )
+
+
+def test_scripts_and_data_that_git_does_not_track_are_not_examined(pytester, clone):
+    (clone / "demo_rl" / "trainer.py").write_text("import settings\n")
+    (clone / ".gitignore").write_text("outputs/\nsettings.py\n")
+    git(clone, "add", ".")
+    git(clone, "commit", "-q", "-m", "settings")
+    base = git(clone, "rev-parse", "HEAD")
+    (clone / ".git" / "info" / "exclude").write_text("slurm/\n")
+    git(clone, "config", "core.excludesFile", str(clone / ".git" / "info" / "exclude"))
+    git(clone, "config", "core.worktree", str(clone / "demo_rl"))
+    for name in ("outputs/run.sbatch", "slurm/run.sbatch", "staged.sh", "train.jsonl", "settings.py"):
+        (clone / name).parent.mkdir(exist_ok=True)
+        (clone / name).write_text("CLIP = 28\n")
+    git(clone, f"--work-tree={clone}", "add", "staged.sh")
+    git(clone, "init", "-q", str(clone / "recipes"))
+    result = gate(pytester, f"--sentinel-repo={clone}", f"--sentinel-against=git:{base}")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    listed = "recipes, settings.py, slurm/run.sbatch, staged.sh, train.jsonl"
+    result.stdout.fnmatch_lines([f"not examined: 5 changes that no boundary reads: {listed}"])
 
 
 def test_a_function_outside_the_rule_whose_changed_lines_name_signal_is_not_examined(pytester, clone):

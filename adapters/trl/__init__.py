@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -41,7 +41,7 @@ GRPO, RLOO, DPO, SFT, KTO, REWARD = (
 GKD, ONLINE, DISTILLATION, _ASYNC = (
     f"trl.experimental.{name}.{name}_trainer" for name in ("gkd", "online_dpo", "distillation", "async_grpo")
 )
-_OWN = "trl.experimental"
+_OWN, _HEAD = "trl.experimental", "trl.trainer.utils"
 _SDPO = f"{_OWN}.sdpo.sdpo_trainer.SDPOTrainer"
 _IW_OPD = f"{_OWN}.iw_opd.iw_opd_trainer"
 
@@ -89,6 +89,11 @@ def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] 
     return made
 
 
+def _call_directly(wrapper: Any, model: Any, method: Callable[..., Any], *rest: Any, **more: Any) -> Any:
+    """Call a method that the trainer would call through the wrapper of the distributed model."""
+    return method(*rest, **more)
+
+
 def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     """Make a trainer without running its constructor; see :func:`_of_configuration`."""
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
@@ -97,6 +102,7 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
         "accelerator": kit.make_one_process(boundary.device),
         "_metrics": metrics,
         "model": kit.stand_in(training=True),
+        "_forward_redirection": _call_directly,
     }
     vars(made).update({"args": args, "control": kit.bookkeeping(should_evaluate=False), **defaults, **attributes})
     return made
@@ -246,19 +252,37 @@ def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     return {"loss": boundary.function(trainer, kit.stand_in(training=True), _completions(inputs))}
 
 
+def _takes_rows(collator: Any) -> bool:
+    """Return True if the asynchronous trainer's collator gets one row of samples for each rank."""
+    return any(f"({name},)" in inspect.getsource(collator.torch_call) for name in ("groups", "rows"))
+
+
+def _row_of(boundary: Any, samples: Sequence[dict[str, Any]]) -> Any:
+    """Return the samples of one rank, in a tree of their tokens since the autumn of 2026."""
+    if not hasattr(boundary.module, "TreeRow"):
+        return samples
+    row = boundary.module.TreeRow()
+    for sample in samples:
+        row.add({name: torch.tensor(value) if isinstance(value, list) else value for name, value in sample.items()})
+    return row
+
+
 def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the asynchronous trainer's loss. TRL's collator has packed the completions into one row."""
     mask, model = inputs["response_mask"].long(), kit.token_table(inputs["log_probs"], trains=False)
-    if not hasattr(boundary.module, "patch_chunked_lm_head"):
+    if hasattr(boundary.module, "patch_chunked_lm_head"):
+        boundary.module.patch_chunked_lm_head(model, 4, 1.0)
+    elif hasattr(boundary.module, "add_fused_lm_head"):
+        boundary.module.add_fused_lm_head(model, 1.0, outputs=("log_probs", "entropy"))
+    else:
         raise AbsentError("not in this version: packed rows whose log-probs are computed in chunks")
-    boundary.module.patch_chunked_lm_head(model, 4, 1.0)
     columns = mask, inputs["old_log_probs"], row_mean(inputs["advantages"], mask != 0)[:, 0]
     rows = [
         {"input_ids": ids, "completion_mask": [0, *kept], "old_log_probs": [0.0, *old], "advantage": a, "group_id": 0}
         for ids, kept, old, a in zip(kit.token_ids(mask * 0 + 1), *(column.tolist() for column in columns))
     ]
     collator, given = boundary.module.DataCollatorForRollout(pad_token_id=0), [{**row, "metrics": {}} for row in rows]
-    batch = collator.torch_call([[given]] if "(groups,)" in inspect.getsource(collator.torch_call) else given)
+    batch = collator.torch_call([[_row_of(boundary, given)]] if _takes_rows(collator) else given)
     if inputs["batch_num_tokens"] is not None:
         batch["global_n_tokens"] = torch.tensor([float(inputs["batch_num_tokens"])])
     args = _options(boundary, _bounds(inputs), {"beta": 0.0, "num_iterations": 2})
@@ -382,7 +406,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     trainer = _trainer(
         boundary,
-        kit.stand_in(**whole),
+        kit.bookkeeping(**whole),
         beta=inputs["beta"],
         temperature=inputs["temperature"],
         model=student,
@@ -410,8 +434,18 @@ def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     logits, pad = inputs["logits"], torch.nn.functional.pad
     states, head = kit.stand_in(last_hidden_state=pad(logits, (0, 0, 0, 1))), torch.eye(logits.shape[-1]).to(logits)
     model = kit.stand_in(config=kit.stand_in(), lm_head=kit.stand_in(weight=head), model=lambda **_: states)
-    boundary.function(model, 3, inputs["temperature"])
     labels, mask = (pad(values, (1, 0)) for values in (inputs["token_ids"], inputs["response_mask"] != 0))
+    if "outputs" in boundary.parameters:  # since the autumn of 2026, the function adds a forward pass to a whole model
+        table = type("Table", (), {"forward": None})()
+        table.base_model, table.get_output_embeddings = (
+            (lambda **_: states),
+            lambda: kit.stand_in(weight=head, bias=None),
+        )
+        table.config = kit.stand_in(get_text_config=lambda: kit.stand_in())
+        boundary.function(table, inputs["temperature"], outputs=("log_probs", "entropy"))
+        told = table.forward(labels=torch.where(mask, labels, -100), fused_lm_head=True)
+        return {"log_probs": told.log_probs, "entropy": told.entropy.detach()}
+    boundary.function(model, 3, inputs["temperature"])
     told = model.forward(None, labels=labels, completion_mask=mask)
     return {"log_probs": told["log_probs"], "entropy": told["entropy"].detach()}
 
@@ -565,7 +599,7 @@ MODELS = (
         fixed={"loss_type": "orpo", "ld_alpha": None}, dialects=(_NO_REFERENCE,),
     ),
     Binding(
-        "trl.trainer.utils.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
+        f"{_HEAD}.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
         stand_ins=(StandIn("model", "a model whose hidden states are the logits, with an identity matrix as head"),),
     ),
     Binding(
@@ -796,9 +830,9 @@ def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         [{**one, "metrics": {"other": 1.0} | ({} if value is None else {"own": value})} for value in part]
         for part in inputs["parts"]
     ]
-    if "(groups,)" not in inspect.getsource(collator.torch_call):
+    if not _takes_rows(collator):
         raise AbsentError("not in this version: samples that are split over ranks")
-    batch = collator.torch_call([parts])
+    batch = collator.torch_call([[_row_of(boundary, part) for part in parts]])
     values = batch["metrics"].get("own") if "metrics" in batch else torch.tensor(collator.metrics["own"])
     return {"mean": math.nan if values is None else values.nanmean()}
 
@@ -987,7 +1021,7 @@ def _taught_by_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
         current_gradient_accumulation_steps=-(-batch // size),
         _metrics={"train": defaultdict(list)},
         _teacher_ids=[],
-        _forward_redirection=lambda wrapper, model, method, *rest: method(*rest),
+        _forward_redirection=_call_directly,
     )
     loss = 0.0
     for start in range(0, batch, size):
@@ -1215,7 +1249,9 @@ TARGET = Target(
         *("transformers", "transformers.trainer", "transformers.models.auto.processing_auto", "torch.distributed.fsdp"),
         *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
     ),
-    moved={  # trainers that moved to trl.experimental in the winter of 2025, and a renamed class
+    moved={  # trainers that moved to trl.experimental in 2025, one that moved back in 2026, and a renamed class
+        DISTILLATION: ("trl.trainer.distillation_trainer",),
+        f"{_HEAD}.patch_chunked_lm_head": (f"{_HEAD}.add_fused_lm_head",),
         **{f"{_OWN}.{n}.{n}_trainer": (f"trl.trainer.{n}_trainer",) for n in ("gkd", "cpo", "orpo", "online_dpo")},
         f"{_OWN}.utils.DataCollatorForChatML": ("trl.trainer.utils.DataCollatorForChatML",),
         f"{DPO}.DataCollatorForPreference": (f"{DPO}.PreferenceCollator",),

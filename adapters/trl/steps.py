@@ -158,17 +158,21 @@ def _rloo_loss(micro: Any) -> tuple[Any, Any]:
     return terms.mean() + _router(micro), _ROUNDING * (size + abs(float(_router(micro))))
 
 
-def _rewards(micro: Any) -> Any:
-    """Return the rewards ``[rows, functions]`` of all reward functions; NaN stands for None."""
+def _rewards(micro: Any, of_batch: bool) -> Any:
+    """Return the rewards, [rows, functions]. NaN stands for None.
+
+    :param of_batch: whether advantages depend on the rewards of all groups, and thus of all ranks.
+    """
     _need(not micro.attributes.get("environments"), "environments give rewards")
     weights = micro.attributes.get("reward_weights")
     _need(weights, "the weights of the rewards were not read")
     columns = dict(micro.rewards)
     _need(len(micro.rewards) == len(columns) == len(weights), "the results of some reward functions cannot be observed")
-    _need(micro.world == 1, "the rewards are gathered from several ranks")
     returned = [[math.nan if one is None else one for one in columns[place]] for place in range(len(weights))]
     table = torch.tensor(returned, dtype=torch.float64).T
     _need(len(table) == len(micro.batch["advantages"]), "the observed rewards belong to other rows")
+    whole = len(table) % micro.attributes["num_generations"] == 0
+    _need(micro.world == 1 or (whole and not of_batch), "the rewards of several ranks are used together")
     return table, torch.tensor(weights, dtype=torch.float64)
 
 
@@ -186,11 +190,12 @@ def _total(table: Any, weights: Any) -> Any:
 
 def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
     """Compute GRPO's advantages, scaled by group (arXiv:2402.03300), batch (2508.08221) or reward (2601.05242)."""
-    table, weights = _rewards(micro)
     peers, scale = micro.attributes["num_generations"], micro.attributes["scale_rewards"]
+    several = micro.attributes["multi_objective_aggregation"] == "normalize_then_sum"
+    table, weights = _rewards(micro, of_batch=several or scale == "batch")
     _need(len(table) % peers == 0, "a group is incomplete")
     size = table.abs().nan_to_num(nan=0.0).max() * weights.abs().sum()
-    if micro.attributes["multi_objective_aggregation"] == "normalize_then_sum":
+    if several:
         each = table.view(-1, peers, len(weights)).transpose(1, 2)
         _need((~each.isnan()).sum(-1).min() > 1, "a group has one reward")
         scaled = (each - each.nanmean(-1, keepdim=True)) / (_spread(each) + 1e-4)
@@ -211,8 +216,8 @@ def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
 
 def _rloo_advantages(micro: Any) -> tuple[Any, Any]:
     """Compute RLOO's advantages: each reward minus the mean reward of the other responses (arXiv:2402.14740)."""
-    table, weights = _rewards(micro)
     had = micro.attributes
+    table, weights = _rewards(micro, of_batch=bool(had["normalize_advantages"]))
     _need(not had["beta"], "the KL penalty is part of the reward")
     rewards = _total(table, weights)
     if had.get("reward_clip_range"):
@@ -247,6 +252,15 @@ def _completion_ends(micro: Any) -> str:
     ended = is_end.any(-1)
     wrong = (until != mask).any(-1) & ended
     if not wrong.any():
+        lengths, stops = mask.sum(-1), ("use_vllm", "use_transformers_continuous_batching", "generation_kwargs")
+        # Other ways to stop than an end token are not known; without them, only the longest completions have none.
+        cut = (lengths > 0) & (lengths < lengths.max()) & ~ended
+        if cut.any() and not micro.facts["generation"] and not any(map(micro.options.get, stops)):
+            row = int(cut.nonzero()[0])
+            return (
+                f"{int(cut.sum())} of {len(ids)} completions have no end token although others are longer: "
+                f"row {row} has {int(lengths[row])} tokens, and the longest has {int(lengths.max())}"
+            )
         return ""
     row = int(wrong.nonzero()[0])
     return (
@@ -265,6 +279,42 @@ def _sampled(micro: Any) -> None:
     for name in ("tools", "environments", "rollout_func"):
         _need(not had.get(name), name)
     _need(not options.get("mask_truncated_completions"), "mask_truncated_completions selects completions")
+
+
+def _single_turn(trainer: Any) -> None:
+    """Raise if completions or prompts have parts that are not the dataset's or the model's."""
+    for name in ("rollout_func", "tools", "environments", "environment_factories", "_is_vlm"):
+        _need(not getattr(trainer, name, None), f"{name.removeprefix('_is_')} is used")
+    _need(type(trainer.processing_class).__module__.startswith("transformers."), "the tokenizer is your own")
+
+
+def _prompt_tokens(trainer: Any, rows: Any) -> Any:
+    """Return the tokens of prompts: plain text as the tokenizer reads it, messages through the chat template."""
+    _single_turn(trainer)
+    _need(hasattr(trainer, "_tokenize_prompts"), "this version tokenizes prompts in another way")
+    for name in ("image", "images", "tools", "chat_template_kwargs"):
+        _need(name not in rows[0], f"the dataset has the column {name}")
+    tokenizer, prompts = trainer.processing_class, [row["prompt"] for row in rows]
+    if isinstance(prompts[0], str):
+        return tokenizer(text=prompts)["input_ids"]
+    made = tokenizer.apply_chat_template(
+        conversation=prompts, chat_template=getattr(trainer, "chat_template", None), add_generation_prompt=True,
+        tokenize=True, return_dict=True, padding=True, **(trainer.chat_template_kwargs or {}),
+    )  # fmt: skip
+    kept = zip(made["input_ids"], made["attention_mask"])
+    return [[one for one, real in zip(ids, mask) if real] for ids, mask in kept]
+
+
+def _decoded(trainer: Any, rows: Any, ids: Any) -> Any:
+    """Return completions as reward functions get them: text, or an assistant's message if prompts are messages."""
+    _single_turn(trainer)
+    tokenizer = trainer.processing_class
+    texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+    if isinstance(rows[0]["prompt"], str):
+        return texts
+    parsed = any(getattr(tokenizer, name, None) for name in ("response_template", "response_schema"))
+    _need(not parsed, "the tokenizer parses responses into messages")
+    return [[{"role": "assistant", "content": text}] for text in texts]
 
 
 # -- DPO ---------------------------------------------------------------------------------------------------------------
@@ -402,7 +452,7 @@ def _right_padding(micro: Any) -> str:
 
 
 def _ends_learned(micro: Any, learned: Any) -> str:
-    """Return True if the end token that the trainer appends to a text is trained on."""
+    """Return whether the trainer appended an end token to each text, and whether it is trained on."""
     ids, attention, end = micro.batch["input_ids"], micro.batch.get("attention_mask"), micro.facts["ends"]
     most = micro.options.get("max_length")
     if attention is None or end is None:
@@ -411,6 +461,9 @@ def _ends_learned(micro: Any, learned: Any) -> str:
     last = torch.where(attention != 0, torch.arange(ids.shape[1]), -1).argmax(-1)
     rows = torch.arange(len(ids))
     ended = (ids[rows, last] == end) & (lengths < (most or 1 << 60))
+    open_ = (lengths < (most or 1 << 60)) & ~(ids == end).any(-1)
+    if open_.any():
+        return f"{int(open_.sum())} of {len(ids)} rows have no end token, which the trainer appends to a text"
     wrong = ended & ~learned[rows, last]
     return f"the end token of {int(wrong.sum())} of {len(ids)} rows is not trained" if wrong.any() else ""
 
@@ -454,6 +507,10 @@ def _sft_loss(micro: Any) -> tuple[Any, Any]:
 
 
 def _sft_batch(micro: Any) -> str:
+    places, attention = micro.batch.get("position_ids"), micro.batch.get("attention_mask")
+    if places is not None and attention is None and not micro.facts["collator"]:
+        first = int(((places == 0) & (micro.batch["labels"] != -100))[:, 1:].sum())
+        return f"{first} first tokens of documents are predicted from the document before" if first else ""
     _need(not micro.options.get("packing") and not micro.options.get("padding_free"), "rows are packed")
     wrong = _right_padding(micro) if micro.facts["pads"] != micro.facts["ends"] else ""
     columns = ("prompt", "completion") if "completion" in micro.facts.get("given", {}).get("columns", {}) else (
@@ -530,6 +587,10 @@ _SETTINGS = {
 }
 _SCORES = ("_generate_and_score_completions", "_calculate_rewards", "_generate", "_prepare_inputs")
 _SAMPLES = ("_generate_single_turn", "_generate", "_generate_and_score_completions", "_prepare_inputs")
+_OF_ROWS = {
+    "rewards": ("_calculate_rewards", "_generate", "_generate_and_score_completions", "_prepare_inputs"),
+    "prompts": ("_tokenize_prompts", "_generate", "_generate_and_score_completions", "_prepare_inputs"),
+}
 _LOG_PROBS = ("_compute_loss", "compute_loss", "_get_per_token_logps_and_entropies", "_prepare_inputs")
 _IN_GRPO = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
 
@@ -541,7 +602,7 @@ def _named(names: str) -> dict[str, str]:
 STEPS = (
     Steps(
         "trl.trainer.grpo_trainer.GRPOTrainer",
-        methods={"loss": (*_LOG_PROBS, *_IN_GRPO), "advantages": _SCORES, "samples": _SAMPLES},
+        methods={"loss": (*_LOG_PROBS, *_IN_GRPO), "advantages": _SCORES, "samples": _SAMPLES, **_OF_ROWS},
         knows=_SHARED | _ONLINE | _OF_GRPO,
         settings={
             **_SETTINGS,
@@ -550,14 +611,15 @@ STEPS = (
         },
         splits=frozenset({"steps_per_generation", "generation_batch_size"}),
         loss=_grpo_loss, advantages=_grpo_advantages, references=_grpo_references, batch=_completion_ends,
-        samples=_sampled,
+        samples=_sampled, prompts=_prompt_tokens, completions=_decoded,
     ),
     Steps(
         "trl.trainer.rloo_trainer.RLOOTrainer",
-        methods={"loss": _LOG_PROBS, "advantages": _SCORES, "samples": _SAMPLES},
+        methods={"loss": _LOG_PROBS, "advantages": _SCORES, "samples": _SAMPLES, **_OF_ROWS},
         knows=_SHARED | _ONLINE | {"normalize_advantages", "reward_clip_range"},
         settings={**_SETTINGS, **_named("normalize_advantages reward_clip_range")},
         loss=_rloo_loss, advantages=_rloo_advantages, batch=_completion_ends, samples=_sampled,
+        prompts=_prompt_tokens, completions=_decoded,
     ),
     Steps(
         "trl.trainer.dpo_trainer.DPOTrainer",

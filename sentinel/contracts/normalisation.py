@@ -198,7 +198,8 @@ def lay_out_groups(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
         rows = len(labels)
         sizes = [size for size in range(rows, 0, -1) if rows % size == 0]
         size = choose.one_of([*sizes, *sizes[1:-1] * 2])  # prefer several groups of several rows
-        labels = ["pqrstuvw"[row // size] for row in range(rows)]
+        names = (*"pqrstuvw", *map(str, range(rows)))
+        labels = [names[row // size] for row in range(rows)]
     elif layout == "consecutive":
         labels.sort()
     inputs["group"] = labels

@@ -310,14 +310,28 @@ class LawSession:
 
 
 class LineSession(LawSession):
-    """A law session that records which pairs of lines ran one after the other.
+    """A law session that records which lines ran.
 
     :ivar jumps: file -> pairs of lines that ran one after the other. A negative line begins or ends a code object.
+    :ivar turned: file below an import root -> lines that ran in calls with other options (:meth:`turn`).
     """
 
     def __init__(self, session: LawSession) -> None:
         super().__init__(session._target, session._references, session._explain, session._hangs)
         self.jumps: dict[str, set[tuple[int, int]]] = {}
+        self.turned: dict[str, set[int]] = {}
+
+    def of(self, file: str) -> set[tuple[int, int]]:
+        """Return the pairs of a repository file."""
+        return set().union(*(pairs for path, pairs in self.jumps.items() if path.endswith(f"/{file}")))
+
+    def of_turned(self, file: str) -> set[int]:
+        """Return the lines of a repository file that ran in calls with other options."""
+        return set().union(*(lines for path, lines in self.turned.items() if f"/{file}".endswith(f"/{path}")))
+
+    def turn(self, subject: Subject, scenarios: Sequence[Inputs]) -> None:
+        """Call the boundary on scenarios with :data:`SETTINGS`."""
+        self.answers(subject, {str(number): inputs for number, inputs in enumerate(scenarios)}, {"lines": None})
 
     def _ask(
         self,
@@ -327,7 +341,12 @@ class LineSession(LawSession):
         describe: Description,
         scenario_inputs: Sequence[str] | None = None,
     ) -> tuple[Replies, Replies]:
-        answer = super()._ask(subject, calls, consultations, "lines", scenario_inputs)
+        describe = describe if isinstance(describe, Mapping) else "lines"
+        answer = super()._ask(subject, calls, consultations, describe, scenario_inputs)
+        for place in answer[0].lines:
+            file, _, line = place.rpartition(":")
+            if re.fullmatch("[0-9]{1,7}", line):
+                self.turned.setdefault(file, set()).add(int(line))
         for word in answer[0].functions:
             jump = re.fullmatch(r"(.+) (-?[0-9]{1,7})>(-?[0-9]{1,7})", word)
             if jump is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sentinel.contracts.contract import REQUIRED, Contract
+from sentinel.contracts.formulas import formula_of
 from sentinel.laws.agreement import counted, numbers
 from sentinel.testing.binding import Bound, Function
 from sentinel.testing.errors import LawBroken
@@ -287,7 +288,7 @@ def _failure(
         if cause:
             lines += _wrapped(f"Probable cause: {cause}. The reference with this change agrees.")
         lines += _binding(check, bound)
-    lines += _wrapped(f"Definition: {_source(check)}")
+    lines += _wrapped(f"Definition: {formula_of(check.contract, check.choices) or _source(check)}")
     outcome = search.outcomes[law]
     judged = f"{outcome.judged} of {search.tried} scenarios judged"
     if outcome.not_judged and outcome.judged < search.tried:

@@ -368,6 +368,45 @@ def test_bugs_of_other_trainers_do_not_concern_a_script(
     assert f"    only if the trainer is {needs}\n" in answer.out, "without a script the trainer is not known"
 
 
+@pytest.mark.parametrize(("trainer", "script"), [("", ""), ("f = agg_loss", ""), ("", "f = agg_loss")])
+def test_a_function_next_to_a_trainer_belongs_to_it(
+    run_sentinel, mirrored, tree_with_classes, tmp_path, trainer, script
+):
+    """Unless the script or one of its trainers names it. A data collator is such a function."""
+    losses = tree_with_classes / "tiny" / "losses.py"
+    losses.write_text(f"{losses.read_text()}\n\nclass OtherTrainer: ...\n")
+    trainers = TRAINERS.replace("OtherTrainer", "ThirdTrainer")
+    (tree_with_classes / "tiny" / "trainers.py").write_text(f"{trainers}{trainer}\n")
+    _rewritten(tree_with_classes, affects='["every run"]')
+    (tmp_path / "train.py").write_text(SCRIPT.format("FirstTrainer", script, "FirstTrainer"))
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_classes, "--script", tmp_path / "train.py")
+    named = bool(trainer or script)
+    assert ("not used by this script: OtherTrainer\n" not in answer.out) == named
+    assert ("1 may hit you" in answer.out) == named
+
+
+def test_an_entry_point_may_declare_options_of_its_own(run_sentinel, mirrored, tree_with_classes, tmp_path):
+    """The program is a module; its section has a class of its own, and its command line may end with arguments."""
+    _rewritten(tree_with_classes, affects="[{when: {loss_agg_mode: token-mean, clip: set}}]")
+    folder = tmp_path / "ours" / "dapo"
+    folder.mkdir(parents=True)
+    (folder / "main_dapo.py").write_text(
+        "from tiny.config import TinyConfig, OtherConfig, make_config\n\nclass OwnConfig(OtherConfig):\n"
+        "    buffer_len: int = 3\n    seed: int = 3\n\nmake_config(OwnConfig)\n"
+    )
+    (folder / "run.sh").write_text("python -m ours.dapo.main_dapo clip=0.2 buffer_len=4 bufer=5 $@\n")
+    config = tree_with_classes / "tiny" / "config.py"
+    config.write_text(config.read_text().replace("(Arguments)", "") + "    seed: int = 0\n")
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_classes, "--script", folder / "run.sh")
+    assert answer.status == 1
+    assert "because loss_agg_mode=token-mean (the default), clip=0.2\n" in answer.out
+    assert [line for line in answer.out.splitlines() if "option" in line] == [
+        "$@ (line 1) was read as no further options; give the arguments of the script after --",
+        f"{folder / 'run.sh'}:1: bufer is not an option of PPO (tiny/config.py) in this version",
+    ]
+    assert "defaults not known, because main_dapo.py declares them: seed\n" in answer.out
+
+
 def test_arguments_that_the_configuration_class_rejects_come_first(
     run_sentinel, mirrored, tree_with_classes, tmp_path, monkeypatch
 ):
@@ -388,9 +427,8 @@ def test_arguments_that_the_configuration_class_rejects_come_first(
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_classes, "--script", script)
     first, second, *others = answer.out.splitlines()
     where = f"TinyConfig of tiny at {answer.out.partition(' of tiny at ')[2][:12]} has no option"
-    assert (
-        first == f"{script}:10: {where} old_clip and raises a TypeError; the newest release that has it is v0.0.0; did "
-        "you mean clip?"
+    assert first == f"{script}:10: {where} old_clip and raises a TypeError; it is gone since v0.1.0 (v0.0.0 has it)", (
+        "and clip, which is similar, is another option"
     )
     assert second == f"{script}:11: {where} sead and raises a TypeError; did you mean seed?"
     assert "0 hit you" in others[0]
@@ -433,7 +471,7 @@ def test_classes_that_a_parser_fills_too_have_options_of_their_own(run_sentinel,
     ]
 
 
-def test_a_program_of_the_framework_itself_is_read(run_sentinel, mirrored, tree_with_classes):
+def test_a_program_of_the_framework_itself_is_read(run_sentinel, mirrored, tree_with_classes, monkeypatch):
     """The command names it by its path in the repository. The program determines the trainer and the option classes."""
     (tree_with_classes / "tiny" / "trainers.py").write_text(TRAINERS)
     (tree_with_classes / "tiny" / "run.py").write_text(
@@ -441,10 +479,15 @@ def test_a_program_of_the_framework_itself_is_read(run_sentinel, mirrored, tree_
         "def main():\n    types = (TinyConfig,)\n    return FirstTrainer(Parser(types))\n"
     )
     _rewritten(tree_with_classes, affects="[{when: {clip: set}, trainer: OtherTrainer}]")
+    opened: list[Ref] = []
+    monkeypatch.setattr(
+        audit, "opener", lambda *_: lambda target, ref, _: opened.append(ref) or open_checkout(target, ref)
+    )
     answer = run_sentinel(
         "audit", "tiny", "--repo", tree_with_classes, "--", *["python", "tiny/run.py", "--clip", "0.2"]
     )
     assert "not used by this script: OtherTrainer\n" in answer.out
+    assert [ref.kind for ref in opened].count("path") == 1, "the copy is opened once"
 
 
 def test_a_release_is_decided_once(run_sentinel, mirrored, tiny, tiny_catalog, tmp_path, monkeypatch):

@@ -49,6 +49,15 @@ def test_a_bug_in_a_real_training_is_named(tmp_path, monkeypatch):
     assert "1 of 1 named within 20 steps; false alarms: 0" in said
 
 
+def test_rows_that_are_mixed_up_are_named(tmp_path, monkeypatch):
+    said = _benchmark(tmp_path, monkeypatch, "drawn.py", "--bugs", "--only", "rows-")
+    assert "reward function 0 got wrong `completions` for 8 of 8 rows: for row 0, the value of row 1" in said
+    assert "reward function 0 got wrong `answer` for " in said
+    assert "the prompt tokens of 8 of 8 rows are not those of the dataset's prompt" in said
+    assert "8 of 8 completions continue other prompt tokens than the batch has" in said
+    assert "4 of 4 bugs were named, and their trainings raise no alarm without them" in said
+
+
 def test_the_checker_is_not_large(tmp_path, monkeypatch):
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--memory")
     found = re.search(r"the checker: (\d+) MB of its own", said)

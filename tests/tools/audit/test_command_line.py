@@ -97,7 +97,7 @@ def test_a_launch_script(script):
         "data=${?}",
     )
     assert line.unknown == ("tp", "sequence-parallel", "data")
-    assert line.further == ("$(ls data) (line 20)", '"$@" (line 20)')
+    assert (line.further, line.arguments) == (("$(ls data) (line 20)",), '"$@" (line 20)')
     assert line.others == (f"{script}:3 (tools/convert.py)",)
 
 
@@ -325,5 +325,12 @@ def test_the_arguments_of_a_script_are_its_own(tmp_path):
     assert of_script(file, arguments=["--beta", "2", "a.b=3"]).settings == ("lr=1", "beta=2", "a.b=3")
     file.write_text('run() { python train.py --lr 1 "$@"; }\nrun --beta 2\n')
     assert of_script(file, arguments=["--beta", "3"]).further == ('"$@" (line 1)',)
+    file.write_text("set -euo pipefail\nOWN=$@\npython train.py --lr 1 $OWN ${@}\n")
+    line = of_script(file)
+    assert (line.settings, line.further, line.arguments) == (("lr=1",), (), "$@ (line 2)"), "read as none, and said"
+    assert of_script(file, arguments=["--beta", "3"]).settings == ("lr=1", "beta=3", "beta=3")
+    for again in ("set a --beta 3", "set -- --beta 3", "set -e -- --beta 3"):
+        file.write_text(f'{again}\npython train.py --lr 1 "$@"\n')
+        assert (of_script(file).further, of_script(file).arguments) == (('"$@" (line 2)',), "")
     file.write_text("alias t='python train.py --lr 1'\nt --x\n")
     assert of_script(file, arguments=["--beta", "3"]).further == ('"$@" (line 1)',)
