@@ -4,6 +4,7 @@ sets."""
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -40,6 +41,9 @@ _TURNED, _TURNED_OF_CALLER = 16, 2
 
 #: Scenarios with the settings of one guard.
 _GUARDED = 4
+
+#: A changed statement that ran in fewer scenarios gets more: this many at once, and at most in this many rounds.
+_OFTEN, _TOGETHER, _ROUNDS_OF_RARE = 32, 32, 6
 
 #: The most calls for shrinking one difference.
 _SHRINKING = 300
@@ -117,6 +121,38 @@ class Asking:
         )
         self._draw(search, lambda: any("value" in each.symptoms for each in search.outcomes.values()), few)
         return search
+
+    def search_rare_lines(
+        self, pair: Pair, search: BoundarySearch, located: Mapping[str, Mapping[Place, Unit]]
+    ) -> None:
+        """Draw more scenarios that run the changed statements which ran in only a few.
+
+        They have the choices of a scenario that runs the statement, except for one, which is drawn.
+        """
+        subject, patch = search.subject, self._selection.patch
+        log, seen = pair.logs.get(subject.name, Log()), 0
+        chosen = [each.name for each in subject.contract.inputs if each.choices and not (each.domain or each.dialect)]
+        scenarios: dict[tuple[str, Place, int], list[Inputs]] = defaultdict(list)
+        for round_ in range(_ROUNDS_OF_RARE):
+            for inputs, ran in log.scenarios[seen:]:
+                for statement in {each for side in SIDES for each in patch.note(side, located[side], ran[side])}:
+                    scenarios[statement].append(inputs)
+            seen = len(log.scenarios)
+            rare = [each for each in scenarios if len(scenarios[each]) < _OFTEN]
+            if not rare or self.budget.over():
+                return
+            plans: list[Plan] = []
+            for place in range(_TOGETHER):
+                known = scenarios[rare[place % len(rare)]]
+                choices = {name: known[place // len(rare) % len(known)][name] for name in chosen}
+                if chosen:
+                    del choices[chosen[(round_ * _TOGETHER + place) % len(chosen)]]
+                inputs = draw_around(subject, self.budget.seed, f"rare {round_} {place}", Around(choices=choices))
+                plans += [(NUMBERS_STAY, {"": inputs})] if inputs else []
+            for (law, variants), trial in zip(plans, pair.try_(subject, plans)):
+                if trial.violations and not trial.violations[0].symptom.endswith("raises"):
+                    search.shrink(law, variants[""], trial.violations[0].symptom)
+                    return
 
     def _constants(self, subject: Subject) -> Constants:
         """Return the constants of both revisions' changed functions that the boundary reaches."""

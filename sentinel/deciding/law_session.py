@@ -145,15 +145,15 @@ class Trial:
     answered: bool = False
 
 
-#: The content of an answer besides the observations. False: nothing. True: the functions that ran. ``lines``: each line
-#: with the line that ran before it. A mapping: the return values of the boundary and of the functions listed under
-#: ``beside``, and those of the given ``lines`` that ran.
+#: What an answer contains besides the observations. False: nothing. True: the functions that ran. ``"lines"``: pairs of
+#: lines that ran one after the other. A mapping: the return values of the boundary and of the functions listed under
+#: ``beside``, and which of the given ``lines`` ran.
 Description = bool | Literal["lines"] | Mapping[str, Any]
 
 #: Key in a call's inputs for options of the framework's configuration; they override the adapter's values.
 SETTINGS = "settings"
 
-#: A law with the variants that it compares. The first variant is the unchanged scenario.
+#: A law and the variants of a scenario that it compares. The first variant is the scenario itself.
 Plan = tuple[Law, Mapping[str, Inputs]]
 
 

@@ -196,6 +196,9 @@ class Steps:
     :ivar references: returns log-probs of the policy and of the reference for the same tokens or rows.
     :ivar batch: returns a description of the error in a batch; empty for a correct batch.
     :ivar samples: raises if the tokens are not samples of the trained policy.
+    :ivar prompts: returns the prompt tokens of the dataset's rows. Unlike the others, this and ``completions`` run
+        inside the training, and their first arguments are the trainer and the rows.
+    :ivar completions: returns the completions that reward functions receive for the completion tokens of each row.
     """
 
     trainer: str
@@ -208,6 +211,8 @@ class Steps:
     references: Callable[[Any], tuple[Any, Any]] | None = None
     batch: Callable[[Any], str] | None = None
     samples: Callable[[Any], None] | None = None
+    prompts: Callable[[Any, Sequence[Mapping[str, Any]]], list[list[int]]] | None = None
+    completions: Callable[[Any, Sequence[Mapping[str, Any]], list[list[int]]], list[Any]] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,3 @@
-"""What scenarios a function's text asks for: its constants, and the settings under which a line runs."""
-
 import ast
 
 import pytest
