@@ -22,8 +22,9 @@ from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
-from sentinel.search.boundary_search import BoundarySearch, example, glimpses, turn
+from sentinel.search.boundary_search import BoundarySearch, draw_around, example, glimpses, turn
 from sentinel.search.guards import CALLS_AWAY, Constants, Part, Setting, constants, function_of, options, ways_from
+from sentinel.search.scenarios import Around
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.values.literals import HALVES, Tensor, from_array
