@@ -138,9 +138,15 @@ def _string(node: ast.expr, values: Mapping[str, ast.expr]) -> Iterator[str]:
 
 def _literal(pattern: str) -> str:
     """Return the plain text at the start of a regular expression, up to its first group."""
-    start = re.split(r"(?<!\\)\(", re.sub(r"^(\^|\(\?[a-zA-Z]+\))+", "", pattern), maxsplit=1)[0]
-    start = re.sub(r"\\[sbB][*+?]*|\.[*+]\??|(?<!\\)\[[^\]]*\][*+?]*", "", start)
-    return re.sub(r"\\(\W)|[?*+^$]", r"\1", start)
+    plain = ""
+    for token in re.findall(r"\\.|\[[^\]]*\]|\(\?[a-zA-Z]+\)|.", pattern):
+        if token == "(":
+            break
+        if len(token) == 1:
+            plain += "" if token in "^$.*+?" else token
+        elif token[0] == "\\" and token[1] not in "AbBdDsSwWZ":
+            plain += token[1]
+    return plain
 
 
 def _readable(text: str) -> str:
