@@ -275,6 +275,24 @@ def test_a_page_is_written_again_when_only_its_prose_has_changed(run_sentinel, f
     assert run_sentinel("contribute", "--rewrite", "nowhere").status == 2
 
 
+def test_a_fix_that_a_pull_request_has_already_gets_a_comment_and_no_page(run_sentinel, fixed_by):
+    file, folder = fixed_by(), Path("out") / "TINY-MEAN"
+    assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check").status == 0
+    assert {"PULL_REQUEST.md", "fix.patch"} <= {path.name for path in folder.iterdir()}
+    file.write_text(file.read_text().replace("edits:", "comment: We measured this too.\nedits:"))
+
+    assert run_sentinel("contribute", "--rewrite", "out").status == 0
+    assert {path.name for path in folder.iterdir()} == {"SENDER.md", "evidence.json"}
+    sender = (folder / "SENDER.md").read_text()
+    assert "Open no other; comment there:\n\n> We measured this too.\n" in sender
+    assert "gh pr create" not in sender
+
+    answer = run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check")
+    assert answer.status == 0
+    assert "SENDER.md contains a comment for it" in answer.out
+    assert "gh pr" not in answer.out
+
+
 def test_it_writes_every_file_and_says_what_to_do_next(run_sentinel, mirrored):
     answer, folder = run_sentinel("contribute", "TINY-MEAN", "--no-check", "--out", "out"), Path("out") / "TINY-MEAN"
     names = {path.name for path in folder.iterdir()}
