@@ -88,12 +88,13 @@ def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {
     numbers: dict[float, None] = {}
     lengths: dict[int, None] = {}
     texts: dict[str, None] = {}
-    for node in (each for function in functions for each in ast.walk(function)):
+    scopes = ((function, {**values, **_locals_of(function)}) for function in functions)
+    for node, scope in ((each, scope) for function, scope in scopes for each in ast.walk(function)):
         if isinstance(node, ast.Slice):
-            found = [_number(side, values) for side in (node.lower, node.upper) if side is not None]
+            found = [_number(side, scope) for side in (node.lower, node.upper) if side is not None]
             lengths |= {abs(each): None for each in found if isinstance(each, int)}
             continue
-        texts |= dict.fromkeys(filter(None, map(_readable, _searched(node, values))))
+        texts |= dict.fromkeys(filter(None, map(_readable, _searched(node, scope))))
         sides: list[ast.expr] = []
         sized = False
         if isinstance(node, ast.Compare):
@@ -103,7 +104,7 @@ def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {
             sides = [*node.args, *(each.value for each in node.keywords)]
         elif isinstance(node, ast.arguments):
             sides = [each for each in (*node.defaults, *node.kw_defaults) if each is not None]
-        for number in filter(None, (_number(side, values) for side in sides)):
+        for number in filter(None, (_number(side, scope) for side in sides)):
             if sized and isinstance(number, int):
                 lengths[abs(number)] = None
             elif isinstance(number, float) or abs(number) > _FEW:
