@@ -175,6 +175,7 @@ class _Hooks:
             report.__dict__["sentinel_evidence"] = str(place)
         return report
 
+    @pytest.hookimpl(trylast=True)  # after pytest has written the result of the item
     def pytest_runtest_logreport(self, report: Any) -> None:
         if hasattr(report, "sentinel_examined"):
             self._run.results.count(report.nodeid, report.sentinel_examined)

@@ -1,5 +1,6 @@
 """``--sentinel-against``: what a revision changes, as pytest items that fail on what is for the worse alone."""
 
+import re
 import shutil
 from functools import partial
 
@@ -171,6 +172,12 @@ def test_that_no_code_changed_is_read_from_the_text_and_passes(pytester, refs):
     result = run(pytester, refs["fixed"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "text")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*diff/demo/text?*? PASSED*"])
+
+
+def test_no_line_of_the_gate_is_a_percentage_alone(pytester, refs, broken_tree):
+    result = run(pytester, refs["fixed"], f"--sentinel-repo={broken_tree}", "-k", "loss or text")
+    assert [line for line in result.stdout.lines if re.fullmatch(r"\s*\[ *\d\d?%\]", line)] == []
+    result.stdout.fnmatch_lines(["sentinel: worse: demo_rl.losses.agg_loss: *"])
 
 
 def test_settings_and_scripts_that_no_boundary_reads_are_not_examined(pytester, clone):
