@@ -50,6 +50,25 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Hooks(run), "sentinel-hooks")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    check = getattr(getattr(item, "callspec", None), "params", {}).get("check")
+    if call.when == "call" and type(check).__module__ == "sentinel.testing.checking" and check.tried:
+        report.__dict__["sentinel_tried"] = check.tried  # xdist copies it to the controller
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what the tests of `parametrize_with_laws` tried, in one line for each function."""
+    reports = (report for several in terminalreporter.stats.values() for report in several)
+    lines = dict.fromkeys(line for each in reports if (line := getattr(each, "sentinel_tried", "")))
+    for line in lines:
+        terminalreporter.write_line(line)
+
+
 def _concerns_sentinel(config: pytest.Config) -> bool:
     """Return True if this run uses Sentinel. Must be cheap, because every pytest run of the environment calls it."""
     names = ("target", "recipes", "bug", "ref", "repo", "baseline", "laws", "against")
@@ -184,6 +203,13 @@ class _Hooks:
         evidence = getattr(report, "sentinel_evidence", None)
         if evidence is not None:
             self._run.collect(report, Path(evidence))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Keep pytest from writing ``[ 36%]`` on an empty line, as it does after a line that the screen is too narrow for."""
+        reporter = self._run.config.pluginmanager.get_plugin("terminalreporter")
+        if nodeid.startswith("diff/") and reporter is not None and not reporter._tw.width_of_current_line:
+            reporter.currentfspath = None
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -1,4 +1,4 @@
-"""``--sentinel-against``: what a revision changes, as pytest items that fail on what is for the worse alone."""
+"""``--sentinel-against``: changes of a revision as pytest items, which fail only if the change is worse."""
 
 import re
 import shutil
@@ -23,11 +23,6 @@ def _few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(pytester: pytest.Pytester, against: str, *arguments: str) -> pytest.RunResult:
     alone = ("-p", "no:cacheprovider", "--sentinel-target=demo", f"--sentinel-against={against}")
     return pytester.runpytest_inprocess(*alone, *arguments)
-
-
-@pytest.fixture
-def refs(demo_repository: Repository) -> dict[str, str]:
-    return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
 
 
 def test_what_is_for_the_better_passes(pytester, refs):
@@ -63,7 +58,7 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
 
 @pytest.fixture
 def clone(demo_repository: Repository, tmp_path):
-    """A clone of the demo framework on a branch of its own."""
+    """A clone of the demo framework on its own branch."""
     folder = tmp_path / "clone"
     demo_repository.git("clone", "-q", str(demo_repository.path), str(folder))
     git(folder, "checkout", "-q", "-b", "topic", "origin/main")
@@ -75,7 +70,7 @@ def gate(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 
 def test_a_branch_is_compared_with_where_it_left_main_and_asked_nothing_else(pytester, clone, refs):
-    """The base is in the mirror, which is of the repository that the clone was made of."""
+    """The mirror, which is of the clone's origin, has the base."""
     same = gate(pytester, f"--sentinel-repo={clone}", "-v")
     same.assert_outcomes(passed=1)
     same.stdout.fnmatch_lines([f"diff/demo/text?{refs['fixed'][:11]}..path:* PASSED*"])
@@ -90,7 +85,7 @@ def test_a_branch_is_compared_with_where_it_left_main_and_asked_nothing_else(pyt
 
 
 def test_numbers_that_only_differ_warn_and_fail_if_that_is_asked_for(pytester, clone):
-    """No oracle or law decides about the value beside the contract."""
+    """The changed value is not covered by the contract, so no oracle or law judges it."""
     losses = clone / "demo_rl" / "losses.py"
     code = losses.read_text()
     body = code.index(":\n", code.index("def agg_loss(")) + 2
@@ -114,7 +109,7 @@ def test_a_commit_that_only_the_clone_has_is_a_base_too(pytester, clone):
 
 
 def test_a_tree_in_a_folder_of_its_clone_is_compared_with_that_folder(pytester, clone):
-    """The base of upstream's main has the code at its top, and the clone's own commits have it in the folder."""
+    """Upstream's main has the code at the top; the clone's own commits have it in the folder."""
     inner = clone / "vendored"
     inner.mkdir()
     git(clone, "mv", "demo_rl", "vendored")
@@ -130,7 +125,7 @@ def test_a_tree_in_a_folder_of_its_clone_is_compared_with_that_folder(pytester, 
 
 
 def test_a_caller_gets_a_few_scenarios_if_what_it_runs_was_searched_below_another_one(pytester, clone, monkeypatch):
-    """The changed helper is no boundary, so the first of its callers is searched in full, and the second is not."""
+    """The changed helper is not a boundary. The first of its callers is searched in full, the second is not."""
     helper = "\n\ndef plain(x):\n    return x\n"
     package = clone / "demo_rl"
     (package / "shared.py").write_text(helper)
@@ -175,7 +170,7 @@ def test_that_no_code_changed_is_read_from_the_text_and_passes(pytester, refs):
 
 
 def test_no_line_of_the_gate_is_a_percentage_alone(pytester, refs, broken_tree):
-    result = run(pytester, refs["fixed"], f"--sentinel-repo={broken_tree}", "-k", "loss or text")
+    result = run(pytester, refs["fixed"], f"--sentinel-repo={broken_tree}", "-k", "diff")
     assert [line for line in result.stdout.lines if re.fullmatch(r"\s*\[ *\d\d?%\]", line)] == []
     result.stdout.fnmatch_lines(["sentinel: worse: demo_rl.losses.agg_loss: *"])
 
@@ -267,7 +262,7 @@ def test_a_flipped_sign_beside_an_unchanged_boundary_is_not_examined(pytester, c
 
 
 def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fixed_tree, tmp_path):
-    """They stand under a condition that no scenario meets; a signal function without a binding is named, too."""
+    """No scenario meets their condition. A signal function without a binding is also named."""
     tree = shutil.copytree(fixed_tree, tmp_path / "head")
     losses = tree / "demo_rl" / "losses.py"
     code = losses.read_text()
@@ -282,7 +277,7 @@ def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fix
 
 
 def _without_losses(tree, callers: bool) -> None:
-    """Remove the function; what calls it stays, or goes too."""
+    """Remove the function. Its caller stays, or is removed too."""
     losses = tree / "demo_rl" / "losses.py"
     losses.write_text("X = 1\n")
     (tree / "demo_rl" / "training.py").write_text("def step(batch):\n    return 0.0\n" if callers else "")
@@ -311,7 +306,7 @@ def test_a_removed_function_is_worse_unless_all_that_called_it_is_removed_too(ca
 
 
 def test_a_removed_function_is_not_worse_if_it_did_not_answer_before(pytester, called, tmp_path):
-    """That the text had it is no answer."""
+    """The function existed, but every call raised."""
     losses = called / "demo_rl" / "losses.py"
     losses.write_text(
         losses.read_text() + "\n\ndef agg_loss(loss_mat, loss_mask, loss_agg_mode):\n    raise OSError(7)\n"

@@ -190,6 +190,8 @@ class Comparison:
             log = pair.logs.get(subject.name, Log())
             if few and self._needs_search(subject, search, log, located):
                 few, search = False, asking.search_differences(pair, subject, laws)
+            if not few and not any(outcome.findings for outcome in search.outcomes.values()):
+                asking.search_rare_lines(pair, search, located)
             outcomes = [*search.outcomes.values()][::-1]  # what shows without a variant comes last, and is kept
             findings = {item.symptom: item for outcome in outcomes for item in outcome.findings}
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]

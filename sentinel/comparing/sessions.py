@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -59,6 +59,8 @@ class Log:
     :ivar steady: part outside the contract -> whether repeated calls of one revision return the same.
     :ivar lines: by side, ``(file, line)`` of the watched lines that ran, and of each instruction in them ``(file, line,
         column, last line, last column)``.
+    :ivar scenarios: scenarios on which both revisions returned, and by side the ``(file, line)`` of watched lines that
+        ran.
     :ivar decided: the keys in which some numbers could be compared.
     :ivar undecided: key -> scenarios in which some number is finite at neither revision.
     """
@@ -72,6 +74,7 @@ class Log:
     nonzero: dict[str, set[str]] = field(default_factory=lambda: {side: set() for side in SIDES})
     steady: dict[str, bool] = field(default_factory=dict)
     lines: dict[str, set[tuple[Any, ...]]] = field(default_factory=lambda: {side: set() for side in SIDES})
+    scenarios: list[tuple[Inputs, dict[str, set[tuple[Any, ...]]]]] = field(default_factory=list)
     decided: set[str] = field(default_factory=set)
     undecided: Counter[str] = field(default_factory=Counter)
 
@@ -248,6 +251,9 @@ class Pair(LawSession):
             violation = Violation("", None, None, first.reason, symptom)
             return Trial(variants, replace(case, observation=answers), (violation,), answer=answer)
         log.answered += 1
+        if not coarsest:
+            ran = {side: {(file, int(line)) for file, _, line in _split(each.ran)} for side, each in called.items()}
+            log.scenarios.append((inputs, ran))
         case = replace(case, observation={side: each.observation or {} for side, each in called.items()})
         for key, finite, unknown_too in split_by_finiteness(case):
             log.decided |= {key} if finite else set()
@@ -279,6 +285,10 @@ class Pair(LawSession):
                 wavers |= {item.key for item in beside_stays(case, {BEFORE: called[side], AFTER: again[side]})}
             steady |= {item.key: item.key not in wavers for item in violations}
         return tuple(item for item in violations if steady[item.key])
+
+
+def _split(places: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    return (place.rpartition(":") for place in places if place.rpartition(":")[2].isdecimal())
 
 
 def _select_answered(replies: Replies) -> Mapping[str, Reply]:

@@ -103,6 +103,7 @@ class Reply:
     :ivar effects: the side effects of a watched call: ``mutated``, ``globals`` and ``again``.
     :ivar beside: the values outside the contract, by path, if the request names functions to record; see
         :class:`sentinel.worker.serving._OutsideContract`.
+    :ivar ran: ``file:line`` of the watched lines that ran.
     """
 
     observation: Mapping[str, Any] | None = None
@@ -110,6 +111,7 @@ class Reply:
     silent: str = ""
     effects: Mapping[str, Any] = field(default_factory=dict)
     beside: Mapping[str, Any] = field(default_factory=dict)
+    ran: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def of_source(answer: Any) -> Described | Failed:
 
 def _reply(part: Any) -> Reply:
     outcomes = {"observation": _observation, "refused": _failure, "silent": text}
-    fields = _record(part, {}, {**outcomes, "effects": _effects, "beside": _observation})
+    fields = _record(part, {}, {**outcomes, "effects": _effects, "beside": _observation, "ran": _words})
     if len(fields.keys() & outcomes.keys()) != 1:
         _refuse("a call must have either an observation or a failure")
     if "observation" in fields:

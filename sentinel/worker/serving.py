@@ -259,6 +259,7 @@ class _LineTracer(_Tracer):
                     take_back()
             if "observation" in answer:
                 self._ran_lines |= self._lines_of_call
+                answer["ran"] = sorted(f"{file}:{line}" for file, line, *rest in self._lines_of_call if not rest)
             return answer
 
         return recorded

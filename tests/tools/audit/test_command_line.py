@@ -1,4 +1,4 @@
-"""What a command, or a launch script, sets: nothing of it is executed."""
+"""Settings in commands and launch scripts, which are read without executing them."""
 
 import os
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_launchers_are_looked_through(words, program, settings):
 
 
 def test_a_launch_script(script):
-    """Its variables and arrays, what it sources, and what only a shell knows."""
+    """Variables, arrays, sourced files, and what only a shell can evaluate."""
     line = of_script(script)
     assert line.where == f"{script}:18"
     assert line.settings == (
@@ -298,7 +298,7 @@ def test_what_is_no_launch_script(tmp_path, content, says):
 
 
 def test_files_that_source_each_other_are_not_read_again_and_again(tmp_path):
-    """A hundred lines in each of five files would be read ten thousand million times."""
+    """Five files with a hundred such lines each would otherwise be read ten billion times."""
     for number in range(6):
         text = f'source "$HERE/{number + 1}.sh"\n' * 100 if number < 5 else "A=1\n"
         (tmp_path / f"{number}.sh").write_text(text + "python train.py --lr 1\n")
