@@ -206,7 +206,7 @@ class _Hooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Keep pytest from writing ``[ 36%]`` on an empty line, as it does after a line that the screen is too narrow for."""
+        """Keep pytest from writing ``[ 36%]`` on an empty line, which it does after an item with a long name."""
         reporter = self._run.config.pluginmanager.get_plugin("terminalreporter")
         if nodeid.startswith("diff/") and reporter is not None and not reporter._tw.width_of_current_line:
             reporter.currentfspath = None

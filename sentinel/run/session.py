@@ -303,19 +303,15 @@ class Run:
 
     # -- reporting ----------------------------------------------------------------------------------------------------
 
-    def progress(self, message: str, between: bool = False) -> None:
-        """Print a line about a slow step.
-
-        :param between: whether the line stands between two items. The next item then starts with its file's name;
-            otherwise pytest would fill up the line of the last file, which is empty now, with ``[ 36%]``.
-        """
+    def progress(self, message: str) -> None:
+        """Print a line about a slow step."""
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and self.config.get_verbosity() >= 0:
             with self._announce:
                 file = reporter.currentfspath
                 reporter.ensure_newline()
                 reporter.write_line(f"sentinel: {message}")
-                if isinstance(file, Path) and not between:  # otherwise pytest repeats the name before its next item
+                if isinstance(file, Path):  # otherwise pytest repeats the file's name before its next item
                     reporter.currentfspath = file
 
     def compared(self, nodeid: str, row: dict[str, Any]) -> None:
@@ -325,7 +321,7 @@ class Run:
         self.results.compared(nodeid, row)
         line = announce(row)
         if line and not self.is_worker:
-            self.progress(line, between=True)
+            self.progress(line)
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
         """Add pytest's report of an item, in the process that writes ``run.json``."""
