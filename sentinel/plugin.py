@@ -195,6 +195,7 @@ class _Hooks:
             report.__dict__["sentinel_evidence"] = str(place)
         return report
 
+    @pytest.hookimpl(trylast=True)  # after pytest has written the result of the item
     def pytest_runtest_logreport(self, report: Any) -> None:
         if hasattr(report, "sentinel_examined"):
             self._run.results.count(report.nodeid, report.sentinel_examined)
@@ -203,6 +204,13 @@ class _Hooks:
         evidence = getattr(report, "sentinel_evidence", None)
         if evidence is not None:
             self._run.collect(report, Path(evidence))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Keep pytest from writing ``[ 36%]`` on an empty line, which it does after an item with a long name."""
+        reporter = self._run.config.pluginmanager.get_plugin("terminalreporter")
+        if nodeid.startswith("diff/") and reporter is not None and not reporter._tw.width_of_current_line:
+            reporter.currentfspath = None
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
