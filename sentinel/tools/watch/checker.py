@@ -509,7 +509,7 @@ class Checker:
             f"{law.name} does not hold: {boundary}, call {call.call}, step {call.step}{_rank_of(process)}{how}: "
             f"{key}: {violation.detail}",
             f"expected: {law.statement}",
-            f"in {_place(reading)}" + f"; set: {process.memory.settings}" * bool(process.memory.settings),
+            f"in {_place(reading)}" + (f"; set: {shown}" if (shown := process.memory.settings()) else ""),
             f"try: sentinel watch replay {self.events.name}, which shrinks this call"
             + (f"; known bug with this symptom: {names[0]}" if len(names) == 1 else ""),
         ]

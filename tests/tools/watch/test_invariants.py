@@ -280,6 +280,8 @@ def test_a_message_names_the_function_the_settings_and_one_thing_to_try():
         ("the_reference_starts_as_the_policy", {"random": ["dropout (p 0.1)"]}, "two forward passes differ: dropout"),
         ("samples_come_from_the_policy", {"options": {"top_k": 5}}, "top_k is 5"),
         ("samples_come_from_the_policy", {"generation": ["top_p"]}, "the model's generation config sets top_p"),
+        ("the_divisor_is_the_number_of_labels", {"streams": True}, "the dataset has no length, so the step at its end"),
+        ("samples_are_used_as_often_as_configured", {"streams": True}, "the dataset has no length, so the step at its"),
         ("settings_arrive", {"made": None}, "the trainer was created before watching began"),
         ("the_optimizer_is_as_configured", {"created": None}, "the optimizer is your own"),
         (

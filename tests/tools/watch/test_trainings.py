@@ -138,7 +138,7 @@ def test_code_of_the_user_is_not_judged(tmp_path, theirs, skipped, why):
     named, memory, _ = _trained(tmp_path, theirs)
     assert named == set()
     assert memory.skipped[skipped].startswith(why)
-    assert memory.looks["parameters_follow_gradients"] == _STEPS - 1, "the rest is checked"
+    assert memory.looks["parameters_follow_gradients"] >= _STEPS - 1, "the rest is checked"
 
 
 @pytest.mark.parametrize(
