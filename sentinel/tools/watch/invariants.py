@@ -108,7 +108,8 @@ class Memory:
         """Return the method, the settings and the advice for a message, each on a line of its own."""
         steps, places = self.steps, self.facts.get("places", {})
         names = (steps.methods.get(one.where) if steps else None) or (one.where,)
-        place = next((places[name] for name in names if name in places), "")
+        trainer = str(self.facts.get("class", "")).rpartition(".")[2]
+        place = next((places[name] for name in names if name in places), trainer)
         shown = self.settings(one.settings)
         lines = [f"in {place}" * bool(place), f"set: {shown}" * bool(shown), f"try: {one.advice}" * bool(one.advice)]
         return "".join(f"\n  {line}" for line in lines if line)

@@ -440,7 +440,7 @@ def test_what_reward_functions_return_is_recorded_and_unchanged():
     watcher.restore()
 
 
-_TEXTS = [{"prompt": "ab", "answer": 1.0}, {"prompt": "c", "answer": 2.0}]
+_TEXTS = [{"prompt": "ab", "answer": (1.0,)}, {"prompt": "c", "answer": (2.0,)}]
 _GIVEN = {
     "prompts": ["ab", "c"],
     "completions": ["x", "yz"],
@@ -467,7 +467,7 @@ _PADDED = {
         ({}, [], {"completions": ["x", "y"]}, "wrong `completions` for 1 of 2 rows: for row 1, a value that is not"),
         ({}, [], {"completion_ids": [[120], [121]]}, "wrong `completion_ids` for 1 of 2 rows"),
         ({}, [], {"prompts": ["c", "ab"]}, "wrong `prompts` for 2 of 2 rows"),
-        ({}, [], {"answer": [2.0, 1.0]}, "wrong `answer` for 2 of 2 rows"),
+        ({}, [], {"answer": [[2.0], [1.0]]}, "wrong `answer` for 2 of 2 rows"),
     ],
 )  # fmt: skip
 def test_reward_functions_and_rollouts_get_the_datasets_rows(batch, sampled, given, how):
