@@ -340,7 +340,9 @@ def _labels_are_tokens(kind: str, values: Mapping[str, Any], memory: dict[str, A
 def _prompts_are_masked(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     options, batch = values["facts"]["options"], values["batch"]
     labels, attention = batch.get("labels"), batch.get("attention_mask")
-    partly = options.get("completion_only_loss") is True or options.get("assistant_only_loss") is True
+    # With the default option, the trainer decides by the dataset's columns.
+    chosen = options.get("completion_only_loss"), values["attributes"].get("completion_only_loss")
+    partly = True in (*chosen, options.get("assistant_only_loss"))
     if labels is None or attention is None or not partly or labels.shape != attention.shape:
         return None
     short = (attention != 0).sum(-1) < (options.get("max_length") or math.inf)

@@ -445,7 +445,7 @@ _GIVEN = {
     "prompts": ["ab", "c"],
     "completions": ["x", "yz"],
     "completion_ids": [[120], [121, 122]],
-    "answer": [1.0, 2.0],
+    "answer": [[1.0], [2.0]],
 }
 _PADDED = {
     "prompt_ids": torch.tensor([[97, 98], [0, 99]]), "prompt_mask": torch.tensor([[1, 1], [0, 1]]),
