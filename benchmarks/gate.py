@@ -6,7 +6,8 @@
 A mutant changes one expression of one line, which is drawn from all lines of the nine mains that stand in a function of
 the inventory (before any exclusion) and that an operator of mutants.py changes. Refactorings are drawn from the bound
 functions. A fix is reversed: the fixed revision is the base, the one with the bug is the head, recipes are off, and
-only boundaries count that are the recipe's or that reach its function.
+only boundaries count that are the recipe's or that reach its function. ``--new-fixes N`` takes the first N fixes of
+new_fixes.jsonl, which were chosen by the rule in unseen.py before Sentinel ran on them.
 
 Every result is one line of FILE (``--to``), and what FILE has is not computed again, so that an interrupted run
 continues. If only some are computed, these are the first that were drawn. A person adds ``verdict`` (``equivalent`` or
@@ -54,6 +55,7 @@ from sentinel.targets.refs import Ref
 
 ROOT = Path(__file__).resolve().parent.parent
 README, DATA = ROOT / "README.md", Path(__file__).with_name("gate.jsonl")
+NEW_FIXES = Path(__file__).with_name("new_fixes.jsonl")
 CATALOG, STORE = bundled_catalog(), MirrorStore()
 TARGETS = [name for name in CATALOG.targets if name != "demo"]
 
@@ -158,6 +160,12 @@ def draw_fixes(seed: int, count: int, corpus: Path | None) -> Iterator[Row]:
             row = {"target": target, "bug": bug, "boundary": boundary, "before": before, "after": after}
             yield {"kind": "fix", "seed": seed, "number": number, **row}
             number += 1
+
+
+def draw_new_fixes(count: int) -> Iterator[Row]:
+    """Yield reversed fixes that no recipe and no earlier list names, in the order in which they were drawn."""
+    chosen = [row for row in read(NEW_FIXES) if "dropped" not in row]
+    yield from ({"kind": "new fix", "seed": 1, **row, "number": place} for place, row in enumerate(chosen[:count]))
 
 
 class Bench:
@@ -279,10 +287,12 @@ def key(row: Row) -> tuple[Any, ...]:
 
 
 def draw(options: argparse.Namespace) -> Iterator[Job]:
-    if options.mutants:  # it takes a minute to list the lines
+    if options.mutants:  # it takes a minute to read the nine inventories
         yield from draw_mutants(options.seed, options.mutants)
-    yield from draw_refactorings(options.seed, options.refactorings)
+    if options.refactorings:
+        yield from draw_refactorings(options.seed, options.refactorings)
     yield from ((row, None) for row in draw_fixes(options.seed, options.fixes, options.corpus))
+    yield from ((row, None) for row in draw_new_fixes(options.new_fixes))
 
 
 def work(options: argparse.Namespace, place: int) -> None:
@@ -306,11 +316,11 @@ def read(file: Path) -> list[Row]:
 # -- the table --------------------------------------------------------------------------------------------------------
 
 _COLUMNS = ("worse", "other", "not examined", "same")
-_MARKS = "<!-- python benchmarks/gate.py -->\n\n", "\n\n<!-- end -->"
+_MARKS = "<!-- python benchmarks/gate.py -->\n", "\n<!-- end -->"
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the README's table. What is better counts as other."""
+    """Return the README's table. What is better counts as other. A framework's own test that fails counts as worse."""
     groups: list[tuple[str, Callable[[Row], bool]]] = [
         ("injected bugs in signal lines", lambda row: row["kind"] == "mutant"),
         (
@@ -320,6 +330,11 @@ def table(rows: Sequence[Row]) -> str:
         ("of these whose changed line ran", lambda row: row["kind"] == "mutant" and row["ran"]),
         ("refactorings of bound functions", lambda row: row["kind"] == "refactoring"),
         ("real fixes, reversed, recipes off", lambda row: row["kind"] == "fix"),
+        ("new real fixes, reversed, chosen before Sentinel ran", lambda row: row["kind"] == "new fix"),
+        (
+            "bugs in functions bound or reached, by the framework's own CPU tests",
+            lambda row: row["kind"] == "own tests",
+        ),
     ]
     lines = [f"| compared with main | {' | '.join(_COLUMNS)} |", "|" + " --- |" * (1 + len(_COLUMNS))]
     for title, belongs in groups:
@@ -344,13 +359,14 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=0)
     parser.add_argument("--refactorings", type=int, default=0)
     parser.add_argument("--fixes", type=int, default=0)
+    parser.add_argument("--new-fixes", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--corpus", type=Path, help="further fixes, as JSON lines")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=120.0, help="time after which no boundary is begun")
     parser.add_argument("--to", type=Path, default=DATA)
     options = parser.parse_args()
-    if not (options.mutants or options.refactorings or options.fixes):
+    if not (options.mutants or options.refactorings or options.fixes or options.new_fixes):
         README.write_text(rewritten(README.read_text(encoding="utf-8")), encoding="utf-8")
         return
     spawn = get_context("spawn")

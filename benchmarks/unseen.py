@@ -9,6 +9,14 @@ bug: its subject may mean a crash.
 was tried), recipes are off, and every bound function that reaches the fix's changes is compared at parent and fix
 (`sentinel diff`). A bug is found by an oracle or another law that the parent breaks and the fix keeps, or by numbers
 alone. Laws that the fix breaks and the parent keeps are listed too.
+3. With `--draw SEED`, candidates for the gate's new fixes (benchmarks/new_fixes.jsonl) in random order. The rule was
+written before any result was seen. A candidate is a first-parent commit of one of the mains whose subject matches
+SPEAKS or ALSO and not ASIDE; that changes a signal function of the inventory which both sides have; and that no
+recipe, adapter or line of `--known FILE` names. FILE is each earlier benchmarks/*.jsonl and each corpus. A person
+reads candidates in this order, and decides from the diff alone, before Sentinel runs, whether each is a fix. It is one
+if, without raising an exception, the parent computes something wrong that a run samples, trains on, or reports about
+its training (loss, KL, rewards, gradients), and the fix corrects it in a signal function. Nothing is dropped because
+Sentinel could not examine it.
 """
 
 from __future__ import annotations
@@ -16,6 +24,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import random
 import re
 import sys
 from collections import Counter
@@ -42,9 +51,16 @@ from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 CATALOG = bundled_catalog()
+ADAPTERS = Path(__file__).resolve().parent.parent / "adapters"
 
 SPEAKS = re.compile(
     r"\b(fix(e[sd]|ing)?|bug(s|fix)?|wrong(ly)?|incorrect(ly)?|mis(match|count|align)\w*|broken)\b", re.I
+)
+#: Further words of subjects that describe a mistake, for `--draw`.
+ALSO = re.compile(
+    r"\b(missing|miss(es|ed)|ignor(e[sd]?|ing)|silent(ly)?|forg[eo]t\w*|lost|drop(s|ped)|leak\w*|inconsisten\w*|stale"
+    r"|off[- ]by[- ]one|double[- ]\w+|should|invalid|correct(s|ed|ly|ness)?)\b",
+    re.I,
 )
 #: Words in a subject that are not about training.
 ASIDE = re.compile(
@@ -99,10 +115,11 @@ class Candidate:
 
 
 class Known:
-    """The commits and pull requests of a target that recipes and other records name."""
+    """The commits and pull requests of a target that recipes, its adapter and other records name."""
 
     def __init__(self, target: str, records: list[Path]) -> None:
-        files = (file for folder in CATALOG.recipe_folders for file in (folder / target).rglob("*.yaml"))
+        files = [file for folder in CATALOG.recipe_folders for file in (folder / target).rglob("*.yaml")]
+        files += [*ADAPTERS.glob(f"{target}.py"), *ADAPTERS.glob(f"{target}/**/*.py")]
         texts = [file.read_text(encoding="utf-8") for file in files]
         for record in records:
             texts += [line for line in record.read_text(encoding="utf-8").splitlines() if f'"{target}"' in line]
@@ -124,17 +141,19 @@ class Miner:
         self.definitions = Definitions(self.trees, target.roots)
         self.texts = lru_cache(maxsize=256)(self._texts)
 
-    def candidates(self, known: Known) -> Iterator[Candidate]:
-        line = commits.history(self.mirror, self.head)
-        for parent, commit in pairwise(line):
-            if not SPEAKS.search(commit.subject) or ASIDE.search(commit.subject) or commit in known:
-                continue
-            old, new = (dict(self.definitions.sources(one.tree)) for one in (parent, commit))
-            changed = [file for file in old if new.get(file, old[file]) != old[file]]
-            if changed:
-                functions = self.touched(parent.tree, [(file, old[file], new[file]) for file in changed])
-                where = self.target.name, commit.sha, parent.sha, commit.date[:10], commit.subject
-                yield Candidate(*where, tuple(functions))
+    def pairs(self, known: Known, *patterns: re.Pattern[str]) -> Iterator[tuple[commits.Commit, commits.Commit]]:
+        """Yield parent and commit where the commit's subject matches a pattern, is not aside, and is not known."""
+        for parent, commit in pairwise(commits.history(self.mirror, self.head)):
+            speaks = any(pattern.search(commit.subject) for pattern in patterns)
+            if speaks and not ASIDE.search(commit.subject) and commit not in known:
+                yield parent, commit
+
+    def candidate(self, parent: commits.Commit, commit: commits.Commit) -> Candidate | None:
+        """Return the candidate; None if the commit changes no file that both sides have."""
+        old, new = (dict(self.definitions.sources(one.tree)) for one in (parent, commit))
+        changed = [(file, old[file], new[file]) for file in old if new.get(file, old[file]) != old[file]]
+        where = self.target.name, commit.sha, parent.sha, commit.date[:10], commit.subject
+        return Candidate(*where, tuple(self.touched(parent.tree, changed))) if changed else None
 
     def touched(self, tree: str, changed: Sequence[tuple[str, str, str]]) -> Iterator[Touched]:
         """Yield the functions of the inventory whose code has changed.
@@ -175,8 +194,21 @@ def mine(targets: Sequence[str], records: list[Path]) -> Iterator[Candidate]:
         except Unavailable as error:
             print(error.reason, file=sys.stderr)
             continue
-        for one in miner.candidates(Known(name, records)):
-            print(f"{name} {one.commit[:12]} {one.state}: {one.subject[:90]}", file=sys.stderr, flush=True)
+        for pair in miner.pairs(Known(name, records), SPEAKS):
+            one = miner.candidate(*pair)
+            if one is not None:
+                print(f"{name} {one.commit[:12]} {one.state}: {one.subject[:90]}", file=sys.stderr, flush=True)
+                yield one
+
+
+def draw(targets: Sequence[str], records: list[Path], seed: str) -> Iterator[Candidate]:
+    """Yield commits that change a signal function and whose subject describes a mistake, in random order."""
+    miners = {name: Miner(CATALOG.targets[name], MirrorStore()) for name in targets}
+    drawn = [(name, *pair) for name in targets for pair in miners[name].pairs(Known(name, records), SPEAKS, ALSO)]
+    random.Random(f"new fixes {seed}").shuffle(drawn)
+    for name, parent, commit in drawn:
+        one = miners[name].candidate(parent, commit)
+        if one is not None and one.functions:
             yield one
 
 
@@ -273,9 +305,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", action="append", choices=sorted(CATALOG.targets))
     parser.add_argument("--known", metavar="FILE", type=Path, action="append", default=[])
-    parser.add_argument("--json", metavar="FILE", type=Path, required=True, help="file for the results")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="file for the results")
     parser.add_argument("--bugs", metavar="FILE", type=Path, action="append", help="verified bugs (JSON lines)")
+    parser.add_argument("--draw", metavar="SEED", help="print candidates for the gate's new fixes in random order")
     arguments = parser.parse_args()
+    targets = arguments.target or [name for name in CATALOG.targets if name != "demo"]
+    if arguments.draw:
+        for candidate in draw(targets, arguments.known, arguments.draw):
+            print(json.dumps(asdict(candidate)), flush=True)
+        return 0
+    if arguments.json is None:
+        parser.error("--json FILE is needed")
     if arguments.bugs:
         bugs = [bug for bug in bugs_of(arguments.bugs) if not arguments.target or bug.target in arguments.target]
         told = look(bugs, arguments.json)
@@ -288,7 +328,6 @@ def main() -> int:
             for law in one.brought:
                 print(f"    the fix breaks {law}")
         return 0
-    targets = arguments.target or [name for name in CATALOG.targets if name != "demo"]
     found = list(mine(targets, arguments.known))
     arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
     for name in dict.fromkeys(one.target for one in found):

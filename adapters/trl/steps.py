@@ -1,8 +1,8 @@
 """Define the documented steps of TRL's trainers for `sentinel watch`: losses, advantages, references and batches.
 
-Formulas follow the papers that the documentation of each configuration class names. They use the values that the model
-and the reward functions returned in the run, and the trainer's options. If these are not enough, they raise
-DoesNotApply with the reason.
+The formulas are those of the papers that each configuration class's documentation names. Their inputs are the trainer's
+options, and the values that the model and the reward functions returned in the run. If a value is missing, a function
+raises DoesNotApply with the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _need(holds: Any, reason: str) -> None:
 
 
 def _trained(micro: Any, name: str = "log_probs", place: int = 0) -> Any:
-    """Return the log-probs that the model reports in one of the loss's forward passes."""
+    """Return the log-probs that the trained model reports in one of the loss's forward passes."""
     passes = [one for one in micro.forwards if one["model"] == "trained" and one["reported"]["log_probs"] is not None]
     _need(len(passes) > place, "the model does not report log-probs")
     values = passes[place]["reported"].get(name)
@@ -35,7 +35,7 @@ def _trained(micro: Any, name: str = "log_probs", place: int = 0) -> Any:
 
 
 def _router(micro: Any) -> Any:
-    """Return the weighted auxiliary loss of a mixture-of-experts router; 0 without one."""
+    """Return the weighted auxiliary loss of a mixture-of-experts router, or 0 if the model has none."""
     if not micro.attributes.get("aux_loss_enabled"):
         return 0.0
     return micro.attributes["router_aux_loss_coef"] * micro.forwards[0]["reported"]["aux_loss"].double()
@@ -49,7 +49,7 @@ def _accumulated(micro: Any) -> int:
 
 
 def _clipped(ratio: Any, advantages: Any, low: float, high: float, most: float | None = None) -> Any:
-    """Compute PPO's clipped loss per token (arXiv:1707.06347), with ratios of at most ``most``."""
+    """Compute PPO's clipped loss per token (arXiv:1707.06347). Ratios are at most ``most``."""
     capped = ratio if most is None else ratio.clamp(max=most)
     return -torch.minimum(capped * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
 
@@ -159,7 +159,7 @@ def _rloo_loss(micro: Any) -> tuple[Any, Any]:
 
 
 def _rewards(micro: Any, of_batch: bool) -> Any:
-    """Return the rewards with one column per reward function. NaN stands for None.
+    """Return the rewards, [rows, functions]. NaN stands for None.
 
     :param of_batch: whether advantages depend on the rewards of all groups, and thus of all ranks.
     """
@@ -177,7 +177,7 @@ def _rewards(micro: Any, of_batch: bool) -> Any:
 
 
 def _spread(values: Any) -> Any:
-    """Return the unbiased standard deviation over the last dimension, without NaN; 0 for one value."""
+    """Return the unbiased standard deviation over the last dimension, ignoring NaN; 0 for a single value."""
     count = (~values.isnan()).sum(-1, keepdim=True)
     apart = (values - values.nanmean(-1, keepdim=True)).nan_to_num(nan=0.0)
     variance = apart.square().sum(-1, keepdim=True) / (count - 1).clamp(min=1)
@@ -241,7 +241,7 @@ def _grpo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _completion_ends(micro: Any) -> str:
-    """Return the mask of completions up to and including their first end token."""
+    """Return a mask of completions that ends after their first end token."""
     had, batch = micro.attributes, micro.batch
     for name in ("tools", "environments", "rollout_func", "environment_factories"):
         _need(not had.get(name), f"{name} makes completions of several turns")
@@ -435,13 +435,13 @@ def _dpo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _plain_text(micro: Any, *columns: str) -> bool:
-    """Return True if the dataset has these columns of plain text, to which the trainer appends the end token."""
+    """Return True if the dataset's columns are plain text, to which the trainer appends the end token."""
     kinds = micro.facts.get("given", {}).get("columns", {})
     return "input_ids" not in kinds and all(kinds.get(name) == "str" for name in columns)
 
 
 def _right_padding(micro: Any) -> str:
-    """Return the attention mask, which is 0 for padding at the end of a row."""
+    """Return an attention mask that is 0 for the padding at the end of each row."""
     pads, ends, attention = micro.facts["pads"], micro.facts["ends"], micro.batch.get("attention_mask")
     _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
     _need(attention is not None and pads is not None and pads != ends, "the padding is unknown")
@@ -568,7 +568,7 @@ def _upper(options: Mapping[str, Any]) -> Any:
 
 
 def _generated(name: str, options: Mapping[str, Any]) -> Any:
-    """Return a generation option; unknown if ``generation_kwargs`` may override it."""
+    """Return a generation option, or unknown if ``generation_kwargs`` may override it."""
     return None if options.get("generation_kwargs") else options[name]
 
 

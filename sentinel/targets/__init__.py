@@ -29,6 +29,13 @@ class PackageRoot:
         return self.path.rsplit("/", 1)[-1]
 
 
+def module_of(roots: Sequence[PackageRoot], file: str) -> str:
+    """Return the dotted module name of a file in one of the package roots."""
+    root = max((root for root in roots if file.startswith(f"{root.path}/")), key=lambda root: len(root.path))
+    parts = PurePosixPath(file).relative_to(root.import_root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
 @dataclass(frozen=True)
 class StandIn:
     """A small object that an adapter passes in place of a large one (engine, model, dataset).
@@ -310,9 +317,7 @@ class Target:
 
     def module_of(self, file: str) -> str:
         """Return the dotted module name of a file in the package roots."""
-        root = max((root for root in self.roots if file.startswith(f"{root.path}/")), key=lambda root: len(root.path))
-        parts = PurePosixPath(file).relative_to(root.import_root).with_suffix("").parts
-        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        return module_of(self.roots, file)
 
     @property
     def depends_on_code(self) -> bool:

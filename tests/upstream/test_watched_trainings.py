@@ -1,4 +1,4 @@
-"""Real trainings of TRL: nothing is named where nothing is wrong, no parameter changes, and a bug is named."""
+"""Real trainings of TRL: a correct one has no report, parameters do not change, and a bug is reported."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 
-#: Looked for, and not imported: each process that collects these tests would pay for it.
+#: Found without an import, which each process that collects these tests would repeat.
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.skipif(find_spec("datasets") is None, reason="datasets (extra `trl`) is not installed"),
@@ -24,7 +24,7 @@ _BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def _benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> str:
-    """What a benchmark prints, with the release that CI's first run has had."""
+    """Run the benchmark with the release of CI's first run, and return its output."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     try:
         checkout = open_checkout(bundled_catalog().targets["trl"], Ref.parse("pypi:1.16.0"), store=MIRRORS)
@@ -40,7 +40,7 @@ def _benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *word
 
 
 def test_a_bug_in_a_real_training_is_named(tmp_path, monkeypatch):
-    """One of the benchmark's list."""
+    """One bug of the benchmark's list."""
     words = ["--only", "grpo-rows-for-tokens", "--steps", "2", "--clean-steps", "4"]
     said = _benchmark(tmp_path, monkeypatch, "injected.py", *words)
     assert "| grpo, no bug, 4 steps | nothing |" in said
@@ -66,7 +66,7 @@ def test_the_checker_is_not_large(tmp_path, monkeypatch):
 
 
 def test_a_look_costs_little_of_a_step(tmp_path, monkeypatch):
-    """By the time that the run's thread was running. Of a hundred steps, two are looked at or have a call copied."""
+    """Measured as CPU time of the run's thread. Two of a hundred steps are examined or have a call copied."""
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--grpo", "40")
     found = re.search(r"a look by its own clocks: ([\d.]+)% of a step", said)
     assert found is not None, said
