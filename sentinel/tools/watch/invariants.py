@@ -60,6 +60,7 @@ class Memory:
 
     :ivar facts: the facts of the trainer, once they are known.
     :ivar skipped: invariant -> reason.
+    :ivar failed: errors of checks that have not been reported.
     """
 
     without: Sequence[str] = ()
@@ -69,6 +70,7 @@ class Memory:
     known: Sequence[Steps] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
 
     @property
     def steps(self) -> Steps | None:
@@ -97,6 +99,9 @@ class Memory:
             except DoesNotApply as why:
                 if not self.looks[one.name]:
                     self.skipped[one.name] = str(why)
+                continue
+            except Exception as error:  # the other invariants of this event are still checked
+                self.failed.append(f"{one.name}: {type(error).__name__}: {error}"[:200])
                 continue
             if how is not None:
                 self.looks[one.name] += 1

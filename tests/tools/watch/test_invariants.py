@@ -302,6 +302,15 @@ def test_what_depends_on_an_unread_input_is_skipped_with_the_reason(name, facts,
     assert memory.looks[name] == 0
 
 
+def test_a_check_that_fails_hides_no_other():
+    memory = _memory()
+    named = [one.name for one, _ in memory.look(*_answers(labels=_IDS.roll(1, 1), loss="nonsense"))]
+    assert named == ["labels_are_tokens"]
+    assert memory.failed == [
+        "the_loss_is_that_of_the_labels: ValueError: could not convert string to float: 'nonsense'"
+    ]
+
+
 def test_a_scheduler_of_the_user_is_not_judged():
     memory = _memory()
     assert memory.look(*_stepping(theirs=False, last=[0.2], rates=[0.2])) == []
