@@ -437,7 +437,8 @@ def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
     )
     assert ran.stdout == "False trained\n[] []\n"
     assert ran.stderr.startswith(
-        "sentinel watch: nothing was examined: the run imported no function that is bound\nsentinel watch: 0 boundaries"
+        "\nsentinel watch: nothing was examined: the run imported no function that is bound\n"
+        "\nsentinel watch: 0 kinds of violation\n  checked: 0 invariants 0 times; "
     )
 
 
