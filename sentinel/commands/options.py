@@ -34,7 +34,8 @@ def boundary_option(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_options(parser: argparse.ArgumentParser, *names: str, without: str = "") -> None:
-    """Add options of pytest runs to a command: the named ones, or all of :data:`PROBING` but one."""
+    """Add pytest options to a command: the named ones or, if none is named, those of :data:`PROBING` except
+    ``without``."""
     for option in (NAMED[name] for name in names or PROBING if name != without):
         action = "append" if option.many else "store"
         parser.add_argument(f"--{option.name}", metavar=option.metavar, action=action, help=option.help)

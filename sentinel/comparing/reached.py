@@ -183,7 +183,7 @@ class Reached:
         return sorted(((place, a, b) for place, a, b in both if a is None or not a.like(b)), key=lambda item: item[0])
 
     def apart_from(self, other: Reached, ran: Collection[str]) -> bool:
-        """Return True if calls that run only these functions use no changed definition.
+        """Return True if no call that runs only these functions uses a changed definition.
 
         Such calls return the same in both trees and need not be repeated. The use of values and classes cannot be
         observed, so the result is False if one of them has changed. A field counts if a function that ran names it.

@@ -54,7 +54,7 @@ def twins_agree(case: Case) -> Iterator[Violation]:
 
 
 def _alike(left: object, right: object) -> bool:
-    """Return True if two inputs have the same values, in any precision."""
+    """Return True if two inputs have the same values, even if their precisions differ."""
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
     return equal(left, right)

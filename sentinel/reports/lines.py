@@ -306,7 +306,7 @@ def read(file: Path) -> list[Facts]:
 
 
 def key_of(facts: Facts) -> str:
-    """Return the file name, without its suffix, of the evidence of an entry with one ref."""
+    """Return the name of the evidence file, without suffix, for an entry that has one ref."""
     (ref,) = facts["refs"]
     kind, _, name = ref.partition(":")
     return Ref(kind, name).key(facts.get("checkout", {}).get("tree") or "absent")

@@ -326,7 +326,8 @@ class BoundarySearch:
         return _without(subject, self._not_taken)
 
     def try_recipes(self, recipes: Sequence[Recipe], recorded: Sequence[Plan] = ()) -> None:
-        """Try the scenarios of this boundary's recipes, also without options that this revision does not have."""
+        """Try the scenarios of this boundary's recipes. If this revision lacks some of their options, try them without
+        these."""
         subject: Subject | None = self.subject
         while subject is not None:
             self.begin(examples(subject, recipes), recorded)
@@ -787,7 +788,7 @@ def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Input
 
 
 def _can_show(contract: Contract, inputs: Inputs) -> bool:
-    """Return False if a scenario may not show the effect of an option.
+    """Return False if a scenario might not show the effect of an option.
 
     This is the case for a scenario with a single row, or with a row whose mask is all zeros.
     """

@@ -476,7 +476,8 @@ class TargetProcess(_Handle):
         contract: str,
         moved: Mapping[str, str] | None = None,
     ) -> list[str] | Failed:
-        """Import these modules, the adapter and the contract. Return the files without byte code, or a failure.
+        """Import these modules, and also the adapter and the contract. Return the files that had no cached byte code,
+        or a failure.
 
         :param moved: a name that the adapter uses -> its name in this checkout.
         """

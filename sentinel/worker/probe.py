@@ -187,7 +187,9 @@ def find_boundary(
             names = (*binding.names(name), *filter(None, [MOVED.get(name)]))
             there = next((then for then in names if calling.module_of(then, roots) == then), None)
             if there is None:
-                raise DriftError(f"{name} is not in this checkout, and the adapter calls {path} with it")
+                raise DriftError(
+                    f"the adapter needs {name} for its calls of {path}, and this checkout does not have it"
+                )
             imported[name] = calling.import_whole(there)
         member = None
         if binding.like:

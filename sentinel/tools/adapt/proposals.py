@@ -614,7 +614,7 @@ def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: K
 
 
 def _words(draft: _Draft, signature: Signature, contract: Contract, names: Mapping[str, str]) -> None:
-    """Map the contract's choices to the strings that the body compares a parameter with."""
+    """Map each of the contract's choices to the string with which the function's body compares a parameter."""
     if "axis" in names:
         draft.options["values_of"] = {"axis": AXIS}
     for name, parameter in names.items():

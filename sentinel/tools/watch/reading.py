@@ -421,7 +421,8 @@ def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, An
 
 
 def _laid_out(of_adapter: Any, of_run: Any) -> Any:
-    """Return the run's value of a part. If only the shape differs, return the adapter's, which carries the gradient."""
+    """Return the run's value for one part of a call. If it differs from the adapter's value only in shape, return the
+    adapter's value, because that one carries the gradient."""
     tensors_ = isinstance(of_adapter, torch.Tensor) and isinstance(of_run, torch.Tensor)
     if tensors_ and of_adapter.shape != of_run.shape and _alike(of_adapter.flatten(), of_run.flatten()):
         return of_adapter.reshape(of_run.shape)

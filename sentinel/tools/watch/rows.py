@@ -82,7 +82,7 @@ def compare_rewarded(
         for name in own.keys() & arguments.keys():
             given, known = arguments[name], own[name]
             if not isinstance(given, list) or len(given) != len(known):
-                raise DoesNotApply(f"a reward function got {name} of another number of rows")
+                raise DoesNotApply(f"a reward function received {name} with a different number of rows")
             masked = [not one for one in ids] if name.startswith("completion") else [False] * len(known)
             wrong = [row for row in _different(given, known) if not masked[row]]
             other = _owner(given[wrong[0]], known) if wrong else None
