@@ -856,7 +856,7 @@ INVARIANTS = (
             lambda facts, steps: "ref_model was given" if "ref_model" in facts.get("given", {}) else "",
             lambda facts, steps: "" if "given" in facts else "the trainer was created before watching began",
         ),
-        "loss", "Check from which path the reference is loaded, and that adapters are off in its forward pass.",
+        "loss", "Compare both forward passes: attention mask, temperature, adapters, and the path of the reference.",
     ),
     Invariant(
         "the_reference_is_not_the_policy", ("answers", "stepped"), "the reference does not follow the policy",
