@@ -96,7 +96,10 @@ def compare_rewarded(
 
 
 def _different(given: Sequence[Any], own: Sequence[Any]) -> list[int]:
-    """Return the rows whose values differ; all rows if their numbers differ."""
+    """Return the rows whose values differ.
+
+    :raises DoesNotApply: if the numbers of rows differ.
+    """
     if len(given) != len(own):
         raise DoesNotApply("the batch has another number of rows than the dataset gave")
     return [row for row, (one, other) in enumerate(zip(given, own)) if not _same(one, other)]
