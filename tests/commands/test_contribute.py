@@ -279,12 +279,13 @@ def test_a_fix_that_a_pull_request_has_already_gets_a_comment_and_no_page(run_se
     file, folder = fixed_by(), Path("out") / "TINY-MEAN"
     assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check").status == 0
     assert {"PULL_REQUEST.md", "fix.patch"} <= {path.name for path in folder.iterdir()}
-    file.write_text(file.read_text().replace("edits:", "comment: We measured this too.\nedits:"))
+    file.write_text(file.read_text().replace("edits:", "comment: 'We measured this too, see issue #7.'\nedits:"))
 
     assert run_sentinel("contribute", "--rewrite", "out").status == 0
     assert {path.name for path in folder.iterdir()} == {"SENDER.md", "evidence.json"}
     sender = (folder / "SENDER.md").read_text()
-    assert "Open no other; comment there:\n\n> We measured this too.\n" in sender
+    assert "Open no other; comment there:\n\n> We measured this too, see issue #7.\n" in sender
+    assert "* tiny issue &#35;7\n" in sender  # no mirror has issues; the word lets `report citations` know it
     assert "gh pr create" not in sender
 
     answer = run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check")

@@ -148,7 +148,11 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
     numbers = {name: Numbers(store.path(name), branch) for name, branch in branches.items()}
     texts = "\n".join([fix.wrong, fix.cause, fix.fix, fix.reach, fix.comment, *fix.limits, *fix.related])
     cited = citations(fix.path.name, texts, target, catalog.targets, numbers)
-    unknown = dict.fromkeys(f"{each.where}{each.what} ({each.unknown})" for each in cited if each.unknown)
+    unknown = dict.fromkeys(
+        f"{each.where} issue {each.what}" if each.unknown == "an issue" else f"{each.where}{each.what} ({each.unknown})"
+        for each in cited
+        if each.unknown
+    )
     return replace(made, unknown=tuple(unknown), searches=tuple(searches(recipes, fix)))
 
 
