@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
@@ -232,8 +231,7 @@ class Asking:
         try:
             self._draw(search, lambda: not one.apart_from(other, ran()), few)
             changed = one.changed(other)
-            guarded = self._pass_guards(subject, changed, ran(), 1)
-            for plans in chain(guarded, self._turn_options(subject, changed, ran(), 1)):
+            for plans in self._set_options(subject, changed, ran(), 1):
                 if not one.apart_from(other, ran()):
                     break
                 alone.try_(subject, plans)
@@ -254,8 +252,7 @@ class Asking:
         functions = pair.logs[subject.name].functions.values()
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
         count = _TURNED if many else _TURNED_OF_CALLER
-        guarded = self._pass_guards(subject, changed, ran, min(count, _GUARDED))
-        for plans in chain(guarded, self._turn_options(subject, changed, ran, count)):
+        for plans in self._set_options(subject, changed, ran, count):
             for plan, trial in zip(plans, pair.try_(subject, plans)):
                 if trial.violations and not trial.violations[0].symptom.endswith("raises"):
                     with closing(pair.fresh()) as fresh:
@@ -264,14 +261,24 @@ class Asking:
                         yield again, again.violations, ()
                         return
 
-    def _pass_guards(
+    def _set_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
+    ) -> Iterator[list[Plan]]:
+        """Yield scenarios in which options have other values: first those that may make changed lines run."""
+        ways: list[Setting] = []
+        yield from self._pass_guards(subject, changed, ran, min(count, _GUARDED), ways)
+        yield from self._turn_options(subject, changed, ran, count, ways)
+
+    def _pass_guards(
+        self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int, tried: list[Setting]
     ) -> Iterator[list[Plan]]:
         """Yield scenarios whose options, arguments, size or dtype may make changed lines run that did not.
 
         The conditions around a line are combined with those around the calls of its function, if it was not called.
+
+        :param tried: gets the settings.
         """
-        patch, tried = self._selection.patch, list[Setting]()
+        patch = self._selection.patch
         for item in patch.find_unexamined([place for place, _, _ in changed]):
             unit = patch.units(item.side).get((item.file, item.name))
             reached = self._selection.reached(item.side, subject)
@@ -298,11 +305,14 @@ class Asking:
         return [(law, {"": {**inputs[""], SETTINGS: settings} if settings else inputs[""]}) for law, inputs in plans]
 
     def _turn_options(
-        self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
+        self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int, ways: Sequence[Setting]
     ) -> Iterator[list[Plan]]:
         """Yield scenarios in which one option at a time has another value: the options that changed functions test.
 
         If none of these functions ran, use the options tested by functions that ran and that name them.
+
+        :param ways: settings under which changed lines may run. Each option is also combined with them: the group size
+            of a normalisation shows nothing until the normalisation is on.
         """
         units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
         names = {unit.name.rpartition(".")[2] for unit in units}
@@ -315,10 +325,10 @@ class Asking:
         for name, values in (each for unit in units for each in options(unit.text).items()):
             values_of.setdefault(name, []).extend(value for value in values if value not in values_of[name])
         turns = [{name: value} for name, values in values_of.items() for value in values[:_VALUES]][:_TURNS]
-        plans = glimpses(subject, self.budget.seed, [NUMBERS_STAY])[:count] if turns else []
+        turns += [{**way, **turn} for way in ways for turn in turns if not way.keys() & turn.keys()][:_TURNS]
         for settings in turns:
             if not self.budget.over():
-                yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in plans]
+                yield self._with(subject, settings, count)
 
 
 def _ways_to(unit: Unit, line: int, functions: Sequence[Unit], ran: Collection[str], calls: int) -> list[Setting]:
