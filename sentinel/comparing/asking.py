@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
@@ -265,20 +266,23 @@ class Asking:
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
     ) -> Iterator[list[Plan]]:
         """Yield scenarios in which options have other values: first those that may make changed lines run."""
+        plans = cache(
+            lambda: glimpses(subject, self.budget.seed, [NUMBERS_STAY])[:count]
+        )  # drawn if there is an option
         ways: list[Setting] = []
-        yield from self._pass_guards(subject, changed, ran, min(count, _GUARDED), ways)
-        yield from self._turn_options(subject, changed, ran, count, ways)
+        for way in self._pass_guards(subject, changed, ran):
+            ways.append(way)
+            yield self._with(subject, way, plans()[:_GUARDED])
+        for settings in self._turn_options(subject, changed, ran, ways):
+            if not self.budget.over():
+                yield self._with(subject, settings, plans())
 
-    def _pass_guards(
-        self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int, tried: list[Setting]
-    ) -> Iterator[list[Plan]]:
-        """Yield scenarios whose options, arguments, size or dtype may make changed lines run that did not.
+    def _pass_guards(self, subject: Subject, changed: Sequence[Change], ran: Collection[str]) -> Iterator[Setting]:
+        """Yield options, arguments, sizes or dtypes that may make changed lines run that did not.
 
         The conditions around a line are combined with those around the calls of its function, if it was not called.
-
-        :param tried: gets the settings.
         """
-        patch = self._selection.patch
+        patch, tried = self._selection.patch, list[Setting]()
         for item in patch.find_unexamined([place for place, _, _ in changed]):
             unit = patch.units(item.side).get((item.file, item.name))
             reached = self._selection.reached(item.side, subject)
@@ -292,22 +296,21 @@ class Asking:
                     return
                 if item not in patch.find_unexamined([(item.file, item.name)]):
                     break
-                yield self._with(subject, way, count)
+                yield way
 
-    def _with(self, subject: Subject, way: Setting, count: int) -> list[Plan]:
+    def _with(self, subject: Subject, way: Setting, plans: Sequence[Plan]) -> list[Plan]:
         """Return scenarios with these options, arguments, size and dtype."""
         settings = {name: value for name, value in way.items() if name not in (SIZE, DTYPE)}
-        plans = glimpses(subject, self.budget.seed, [NUMBERS_STAY])[:count]
         if SIZE in way or DTYPE in way:
             around = Around(tokens=way.get(SIZE, 0), dtype=way.get(DTYPE, ""))
-            drawn = (draw_around(subject, self.budget.seed, f"guard {place}", around) for place in range(count))
+            drawn = (draw_around(subject, self.budget.seed, f"guard {place}", around) for place in range(len(plans)))
             plans = [(NUMBERS_STAY, {"": inputs}) for inputs in drawn if inputs]
         return [(law, {"": {**inputs[""], SETTINGS: settings} if settings else inputs[""]}) for law, inputs in plans]
 
     def _turn_options(
-        self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int, ways: Sequence[Setting]
-    ) -> Iterator[list[Plan]]:
-        """Yield scenarios in which one option at a time has another value: the options that changed functions test.
+        self, subject: Subject, changed: Sequence[Change], ran: Collection[str], ways: Sequence[Setting]
+    ) -> Iterator[Setting]:
+        """Yield another value of one option at a time: the options that changed functions test.
 
         If none of these functions ran, use the options tested by functions that ran and that name them.
 
@@ -325,10 +328,8 @@ class Asking:
         for name, values in (each for unit in units for each in options(unit.text).items()):
             values_of.setdefault(name, []).extend(value for value in values if value not in values_of[name])
         turns = [{name: value} for name, values in values_of.items() for value in values[:_VALUES]][:_TURNS]
-        turns += [{**way, **turn} for way in ways for turn in turns if not way.keys() & turn.keys()][:_TURNS]
-        for settings in turns:
-            if not self.budget.over():
-                yield self._with(subject, settings, count)
+        yield from turns
+        yield from [{**way, **turn} for way in ways for turn in turns if not way.keys() & turn.keys()][:_TURNS]
 
 
 def _ways_to(unit: Unit, line: int, functions: Sequence[Unit], ran: Collection[str], calls: int) -> list[Setting]:
