@@ -68,7 +68,7 @@ _OPTIONS: Mapping[str, Any] = {
 
 
 def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """Make a configuration of NeMo-RL's class, which is a typed dictionary or a pydantic model.
+    """Make one of NeMo-RL's configurations: a typed dictionary or a pydantic model.
 
     :raises AbsentError: if the scenario needs an option that this version does not have.
     """
@@ -80,7 +80,7 @@ def _rows(mask: Any) -> Any:
 
 
 def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """Call a loss function on a batch. Until March 2026, it took logits instead of log-probs."""
+    """Call a loss object on a batch. Until March 2026, losses took logits instead of log-probs."""
     mask = data["token_mask"]
     counted = mask[:, 1:] * data["sample_mask"][:, None]
     sequences = inputs.get("global_batch_size") or _rows(counted).sum()
@@ -120,7 +120,7 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
 
 
 def _losses(boundary: Any) -> Any:
-    """Return the module of the losses. A loss wrapper is in another one."""
+    """Return the module that defines the losses; loss wrappers are defined in another module."""
     return boundary.imported[_LOSSES] if "wrapper" in boundary.path else boundary.module
 
 
@@ -148,13 +148,13 @@ _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss. For NeMo-RL, cross entropy is a batch with only positive examples and no advantages."""
+    """Call a policy loss. Cross entropy is NeMo-RL's loss for a batch of positive examples with advantages of 0."""
     algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
     options, only = _BY_ALGORITHM[algorithm]
     if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
-        raise AbsentError(f"the constructor refuses {algorithm} with these options")
+        raise AbsentError(f"the constructor rejects {algorithm} with these options")
     if algorithm in ("gspo", "cross_entropy") and inputs["rollout_log_probs"] is not None:
-        raise AbsentError(f"the weights of {algorithm} are not token-level")
+        raise AbsentError(f"{algorithm} has sequence-level importance weights, and the contract needs token-level ones")
     correction, cap = inputs["rollout_log_probs"] is not None, inputs["importance_weight_cap"]
     chosen = {
         **options,
@@ -179,13 +179,13 @@ def _fields(boundary: Any) -> Sequence[str]:
 
 
 def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read each token's importance weight from the gradient with respect to its log-prob."""
+    """Return importance weights: each is the gradient of the loss with respect to the token's log-prob."""
     mask, high, by_row = inputs["response_mask"], inputs["threshold_high"], inputs["level"] == "sequence"
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
     if kind == "icepop" and inputs["threshold_low"] is None:
-        raise AbsentError("the constructor needs both bounds")
+        raise AbsentError("the constructor needs both bounds of the importance weights")
     if kind == "tis" and inputs["threshold_low"] and "tis_min" not in boundary.function.__code__.co_varnames:
-        raise AbsentError("not in this version: a lower bound of truncated weights")
+        raise AbsentError("not in this version: a lower bound of truncated importance weights")
     options = {
         "use_importance_sampling_correction": True,
         "truncated_importance_sampling_ratio": high,
@@ -196,7 +196,7 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "truncated_importance_sampling_type" in _fields(boundary):
         options["truncated_importance_sampling_type"] = kind
     elif kind == "icepop":
-        raise AbsentError("not in this version: weights that are masked; they can only be truncated")
+        raise AbsentError("not in this version: masked importance weights; this version only truncates them")
     valid = (mask != 0).float()
     counted = valid.sum(-1, keepdim=True) * _rows(mask).sum() if by_row else valid.sum()
     current = inputs["old_log_probs"].detach().clone().requires_grad_()
@@ -210,12 +210,12 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     _, metrics = _clipped(boundary, {**inputs, "advantages": torch.ones_like(inputs["log_probs"])}, {})
     if "probs_ratio_max" not in metrics:
-        raise AbsentError("not in this version: the reported extremes of ratios")
+        raise AbsentError("not in this version: metrics for the largest and the smallest ratio")
     return {"ratio_max": metrics["probs_ratio_max"], "ratio_min": metrics["probs_ratio_min"]}
 
 
 def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call only the KL term, with advantages of 0."""
+    """Return the KL term of the policy loss, which is the whole loss if all advantages are 0."""
     log_probs = inputs["log_probs"]
     options = {
         "reference_policy_kl_penalty": inputs["coefficient"],
@@ -252,7 +252,7 @@ def _in_turn(inputs: Mapping[str, Any], name: str) -> Any:
 
 
 def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the preference loss with rewards. Each reward is the sum of a response's log-probs."""
+    """Call the preference loss on rewards. A response's reward is the sum of its log-probs."""
     rewards = torch.where(_in_turn(inputs, "mask") != 0, _in_turn(inputs, "log_probs"), 0.0).sum(-1)
     data, count = {"sample_mask": torch.ones(len(rewards))}, torch.tensor(float(len(rewards)))
     return {"loss": boundary.function(boundary.owner(), rewards[:, None], data, count, None)[0]}
@@ -268,7 +268,7 @@ def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the preference loss with chosen and rejected sequences alternating."""
+    """Call the preference loss on a batch in which chosen and rejected sequences alternate."""
     mask = _in_turn(inputs, "mask")
     log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
     reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
@@ -298,7 +298,7 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the distillation loss. The teacher's top tokens are the whole vocabulary."""
+    """Call the distillation loss. The teacher's top-k tokens are the whole vocabulary."""
     mask = inputs["response_mask"]
     options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
     loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
@@ -376,7 +376,7 @@ _LOSS_BINDINGS = (
 
 
 def _limited(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Limit the number of steps by the data, and pass it to Megatron's scheduler, which each step calls once."""
+    """Return the number of training steps that the driver passes to Megatron's scheduler."""
     most = 10**6 if inputs["max_steps"] is None else inputs["max_steps"]
     whole = kit.stand_in(
         grpo=kit.stand_in(max_num_steps=most, max_num_epochs=inputs["epochs"]),
@@ -396,14 +396,14 @@ _LENGTHS = (
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the function with one prompt at a time, because it returns a sum that its caller divides."""
+    """Return pass@k. The function returns a sum over prompts, so each prompt is passed alone."""
     right = inputs["right"]
     shares = [boundary.function(torch.tensor(own, dtype=torch.float32), len(own), inputs["k"]) for own in right]
     return {"pass_at_k": sum(shares) / len(shares)}
 
 
 def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate on batches. As workers do, each batch reports means over its samples."""
+    """Return the validation accuracy over batches. A stand-in policy reports the mean of each batch."""
     import dataclasses
 
     parts = [[value for value in part if value is not None] for part in inputs["parts"]]
@@ -433,7 +433,7 @@ _COUNT_EPSILON = Dialect(
     "count_epsilon", 1e-8, "eps is added to a count, which may be 0", f"{_MAIN}/algorithms/utils.py#L224"
 )
 _NUMBERS = (
-    Binding(  # until November 2025, there was no such option
+    Binding(  # this option exists since November 2025
         f"{_UTILS}.calculate_kl",
         "kl_estimate",
         formerly=(f"{_UTILS}.calculate_kl_penalty_joschu2020",),
@@ -456,19 +456,19 @@ _NUMBERS = (
 
 
 def _prompts(group: Sequence[Any]) -> Any:
-    """Make a prompt of one token for each group."""
+    """Make one token of prompt for each row, the same for all rows of a group."""
     labels = list(dict.fromkeys(group))
     return torch.tensor([[labels.index(label)] for label in group])
 
 
 class _Options(dict[str, Any]):
-    """Options that versions read as attributes, or as dictionary keys until July 2026."""
+    """Options that can be read as attributes (since July 2026) and as dictionary keys (before)."""
 
     __getattr__ = dict.__getitem__
 
 
 def _estimator(boundary: Any, **options: Any) -> Any:
-    """Build an advantage estimator with its own constructor and configurations."""
+    """Build an advantage estimator with its own constructor. Options that are not given have their defaults."""
     kl = kit.stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
     usual = {
         "use_leave_one_out_baseline": False,
@@ -482,7 +482,7 @@ def _estimator(boundary: Any, **options: Any) -> Any:
 
 
 def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an advantage estimator. GDPO adds up several rewards; here all but the first are 0."""
+    """Compute group advantages. GDPO adds up several rewards; here, all but the first are 0."""
     estimator = _estimator(boundary, normalize_rewards=inputs["norm_by_std"] is not False, minus_baseline=True)
     rewards, mask = inputs["token_level_rewards"].sum(-1), inputs["response_mask"]
     more: dict[str, Any] = {}
@@ -508,10 +508,10 @@ def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the estimator with rewards of 0, so that the advantages are the KL penalty."""
+    """Return normalised advantages. Rewards are 0, so only the KL penalty contributes."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     if advantages.abs().max() > 10:
-        raise AbsentError("a KL estimate is clamped to [-10, 10]")
+        raise AbsentError("the estimator clamps KL estimates to [-10, 10]")
     estimator = _estimator(boundary, use_kl_in_reward=True, reference_policy_kl_penalty=1.0)
     nothing = torch.zeros_like(advantages)
     penalty = {"logprobs_policy": -advantages, "logprobs_reference": nothing}
@@ -542,7 +542,9 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the filter of groups. The step requests more prompts than exist, so that no prompt is cut off."""
+    """Return the rows that dynamic sampling keeps. The step requests more prompts than exist, so that no prompt is cut
+    off.
+    """
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
     std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
@@ -634,7 +636,7 @@ def _message(role: str, ids: Sequence[int], **more: Any) -> dict[str, Any]:
 
 
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Group rollouts by the environment's text, which distinguishes their prompts."""
+    """Return the group number of each rollout, by its prompt. Prompts differ in one token."""
     labels = inputs["labels"].tolist()
     groups = list(dict.fromkeys(labels))
     answer = _message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
@@ -647,9 +649,9 @@ def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Build a prompt with an earlier assistant message, and the turns that follow.
+    """Return the loss mask of an episode whose prompt contains an earlier assistant message.
 
-    The batch also contains the environment's text after the last turn. It has no gradient, and is removed here.
+    The function also masks the environment's text after the last turn, which is removed here.
     """
     log = [_message("user", [1, 2]), _message("assistant", [3]), _message("user", [4])]
     for generated, observed in zip(inputs["said"], inputs["heard"]):
@@ -663,7 +665,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a rollout with an engine that returns the scenario's turns, and an environment that replies to each."""
+    """Run a rollout. A stand-in engine generates the scenario's turns, and a stand-in environment replies to each."""
     turns, room, turn = list(zip(inputs["said"], inputs["heard"])), inputs["max_tokens"], iter(range(1000))
     rewards = iter(inputs["rewards"])
 
@@ -695,7 +697,7 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Update the weights of a vLLM engine after each policy update, and generate. A colocated engine sleeps between."""
+    """Return the weight versions with which a vLLM engine generates. A colocated engine sleeps in between."""
     engine, updates = WeightEngine(), 0
 
     def transfer(**_: Any) -> list[Any]:
@@ -727,7 +729,7 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
-    """Flatten a message log into tokens and a mask, as collators do."""
+    """Flatten a message log into token ids and a loss mask, as NeMo-RL's collators do."""
     data = boundary.imported[_MESSAGES_OF]
     data.add_loss_mask_to_message_log([log], **options)
     flat, _ = data.batched_message_log_to_flat_message([log])
@@ -735,7 +737,7 @@ def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process a chat, and return its tokens and mask."""
+    """Process a chat, and return its token ids and loss mask."""
     tokenizer, messages = chat(inputs)
     row, task = {"messages": messages, "task_name": "chats"}, kit.stand_in(prompt=None, system_prompt=None)
     made = boundary.function(row, task, tokenizer, 1000, 0, add_generation_prompt=True)
@@ -744,7 +746,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process a preference pair, and return the chosen answer's tokens and mask."""
+    """Process a preference pair, and return the chosen answer's token ids and loss mask."""
     tokenizer, messages = chat(inputs)
     other = {"role": "assistant", "content": "w9.9"}
     answers = [{"rank": rank, "completion": [answer]} for rank, answer in enumerate((messages[-1], other))]
@@ -808,7 +810,7 @@ def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) ->
 
 
 def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Read the rows of a batch."""
+    """Return the columns of a batch; the scenario's metadata is unchanged."""
     return dict(batch.items()), inputs["meta"]
 
 
@@ -817,14 +819,14 @@ def _chunks(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[An
 
 
 def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    """Restore the order of rows, given the position of each row."""
+    """Restore the original order of a batch's rows, given the position of each row."""
     order = list(inputs["order"])
     boundary.function(batch, [order.index(place) for place in range(len(order))])
     return [batch]
 
 
 def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split one shard into microbatches with its own iterator."""
+    """Split one data-parallel shard into microbatches with the shard's own iterator."""
     lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     fields = {"input_ids": inputs["attention_mask"], "input_lengths": torch.tensor(lengths)}
     batch = boundary.owner({**fields, "number": torch.arange(len(lengths))})
@@ -907,7 +909,7 @@ _RULES = (
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of one sequence that was sampled with ``top_k``, with sequence-level importance weights."""
+    """Return the loss of one sequence that was sampled with ``top_k``, with sequence-level importance weights."""
     arguments = inputs["arguments"]
     ones = torch.ones(arguments["token_ids"].shape)
     data = {
@@ -948,7 +950,7 @@ class _Words:
 
 
 def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the prompt's tokens, after which generation continues."""
+    """Return the prompt tokens after which the engine continues to generate."""
     answer = boundary.function(inputs["arguments"], None, _Words(), 100, 0)
     return {"returned": [token for message in answer["message_log"] for token in message["token_ids"].tolist()]}
 
@@ -971,10 +973,8 @@ _NO_SIGNAL = (
 )  # fmt: skip
 
 TARGET = Target(
-    name="nemorl",
-    arguments={"response_mask": ("mask", "response_mask")},
-    repository="https://github.com/NVIDIA-NeMo/RL",
-    roots=(PackageRoot("nemo_rl"), PackageRoot("nemo_reinforcer")),
+    name="nemorl", arguments={"response_mask": ("mask", "response_mask")},
+    repository="https://github.com/NVIDIA-NeMo/RL", roots=(PackageRoot("nemo_rl"), PackageRoot("nemo_reinforcer")),
     moved={
         "nemo_rl": ("nemo_reinforcer",),
         _LOSSES: (f"{_ALGORITHMS}.loss_functions", "nemo_reinforcer.algorithms.loss_functions"),
@@ -982,6 +982,5 @@ TARGET = Target(
     preload=("torch._dynamo", "pydantic", "transformers", "transformers.models.auto.processing_auto", "requests"),
     # NeMo-RL patches tokenizers of transformers before 5.12, and pydantic requires the TypedDict of Python 3.12.
     at_import={"transformers.__version__": "5.11.0", "typing.TypedDict": Alias("typing_extensions.TypedDict")},
-    bindings=tuple(replace(binding, dtypes=("float32", "bfloat16")) for binding in _BINDINGS),
-    no_signal=_NO_SIGNAL,
-)
+    bindings=tuple(replace(binding, dtypes=("float32", "bfloat16")) for binding in _BINDINGS), no_signal=_NO_SIGNAL,
+)  # fmt: skip

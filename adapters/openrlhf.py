@@ -54,7 +54,7 @@ _USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 
 def _made(boundary: Any, **options: Any) -> Any:
-    """Build an instance with its own constructor. Newer options get the value of the older behaviour."""
+    """Build an object with its own constructor, without the options that this version lacks."""
     return boundary.owner(**kit.keep_accepted(boundary.owner, options, _USUAL))
 
 
@@ -66,12 +66,12 @@ _AGGREGATES: dict[str, Any] = {"loss_agg_mode": tuple(_MODES), "loss_scale_facto
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token counts of the global batch for a loss. Until May 2026, losses took no counts."""
+    """Return the global token counts that losses take since May 2026."""
     return {name: inputs[name] for name in _COUNTS if inputs[name] is not None}
 
 
 def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss once per row, as if rows were microbatches of one optimiser step. Return the mean."""
+    """Return the mean of the losses of single rows, as if each row were a microbatch of one optimiser step."""
     aggregate = boundary.imported[_LOSS].aggregate_loss
     losses, mask = inputs["loss_mat"], inputs["response_mask"].to(inputs["loss_mat"].dtype)
     rows, level = len(losses), _MODES[inputs["loss_agg_mode"]]
@@ -99,7 +99,7 @@ def _normalised_by(function: str, call: Any) -> Binding:
 
 
 def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the clip range for a loss. Until May 2025, a loss had one bound for both sides."""
+    """Return a loss's options for the clip range. Until May 2025, a loss had one bound for both sides."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "clip_eps_low" in inspect.signature(boundary.owner.__init__).parameters:
         return {"clip_eps_low": low, "clip_eps_high": high}
@@ -109,7 +109,7 @@ def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of truncated importance sampling, whose names changed four times."""
+    """Return a loss's options for truncated importance sampling, whose names changed four times."""
     cap = inputs["importance_weight_cap"]
     if inputs["rollout_log_probs"] is None or cap is None:
         return {}
@@ -125,8 +125,8 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the policy loss.
 
-    GSPO is selected by name. By definition it is a mean over sequences, which may not be the default. One of the two
-    boundaries is the class, whose constructor sets this.
+    GSPO is selected by name. GSPO is defined as a mean over sequences, which need not be the default of the loss. One
+    of the two boundaries is the class itself, whose constructor chooses the mean.
     """
     if boundary.owner is None:
         boundary = replace(boundary, owner=boundary.function, function=boundary.function.forward)
@@ -142,7 +142,7 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a critic's loss or the supervised loss."""
+    """Call the critic's loss or the supervised loss."""
     options = {"clip_eps": inputs["cliprange_value"]} if "cliprange_value" in inputs else {}
     loss = _made(boundary, **options, token_level_loss=_MODES[inputs["loss_agg_mode"]])
     return {"loss": boundary.invoke({**kit.take_inputs(inputs, *names), **_counts(inputs)}, loss)}
@@ -200,7 +200,7 @@ class _Bar(list[Any]):
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the trainer's loop on each rank, from its replay buffer to DeepSpeed.
+    """Run the trainer's training loop on each rank, from the replay buffer to DeepSpeed.
 
     DeepSpeed divides a loss by the number of microbatches and averages over ranks. Each token has its own id, by which
     the model finds the token's log-prob.
@@ -222,7 +222,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_length": last[:, 0] + 1,
     }
     losses: list[Any] = []
-    # a rank builds its trainer for a GPU; one rank trains while another waits in a collective
+    # Each rank is a thread and selects its own device: one rank trains while another waits in a collective.
     trains = threading.local()
 
     class Table:
@@ -315,7 +315,7 @@ _UPDATES = (
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Place rewards on tokens without a KL penalty."""
+    """Return the reward of each token, without a KL penalty."""
     mask, former = inputs["response_mask"], "r.clamp(min=-10" in inspect.getsource(boundary.function)
     if former and (inputs["rewards"].abs() > 10).any():
         raise AbsentError("not in this version: rewards above 10; this version clamps them")
@@ -329,7 +329,7 @@ def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Call the KL estimator. Older versions have only one estimator, require a mask, and do not clamp."""
     apart = (inputs["log_probs"] - inputs["ref_log_probs"]).abs() > 10
     if apart.any() and "clamp" not in inspect.getsource(boundary.function):
-        raise AbsentError("not in this version: a clamp of estimates to [-10, 10]")
+        raise AbsentError("not in this version: estimates that are clamped to [-10, 10]")
     switch, whole = "use_kl_estimator_k3", torch.ones_like(inputs["log_probs"])
     switches = {"k1": {switch: False}, "k3": {switch: True}}
     if switch not in boundary.parameters:
@@ -358,7 +358,7 @@ _NUMBERS = (
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call with a copy of the logits, because the function divides them in place."""
+    """Compute log-probs from a copy of the logits, because the function divides them in place."""
     arguments = {"logits": inputs["logits"].clone(), "labels": inputs["token_ids"]}
     if "temperature" not in boundary.parameters and inputs["temperature"] != 1.0:
         raise AbsentError("not in this version: a sampling temperature")
@@ -367,7 +367,7 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs with a model that returns the scenario's logits, after a prompt of one token."""
+    """Compute log-probs with a model that returns the scenario's logits. Each row begins with one prompt token."""
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
     behind = torch.zeros_like(logits[:, :1])
 
@@ -376,12 +376,12 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             return kit.Named(logits=torch.cat([logits, behind], 1))
 
     options = kit.take_inputs(inputs, "temperature")
-    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # before, the model applied the temperature
+    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # older models apply the temperature themselves
         options = kit.keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
-    of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # versions until May 2025 have the first form
+    of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # until May 2025, the number is used
     answer = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
     return {"log_probs": answer, "entropy": None}
 
@@ -407,7 +407,7 @@ def _of_a_maker(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) 
 
 
 def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
-    """Return the options of an advantage estimator, which are in groups since April 2026."""
+    """Return the options of an advantage estimator. Since April 2026, options have dotted names."""
     unset = ("clip_range", "overlong_buffer_len", "stop_properly_penalty_coef")
     former = {
         "advantage_estimator": estimator,
@@ -432,8 +432,8 @@ def _advantages(
     boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
 ) -> Any:
     """Compute the advantages of one batch of experience, whose rows are sorted by prompt."""
-    if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # from March to April 2025
-        raise AbsentError("not in this version: rewards on a CPU; the function moves them to a GPU")
+    if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # in March and April 2025
+        raise AbsentError("not in this version: advantages on a CPU; the function moves rewards to a GPU")
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
     lengths = (mask != 0).sum(-1)
     columns = {"kl": kl, "action_mask": mask, "values": torch.zeros(mask.shape), "response_length": lengths}
@@ -447,10 +447,12 @@ def _advantages(
 
 
 def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the estimator of group baselines that has these settings."""
+    """Normalise rewards with the estimator that has the scenario's group statistics."""
     settings, samples = (inputs["std_level"], inputs["leave_one_out"]), kit.group_size(inputs)
     if settings not in _ESTIMATORS:
-        raise AbsentError("no estimator both leaves one out of the mean and divides by a deviation")
+        raise AbsentError(
+            "OpenRLHF has no estimator with both a leave-one-out mean and a division by the standard deviation"
+        )
     if samples == 1:
         raise AbsentError("the command line rejects one sample per prompt with this estimator")
     if (estimator := _ESTIMATORS[settings]) not in inspect.getsource(inspect.unwrap(boundary.function)):
@@ -461,7 +463,7 @@ def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise advantages. Without discount, a token's return is its own reward minus its KL."""
+    """Normalise advantages. Rewards are 0 and nothing is discounted, so a token's return is its negative KL."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     rewards = torch.zeros(len(advantages))
     return {"normalised": _advantages(boundary, "reinforce", 1, -advantages, mask.float(), rewards, 1.0)}
@@ -523,12 +525,12 @@ _ADVANTAGES = (
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad rows to a length: add a row of that length, and remove it after the call."""
+    """Pad rows to a length. A row of that length is added for the call and removed from the result."""
     values, value = inputs["values"], inputs["pad_value"]
     longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
     rows = [row[None] for row in values] + [longest]
     if value != 0 and "value" not in boundary.parameters:
-        raise AbsentError("not in this version: a padding value; rows are padded with 0")
+        raise AbsentError("not in this version: a padding value other than 0")
     padded = boundary.invoke({}, rows, side=inputs["side"], value=value, stack=False)
     return {"padded": padded.reshape(len(rows), -1)[:-1]}
 
@@ -553,7 +555,7 @@ def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any
 
 
 def _read(made: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Read a batch of experience."""
+    """Return the columns of a batch of experience."""
     columns = {ours: getattr(made, theirs) for ours, theirs in _COLUMNS.items()}
     if not columns["number"].ndim:
         columns = {name: column if name == "label" else column[None] for name, column in columns.items()}
@@ -569,7 +571,7 @@ def _of_singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
-    """Add experiences to a replay buffer, and collate them."""
+    """Add experiences to a replay buffer, and collate all of them."""
     with kit.swap(torch.cuda, "current_device", lambda: 0):
         buffer = boundary.owner(len(made.sequences))
     buffer.append(made)
@@ -577,7 +579,7 @@ def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Balance samples that have only a length, and their position as label."""
+    """Distribute samples over ranks by length. A sample's label is its index."""
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
     args = kit.nest_options({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
@@ -588,7 +590,7 @@ def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Prompts(list[Any]):
-    """A data set of prompts. Only their number matters."""
+    """A dataset of prompts, of which only the number matters."""
 
     collate_fn = None
 
@@ -597,7 +599,7 @@ class _Prompts(list[Any]):
 
 
 def _planned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepare the data of a training run, and return the number of updates that its schedule is made for."""
+    """Prepare the data of a training run, and return the number of updates for which its schedule is made."""
     prompts = _Prompts(range(inputs["steps_per_epoch"] * inputs["prompts_per_step"]))
     options = {
         **dict.fromkeys(("data.prompt_dataset", "data.prompt_probs", "data.prompt_split", "data.input_template")),
@@ -639,7 +641,7 @@ _ROWS = (
 
 
 def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trained tokens. A token's mask is at the position before it."""
+    """Return the mask of trained tokens. The dataset stores a token's mask one position to the left."""
     before, rows = inputs["prompts"].shape[1], []
     plain: dict[str, Any] = {"pretrain_mode": False, "multiturn": False, "response_ranges": None}
     for prompt, counts, response, length in zip(
@@ -656,7 +658,7 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any) -> Any:
-    """Build a data set of one row of messages with the framework's constructor."""
+    """Build a dataset of one row with the framework's constructor."""
     read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
     args = kit.nest_options({**read, **{f"data.{name}": value for name, value in read.items()}})
     parameters = inspect.signature(boundary.owner.__init__).parameters
@@ -667,17 +669,19 @@ def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any)
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a dataset item of one conversation. A token's mask is one position to the left."""
+    """Return the token ids and the loss mask of a chat. The dataset stores the mask one position to the left."""
     tokenizer, messages = chat(inputs)
     data = _data(boundary, tokenizer, {"messages": messages}, multiturn=inputs["trains"] == "all")
     ids, *_, mask = boundary.function(data, 0)[:3]
     if isinstance(ids, int):
-        raise AbsentError("not in this version: masks in the dataset; the trainer makes them from the prompt length")
+        raise AbsentError(
+            "not in this version: loss masks in the dataset; the trainer derives them from the prompt length"
+        )
     return {"token_ids": ids[0], "loss_mask": [0, *mask[0, :-1].tolist()]}
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the chosen answer of a preference pair."""
+    """Return the token ids and the loss mask of a preference pair's chosen answer."""
     tokenizer, messages = chat(inputs)
     other = [*messages[:-1], {"role": "assistant", "content": "w9.9"}]
     data = _data(boundary, tokenizer, {"chosen": messages, "rejected": other}, is_dpo=True)
@@ -686,10 +690,10 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: float) -> Any:
-    """Compute the trainer's log-probs of both responses after a prompt of two tokens.
+    """Return the trainer's log-probs of chosen and rejected responses after a prompt of two tokens.
 
-    The model also predicts the second prompt token, with a log-prob that is not in the scenario. Response tokens have
-    the scenario's log-probs.
+    Response tokens have the scenario's log-probs. The second prompt token has the log-prob ``of_prompt``, which must
+    not count.
     """
     pad = torch.nn.functional.pad
     masks = pad(kit.join_both_sides(inputs, "mask").long(), (2, 0), value=1)
@@ -706,7 +710,7 @@ def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: floa
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the log-probs of both models and the preference loss, as ``fit`` does."""
+    """Compute the preference loss from the log-probs of both models, as the trainer's ``fit`` does."""
     of_trainer = boundary.imported[_DPO.rpartition(".")[0]]
     loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
     packing, parts = {"packing_samples": False}, {"strategy": kit.stand_in(ring_attn_group=None), "loss_fn": loss}
@@ -719,7 +723,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: str, loss_type: str) -> Binding:
-    """Bind two functions: the trainer's log-probs together with DPO's loss, and the loss alone for IPO."""
+    """Bind DPO's loss together with the trainer's log-probs, or IPO's loss."""
     return Binding(
         boundary,
         "preference_loss",
@@ -732,7 +736,7 @@ def _pairs(boundary: str, loss_type: str) -> Binding:
 
 
 class _Model(list[Any]):
-    """A model that can be switched between modes, and has no forward pass."""
+    """A model that can be switched between training and evaluation, and that is never called."""
 
     training = True
 
@@ -782,7 +786,7 @@ def _column(values: Sequence[float]) -> Any:
 
 
 def _passed_evaluation(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Summarise one sample per response. All samples have the same data source."""
+    """Return pass@k and the mean of an evaluation with one sample per response."""
     right = inputs["right"]
     named = [str(place) for place in range(len(right))]
     samples = [
@@ -813,41 +817,33 @@ _NEW_LINE = "the newline after the end of an answer is trained too"
 _DATA = (
     Binding(f"{_SFT}.get_loss_mask", "response_masks", call=_trained_tokens, stand_ins=(_OF_FILES,)),
     Binding(
-        f"{_SFT}.__getitem__",
-        "trained_tokens",
-        call=_of_a_chat,
-        stand_ins=(WORDS,),
-        fixed={"max_tokens": None},
+        f"{_SFT}.__getitem__", "trained_tokens", call=_of_a_chat, stand_ins=(WORDS,), fixed={"max_tokens": None},
         dialects=(Dialect("after_the_end", "counted", _NEW_LINE, f"{_MAIN}/datasets/sft_dataset.py#L107"),),
     ),
     Binding(
-        "openrlhf.datasets.reward_dataset.RewardDataset.__getitem__",
-        "trained_tokens",
-        call=_of_a_pair,
-        requires=("openrlhf.datasets.reward_dataset.preprocess_data(apply_chat_template)",),  # none before June 2024
-        stand_ins=(WORDS,),
-        fixed={"max_tokens": None, "trains": "last"},
+        "openrlhf.datasets.reward_dataset.RewardDataset.__getitem__", "trained_tokens", call=_of_a_pair,
+        requires=("openrlhf.datasets.reward_dataset.preprocess_data(apply_chat_template)",),  # since June 2024
+        stand_ins=(WORDS,), fixed={"max_tokens": None, "trains": "last"},
     ),
-    _pairs(f"{_DPO}.concatenated_forward", "sigmoid"),
-    _pairs(f"{_LOSS}.DPOLoss.forward", "ipo"),
-)
+    _pairs(f"{_DPO}.concatenated_forward", "sigmoid"), _pairs(f"{_LOSS}.DPOLoss.forward", "ipo"),
+)  # fmt: skip
 
 
 # -- agents, and rules that score them ---------------------------------------------------------------------------------
 
 
 def _letters(text: str, **_: Any) -> dict[str, Any]:
-    """Tokenize a text: each letter is one token."""
+    """Tokenize a text with one token per letter."""
     return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one episode after a prompt of two tokens. Tokens after the last turn are removed here."""
+    """Run one episode after a prompt of two tokens. Tokens after the model's last turn are removed from the result."""
     lengths, observed, rewards = inputs["said"], iter(inputs["heard"]), iter(inputs["rewards"])
     turns, left = iter(lengths), [len(lengths)]
 
     async def generate(_: Any, params: Any, **__: Any) -> Any:
-        """Generate the scenario's number of tokens in each turn, up to the limit."""
+        """Generate the number of tokens that the scenario has for this turn, up to the limit."""
         length = next(turns)
         ids = [1] * min(length, params.max_tokens)
         reason = "length" if length > params.max_tokens else "stop"
@@ -865,7 +861,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         agent = type("Agent", bases, {"__init__": lambda self: None, "step": answer})
         executor = boundary.owner(agent)
     elif len(lengths) > 1 or inputs["heard"][-1]:
-        raise AbsentError("the loop has one turn and no environment")
+        raise AbsentError("this agent has one turn and no environment")
     else:
         executor = boundary.owner()
     params = kit.stand_in(max_tokens=None, logprobs=None)
@@ -879,7 +875,10 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Broadcast the weights after each update, and generate samples. A new engine sleeps."""
+    """Return the weight versions with which engines generate samples, if weights are broadcast after each update.
+
+    If engines sleep, they do so from the start.
+    """
     engine, updates = WeightEngine(), 0
     generator = boundary.imported[_SAMPLES]
     plain = {"rollout.batch_size": 1, "rollout.n_samples_per_prompt": 1, "rollout.vllm_generate_batch_size": None}
@@ -892,7 +891,8 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
         engine.generate()
         return [None], 1, False
 
-    actors = kit.stand_in(async_run_method=lambda method_name: engine.load(updates))  # which broadcasts the weights
+    # This call broadcasts the weights.
+    actors = kit.stand_in(async_run_method=lambda method_name: engine.load(updates))
     trainer = kit.make_unbuilt(boundary.owner, args=args, vllm_engines=[], actor_model_group=actors)
     samples = kit.make_unbuilt(generator.SamplesGenerator, args=args, vllm_engines=[], prompts_dataloader=[])
     samples._generate_vllm = generate
@@ -933,7 +933,7 @@ _AGENTS = (
 
 
 def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a function on two ranks of ring attention, on a machine without an accelerator."""
+    """Call a function as if there were two ring-attention ranks, on a machine without an accelerator."""
     import torch
 
     ones = torch.ones
@@ -945,13 +945,13 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generate batches until no prompt is left. Each prompt has one rollout, and the filter decides by its score.
+    """Generate batches until no prompt is left. Each prompt has one rollout, and the filter rejects some by score.
 
-    The first batch counts as taken, the later ones as left.
+    The first batch is returned as ``taken``, later batches as ``left``.
     """
     module, rejected = boundary.module, set(inputs["rejected"])
     if not hasattr(module, "_collect_prompt_batch"):
-        raise AbsentError("not in this version: _collect_prompt_batch; another function generates a batch")
+        raise AbsentError("not in this version: _collect_prompt_batch, the function that generates a batch")
     loader = [(None, [number], [number], [None]) for number in range(inputs["completed"])]
     options = {"rollout.batch_size": inputs["needed"], "rollout.n_samples_per_prompt": 1}
     options |= {"rollout.vllm_generate_batch_size": inputs["needed"] + inputs["surplus"], "vllm.enable_sleep": False}
@@ -978,7 +978,7 @@ def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reported pass rate, if engines processed ``consumed`` prompts and kept ``accepted`` samples."""
+    """Return the reported pass rate for ``consumed`` prompts of which the filter kept ``accepted`` samples."""
     numbers = inputs["arguments"]
     samples = numbers["samples_per_prompt"]
     former = {"n_samples_per_prompt": samples, "vllm_generate_batch_size": None, "vllm_enable_sleep": False}
@@ -1015,18 +1015,12 @@ _NO_SIGNAL = (
 TARGET = Target(
     name="openrlhf",
     arguments={
-        "response_mask": ("action_mask", "loss_mask", "mask", "response_mask"),
-        "ref_log_probs": ("log_probs_base",),
-        "token_level_rewards": ("rewards",),
-        "lam": ("lambd",),
-        "values": ("values", "tensor"),
-        "axis": ("dim",),
+        "response_mask": ("action_mask", "loss_mask", "mask", "response_mask"), "ref_log_probs": ("log_probs_base",),
+        "token_level_rewards": ("rewards",), "lam": ("lambd",), "values": ("values", "tensor"), "axis": ("dim",),
         "epsilon": ("eps",),
     },
     moved={_MAKER: (f"{_PPO}.experience_maker.NaiveExperienceMaker",), _EXPERIENCE: (f"{_PPO}.replay_buffer",)},
-    repository="https://github.com/OpenRLHF/OpenRLHF",
-    roots=(PackageRoot("openrlhf"),),
-    pypi="openrlhf",
+    repository="https://github.com/OpenRLHF/OpenRLHF", roots=(PackageRoot("openrlhf"),), pypi="openrlhf",
     preload=("torch._dynamo", "transformers", "transformers.trainer", "transformers.models.auto.modeling_auto"),
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
@@ -1034,4 +1028,4 @@ TARGET = Target(
         for binding in part
     ),
     no_signal=_NO_SIGNAL,
-)
+)  # fmt: skip

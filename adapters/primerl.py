@@ -1,7 +1,8 @@
 """Bindings for prime-rl (PrimeIntellect-ai/prime-rl).
 
-prime-rl has one flat tensor per sample and no padding, so rows of a scenario are cut at the end of their mask. The loss
-is a sum over samples, divided by a count over the whole step. Until July 2025, the package was called ``zeroband``.
+prime-rl has one flat tensor per sample and no padding, so each row of a scenario is cut where its mask ends. The loss
+is a sum over samples, divided by the token count of the whole step. Until July 2025, the package was called
+``zeroband``.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ _UNBOUNDED: Mapping[str, Any] = {
 
 
 def _counted(inputs: Mapping[str, Any]) -> int:
-    """Count the tokens of a step as the trainer does."""
+    """Return the number of tokens in a step, by which the trainer divides the loss."""
     tokens = inputs["batch_num_tokens"]
     return int((inputs["response_mask"] != 0).sum()) if tokens is None else tokens
 
 
 def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
-    """Return the options of a loss.
+    """Return the configuration of a loss.
 
-    :param reader: the function that reads them.
+    :param reader: the loss function, whose source shows which options this version has.
     """
     if inputs["algorithm"] != "dppo_tv":
         return kit.stand_in(**_UNBOUNDED)
@@ -74,7 +75,9 @@ def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
 
 
 def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return the loss function for these settings. Until February 2026, losses are not separate functions."""
+    """Return the loss function for these settings. Until February 2026, it was no separate function but a
+    configuration.
+    """
     if "loss_config" in boundary.parameters:
         if inputs["algorithm"] == "dppo_tv":
             raise AbsentError("not in this version: the trust region of DPPO")
@@ -85,7 +88,7 @@ def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Add up the loss over the samples of a step, and divide by the number of tokens."""
+    """Return the loss of a step: the sum over its samples, divided by the number of tokens."""
     current, old, advantages = (list(inputs[name]) for name in ("log_probs", "old_log_probs", "advantages"))
     masks = [row != 0 for row in inputs["response_mask"]]
     loss, scale = _loss_of(boundary, inputs), _counted(inputs)
@@ -101,7 +104,7 @@ def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample_inputs(boundary: Any, inputs: Mapping[str, Any], row: int) -> Any:
-    """Make the inputs of one sample's loss. Newer versions have reference log-probs under another name."""
+    """Make the inputs of the loss of one sample. The reference log-probs have another name in newer versions."""
     fields = {
         "trainer_logprobs": inputs["log_probs"][row],
         "inference_logprobs": inputs["old_log_probs"][row],
@@ -174,25 +177,20 @@ _LOSSES = (
 
 _LOG_PROBS = (
     Binding(
-        f"{_LOSS}.compute_importance_ratio_and_mismatch_kl",
-        "kl_estimate",
+        f"{_LOSS}.compute_importance_ratio_and_mismatch_kl", "kl_estimate",
         # In this function, the trainer's log-probs are those of the reference.
         call=partial(kit.call_with, leading=("ref_log_probs", "log_probs"), takes=(), reads={"kl": 2}),
         fixed={"response_mask": None, "kl_estimator": "k3"},
     ),
     Binding(
-        f"{_LOSS}.selective_log_softmax",
-        "token_log_probs",
-        call=kit.call_log_probs,
+        f"{_LOSS}.selective_log_softmax", "token_log_probs", call=kit.call_log_probs,
         fixed={"temperature": 1.0, "with_entropy": False},
     ),
     Binding(
-        f"{_LOSS}.compute_entropy",
-        "token_log_probs",
-        call=partial(kit.call_entropy, "selective_log_softmax"),
+        f"{_LOSS}.compute_entropy", "token_log_probs", call=partial(kit.call_entropy, "selective_log_softmax"),
         fixed={"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"},
     ),
-)
+)  # fmt: skip
 
 
 # -- advantages --------------------------------------------------------------------------------------------------------
@@ -201,7 +199,7 @@ _STD_NORM = {None: None, "group": "local", "batch": "global"}
 
 
 def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the function that computed all advantages until June 2026."""
+    """Compute advantages with the function that served all algorithms until June 2026."""
     rewards = inputs["rewards"]
     rows, size, one_out = len(rewards), kit.group_size(inputs), inputs["leave_one_out"]
     wanted = {"leave_one_out": one_out, "std_norm": _STD_NORM[inputs["std_level"]]}
@@ -213,18 +211,18 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif "advantage_config" in boundary.parameters:
         text = inspect.getsource(boundary.module)
         if any(value and name not in text for name, value in wanted.items()):
-            raise AbsentError("not in this version: these statistics; an advantage is the reward minus the group mean")
+            raise AbsentError("not in this version: other statistics; an advantage is the reward minus the group mean")
         options = {"advantage_config": kit.stand_in(**settings)}
     else:
-        raise AbsentError("not in this version: scores of plain rewards; the function scores rollouts")
+        raise AbsentError("not in this version: a function of rewards; this version takes rollouts")
     if one_out and size == 1:
-        raise AbsentError("a group of one has no other row for the mean")
+        raise AbsentError("a leave-one-out mean needs groups of at least two rows")
     arguments = {"rewards": rewards.tolist(), "completion_lengths": [4] * rows, "samples_per_problem": size}
     return {"normalised": torch.tensor(boundary.invoke({}, **arguments, **options))}
 
 
 def _episodes(rewards: Sequence[float]) -> list[Any]:
-    """Make one episode. For each reward it has a trace of one token."""
+    """Make one episode per reward. An episode has one trace, which has one token."""
     agent = kit.stand_in(trainable=True, name="agent")
     traces = []
     for reward in rewards:
@@ -234,7 +232,7 @@ def _episodes(rewards: Sequence[float]) -> list[Any]:
 
 
 def _scored(boundary: Any, group: Any) -> list[float]:
-    """Call the algorithm that assigns advantages to the rewards of one group."""
+    """Return the advantages that the algorithm assigns to the rewards of one group."""
     algorithm = kit.make_unbuilt(boundary.owner, length_penalty=None, episode_agents=frozenset())
     episodes = _episodes(group.tolist())
     asyncio.run(boundary.function(algorithm, episodes))
@@ -259,12 +257,12 @@ def _likeliest(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a request that has one completion for each row of the group."""
+    """Compute advantages as for requests: each group is one request, with one completion for each of its rows."""
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
     advantages = torch.zeros(len(inputs["rewards"]))
     for rows in kit.rows_of_groups(inputs["group"]):
         if len(rows) == 1 and method == "grpo":
-            raise AbsentError("a request of one completion has no standard deviation")
+            raise AbsentError("a standard deviation needs requests with at least two completions")
         rewards = [kit.stand_in(reward=float(inputs["rewards"][row]), advantage=None) for row in rows]
         answers = iter(rewards)
         request = kit.stand_in(request_id="0", outputs=rows)
@@ -280,7 +278,7 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute GRPO advantages of each group, and check whether the gate keeps the group."""
+    """Return the rows of the groups that the gate keeps, after GRPO has computed their advantages."""
     algorithm = kit.make_unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
     gate = boundary.owner(kit.stand_in(reject_min=0.0, reject_max=0.0))
     rewards = inputs["rewards"].tolist()
@@ -294,7 +292,7 @@ def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shaped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a group with a penalty on generated tokens."""
+    """Compute the advantages of one group with a penalty on generated tokens."""
     arguments = inputs["arguments"]
     weights = {"num_output_tokens_weight": arguments["weight"], "num_input_tokens_weight": 0, "num_turns_weight": 0}
     algorithm = kit.stand_in(length_penalty=kit.stand_in(**weights))
@@ -346,18 +344,20 @@ _ADVANTAGES = (
 
 
 def _fields(boundary: Any, length: int, row: int) -> Any:
-    """Make a sample with this many tokens. The id of every token is the row's number."""
+    """Make a training sample of this many tokens. The id of each token is the row's number."""
     types = inspect.getmodule(boundary.module.MicroBatch)
     of_tokens = {"token_ids": row, "mask": True, "logprobs": -1.0, "temperatures": 1.0, "advantages": 1.0}
     fields = {"env_name": "env", **{name: [value] * length for name, value in of_tokens.items()}}
     made: Any = vars(types)["TrainingSample"]
     if "mask" not in made.__struct_fields__:
-        raise AbsentError("not in this version: samples with one mask; a sample has a prompt and a completion")
+        raise AbsentError(
+            "not in this version: samples with one token list and mask; a sample has a prompt and a completion"
+        )
     return made(**{name: value for name, value in fields.items() if name in made.__struct_fields__})
 
 
 def _beside(boundary: Any, count: int) -> dict[str, Any]:
-    """Return the arguments that only some versions take."""
+    """Return arguments that only some versions accept."""
     cost = getattr(boundary.module, "build_bin_cost", lambda _: sum)(None)
     return {"bin_cost": cost, "num_loras": 1, "idxs": [0] * count}
 
@@ -377,7 +377,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepare batches for two workers. Samples that pad a batch have no valid token."""
+    """Split samples into microbatches for two workers. Samples that only pad a batch have no valid token."""
     samples = [_fields(boundary, length, row) for row, length in enumerate(kit.lengths_of(inputs))]
     budget = inputs["max_tokens_per_microbatch"]
     arguments = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
@@ -387,10 +387,7 @@ def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack samples into rows of one length, as the loader does.
-
-    Padding at the end of a row is not a valid token.
-    """
+    """Pack samples into rows of equal length, as the data loader does. Padding has no valid token."""
     lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     samples = [
         {name: [row] * length for name in ("input_ids", "target_ids")}
@@ -461,9 +458,9 @@ _SCHEDULES = (
 
 
 def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Build training samples from a tree of messages, and count how often each token is trained on.
+    """Build training samples from a tree of messages, and return how often each token is trained on.
 
-    ``tokens`` has ``[sampled, ids]`` for each node, and ``branches`` the node numbers of each branch.
+    ``tokens`` has ``[sampled, ids]`` for each node, and ``branches`` has the node numbers of each branch.
     """
     arguments = inputs["arguments"]
     nodes = []
@@ -488,7 +485,7 @@ def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a running rollout's age in policy versions, after each of these numbers of updates."""
+    """Return how many policy versions old a running rollout is after each update."""
 
     async def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -518,7 +515,7 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Take a batch from finished rollouts, each of which has one sample."""
+    """Take a batch from finished rollouts. Each rollout has one sample."""
     episodes = {}
     for number in range(inputs["completed"]):
         (made,) = _episodes([float(number)])
@@ -540,7 +537,7 @@ def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Assign the reference log-probs that a service returned."""
+    """Assign the reference log-probs that a service returned to the tokens of a sample."""
     samples = []
     for sample in inputs["samples"]:
         ids, log_probs = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))
@@ -554,37 +551,28 @@ def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _ROLLOUTS = (
     Binding(
-        f"{_ORCHESTRATOR}.train_sink.TrainSink.process_batch",
-        "rollout_collection",
-        requires=_NODES,
-        call=_taken,
+        f"{_ORCHESTRATOR}.train_sink.TrainSink.process_batch", "rollout_collection", requires=_NODES, call=_taken,
         stand_ins=(
-            _TRACES,
-            StandIn("self", "the real sink without its curriculum; it has collected the scenario's rollouts"),
+            _TRACES, StandIn("self", "the real sink without its curriculum; it has collected the scenario's rollouts"),
         ),
     ),
     Binding(
-        f"{_ALGORITHMS}.routing.assign_reference_logprobs",
-        "collation",
-        requires=_NODES,
-        call=_referenced,
+        f"{_ALGORITHMS}.routing.assign_reference_logprobs", "collation", requires=_NODES, call=_referenced,
         stand_ins=(_TRACES,),
         fixed={
             "layouts": {
                 name: {"kind": "tensor", "shape": ["tokens"], "dtype": dtype}
                 for name, dtype in (("token_ids", "int64"), ("reference_logprobs", "float32"))
-            }
+            },
         },
     ),
     Binding("prime_rl.orchestrator.trajectories.trace_to_samples", "call", call=_branched, stand_ins=(_TRACES,)),
     Binding(
-        "prime_rl.orchestrator.scheduler.Scheduler.update_policy",
-        "call",
-        formerly=("prime_rl.orchestrator.scheduler.Scheduler.maybe_update_policy",),
-        call=_updated,
+        "prime_rl.orchestrator.scheduler.Scheduler.update_policy", "call",
+        formerly=("prime_rl.orchestrator.scheduler.Scheduler.maybe_update_policy",), call=_updated,
         stand_ins=(StandIn("self", "the real scheduler calls engines; the update reads only one running rollout"),),
     ),
-)
+)  # fmt: skip
 
 
 #: Code that carries no training signal: see Target.no_signal.

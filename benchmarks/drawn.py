@@ -117,6 +117,8 @@ def _rows(kind: str, form: str) -> list[dict[str, Any]]:
         prompt, answer = "so " * (other % 3) + f"{one} plus {other} is", f"{one + other}" + " so" * (one % 4)
         wrong = f"{abs(one - other)} so"
         row: dict[str, Any] = {"prompt": prompt}
+        if kind in ("grpo", "rloo"):
+            row["answer"] = answer
         if kind in ("dpo", "reward"):
             row |= {"chosen": f" {answer}", "rejected": f" {wrong}"}
         elif kind == "kto":
@@ -853,6 +855,21 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
             "            rewards = rewards_per_func.nansum(dim=1)\n            mean_grouped")),
     "grpo-rewards-of-the-next-row": (_GRPO, _in(
         "GRPOTrainer", _MAKE, _AFTER_REWARDS, f"{_AFTER_REWARDS}.roll(1, 0)")),
+    "rows-completions-of-the-next-one": (_GRPO, _in(
+        "GRPOTrainer", "_calculate_rewards",
+        "output_reward_func = reward_func(\n                        prompts=prompts, completions=completions,",
+        "output_reward_func = reward_func(\n"
+        "                        prompts=prompts, completions=completions[1:] + completions[:1],")),
+    "rows-prompts-cut": (_GRPO, _in(
+        "GRPOTrainer", "_tokenize_prompts", 'prompt_ids = self.processing_class(text=prompts)["input_ids"]',
+        'prompt_ids = [ids[:-2] for ids in self.processing_class(text=prompts)["input_ids"]]')),
+    "rows-generated-from-other-prompts": (_GRPO, _in(
+        "GRPOTrainer", "_generate_single_turn",
+        "generate_inputs = super()._prepare_inputs(generate_inputs)",
+        "generate_inputs = {name: one.roll(4, 0) for name, one in super()._prepare_inputs(generate_inputs).items()}")),
+    "rows-columns-reversed": (_GRPO, _in(
+        "GRPOTrainer", "_calculate_rewards", "[example[key] for example in inputs] for key in keys",
+        "[example[key] for example in inputs[::-1]] for key in keys")),
     "grpo-divided-by-variance": (_GRPO, _in(
         "GRPOTrainer", _MAKE, '            if self.scale_rewards != "none":\n'
         "                advantages = advantages / (std_rewards + 1e-4)",

@@ -41,6 +41,8 @@ from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn, drawn_scenarios, examples, glimpses
 from sentinel.search.checks import subjects
+from sentinel.search.guards import Constants
+from sentinel.search.survey import constants_of, parser_process
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
@@ -123,7 +125,10 @@ class Outcome:
 class Judge:
     """One unchanged boundary: its scenarios, its results, and the laws that it breaks."""
 
-    def __init__(self, law_session: LawSession, subject: Subject, recipes: Sequence[Recipe], seed: int) -> None:
+    def __init__(
+        self, law_session: LawSession, subject: Subject, recipes: Sequence[Recipe], seed: int, constants: Constants
+    ) -> None:
+        self._constants = constants
         self.subject, self._law_session, self._search, self._seed = (
             subject,
             law_session,
@@ -146,7 +151,7 @@ class Judge:
     def _stages(self) -> Mapping[str, Sequence[Scenario]]:
         """Return the plans of each scenario: of a quick search, of the glimpses, and of a longer search."""
         glimpsed: dict[int, Scenario] = {}
-        for law, variants in glimpses(self.subject, self._seed, self.subject.laws):
+        for law, variants in glimpses(self.subject, self._seed, self.subject.laws, self._constants):
             glimpsed.setdefault(id(variants[""]), []).append((law, variants))
         later = drawn_scenarios(self.subject, self._seed, 0, WIDE)[QUICK:]
         stages = {
@@ -268,11 +273,15 @@ class Court:
         )
         self._bound = {path for item in subjects(catalog, target)[0] for path in item.binding.paths}
         self.judges: list[Judge] = []
+        parser = parser_process()
         for subject in found:
             try:
-                self.judges.append(Judge(open_target.law_session.fresh(), subject, recipes, seed))
+                session = open_target.law_session.fresh()
+                constants = constants_of(parser, session, subject, open_target.checkout, open_target.sources)
+                self.judges.append(Judge(session, subject, recipes, seed, constants))
             except Undecidable as error:
                 print(f"{subject.name}: {error}", file=sys.stderr)
+        parser.shutdown()
 
     def sample(self, most: int, operators: Mapping[str, Operator]) -> list[Mutant]:
         """Return a random sample of mutants, drawn from the functions in turn, so that none dominates."""

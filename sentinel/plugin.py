@@ -50,6 +50,25 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Hooks(run), "sentinel-hooks")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    check = getattr(getattr(item, "callspec", None), "params", {}).get("check")
+    if call.when == "call" and type(check).__module__ == "sentinel.testing.checking" and check.tried:
+        report.__dict__["sentinel_tried"] = check.tried  # xdist copies it to the controller
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what the tests of `parametrize_with_laws` tried, in one line for each function."""
+    reports = (report for several in terminalreporter.stats.values() for report in several)
+    lines = dict.fromkeys(line for each in reports if (line := getattr(each, "sentinel_tried", "")))
+    for line in lines:
+        terminalreporter.write_line(line)
+
+
 def _concerns_sentinel(config: pytest.Config) -> bool:
     """Return True if this run uses Sentinel. Must be cheap, because every pytest run of the environment calls it."""
     names = ("target", "recipes", "bug", "ref", "repo", "baseline", "laws", "against")

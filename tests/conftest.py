@@ -1,4 +1,4 @@
-"""What all tests share: a home of their own, the demo framework as trees and as a git repository, one warm worker."""
+"""Fixtures for all tests: an empty home, the demo framework as trees and as a git repository, and one preloader."""
 
 import concurrent.futures.process  # noqa: F401
 import importlib
@@ -40,7 +40,8 @@ from sentinel.worker.client import Options, Preloader, TargetProcess
 
 pytest_plugins = ["pytester"]
 
-#: What runs import when they need it. After each run in this process, pytester drops it, and the next imports it again.
+#: Modules that runs import on demand. pytester would drop them after each run, and the next run would import them
+#: again.
 _LOADED = (
     "recipes.rules",
     "reports.github",
@@ -56,7 +57,7 @@ _LOADED = (
 for _name in _LOADED:
     importlib.import_module(f"sentinel.{_name}")
 
-#: What `pytest -m smoke` runs: the logic, and one framework from recipe to verdict.
+#: The tests of `pytest -m smoke`: the logic, and one framework from recipe to verdict.
 SMOKE = ("contracts", "laws", "recipes", "settings", "test_demo.py", "values")
 
 
@@ -68,19 +69,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("smoke")
 
 
-settings.register_profile("sentinel", deadline=None)  # a busy machine is no failure
+settings.register_profile("sentinel", deadline=None)  # a busy machine must not fail a test
 settings.load_profile("sentinel")
 
 
 @pytest.fixture(autouse=True)
 def obeying_ctrl_c() -> None:
-    """A background job or ``nohup`` ignores SIGINT, and so would every process that a test starts."""
+    """Let tests start processes that react to SIGINT, which background jobs and ``nohup`` ignore."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing of the user's own: no settings, no cache, no git identity."""
+    """Hide the user's settings, cache and git identity."""
     for name in [name for name in os.environ if name.startswith(("GIT_", "SENTINEL_", "PYTEST_ADDOPTS"))]:
         monkeypatch.delenv(name)
     for name in ("TARGET_REPO", "OUTPUT_DIR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
@@ -90,15 +91,12 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of temporary files, with nobody else's in it."""
+    """The folder for temporary files, empty."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", None)
     return folder
-
-
-# -- the demo framework -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -113,7 +111,7 @@ def fixed_tree(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def demo_repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
-    """History of demo_rl: ``early`` (other path), ``broken``, ``fixed``, ``drifted`` (renamed), ``syntax``."""
+    """The history of demo_rl: ``early`` (other path), ``broken``, ``fixed``, ``drifted`` (renamed), ``syntax``."""
     repository = Repository(tmp_path_factory.mktemp("demo") / "demo_rl")
     repository.path.mkdir()
     repository.git("init", "--quiet", "--initial-branch=main")
@@ -141,18 +139,20 @@ def _demo_home(demo_repository: Repository, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
+def refs(demo_repository: Repository) -> dict[str, str]:
+    return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
+
+
+@pytest.fixture
 def demo_home(_demo_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A ``SENTINEL_HOME`` that has the demo framework's mirror; shared, as real ones are."""
+    """A ``SENTINEL_HOME`` with the demo framework's mirror, which tests share."""
     monkeypatch.setenv("SENTINEL_HOME", str(_demo_home))
     return _demo_home
 
 
-# -- the worker -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="session")
 def preloader() -> Iterator[Preloader]:
-    """One preloader for the whole session: torch is loaded once, by a user with secrets."""
+    """One preloader for the session, so that torch is loaded once. Its environment has secrets."""
     warm = Preloader(Options(timeout=30), [], contained_places(bundled_catalog()))
     with pytest.MonkeyPatch.context() as patch:
         for name in SECRETS:
@@ -164,7 +164,7 @@ def preloader() -> Iterator[Preloader]:
 
 @pytest.fixture(scope="session")
 def consult(preloader: Preloader) -> Iterator[Consult]:
-    """``consult(contract, variants)``, by an oracle process as in a run."""
+    """Return a function that computes a contract's reference values in an oracle process."""
     processes: list[TargetProcess] = []
 
     def oracle() -> TargetProcess:
@@ -190,7 +190,7 @@ def consult(preloader: Preloader) -> Iterator[Consult]:
 
 @pytest.fixture
 def offered(preloader: Preloader) -> Callable[[str], str]:
-    """``offered(level)``: that level of containment; the test is skipped where this machine does not offer it."""
+    """Return a function that skips the test if this machine does not have a level of containment."""
 
     def level(name: str) -> str:
         reason = preloader.hello()["uncontained"]
@@ -203,14 +203,14 @@ def offered(preloader: Preloader) -> Callable[[str], str]:
 
 @pytest.fixture
 def warm_runs(preloader: Preloader, monkeypatch: pytest.MonkeyPatch) -> Preloader:
-    """Let every runner of this process (in-process pytester runs too) borrow the session's preloader."""
+    """Let every runner in this process, including pytester's, use the session's preloader."""
     monkeypatch.setattr("sentinel.deciding.pool.Preloader", borrowing(preloader))
     return preloader
 
 
 @pytest.fixture
 def decide(warm_runs: Preloader, tmp_path: Path) -> Iterator[Decide]:
-    """``decide(recipe document or file, ref, **options)``: the decision, as a run would make it."""
+    """Return a function that decides a recipe (document or file) at a ref, as a run does."""
     runners: list[Runner] = []
 
     def run(recipe: Mapping[str, Any] | Path, ref: str | Path, expect: str | None = None, **options: Any) -> Decision:

@@ -1,4 +1,4 @@
-"""A kit for testing Sentinel on the demo framework: revisions as trees and commits, recipes, probes without recipes."""
+"""Test Sentinel on the demo framework: revisions as trees and commits, recipes, and probes without recipes."""
 
 import os
 import select
@@ -23,17 +23,17 @@ from sentinel.worker.client import Options, Places, Preloader, TargetProcess
 
 FRAMEWORK = Path(__file__).parent / "demo_framework"
 
-#: What the user's own environment may hold.
+#: Secrets in the user's environment.
 SECRETS = ("GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "HTTPS_PROXY", "https_proxy", "HF_TOKEN")
 
-#: ``decide(recipe document or file, ref or folder, **options)``: see the fixture.
+#: The fixture ``decide(recipe document or file, ref or folder, **options)``.
 Decide = Callable[..., Decision]
-#: ``consult(contract, variants)``: what the contract's reference answers to each variant.
+#: The fixture ``consult(contract, variants)`` returns the contract's reference for each variant.
 Consult = Callable[[str, Mapping[str, Mapping[str, Any]]], dict[str, dict[str, Any]]]
 
 
 def few(cases: Mapping[str, Any], every: int = 4) -> list[Any]:
-    """Cases of one mechanism as parameters: one in so many in every run, all of them in the nightly walks."""
+    """Return parametrised cases. Normal runs take one of every few, nightly runs take all."""
     params = []
     for number, (name, case) in enumerate(cases.items()):
         values = case if isinstance(case, tuple) else (case,)
@@ -42,14 +42,14 @@ def few(cases: Mapping[str, Any], every: int = 4) -> list[Any]:
 
 
 def copy_demo(folder: Path, *revisions: str) -> Path:
-    """Make a working tree of the demo framework: ``broken``, with the files of later revisions over it."""
+    """Make a working tree of the demo framework: ``broken``, or later revisions."""
     for revision in ("broken", *revisions):
         shutil.copytree(FRAMEWORK / revision, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
 def git(folder: Path, *arguments: str, date: str = "2026-08-21T00:00:00Z") -> str:
-    """Run git as nobody has configured it, as the same author at the same time on every machine; what it prints."""
+    """Run git without user configuration, with a fixed author and date. Return its output."""
     who = {"NAME": "Demo", "EMAIL": "demo@example.invalid", "DATE": date}
     environment = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in who.items()}
     alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
@@ -60,7 +60,10 @@ def git(folder: Path, *arguments: str, date: str = "2026-08-21T00:00:00Z") -> st
 
 @dataclass(frozen=True)
 class Repository:
-    """:ivar commits: revision -> full sha; the same on every machine, as author and dates are fixed."""
+    """A git repository.
+
+    :ivar commits: revision -> full hash, which is the same on every machine because author and dates are fixed.
+    """
 
     path: Path
     commits: dict[str, str] = field(default_factory=dict)
@@ -69,7 +72,7 @@ class Repository:
         return git(self.path, *arguments)
 
     def commit(self, name: str, files: Mapping[str, str | None] | Path) -> str:
-        """Commit a tree laid over the last one, or changed files (None: removed), and name the revision."""
+        """Commit a tree over the last one, or changed files (None removes a file), and name the revision."""
         if isinstance(files, Path):
             shutil.copytree(files, self.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
@@ -119,7 +122,7 @@ REJECTED_ROW: dict[str, Any] = {
 
 
 def write_recipe(folder: Path, document: Mapping[str, Any], **changes: Any) -> Path:
-    """Write a recipe with some keys changed (None: left out) to ``<folder>/<target>/<BUG-ID>.yaml``."""
+    """Write a recipe with some keys changed (None removes a key) to ``<folder>/<target>/<BUG-ID>.yaml``."""
     whole = {key: value for key, value in {**document, **changes}.items() if value is not None}
     file = folder / whole["target"] / f"{whole['bug_id']}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +134,7 @@ _lending = threading.Lock()
 
 
 class Borrowed:
-    """The session's preloader with another run's options; that run cannot stop it."""
+    """The session's preloader with the options of another run. That run cannot stop it."""
 
     def __init__(
         self, preloader: Preloader, options: Options, preload: Sequence[str] = (), places: Places = Places()
@@ -183,7 +186,7 @@ class Borrowed:
 
 
 def borrowing(preloader: Preloader) -> Callable[..., Preloader | Borrowed]:
-    """What stands in for the class of preloaders: a borrowed one, but for a Python of its own."""
+    """Return a replacement for the preloader's class that returns borrowed preloaders, except for another Python."""
 
     def made(options: Options, *rest: Any) -> Preloader | Borrowed:
         return Preloader(options, *rest) if options.python else Borrowed(preloader, options, *rest)
@@ -193,7 +196,7 @@ def borrowing(preloader: Preloader) -> Callable[..., Preloader | Borrowed]:
 
 @dataclass
 class Lab:
-    """Probes in trees of Python files, without recipes: ``lab.tree({...})``, then ``lab.probe("pkg.mod.function")``."""
+    """Probes of Python files without recipes: ``lab.tree({...})``, then ``lab.probe("pkg.mod.function")``."""
 
     preloader: Preloader
     folder: Path
@@ -201,7 +204,7 @@ class Lab:
     sandbox: str = ""
 
     def write(self, files: Mapping[str, str]) -> Path:
-        """Files of a package ``pkg``, by path below it."""
+        """Write files of a package ``pkg``, given by path."""
         tree = self.folder / "tree"
         for name, text in {"__init__.py": "", **files}.items():
             file = tree / "pkg" / name
@@ -232,7 +235,7 @@ class Lab:
         return compiled if isinstance(compiled, list) else []
 
     def probe(self, process: TargetProcess, boundary: str, load: bool = True, /, **arguments: Any) -> Measured | Failed:
-        """Probe through the generic contract; ``load`` false imports the module inside the probe alone."""
+        """Probe with the generic contract. If ``load`` is false, only the probe imports the module."""
         adapter, contract = self._files()
         if load:
             self.load(process, boundary)
@@ -250,7 +253,7 @@ class Lab:
         )
 
     def _files(self) -> tuple[str, str]:
-        """Of the adapter and the contract."""
+        """Return the files of the adapter and the contract."""
         return str(bundled("adapters") / "demo.py"), bundled_catalog().contracts["call"].file
 
     def call(self, files: Mapping[str, str], boundary: str, /, **arguments: Any) -> Measured | Failed:
@@ -261,7 +264,7 @@ class Lab:
 
 
 def returned(answer: Measured | Failed) -> Any:
-    """What a probe's boundary returned; the failure is the message where it failed."""
+    """Return the value that a probe's boundary returned. If the probe failed, fail with its message."""
     assert isinstance(answer, Measured), f"{answer.reason}\n{answer.traceback}"
     return answer.observation[""]["returned"]
 
@@ -272,7 +275,7 @@ def failure(answer: Measured | Failed) -> Failed:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended; waits for it, without polling, as long as a test may take."""
+    """Return True once a process has ended. Waits without polling, at most for a test's time limit."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Looks through a history for boundaries under names that their adapter does not know."""
+"""Search a history for boundaries under names that their adapter does not have."""
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -21,20 +21,22 @@ _Place = tuple[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Seen:
-    """Where a binding is at one commit; else what may be it under another name: ``name (file:line)``."""
+    """The place of a binding at one commit, or of functions that may be the same under another name: ``name
+    (file:line)``.
+    """
 
     where: Sighting
     alike: tuple[str, ...] = ()
 
     @property
     def missing(self) -> bool:
-        """Whether the framework has the thing, and the adapter does not reach it."""
+        """Return True if the framework has the function but the adapter does not find it."""
         one = self.where
         return bool(self.alike) or (one.definition is not None and not one.lacks and bool(one.needs))
 
 
 def revisions(mirror: Path, head: str) -> dict[str, Commit]:
-    """The releases of a mirror, every 25th commit of a branch and its last: name -> commit, by date.
+    """Return releases, every 25th commit of a branch and its last one: name -> commit, by date.
 
     :param head: the branch's last commit.
     """
@@ -45,10 +47,10 @@ def revisions(mirror: Path, head: str) -> dict[str, Commit]:
 
 
 def sightings(target: Target, trees: Trees, revisions: Sequence[str]) -> list[list[Seen]]:
-    """Each binding of a target (in the adapter's order) at each of these trees.
+    """Return the place of each binding in each of these trees.
 
-    A boundary that is not in a tree is compared with every function there that no binding finds: one that has half its
-    lines in common with the boundary at the nearest revision that has it may be it under another name.
+    If a tree lacks a boundary, the function at the nearest revision that has it is compared with all unbound functions
+    of the tree. One that shares half of the lines may be the same function under another name.
     """
     definitions = Definitions(trees, target.roots)
     seen = [[sighting(definitions, tree, binding) for tree in revisions] for binding in target.bindings]
@@ -56,7 +58,7 @@ def sightings(target: Target, trees: Trees, revisions: Sequence[str]) -> list[li
 
 
 class _Search:
-    """Looks for boundaries under other names."""
+    """Searches for boundaries under other names."""
 
     def __init__(
         self, files: Trees, definitions: Definitions, trees: Sequence[str], seen: Sequence[Sequence[Sighting]]
@@ -95,7 +97,7 @@ class _Search:
                         yield f"{name} ({file}:{span[0]})"
 
     def _beside(self, number: int, file: str, name: str) -> bool:
-        """Whether a revision has a function too: then it is another one."""
+        """Return True if the nearest revision has this function too, so that it is another function."""
         return any(
             name == other
             for where, blob in self._definitions.sources(self._trees[number])
@@ -104,12 +106,12 @@ class _Search:
         )
 
     def _near_in(self, blob: str) -> frozenset[_Place]:
-        """The definitions that may have half their lines in a file."""
+        """Return the definitions in a file that may share half of the lines."""
         common = Counter(place for row in self._rows(blob) for place in self._holders.get(row, ()))
         return frozenset(p for p, count in common.items() if count >= ALIKE * len(self._rows(*p)))
 
     def _rows_of(self, blob: str, span: tuple[int, int] | None = None) -> frozenset[tuple[bytes, ...]]:
-        """The rows of lines of a definition, or of a whole file."""
+        """Return the line triples of a definition or of a whole file."""
         lines = self._files.blob(blob).splitlines()
         lines = lines if span is None else lines[span[0] - 1 : span[1]]
         return frozenset(row for _, row in rows(code_lines(b"\n".join(lines))))
@@ -120,7 +122,7 @@ class _Search:
 
 
 def _nearest(ones: Sequence[Sighting], number: int) -> tuple[int, Definition] | None:
-    """The nearest revision that has a boundary, and its function there."""
+    """Return the nearest revision that has a boundary, and its function there."""
     there = [
         (n, one.definition) for n, one in enumerate(ones) if one.definition and one.definition.name.kind == "function"
     ]

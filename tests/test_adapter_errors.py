@@ -1,4 +1,4 @@
-"""An adapter that is wrong fails; one that a revision has left behind is drift. Each cause is told once."""
+"""A wrong adapter fails; an outdated adapter is drift. Each cause is reported once."""
 
 import textwrap
 from pathlib import Path
@@ -46,7 +46,7 @@ def run_with(pytester: pytest.Pytester, body: str, tree: Path, *arguments: str) 
         (f"return {{'loss': {CALL}, 'ratio': inputs['ratio']}}", "adapter error: KeyError: 'ratio', in *wrong.py:6)"),
         ("import torch; torch.where(inputs['response_mask'] != 0, None, 0.0)", "adapter error: TypeError: where()*"),
         (
-            "boundary.function(inputs['loss_mat'])",  # the framework's own function is called as it cannot be
+            "boundary.function(inputs['loss_mat'])",  # invalid arguments for the framework's function
             "adapter error: TypeError: agg_loss() missing 1 required positional argument: *",
         ),
     ],
@@ -96,9 +96,6 @@ def test_no_number_is_made_of_bookkeeping(use, pytester, fixed_tree):
     result.stdout.fnmatch_lines(
         ["*older than this revision: the result contains 'scale', which the adapter does not handle*"]
     )
-
-
-# -- a function that has moved ----------------------------------------------------------------------------------------
 
 
 def moved_tree(folder: Path, change: str = "") -> Path:

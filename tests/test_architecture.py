@@ -1,4 +1,4 @@
-"""The packages of ``sentinel/`` import one way along the data flow, as docs/architecture.md says."""
+"""Packages of ``sentinel/`` import in the order of docs/architecture.md."""
 
 import ast
 import os
@@ -15,17 +15,17 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "sentinel"
 
-#: What a newcomer expects to find beside the packages.
+#: Modules next to the packages.
 LOOSE = {"__init__", "cli", "errors", "hookspecs", "plugin"}
 
 
 def _order() -> list[str]:
-    """The packages in the order of the table in docs/architecture.md, the lowest first."""
+    """Return the packages in the order of the table in docs/architecture.md, the lowest first."""
     return _first_column("package")
 
 
 def _first_column(heading: str) -> list[str]:
-    """The names in the first column of the table of docs/architecture.md with this heading."""
+    """Return the first column of the table under this heading of docs/architecture.md."""
     table = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8").partition(f"| {heading} |")[2]
     rows = [line.split("|")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
     return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
@@ -44,7 +44,7 @@ def _modules() -> dict[str, Path]:
 
 @cache
 def _imports(module: str) -> list[tuple[str, int]]:
-    """Every module of ours that a module imports, wherever in it, and the line."""
+    """Yield every module of Sentinel that a module imports, with the line."""
     modules, found = _modules(), []
     for node in ast.walk(ast.parse(modules[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "sentinel":
@@ -107,7 +107,7 @@ def test_the_page_names_every_package_and_no_other():
 
 @pytest.mark.parametrize("removed", [*_tools(), "*"])
 def test_the_rest_works_without_a_tool(tmp_path: Path, removed: str):
-    """Deletes a tool in a copy and starts every command that is left. Without any tool, imports every module too."""
+    """Delete a tool in a copy and start every other command. Without any tool, import every module too."""
     for name in ("sentinel", "adapters", "recipes/areal"):
         shutil.copytree(REPOSITORY / name, tmp_path / name)  # with the byte code
     gone = set()
@@ -139,4 +139,4 @@ sys.exit(main(["list", "targets"]))
 def test_no_modules_import_each_other_in_a_circle():
     modules = _modules()
     graph = {module: {other for other, _ in _imports(module)} & modules.keys() - {module} for module in modules}
-    TopologicalSorter(graph).prepare()  # raises CycleError, with the circle
+    TopologicalSorter(graph).prepare()  # raises CycleError with the cycle

@@ -1,4 +1,4 @@
-"""The adapter that teaches: every binding of it reproduces its bug, and shows it fixed on the fixed twin."""
+"""Every binding of the demo adapter reproduces its bug, and shows it fixed in the fixed revision."""
 
 from pathlib import Path
 from typing import Any

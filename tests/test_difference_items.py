@@ -1,4 +1,4 @@
-"""``--sentinel-against``: what a revision changes, as pytest items that fail on what is for the worse alone."""
+"""``--sentinel-against``: changes of a revision as pytest items, which fail only if the change is worse."""
 
 import shutil
 from functools import partial
@@ -24,11 +24,6 @@ def run(pytester: pytest.Pytester, against: str, *arguments: str) -> pytest.RunR
     return pytester.runpytest_inprocess(*alone, *arguments)
 
 
-@pytest.fixture
-def refs(demo_repository: Repository) -> dict[str, str]:
-    return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
-
-
 def test_what_is_for_the_better_passes(pytester, refs):
     result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "diff and agg_loss")
     pair = f"{refs['broken'][:11]}..{refs['fixed'][:11]}"
@@ -44,6 +39,7 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
         [
             "1. demo_rl.losses.agg_loss: worse",
             "*loss is 2 times the previous value; breaks the_oracle_agrees: *; breaks gradients_stay_*",
+            "*definition: sum over valid tokens / number of valid tokens  ?DAPO, arXiv:2503.14476?",
             "*breaks now: masked_values_have_no_influence: baseline.per_token_gradient: *",
             "if this is intended: --sentinel-allow-changes=demo_rl.losses.agg_loss",
         ]
@@ -61,7 +57,7 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
 
 @pytest.fixture
 def clone(demo_repository: Repository, tmp_path):
-    """A clone of the demo framework on a branch of its own."""
+    """A clone of the demo framework on its own branch."""
     folder = tmp_path / "clone"
     demo_repository.git("clone", "-q", str(demo_repository.path), str(folder))
     git(folder, "checkout", "-q", "-b", "topic", "origin/main")
@@ -73,7 +69,7 @@ def gate(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 
 def test_a_branch_is_compared_with_where_it_left_main_and_asked_nothing_else(pytester, clone, refs):
-    """The base is in the mirror, which is of the repository that the clone was made of."""
+    """The mirror, which is of the clone's origin, has the base."""
     same = gate(pytester, f"--sentinel-repo={clone}", "-v")
     same.assert_outcomes(passed=1)
     same.stdout.fnmatch_lines([f"diff/demo/text?{refs['fixed'][:11]}..path:* PASSED*"])
@@ -88,7 +84,7 @@ def test_a_branch_is_compared_with_where_it_left_main_and_asked_nothing_else(pyt
 
 
 def test_numbers_that_only_differ_warn_and_fail_if_that_is_asked_for(pytester, clone):
-    """No oracle or law decides about the value beside the contract."""
+    """The changed value is not covered by the contract, so no oracle or law judges it."""
     losses = clone / "demo_rl" / "losses.py"
     code = losses.read_text()
     body = code.index(":\n", code.index("def agg_loss(")) + 2
@@ -112,7 +108,7 @@ def test_a_commit_that_only_the_clone_has_is_a_base_too(pytester, clone):
 
 
 def test_a_tree_in_a_folder_of_its_clone_is_compared_with_that_folder(pytester, clone):
-    """The base of upstream's main has the code at its top, and the clone's own commits have it in the folder."""
+    """Upstream's main has the code at the top; the clone's own commits have it in the folder."""
     inner = clone / "vendored"
     inner.mkdir()
     git(clone, "mv", "demo_rl", "vendored")
@@ -128,7 +124,7 @@ def test_a_tree_in_a_folder_of_its_clone_is_compared_with_that_folder(pytester, 
 
 
 def test_a_caller_gets_a_few_scenarios_if_what_it_runs_was_searched_below_another_one(pytester, clone, monkeypatch):
-    """The changed helper is no boundary, so the first of its callers is searched in full, and the second is not."""
+    """The changed helper is not a boundary. The first of its callers is searched in full, the second is not."""
     helper = "\n\ndef plain(x):\n    return x\n"
     package = clone / "demo_rl"
     (package / "shared.py").write_text(helper)
@@ -201,6 +197,26 @@ def test_data_and_submodules_are_not_examined(pytester, clone):
     )
 
 
+def test_scripts_and_data_that_git_does_not_track_are_not_examined(pytester, clone):
+    (clone / "demo_rl" / "trainer.py").write_text("import settings\n")
+    (clone / ".gitignore").write_text("outputs/\nsettings.py\n")
+    git(clone, "add", ".")
+    git(clone, "commit", "-q", "-m", "settings")
+    base = git(clone, "rev-parse", "HEAD")
+    (clone / ".git" / "info" / "exclude").write_text("slurm/\n")
+    git(clone, "config", "core.excludesFile", str(clone / ".git" / "info" / "exclude"))
+    git(clone, "config", "core.worktree", str(clone / "demo_rl"))
+    for name in ("outputs/run.sbatch", "slurm/run.sbatch", "staged.sh", "train.jsonl", "settings.py"):
+        (clone / name).parent.mkdir(exist_ok=True)
+        (clone / name).write_text("CLIP = 28\n")
+    git(clone, f"--work-tree={clone}", "add", "staged.sh")
+    git(clone, "init", "-q", str(clone / "recipes"))
+    result = gate(pytester, f"--sentinel-repo={clone}", f"--sentinel-against=git:{base}")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    listed = "recipes, settings.py, slurm/run.sbatch, staged.sh, train.jsonl"
+    result.stdout.fnmatch_lines([f"not examined: 5 changes that no boundary reads: {listed}"])
+
+
 def test_a_function_outside_the_rule_whose_changed_lines_name_signal_is_not_examined(pytester, clone):
     setup, code = clone / "demo_rl" / "setup.py", "def build(config):\n    return dict(norm_adv=config.{}.norm_adv)\n"
     setup.write_text(code.format("algorithm"))
@@ -239,7 +255,7 @@ def test_a_flipped_sign_beside_an_unchanged_boundary_is_not_examined(pytester, c
 
 
 def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fixed_tree, tmp_path):
-    """They stand under a condition that no scenario meets; a signal function without a binding is named, too."""
+    """No scenario meets their condition. A signal function without a binding is also named."""
     tree = shutil.copytree(fixed_tree, tmp_path / "head")
     losses = tree / "demo_rl" / "losses.py"
     code = losses.read_text()
@@ -254,7 +270,7 @@ def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fix
 
 
 def _without_losses(tree, callers: bool) -> None:
-    """Remove the function; what calls it stays, or goes too."""
+    """Remove the function. Its caller stays, or is removed too."""
     losses = tree / "demo_rl" / "losses.py"
     losses.write_text("X = 1\n")
     (tree / "demo_rl" / "training.py").write_text("def step(batch):\n    return 0.0\n" if callers else "")
@@ -283,7 +299,7 @@ def test_a_removed_function_is_worse_unless_all_that_called_it_is_removed_too(ca
 
 
 def test_a_removed_function_is_not_worse_if_it_did_not_answer_before(pytester, called, tmp_path):
-    """That the text had it is no answer."""
+    """The function existed, but every call raised."""
     losses = called / "demo_rl" / "losses.py"
     losses.write_text(
         losses.read_text() + "\n\ndef agg_loss(loss_mat, loss_mask, loss_agg_mode):\n    raise OSError(7)\n"

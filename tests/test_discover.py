@@ -1,5 +1,3 @@
-"""``sentinel discover`` and ``sentinel list boundaries`` on the demo framework."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -60,7 +58,7 @@ def test_a_saved_finding_runs_at_once(said, demo_home, demo_repository, pytester
         assert said("recipe", "check", str(file))[0] == 0
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *(str(file.absolute()) for file in files))
     result.assert_outcomes(xfailed=len(files))
-    # Mended by hand, as upstream would: what the law compares agrees again, and the recipe says so.
+    # Fixed by hand, as upstream would. The law holds again, and the recipe's verdict is fixed.
     mended = f"--sentinel-ref=git:{demo_repository.commits['fixed']}"
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", mended, *(str(file.absolute()) for file in files))
     result.assert_outcomes(passed=len(files))
@@ -92,7 +90,7 @@ def test_an_interrupt_while_findings_are_compared_loses_none(said, broken_tree, 
     assert "1. demo_rl.advantages.group_advantage breaks a_rejected_row_is_an_absent_row" in out
     assert "not compared with known recipes: interrupted" in out
     assert "1 finding, 0 of them new, 1 not compared with known recipes" in out
-    assert list(tmp_path.glob("*.yaml")) == []  # what is not known to be new is not saved
+    assert list(tmp_path.glob("*.yaml")) == []  # a finding that may be known is not saved
 
 
 @pytest.mark.parametrize(

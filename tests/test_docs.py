@@ -1,5 +1,3 @@
-"""The pages of docs/ build without a dead link, and so do the links of the pages at the top."""
-
 import argparse
 import re
 import subprocess
@@ -33,7 +31,7 @@ def test_every_link_of_a_page_at_the_top_leads_somewhere(page):
             assert anchor in {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}, target
 
 
-#: Where a line or a quoted word begins with a command.
+#: A command at the beginning of a line or of a quoted word.
 COMMAND = re.compile(r"(?:^\s*(?:\$ |run: )?|`|; )sentinel ([a-z]+)(?: ([a-z]+)\b(?![-./=]))?", re.MULTILINE)
 
 

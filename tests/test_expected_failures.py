@@ -1,4 +1,4 @@
-"""Known bugs that are still present are pytest's expected failures; with a base, what both sides have is expected."""
+"""Known bugs that are still present are expected failures; with a base, what both revisions have is expected."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
+from demo_kit import MASKED_TOKENS, REJECTED_ROW, write_recipe
 
 pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home")
 
@@ -20,13 +20,8 @@ ROOTED = [
 
 
 @pytest.fixture
-def refs(demo_repository: Repository) -> dict[str, str]:
-    return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
-
-
-@pytest.fixture
 def mine(pytester: pytest.Pytester, refs: dict[str, str]) -> Path:
-    """A folder with both demo recipes, which are known to be reproduced at one commit."""
+    """A folder with both demo recipes, whose recorded verdict at one commit is reproduced."""
     for recipe in (MASKED_TOKENS, REJECTED_ROW):
         write_recipe(pytester.path / "mine", recipe, pins=[{"ref": refs["broken"], "expect": "reproduced"}])
     return pytester.path / "mine"
@@ -39,9 +34,6 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 def evidence(pytester: pytest.Pytester) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) for file in (pytester.path / "sentinel-reports" / "demo").rglob("*.json")]
-
-
-# -- at pins -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [(), ("-W", "error"), ("-o", "xfail_strict=true"), ("-x", "--pdb")], ids=str)
@@ -102,9 +94,6 @@ def test_junit_has_the_title_and_sarif_suppresses_what_is_expected(pytester, min
     assert {result["properties"]["verdict"] for result in log["results"]} == {"reproduced"}
 
 
-# -- at a ref ----------------------------------------------------------------------------------------------------------
-
-
 def test_known_bugs_without_a_base_fail_by_root_cause_the_worst_first(pytester, refs):
     for recipe in ROOTED:
         write_recipe(pytester.path / "mine", recipe)
@@ -125,7 +114,7 @@ def test_known_bugs_without_a_base_fail_by_root_cause_the_worst_first(pytester, 
 
 
 def test_recipes_that_cannot_be_decided_take_one_line_per_cause(pytester, mine, broken_tree):
-    """The package that both functions need does not import."""
+    """Both functions are in a package that does not import."""
     (broken_tree / "demo_rl" / "__init__.py").write_text("raise ImportError('no such thing')\n")
     result = run(pytester, f"--sentinel-repo={broken_tree}")
     result.assert_outcomes(failed=1, skipped=1)

@@ -1,4 +1,4 @@
-"""What a comparison with a base writes, from its rows alone: order, patch coverage, annotations, SARIF."""
+"""The report of a comparison with a base, made from its rows: order, patch coverage, annotations, SARIF."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The examples in each command's help and in the docs are commands of today; cheap ones are run, without a network."""
+"""Examples in the commands' help and in the docs are valid; cheap ones are run, without a network."""
 
 import argparse
 import re
@@ -13,7 +13,7 @@ from sentinel import cli
 from sentinel.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Commands whose examples are run here, if they name what is in the repository.
+#: Commands whose examples run here, if they name files of the repository.
 RUN = ("list targets", "list recipes", "list contracts", "show", "recipe schema", "report schema",
        "mirror list", "cache list", "cache prune")  # fmt: skip
 OWN = ("MY-BUG", "introduced-by")  # an example of the user's; needs a sweep
@@ -49,7 +49,7 @@ CHEAP = [text for path, text in EXAMPLES if path in RUN and not any(own in text 
 
 
 def words_of(text: str) -> list[str]:
-    """The words of an example, without what the shell does with its output."""
+    """Return the words of an example, without redirections of its output."""
     return shlex.split(re.split(r" (?:\||>>?) ", text)[0])
 
 

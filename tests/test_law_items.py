@@ -1,4 +1,4 @@
-"""Laws as pytest items: which there are by default, how they are named, what they pass and fail with."""
+"""Laws as pytest items: selection, names, outcomes."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from demo_kit import REJECTED_ROW, Repository, write_recipe
+from demo_kit import REJECTED_ROW, write_recipe
 
 from sentinel.cli import main
 from sentinel.targets import Binding
@@ -17,7 +17,7 @@ AGG_LOSS = "laws/demo/demo_rl.losses.agg_loss"
 GROUPS = "laws/demo/demo_rl.advantages.group_advantage"
 
 
-#: What triggers the bug of :data:`REJECTED_ROW`, and the other laws that it breaks.
+#: The trigger of :data:`REJECTED_ROW`'s bug, and the other laws that it breaks.
 WHEN = {
     "also_breaks": ["the_oracle_agrees", "normalisation_laws", "masked_values_have_no_influence"],
     "when": [{"response_mask": "a rejected row"}, {"token_level_rewards": "non-zero where masked"}],
@@ -29,13 +29,8 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 
 @pytest.fixture
-def refs(demo_repository: Repository) -> dict[str, str]:
-    return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
-
-
-@pytest.fixture
 def known(pytester: pytest.Pytester, refs: dict[str, str]) -> tuple[str, ...]:
-    """Arguments of a run at the broken revision, with a recipe in ``mine`` that knows one of its bugs."""
+    """Return arguments of a run at the broken revision, with a recipe in ``mine`` for one of its bugs."""
     write_recipe(pytester.path / "mine", {**REJECTED_ROW, **WHEN})
     return ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
 
@@ -85,7 +80,7 @@ def test_a_broken_law_that_a_recipe_explains_says_which(pytester, known):
 
 @pytest.mark.parametrize("selected", [True, False])
 def test_a_known_bug_fails_once_where_its_recipe_is_looked_at_too(selected, pytester, known):
-    """Without its recipe's item in the run, the law's own says it: a broken law never passes in silence."""
+    """If the run does not have the recipe's item, the law's item fails: a broken law never passes."""
     law = "the_oracle_agrees and group_advantage"
     result = run(pytester, *known, "-rs", "-k", f"({law}) or DEMO-REJECTED-ROW" if selected else law)
     result.assert_outcomes(failed=1, skipped=int(selected))
@@ -96,21 +91,18 @@ def test_a_known_bug_fails_once_where_its_recipe_is_looked_at_too(selected, pyte
 
 
 def test_a_law_that_compares_only_what_triggers_a_known_bug_is_not_decided(pytester, known):
-    """Each of its variants has a rejected row: another bug of rejected rows could not be seen."""
+    """Each variant has a rejected row, so another bug of rejected rows could not be seen."""
     result = run(pytester, *known, "-k", "a_rejected_row_is and group_advantage or DEMO-REJECTED-ROW")
     result.assert_outcomes(failed=1, skipped=1)
     result.stdout.fnmatch_lines(
-        [
-            "not decided: 1 of 2",
-            "  inconclusive: law: broken by DEMO-REJECTED-ROW; it is triggered in every scenario *",
-        ]
+        ["not decided: 1 of 2", "  inconclusive: law: broken by DEMO-REJECTED-ROW; it is triggered in every scenario *"]
     )
     evidence = json.loads(next((pytester.path / "sentinel-reports").rglob("laws/**/*.json")).read_text())
     assert (evidence["verdict"], evidence["kind"]) == ("inconclusive", "law")
 
 
 def test_what_no_recipe_explains_fails_beside_what_one_does(pytester, known, monkeypatch):
-    """A law may be broken in two ways, and a recipe know one of them."""
+    """The law is broken in two ways, and a recipe knows one of them."""
     from sentinel.search.survey import Survey
 
     found = Survey.findings
@@ -126,7 +118,7 @@ def test_what_no_recipe_explains_fails_beside_what_one_does(pytester, known, mon
 
 
 def test_a_recipe_whose_numbers_are_others_explains_nothing(pytester, known):
-    """Its own scenario breaks its law still, and that may be for another reason by now."""
+    """Its scenario still breaks the law, perhaps for another reason."""
     values = {
         "expected_unpatched": {"reward_9.advantages": [[0, 0], [8, 8], [8, 8]]},
         "expected_fixed": {"reward_9.advantages": [[0, 0], [7, 7], [7, 7]]},
@@ -149,7 +141,7 @@ def test_a_known_bug_excuses_a_law_that_holds_on_30_scenarios_that_do_not_trigge
 
 @pytest.mark.parametrize("when", [None, {"response_mask": "a lone token"}, {"token_level_rewards": ">= -1000"}])
 def test_a_known_bug_excuses_nothing_that_it_cannot_be_told_apart_from(pytester, known, when):
-    """It does not say what triggers it, or says too little, or something that every scenario shows."""
+    """The recipe states no trigger, an incomplete one, or one that every scenario meets."""
     write_recipe(pytester.path / "mine", {**REJECTED_ROW, **WHEN, "when": when})
     result = run(pytester, *known, *ORACLE)
     result.assert_outcomes(failed=2)
@@ -173,7 +165,7 @@ def test_a_new_bug_does_not_hide_behind_a_known_one(pytester, broken_tree):
 
 
 def test_a_bug_that_only_the_second_search_shows_may_be_known_too(pytester, known, monkeypatch):
-    """The recipe of the other bug is about none of the violations that were found first."""
+    """The other bug's recipe explains none of the violations that were found first."""
     from sentinel.search import discovery
 
     about = discovery.is_about
@@ -208,7 +200,7 @@ def test_a_recipe_that_explains_several_laws_is_decided_once(pytester, known, mo
         n for n, line in enumerate(result.outlines) if "DEMO-REJECTED-ROW.yaml::" in line and "%]" in line
     )
     first_law = min(n for n, line in enumerate(result.outlines) if line.startswith("laws/") and "%]" in line)
-    assert last_recipe < first_law  # who explains asks what recipes said
+    assert last_recipe < first_law  # the explanation uses the recipes' verdicts
 
 
 def _counting(decide: Any, decided: list[str]) -> Any:

@@ -1,4 +1,4 @@
-"""A run that decided nothing: pytest's status 5 whatever reports it; and what a user gave that cannot be had."""
+"""Runs that decide nothing exit with status 5, with any reporter; refs that are not available are usage errors."""
 
 import json
 import os
@@ -13,13 +13,13 @@ from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
 
 pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home")
 
-#: Commits that no mirror has; each is a cause of its own by its words, and one cause by its meaning.
+#: Commits that no mirror has. Their reasons differ in the hash only, so they count as one cause.
 ABSENT = [{"ref": f"git:{number:07x}{'0' * 33}", "expect": "fixed"} for number in range(1, 13)]
 
 
 @pytest.fixture
 def absent(pytester: pytest.Pytester, demo_repository: Repository) -> Path:
-    """Twelve pins that cannot be had, and one that is decided."""
+    """Twelve pins that are not available, and one that is decided."""
     folder = pytester.path / "mine"
     write_recipe(folder, MASKED_TOKENS, pins=ABSENT)
     write_recipe(folder, REJECTED_ROW, pins=[{"ref": f"git:{demo_repository.commits['fixed']}", "expect": "fixed"}])
@@ -94,7 +94,7 @@ def test_what_was_not_decided_is_counted_by_cause_everywhere(pytester, absent):
 
 
 def test_the_same_as_an_undecided_baseline_is_not_decided(pytester, absent, demo_repository):
-    """Evidence that says `inconclusive` is confirmed by another `inconclusive`, and nothing was decided."""
+    """`inconclusive` in the baseline and `inconclusive` now confirm nothing."""
     write_recipe(pytester.path / "mine", MASKED_TOKENS, pins=[{"ref": f"git:{demo_repository.commits['syntax']}",
                                                               "expect": "fixed"}])  # fmt: skip
     first = run(pytester, "-k", "MASKED")
@@ -106,7 +106,7 @@ def test_the_same_as_an_undecided_baseline_is_not_decided(pytester, absent, demo
 
 
 def test_a_run_that_decided_nothing_is_no_basis_for_reports(pytester, absent, capsys):
-    """`report run`, `changes`, `accept` and `findings` on the evidence of a run in which nothing was decided."""
+    """`report run`, `changes`, `accept` and `findings` on the evidence of such a run."""
     from sentinel.cli import main
 
     run(pytester, "-k", "MASKED")
@@ -120,16 +120,13 @@ def test_a_run_that_decided_nothing_is_no_basis_for_reports(pytester, absent, ca
 
 
 def test_a_killed_run_does_not_leave_the_last_one_to_speak_for_it(pytester, absent):
-    """`run.json` is of this run from its first item on."""
+    """`run.json` belongs to this run from its first item on."""
     assert run(pytester).ret == 0
     pytester.makeconftest("import os\ndef pytest_runtest_protocol(): os._exit(9)\n")
     command = [sys.executable, "-m", "pytest", "--sentinel-recipes=mine"]
     finished = subprocess.run(command, cwd=pytester.path, capture_output=True, env=os.environ, check=False)
     assert finished.returncode == 9
     assert json.loads((pytester.path / "sentinel-reports" / "run.json").read_text())["items"] == []
-
-
-# -- what the user gave, and cannot be had -----------------------------------------------------------------------------
 
 
 def _bare_python(folder: Path) -> str:
@@ -195,9 +192,9 @@ def test_what_the_user_gave_and_cannot_be_had_is_a_usage_error(
     option: str, place: Callable[[Path], str], said: str, pytester: pytest.Pytester, absent: Path,
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
-    """One message, before anything runs: a recipe's own pins may be unavailable, what the user names may not."""
+    """There is one message before anything runs. Only a recipe's own pins may be unavailable."""
     if "python" in option:
-        monkeypatch.undo()  # the session's process is of another interpreter than the one that is named
+        monkeypatch.undo()  # the session's process has another interpreter than the named one
         monkeypatch.chdir(pytester.path)
         monkeypatch.setenv("SENTINEL_HOME", str(request.getfixturevalue("_demo_home")))
     result = run(pytester, f"{option}{place(pytester.path)}")

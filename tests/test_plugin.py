@@ -1,5 +1,3 @@
-"""The pytest side in-process: selection, ids, outcomes, what a failure shows, what a mistake is told."""
-
 import inspect
 import json
 import os
@@ -37,7 +35,7 @@ def pins(demo_repository: Repository) -> list[dict[str, str]]:
 
 @pytest.fixture
 def recipes(pytester: pytest.Pytester, pins: list[dict[str, str]], demo_home: Path) -> Path:
-    """A user's folder with both demo recipes, pinned to the commits of the demo repository."""
+    """A folder with both demo recipes, pinned to the commits of the demo repository."""
     folder = pytester.path / "mine"
     write_recipe(folder, MASKED_TOKENS, pins=pins)
     write_recipe(folder, REJECTED_ROW, pins=pins)
@@ -84,9 +82,6 @@ def test_a_machine_that_offers_less_says_so(pytester, recipes, warm_runs, monkey
     assert words not in run(pytester, *options, "--sentinel-sandbox=basic").stdout.str()
     monkeypatch.setitem(warm_runs.hello(), "uncontained", None)
     assert words not in run(pytester, *options).stdout.str()
-
-
-# -- what runs ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_main_job(pytester, recipes, pins):
@@ -175,7 +170,7 @@ def test_ids_of_bundled_recipes_from_any_folder(pytester):
 
 
 def test_junit_has_the_time_of_each_item(pytester, recipes, fixed_tree, monkeypatch):
-    """They are decided ahead: a reporter that counts the wait gives all of it to the first."""
+    """Items are decided in advance. A reporter that measures the wait would assign all of it to the first item."""
     now = [0.0]
 
     def slow(question: Question, *given: Any) -> Judgement:
@@ -191,7 +186,7 @@ def test_junit_has_the_time_of_each_item(pytester, recipes, fixed_tree, monkeypa
 
 
 def test_a_question_takes_the_way_that_the_page_describes(pytester, recipes, pins):
-    """Each stop is a function, each file is visited once, and those in this process are reached in that order."""
+    """Each step is a function. Steps of one file are together. Steps in this process run in the listed order."""
     page = Path(__file__).parents[1] / "docs" / "architecture.md"
     stops = re.findall(r"^\d+\. `([\w.]+)`", page.read_text(encoding="utf-8"), re.MULTILINE)
     functions = [pkgutil.resolve_name(f"sentinel.{stop}") for stop in stops]
@@ -220,9 +215,6 @@ def test_a_question_takes_the_way_that_the_page_describes(pytester, recipes, pin
     assert list(reached) == [stop for stop in stops if not stop.startswith(measuring)]
 
 
-# -- verdicts and outcomes ---------------------------------------------------------------------------------------------
-
-
 def test_a_failure_shows_what_there_is_to_know(pytester, recipes, pins):
     file = write_recipe(recipes, MASKED_TOKENS, pins=[{**pins[0], "expect": "fixed"}])
     result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
@@ -242,7 +234,7 @@ def test_a_failure_shows_what_there_is_to_know(pytester, recipes, pins):
 
 @pytest.mark.parametrize(("revision", "outcome"), [("broken", "failed"), ("fixed", "passed"), ("syntax", "failed")])
 def test_a_ref_has_no_expectation(revision, outcome, pytester, recipes, demo_repository):
-    """Their verdicts: ``test_demo.py``."""
+    """``test_demo.py`` checks the verdicts."""
     ref = f"git:{demo_repository.commits[revision][:9]}"
     recipes_alone = ("--sentinel-target=demo", "--sentinel-recipes=mine", "--sentinel-laws=off", "-k", "MASKED")
     result = run(pytester, *recipes_alone, f"--sentinel-ref={ref}")
@@ -333,13 +325,13 @@ def test_a_baseline_holds_and_tells_which_way_things_went(pytester, recipes, dem
     good = file.read_text()
     run(pytester, *base, f"--sentinel-repo={broken_tree}", "--sentinel-report-dir=broken")
     (other,) = (pytester.path / "broken" / "demo").rglob("*.json")
-    # What was recorded is that the bug is there; now it is not.
+    # The baseline has the bug; now it is fixed.
     file.write_text(other.read_text())
     newly_fixed = run(pytester, *base, *kept)
     newly_fixed.assert_outcomes(failed=1)
     newly_fixed.stdout.fnmatch_lines(["*newly fixed: reproduced -> fixed*"])
 
-    # And the other way: fixed is recorded, and main has the bug again.
+    # The other way round: the baseline is fixed, and main has the bug again.
     file.write_text(good)
     with _main_at(demo_repository, "broken"):
         newly_broken = run(pytester, *base, *kept)
@@ -348,7 +340,7 @@ def test_a_baseline_holds_and_tells_which_way_things_went(pytester, recipes, dem
 
 
 def test_damaged_evidence_is_named_and_written_anew(pytester, recipes):
-    """A run that was cut off leaves a part of a file; the next run needs no help from the user."""
+    """A killed run may leave an incomplete file. The next run needs no help from the user."""
     base = ("mine/demo/DEMO-MASKED-TOKENS.yaml", "--sentinel-ref=git:main")
     run(pytester, *base).assert_outcomes(passed=1)
     (file,) = (pytester.path / "sentinel-reports" / "demo").rglob("*.json")
@@ -364,7 +356,7 @@ def test_damaged_evidence_is_named_and_written_anew(pytester, recipes):
     ("content", "told"), [("cut off", "*git-main.json:*:*: not JSON*"), ("[]", "*: not Sentinel*")]
 )
 def test_a_damaged_baseline_is_a_usage_error(pytester, recipes, content, told):
-    """Before anything is decided; the message names the file, the line and what to do."""
+    """The message names file, line and what to do, before anything is decided."""
     base = ("mine/demo/DEMO-MASKED-TOKENS.yaml", "--sentinel-ref=git:main")
     run(pytester, *base, "--sentinel-report-dir=kept").assert_outcomes(passed=1)
     (file,) = (pytester.path / "kept" / "demo").rglob("*.json")
@@ -377,7 +369,7 @@ def test_a_damaged_baseline_is_a_usage_error(pytester, recipes, content, told):
 
 
 class _main_at:  # noqa: N801 - reads as a statement
-    """The mirror's main at another revision for a while, as after a fetch."""
+    """Move the mirror's main to another revision for a while, as a fetch does."""
 
     def __init__(self, repository: Repository, revision: str) -> None:
         self._mirror = Repository(Path(os.environ["SENTINEL_HOME"]) / "mirrors" / "demo.git")
@@ -396,12 +388,9 @@ class _main_at:  # noqa: N801 - reads as a statement
             self._mirror.git("update-ref", ref, self._commits[revision])
 
 
-# -- published blobs ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def roll_tree(tmp_path: Path) -> Path:
-    """A working tree in which the published blob's boundary is, with its bug."""
+    """A working tree with the boundary of the published file, and its bug."""
     file = tmp_path / "roll_repo" / "roll" / "utils" / "functionals.py"
     file.parent.mkdir(parents=True)
     for package in (file.parent, file.parent.parent):
@@ -431,7 +420,9 @@ def test_a_published_blob_takes_the_pins_of_the_bundled_recipe(pytester):
     (pytester.path / PUBLISHED.name).write_bytes(PUBLISHED.read_bytes())
     result = run(pytester, PUBLISHED.name, "--collect-only", "-q")
     assert "ROLL-AGGLOSS-TOKENMEAN-MASK.json::git:c09bc8b" in result.outlines
-    (pytester.path / PUBLISHED.name).rename(pytester.path / "blob.json")  # -k knows the bug whatever the file's name
+    (pytester.path / PUBLISHED.name).rename(
+        pytester.path / "blob.json"
+    )  # -k matches the bug id, whatever the file's name
     assert "blob.json::git:c09bc8b" in run(pytester, "blob.json", "--collect-only", "-qkTOKENMEAN").outlines
 
 
@@ -440,9 +431,6 @@ def test_a_recipe_without_any_ref_says_what_to_give(pytester, recipes):
     result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*DEMO-MASKED-TOKENS has no pins; give a ref (--sentinel-ref=git:main*"])
-
-
-# -- mistakes ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -468,14 +456,11 @@ def test_a_recipe_without_any_ref_says_what_to_give(pytester, recipes):
     ids=str,
 )
 def test_mistakes(arguments, said, pytester, recipes):
-    """More of them: ``tests/bad_input``."""
+    """``tests/bad_input`` has more."""
     result = run(pytester, *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([said])
     assert "Traceback" not in result.stderr.str() + result.stdout.str()
-
-
-# -- settings files and other plugins ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -623,7 +608,7 @@ def test_every_public_name_is_there_and_none_is_imported_before_it_is_used():
 
 
 def test_the_last_failed_of_the_bundled_recipes(pytester, roll_tree):
-    """Their ids are not places in this folder; pytest skips files that have no failure, by their places."""
+    """Their ids are not paths in this folder. pytest skips files without failures by their paths."""
     pytester.makepyfile("def test_own(): assert False")
     arguments = ("--sentinel-bug=ROLL-AGGLOSS-TOKENMEAN*", f"--sentinel-repo={roll_tree}", ".", "-p", "cacheprovider")
     pytester.runpytest_inprocess(*arguments).assert_outcomes(failed=2)

@@ -1,4 +1,4 @@
-"""The pytest side in processes of its own: what an uninvolved run pays, xdist, two runs at once, Ctrl-C."""
+"""The pytest plugin in separate processes: cost for other projects, xdist, parallel runs, Ctrl-C."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, copy_demo, gone, w
 
 COMMAND = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
 
-#: What Sentinel needs to decide, and nobody else should load.
+#: Modules that only a run with Sentinel may load.
 HEAVY = (
     "torch",
     "hypothesis",
@@ -32,7 +32,7 @@ HEAVY = (
 
 @pytest.fixture
 def folder(tmp_path: Path, demo_home: Path, demo_repository: Repository) -> Path:
-    """An empty folder of a user's, with his recipes in ``mine``."""
+    """An empty folder of a user, with recipes in ``mine``."""
     commits = demo_repository.commits
     pins = [
         {"ref": f"git:{commits[name]}", "expect": verdict}
@@ -55,16 +55,13 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, text
 
 
-# -- where nobody asked ------------------------------------------------------------------------------------------------
-
-
 def test_an_uninvolved_run_loads_nothing_and_says_nothing(tmp_path):
     (tmp_path / "test_own.py").write_text(
         f"import sys\n\ndef test_own():\n    assert not [name for name in {HEAVY!r} if name in sys.modules]\n"
     )
     at_the_end = f"    print(*(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)\n"
     (tmp_path / "conftest.py").write_text(f"import sys\n\ndef pytest_unconfigure():\n{at_the_end}")
-    # Plugins that come with packages of targets or with Sentinel, and load more.
+    # Plugins of installed packages that load more.
     others = ("-p", "no:jaxtyping", "-p", "no:anyio", "-p", "no:hypothesispytest")
     status, with_plugin = finish(start(tmp_path, "-q", *others))
     assert status == 0, with_plugin
@@ -116,7 +113,7 @@ def test_drawn(number):
     ids=" ".join,
 )
 def test_another_project_runs_as_without_sentinel(tmp_path, arguments):
-    """Its files may have any names, and its Hypothesis tests their plugin until the end."""
+    """Its files may have any names, and its Hypothesis tests keep their plugin."""
     for name, text in FOREIGN.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -129,9 +126,6 @@ def test_another_project_runs_as_without_sentinel(tmp_path, arguments):
     with_sentinel = lines()
     assert with_sentinel == lines("-p", "no:sentinel")
     assert "hypothesis plugin: True" in "\n".join(with_sentinel)
-
-
-# -- several processes -------------------------------------------------------------------------------------------------
 
 
 def test_under_xdist_the_controller_alone_reports(folder):
@@ -189,7 +183,7 @@ def test_under_xdist_deciding_nothing_is_no_success(folder, tmp_path, monkeypatc
 
 @pytest.mark.nightly
 def test_two_runs_at_once(folder, tmp_path, demo_repository, monkeypatch):
-    """One report folder, one cold store: both decide everything, write the same, and never load torch themselves."""
+    """With one report folder and an empty store, both decide everything, write the same, and do not load torch."""
     from sentinel.recipes.catalog import bundled_catalog
     from sentinel.sources import Home, MirrorStore
 
@@ -207,9 +201,6 @@ def test_two_runs_at_once(folder, tmp_path, demo_repository, monkeypatch):
     assert len([path for path in written if path.suffix == ".json"]) == 6
 
 
-# -- Ctrl-C ------------------------------------------------------------------------------------------------------------
-
-
 WAITING = """
 import os
 import signal
@@ -225,17 +216,17 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode):
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_ctrl_c_in_the_middle(times, folder, tmp_path, monkeypatch):
-    """What is written by then is whole, and no process is left."""
+    """Files that exist by then are complete, and no process is left."""
     tree = copy_demo(tmp_path / "waiting")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     (tree / "demo_rl" / "losses.py").write_text(WAITING.format(pipe=str(pipe)))
     scratch = own_scratch(tmp_path, monkeypatch)
-    seen = "--sentinel-sandbox=basic"  # strictly contained it would find no pipe, and know other process ids
+    seen = "--sentinel-sandbox=basic"  # under strict containment, it has no access to the pipe and other process ids
     process = start(folder, "--sentinel-recipes=mine", f"--sentinel-repo={tree}", "-v", seen)
     pids = []
-    own = os.open(pipe, os.O_RDWR)  # does not wait for a probe that never comes
-    while len(pids) < 2:  # the probe says who it is, and then waits for ever
+    own = os.open(pipe, os.O_RDWR)  # opening does not block if no probe comes
+    while len(pids) < 2:  # the probe writes its process id and then hangs
         assert select.select([own], [], [], 60)[0], finish(process)
         pids += [int(line) for line in os.read(own, 100).split()]
     os.close(own)
@@ -243,7 +234,7 @@ def test_ctrl_c_in_the_middle(times, folder, tmp_path, monkeypatch):
     for _ in range(times):
         process.send_signal(signal.SIGINT)
     status, text = finish(process)
-    # The second may land in pytest's own handling of the first: Python then ends with status 1, or by the signal.
+    # The second signal may arrive while pytest handles the first. Python then ends with status 1 or by the signal.
     assert status in (pytest.ExitCode.INTERRUPTED, *([1, -signal.SIGINT] if times == 2 else [])), text
     assert "KeyboardInterrupt" in text
     assert all(gone(pid) for pid in (*pids, preloader))
@@ -266,7 +257,7 @@ def test_ctrl_c_while_torch_is_loaded(folder, tmp_path, monkeypatch):
 
 
 def own_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the run's worker keeps its files; it takes them along when it ends."""
+    """Return the folder of the run's worker, which is removed when the worker ends."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))

@@ -1,4 +1,4 @@
-"""Other people's reporters beside Sentinel's items: JUnit, SARIF, GitHub, and four plugins that read reports."""
+"""Reporters of other plugins with Sentinel's items: JUnit, SARIF, GitHub, and four plugins that read reports."""
 
 import json
 import xml.etree.ElementTree as ElementTree
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("warm_runs")
 
 @pytest.fixture
 def ask(pytester: pytest.Pytester, broken_tree: Path) -> list[str]:
-    """Arguments of a run with one failing item."""
+    """Return arguments of a run with one failing item."""
     write_recipe(pytester.path / "mine", MASKED_TOKENS)
     return [
         "--sentinel-target=demo",
@@ -39,7 +39,7 @@ REPORTERS = {
 
 
 def test_each_says_what_failed_beside_the_others(pytester, ask):
-    """Those that are installed (extra ``reporters``), and pytest's and Sentinel's own."""
+    """All installed reporters (extra ``reporters``), and those of pytest and Sentinel, run together."""
     there = [name for name in REPORTERS if find_spec(name)]
     options = [option for name in there for option in REPORTERS[name]]
     run(pytester, *ask, "--junitxml=junit.xml", "--sentinel-sarif=run.sarif", *options)

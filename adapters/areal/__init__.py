@@ -42,7 +42,7 @@ _BATCH = ("input_ids", "attention_mask", "loss_mask", "rewards", "logprobs")
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Build AReaL's actor with its own configuration, and run the advantage step."""
+    """Build AReaL's actor with its own configuration class, and compute advantages with it."""
     made = boundary.imported[ARGUMENTS].NormConfig
     norms = {name: None if inputs[name] is None else made(**inputs[name]) for name in ("reward_norm", "adv_norm")}
     actor = actor_of(
@@ -53,7 +53,7 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call GAE with one additional column.
+    """Compute GAE. AReaL's tensors have one more column than the contract's.
 
     Position t predicts token t + 1, so the last position is not a step. Every response ends with EOS.
     """
@@ -86,18 +86,18 @@ class _Engine:
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Recompute log-probs. The logits at position t predict label t."""
+    """Recompute log-probs with AReaL's actor. The logits at position t predict label t."""
     boundary.imported[_FUNCTIONAL].mpu = types.SimpleNamespace(is_initialized=lambda: False)
     tokens = inputs["token_ids"]
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
     data = {"input_ids": tokens.reshape(-1).roll(1), "rolled_input_ids": tokens.reshape(-1)}
     actor = actor_of(boundary, engine, temperature=inputs["temperature"])
-    actor.config.recompute_logprob = True  # an option until 2026, which is off by default
+    actor.config.recompute_logprob = True  # until 2026, this was an option, off by default
     return {"log_probs": boundary.function(actor, data).reshape(tokens.shape)}
 
 
 def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the samples of the first epochs, drawn by a DataLoader with torch's DistributedSampler."""
+    """Return the first epochs' samples in the order in which a DataLoader with a DistributedSampler draws them."""
     import itertools
 
     from torch.utils.data import DataLoader, DistributedSampler
@@ -113,12 +113,12 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask: Any) -> Any:
-    """Normalise over consecutive groups. Versions without a group-size argument need groups of one size."""
+    """Normalise values within groups of consecutive rows. Older versions need groups of equal size."""
 
     sizes = [len(rows) for rows in kit.rows_of_groups(inputs["group"])]
     by_size = "group_sizes" in boundary.parameters
     if not by_size and len(set(sizes)) > 1:
-        raise AbsentError("this version needs groups of one size")
+        raise AbsentError("not in this version: groups of different sizes")
     made = boundary.imported[ARGUMENTS].NormConfig
     options = {"mean_leave1out": inputs["leave_one_out"], "std_unbiased": inputs["std"] == "unbiased"}
     arguments: dict[str, Any] = {"group_sizes": sizes} if by_size else {}
@@ -169,7 +169,7 @@ def _norm(contract: str, call: Any, **fixed: Any) -> Binding:
 def _level(boundary: Any, inputs: Mapping[str, Any]) -> str:
     """Return the level at which ratios are computed: ``token`` or ``sequence``.
 
-    :raises AbsentError: for versions until October 2025, which have only token-level ratios and no option.
+    :raises AbsentError: for ``sequence`` in versions until October 2025, which only have token-level ratios.
     """
     level = "sequence" if inputs["algorithm"] == "gspo" or inputs["ratio_level"] == "geometric" else "token"
     if level != "token" and "importance_sampling_level" not in boundary.parameters:
@@ -178,16 +178,18 @@ def _level(boundary: Any, inputs: Mapping[str, Any]) -> str:
 
 
 def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """Raise AbsentError if this version does not accept the clip range.
+    """Check that this version accepts the clip range.
 
-    :raises AbsentError: for versions until September 2025, which have one bound for both sides.
+    :raises AbsentError: if the bounds differ, for versions until September 2025, which have one bound for both sides.
     """
     if inputs["eps_clip_high"] != inputs["eps_clip_low"] and "eps_clip_higher" not in boundary.parameters:
         raise AbsentError("not in this version: two clip bounds; eps_clip_low and eps_clip_high must be equal")
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss. The old policy is AReaL's proximal policy; decoupled losses have a behaviour policy too."""
+    """Call a policy loss. AReaL's proximal policy is the contract's old policy. Decoupled losses also take a behaviour
+    policy.
+    """
     has = boundary.parameters
     names = [name for name, (upstream, *_) in _PPO.items() if upstream in has]
     rollout, cap = inputs["rollout_log_probs"], inputs["importance_weight_cap"]
@@ -197,7 +199,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif rollout is not None:
         made = getattr(boundary.imported[ARGUMENTS], "RejectionSamplingConfig", None)
         if made is None:
-            raise AbsentError("not in this version: clamped weights; tokens with a weight above the cap are dropped")
+            raise AbsentError("not in this version: clamped importance weights; tokens above the cap are dropped")
         decoupled["rejection_sampling"] = made(
             level="token", action="clamp", upper=float("inf") if cap is None else cap
         )
@@ -246,21 +248,17 @@ def _of_sequences(where: Mapping[str, tuple[Any, ...]]) -> Dialect:
 _POLICY_LOSSES = (
     _policy("ppo_actor_loss_fn", ("ppo", "gspo"), (*_CLIP, "dual_clip"), _of_sequences({"algorithm": ("gspo",)})),
     _policy(
-        "sapo_loss_fn",
-        "sapo",
-        _SAPO,
-        _of_sequences({"ratio_level": ("geometric",)}),
-        requires=(f"{_FUNCTIONAL}.sapo_loss_fn",),
-        accepts={"ratio_level": (None, "geometric")},
+        "sapo_loss_fn", "sapo", _SAPO, _of_sequences({"ratio_level": ("geometric",)}),
+        requires=(f"{_FUNCTIONAL}.sapo_loss_fn",), accepts={"ratio_level": (None, "geometric")},
     ),
     _policy("cispo_loss_fn", "cispo", _CLIP, requires=(f"{_FUNCTIONAL}.cispo_loss_fn",)),
-)
+)  # fmt: skip
 
 
 def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of one packed microbatch as the engine does, with ``cu_seqlens`` between the sequences.
+    """Compute the loss of one packed microbatch as the engine does; ``cu_seqlens`` marks where each sequence begins.
 
-    The loss reports metrics to the tracker of the process. The tracker is emptied first, as after each training step.
+    The loss reports metrics to the process's tracker, which is emptied first, as after each training step.
     """
     algorithm = inputs["algorithm"]
     switch = {"sapo": "use_sapo_loss", "cispo": "use_cispo_loss"}.get(algorithm)
@@ -316,7 +314,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call with flattened tokens in chunks of two, so that even small scenarios have several chunks."""
+    """Compute log-probs from flattened logits, in chunks of two tokens, so that chunk borders are tested."""
     shape = inputs["token_ids"].shape
     logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
     with kit.swap(boundary.module, "mpu", kit.stand_in(is_initialized=lambda: False)):
@@ -342,10 +340,10 @@ def _gather(function: str, entropy: bool) -> Binding:
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reject or reweight sequences by the mean of their log-ratios or of a divergence.
+    """Reject or reweight tokens or sequences by their importance ratio, or by an estimate of the divergence.
 
-    Token weights are the geometric mean of the ratios, or the ratio of each token. The clamp always applies to ratios.
-    Batches with an even number of rows are packed, as in training.
+    The weight of a sequence is the geometric mean of its tokens' ratios. Weights are always clamped by ratio. A batch
+    with an even number of rows is passed in packed form, as in training.
     """
     level, statistic, masks = inputs["level"], inputs["statistic"], inputs["mode"] == "mask"
     of_ratio = statistic == "ratio" or not masks

@@ -32,13 +32,13 @@ _WIDE: Mapping[str, Any] = {
 
 
 def _trajectory(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a batch of one row without padding."""
+    """Make a batch that holds one sample, without padding."""
     rows = {name: value[None] for name, value in sample.items()}
     return {**rows, "attention_mask": torch.ones_like(rows["input_ids"], dtype=torch.bool)}
 
 
 def _padded(samples: Samples) -> dict[str, Any]:
-    """Pad samples with zeros on the right."""
+    """Make a batch of samples, padded with zeros on the right."""
     from torch.nn.utils.rnn import pad_sequence
 
     rows = [{name: value[0] for name, value in _trajectory(sample).items()} for sample in samples]
@@ -46,13 +46,13 @@ def _padded(samples: Samples) -> dict[str, Any]:
 
 
 def _rows(batch: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Read the samples of a padded batch."""
+    """Return the samples of a padded batch, without padding."""
     mask, present = batch["attention_mask"].bool(), [name for name in names if name in batch]
     return [{name: batch[name][row][there] for name in present} for row, there in enumerate(mask)]
 
 
 def _packed_rows(packed: Mapping[str, Any], names: Sequence[str], starts: Any, lengths: Sequence[int]) -> list[Any]:
-    """Read the samples of a packed batch by their lengths and by the offsets that the batch declares."""
+    """Return the samples of a packed batch, given their lengths and the offsets in the batch."""
     there = [name for name in names if name in packed]
     return [{name: packed[name][at : at + length] for name in there} for at, length in zip(starts.tolist(), lengths)]
 
@@ -71,7 +71,7 @@ def _split(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate dataset rows, whose ids are lists, into one padded batch or into trajectories of one row each."""
+    """Collate dataset rows, whose ids are lists, into one padded batch or into one trajectory per row."""
     samples = inputs["samples"]
     made = boundary.function([{**sample, "input_ids": sample["input_ids"].tolist()} for sample in samples])
     parts = made if isinstance(made, list) else [made]
@@ -86,9 +86,9 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad a packed batch: each sequence to a multiple of four tokens, and the whole to a page.
+    """Pad a packed batch: each sequence to a multiple of four tokens, and the whole batch to 256 tokens.
 
-    Offsets are read from the returned batch, so that tokens are missing if a sequence overlaps the next one.
+    Samples are read at the offsets in the returned batch, so overlapping sequences lose tokens.
     """
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
@@ -114,16 +114,15 @@ def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": [rows[place] for place in made.backward_indices]}
 
 
-# -- distribution to ranks ---------------------------------------------------------------------------------------------
-
-
 def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=inputs["max_tokens_per_microbatch"])
     return {"parts": boundary.function(spec, kit.lengths_of(inputs))}
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Distribute trajectories over ranks; those of one prompt stay together. Check the declared positions."""
+    """Distribute trajectories over ranks and keep those of one prompt together. Return no parts if the returned indices
+    are wrong.
+    """
     lengths = inputs["lengths"]
     items = [{"attention_mask": torch.ones(1, length), "place": place} for place, length in enumerate(lengths)]
     size = len(lengths) // len(set(inputs["prompts"])) if inputs["prompts"] else 1
@@ -133,7 +132,7 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore the batch order of the ranks' results. Each trajectory has one row."""
+    """Merge the ranks' results in the order of the batch. Each trajectory has one row."""
     fields, order = inputs["fields"], iter(inputs["order"])
     dealt = [list(islice(order, size)) for size in inputs["sizes"]]
     rows = [{name: column[place] for name, column in fields.items()} for place in range(len(inputs["order"]))]

@@ -20,7 +20,7 @@ ALONE: Mapping[str, Any] = {"use_decoupled_loss": False, "recompute_logprob": Fa
 
 
 def actor_of(boundary: Any, engine: Any, **options: Any) -> Any:
-    """Build an actor with its own constructor and configuration class."""
+    """Build AReaL's actor with its own constructor and configuration class."""
     names = dict.fromkeys(("experiment_name", "trial_name", "path"), "sentinel")
     kind = boundary.imported[ARGUMENTS].PPOActorConfig
     arguments = kit.keep_accepted(kind, {**names, **options}, {"reward_norm": None, "adv_norm": None})
@@ -28,10 +28,9 @@ def actor_of(boundary: Any, engine: Any, **options: Any) -> Any:
 
 
 def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages with a critic. Each row is a one-token prompt, the response and EOS; position t predicts token
-    t + 1.
+    """Compute advantages with a critic. Each row is a prompt of one token, the response and EOS.
 
-    The reward is that of the last token, so a row ends with its last valid token.
+    Position t predicts token t + 1. Only the last token has a reward, so each row ends with its last valid token.
     """
     mask = inputs["response_mask"] != 0
     rows, tokens = mask.shape
@@ -54,7 +53,9 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a decoupled loss that drops tokens: with IcePop if this version has it, else with rejection sampling."""
+    """Call a decoupled policy loss that drops tokens with extreme importance weights, by IcePop or by rejection
+    sampling.
+    """
     low, high = inputs["weight_low"], inputs["weight_high"]
     if inputs["correction"] == "icepop":
         if "enable_icepop" not in boundary.parameters:
@@ -62,7 +63,7 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         drop = {"enable_icepop": True, "icepop_alpha": 0.0 if low is None else low, "icepop_beta": high}
     elif "rejection_sampling" not in boundary.parameters:
         if low is not None:
-            raise AbsentError("not in this version: a lower bound of weights")
+            raise AbsentError("not in this version: a lower bound of importance weights")
         drop = {"behav_imp_weight_cap": high}
     else:
         made = boundary.imported[ARGUMENTS].RejectionSamplingConfig
@@ -74,7 +75,7 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a preference loss with packed pairs: the chosen sequence, then the rejected one.
+    """Call a preference loss on packed pairs: the chosen sequence, then the rejected one.
 
     Position t predicts token t + 1, and the last position predicts nothing. The process's tracker of metrics is emptied
     first.
@@ -137,8 +138,6 @@ _OBJECTIVES = (
 )
 
 
-# -- the learning rate over the steps of a training --------------------------------------------------------------------
-
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 
 _ARCHON = "areal.experimental.engine.archon_utils"
@@ -150,7 +149,7 @@ def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Configure the schedule with the optimiser's own options. In older versions, the warm-up is a fraction."""
+    """Make the optimiser's configuration with these schedule options. In older versions, the warm-up is a fraction."""
     made, steps = boundary.imported[ARGUMENTS].OptimizerConfig, inputs["training_steps"]
     warmup = {"warmup_steps": inputs["warmup_steps"]}
     if "warmup_steps" not in made.__dataclass_fields__:
@@ -169,28 +168,20 @@ _FROM_MINIMUM = Dialect(
 
 _SCHEDULES = (
     Binding(
-        "areal.engine.fsdp_utils.get_cosine_schedule_with_warmup",
-        "learning_rate",
+        "areal.engine.fsdp_utils.get_cosine_schedule_with_warmup", "learning_rate",
         formerly=("areal.utils.fsdp.get_cosine_schedule_with_warmup",),
         arguments={
-            "warmup_steps": ("num_warmup_steps",),
-            "training_steps": ("num_training_steps",),
+            "warmup_steps": ("num_warmup_steps",), "training_steps": ("num_training_steps",),
             "min_ratio": ("min_lr_ratio",),
         },
-        call=_scheduled,
-        fixed=_COSINE,
-        dialects=(_FROM_MINIMUM,),
+        call=_scheduled, fixed=_COSINE, dialects=(_FROM_MINIMUM,),
     ),
     Binding(
-        f"{_ARCHON}.create_lr_scheduler",
-        "learning_rate",
-        call=_configured,
-        imports=(ARGUMENTS,),
-        requires=(f"{_ARCHON}.create_lr_scheduler",),
-        fixed=_COSINE,  # the other schedules come from transformers
+        f"{_ARCHON}.create_lr_scheduler", "learning_rate", call=_configured, imports=(ARGUMENTS,),
+        requires=(f"{_ARCHON}.create_lr_scheduler",), fixed=_COSINE,  # the other schedules come from transformers
         dialects=(_FROM_MINIMUM,),
     ),
-)
+)  # fmt: skip
 
 
 BINDINGS = (*_OBJECTIVES, *_SCHEDULES)

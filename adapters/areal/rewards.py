@@ -40,7 +40,7 @@ def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the length penalty, which changes rewards in place. The batch has one additional column for the prompt."""
+    """Apply the length penalty, which changes rewards in place. The batch has one more column, for the prompt."""
     mask = kit.prepend_prompt(inputs["response_mask"] != 0).long()
     data = {"rewards": inputs["rewards"].clone(), "input_ids": torch.ones_like(mask), "loss_mask": mask}
     options = {"overlong_tokens": inputs["buffer"], "overlong_penalty_factor": inputs["factor"]}
@@ -49,7 +49,7 @@ def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the filter of groups. In the first versions, batches were TensorDicts."""
+    """Filter groups of rollouts. In the first versions, batches were TensorDicts."""
     rows = len(inputs["group"])
     data: Any = {"rewards": inputs["rewards"], "numbers": torch.arange(rows)}
     if getattr(boundary.parameters["data"].annotation, "__name__", "") == "TensorDict":
@@ -62,7 +62,9 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the mask by second moments. In the first versions, the caller computed the moments."""
+    """Return the tokens that M2PO keeps, by their squared log-ratios. In the first versions, the caller computed the
+    squares.
+    """
     old, proximal, mask = (inputs[name] for name in ("behaviour_log_probs", "proximal_log_probs", "response_mask"))
     if "sorted_m2" not in boundary.parameters:
         return {"kept": boundary.function(old, proximal, mask, inputs["threshold"])}
@@ -73,7 +75,7 @@ def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _request(boundary: Any, config: Any) -> Any:
-    """Return the request for the server of the inference backend."""
+    """Return the sampling parameters that the backend sends to its inference server."""
     others = (False, 0)[: len(boundary.parameters) - 2]
     request = boundary.imported[_RECORDS].ModelRequest(input_ids=[1], gconfig=config)
     payload = boundary.function(boundary.owner(), request, *others).payload

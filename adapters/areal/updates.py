@@ -17,10 +17,10 @@ _ARGUMENTS = "areal.api.cli_args"
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one update of the actor, and read the gradient.
+    """Run one update of the actor, and return the gradient with respect to the log-probs.
 
-    Each token has its own id, by which the model finds the token's log-prob in any order. Values at a position belong
-    to the next token. As with FSDP, the loss is averaged over ranks.
+    Each token has its own id, so the model finds the token's log-prob in any order of tokens. The value at position t
+    belongs to token t + 1. The loss is averaged over ranks, as FSDP averages gradients.
     """
     mask, count, named = inputs["response_mask"].bool(), inputs["dp_size"], kit.named_tokens(inputs)
     named.pop("rewards")
@@ -101,7 +101,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the engine's forward pass over packed microbatches, with ids by which the model finds a log-prob."""
+    """Return the log-probs of the engine's forward pass over packed microbatches. The model is a table of log-probs."""
     named, table = kit.named_tokens(inputs), kit.prepend_prompt(inputs["log_probs"]).flatten()
     rows, size = len(named["number"]), inputs["micro_batch_size"]
     arguments = boundary.imported[_ARGUMENTS]
@@ -137,39 +137,27 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _UPDATE = Binding(
-    f"{_ACTOR}.PPOActor._ppo_update",
-    "policy_update",
-    formerly=(f"{_ACTOR}.PPOActor.ppo_update",),
-    call=_update,
-    imports=(_ENGINE, _ARGUMENTS),
-    requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
+    f"{_ACTOR}.PPOActor._ppo_update", "policy_update", formerly=(f"{_ACTOR}.PPOActor.ppo_update",), call=_update,
+    imports=(_ENGINE, _ARGUMENTS), requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
     stand_ins=(
         StandIn("model", "a table of log-probs, in which the forward pass looks up its input tokens"),
-        StandIn("engine", "the real engine without sharding over a process group and without optimiser steps"),
-        RANKS,
+        StandIn("engine", "the real engine without sharding over a process group and without optimiser steps"), RANKS,
         StandIn("stats_tracker", "a tracker of the process gets the reported values, which do not affect the update"),
     ),
     fixed={
         **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),
-        **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0),
-        "loss_agg_mode": "token-mean",
+        **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0), "loss_agg_mode": "token-mean",
     },
-    accepts={"dual_clip": (None, 3.0)},
-    dtypes=("float32",),
-)
+    accepts={"dual_clip": (None, 3.0)}, dtypes=("float32",),
+)  # fmt: skip
 
 BINDINGS = (
     _UPDATE,
     Binding(
-        f"{_ENGINE}.FSDPEngine.forward_batch",
-        "recomputed_log_probs",
-        call=_recomputed,
-        imports=(_ARGUMENTS,),
+        f"{_ENGINE}.FSDPEngine.forward_batch", "recomputed_log_probs", call=_recomputed, imports=(_ARGUMENTS,),
         requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
-        stand_ins=(_UPDATE.stand_ins[0], _UPDATE.stand_ins[1], RANKS),
-        fixed={"entropies": None},
-        accepts={"response_mask": ("full", "right", "right")},
-        dtypes=("float32",),
+        stand_ins=(_UPDATE.stand_ins[0], _UPDATE.stand_ins[1], RANKS), fixed={"entropies": None},
+        accepts={"response_mask": ("full", "right", "right")}, dtypes=("float32",),
     ),
     replace(_UPDATE, contract="training_step", fixed={"group_layout": "equal", "loss_agg_mode": "token-mean"}),
-)
+)  # fmt: skip

@@ -48,7 +48,7 @@ _ONLY_FULL = {"response_mask": ("full",)}
 
 
 def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] | None = None) -> Any:
-    """Make a DataProto. ``labels`` are the columns of Python objects."""
+    """Make a DataProto of these tensors. ``labels`` are its columns of Python objects."""
     import numpy as np
 
     arrays = {name: np.array(values, dtype=object) for name, values in (labels or {}).items()}
@@ -68,7 +68,7 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
     """Set options of a configuration object.
 
     :raises AbsentError: if the scenario needs an option that this version does not have.
-    :raises DriftError: for any other option that the configuration lacks, because setting one would silently succeed.
+    :raises DriftError: for any other missing option. Setting it would create an attribute that nothing reads.
     """
 
     for name, value in options.items():
@@ -83,7 +83,7 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
 def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
     """Make the pipeline's and the actor's configuration from ROLL's classes.
 
-    A pipeline's constructor looks for checkpoints and creates log folders, so it does not run. Fields have their
+    The pipeline's constructor does not run, because it looks for checkpoints and creates log folders. Fields have their
     defaults. Losses read the options of their variants from the actor's configuration, which declares few of them.
     """
     module, name = _CONFIG_OF[kind]
@@ -94,8 +94,11 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
 
 
 def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Set the number of training steps, for devices that train on four samples each. Environments end after twice the
-    number of turns, because the configuration expects an environment to use half of its limit."""
+    """Return the number of training steps, for devices that train on four samples each.
+
+    An environment's limit is twice the number of turns, because the configuration expects that half of the limit is
+    used.
+    """
     options = kit.stand_in(per_device_train_batch_size=4, gradient_accumulation_steps=inputs["batch_size"] // 4)
     trained = kit.stand_in(training_args=options)
     made = kit.make_unbuilt(
@@ -122,12 +125,12 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Aggregate losses. With row weights, the divisor depends on the version."""
+    """Aggregate losses. With row weights, it depends on the version whether rows without a token count."""
 
     if "weights" in boundary.parameters and "global_valid_samples" not in boundary.parameters:
         empty = not (inputs["response_mask"] != 0).any(-1).all()
         if empty and inputs.get("empty_rows") == "counted":
-            raise AbsentError("not in this version: a mean counts rows without a token")
+            raise AbsentError("not in this version: a mean that counts rows without a token")
     return boundary.invoke(inputs)
 
 
@@ -172,7 +175,7 @@ _METHODS = {
 
 
 def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Normalise agentic rewards. The function computes in float32, so float64 inputs are converted first."""
+    """Normalise the rewards of agents. The function computes in float32, so float64 rewards are converted first."""
     rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
     batch = _batch(boundary, {"scores": rewards}, {"traj_group_id": inputs["group"]})
@@ -182,14 +185,14 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     elif levels in _METHODS:
         norm.grouping, norm.method = _METHODS[levels]
     else:
-        raise AbsentError("not in this version: a mean and a deviation over different sets of rewards")
+        raise AbsentError("not in this version: different levels for the mean and the standard deviation")
     return boundary.invoke({}, batch, norm)
 
 
 def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute agentic returns, with one step per trajectory.
+    """Compute agents' returns. Each step is a row of the batch.
 
-    GiGPO's returns are those of step_reinforce, under an older name.
+    The estimator ``gigpo`` has the same returns as ``step_reinforce`` and also exists in older versions.
     """
     rewards, valid = inputs["token_level_rewards"], inputs["response_mask"] != 0
     rows, steps = torch.nonzero(valid, as_tuple=True)
@@ -224,9 +227,10 @@ _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 
 
 def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
-    """Bind a driver's advantage step, with and without a critic.
+    """Bind a driver's advantage step twice: with a critic (GAE) and without one.
 
-    The other functions for returns use the mask. GAE does not use it, and values in the gaps are not trained.
+    The step without a critic uses the mask. GAE does not use it, so it also discounts over values in gaps of the mask,
+    which are not trained.
     """
     gaps = Dialect(
         "masked_steps",
@@ -252,8 +256,7 @@ _CONFIG = StandIn(
     "ROLL's own class; its constructor, which looks for checkpoints and creates log folders, does not run",
 )
 _STRATEGY = StandIn(
-    "self.strategy",
-    "returns the scenario's log-probs, and an entropy whose coefficient is 0; the model is not checked",
+    "self.strategy", "returns the scenario's log-probs, and an entropy whose coefficient is 0; the model is not checked"
 )
 
 
@@ -274,10 +277,10 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
 
 
 def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the clip range. Dual clip uses ``1 + 2 pg_clip``.
+    """Return the options for the clip range.
 
-    If dual clip equals both bounds, pg_clip alone sets them, as it did before the range existed. Otherwise two numbers
-    set the range and pg_clip sets dual clip.
+    The bound of dual clip is ``1 + 2 pg_clip``. If that agrees with both clip bounds, pg_clip sets everything, as in
+    versions without a clip range. Otherwise, pg_clip sets dual clip and two other options set the range.
     """
     low, high, dual = inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
     cut = high if dual is None else (dual - 1) / 2
@@ -286,7 +289,7 @@ def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the loss variants, from the actor's configuration."""
+    """Return the options of loss variants, which the actor's configuration contains."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     return {
         "tis_lower_bound": 1 - low,
@@ -301,7 +304,7 @@ def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the global token counts for each mask."""
+    """Return the token and row counts of the global batch for each mask."""
     mask, tokens, rows = inputs["response_mask"], inputs["batch_num_tokens"], inputs["global_batch_size"]
     tokens = (mask != 0).sum().clamp(min=1) if tokens is None else tokens
     rows = (mask != 0).any(-1).sum().clamp(min=1) if rows is None else rows
@@ -312,7 +315,7 @@ def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a loss per token. The adapter computes the ratios and aggregates, as the caller in ROLL does.
+    """Call a loss that returns a value per token. The adapter computes the ratios, as the caller in ROLL does.
 
     https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll/pipeline/rlvr/actor_pg_worker.py#L72
     """
@@ -321,9 +324,9 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
     if not ratio.isfinite().all():
         # The gradient of this exp is computed in the caller, loss_func, whose own binding shows an overflow there.
-        raise AbsentError("a ratio overflows before the boundary is called")
+        raise AbsentError("the ratio, which the caller computes, overflows")
     scores, data = inputs["scores"], None
-    if scores is not None:  # a tensor of the batch in RLVR, the reward of each trajectory for agents
+    if scores is not None:  # RLVR has a tensor in the batch; agents have one reward per trajectory
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
         data = _batch(boundary, {"scores": scores}, {"traj_id": trajectories, "episode_scores": scores.tolist()})
     losses = boundary.invoke(
@@ -341,7 +344,7 @@ _SUM = aggregated("token-sum")
 
 
 def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
-    """Draw scores for TOPR that have the sign of the response's first advantage, as in most training runs."""
+    """Return scores for TOPR with the sign of each response's first advantage, as most training runs have them."""
     from sentinel import tensor
 
     advantages = inputs["advantages"]
@@ -418,7 +421,7 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         worker.pipeline_config.train_infer_correction = base.TrainInferCorrectionConfig()
         worker.pipeline_config.train_infer_correction.is_weight.enabled = weights is not None
     elif weights is not None:
-        raise UnknownInputError("the loss has no input for importance weights", "importance_weights")
+        raise UnknownInputError("the loss has no parameter for importance weights", "importance_weights")
     worker.strategy = kit.stand_in(
         op_compute_log_probs=lambda **_: inputs["log_probs"],
         op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
@@ -443,7 +446,7 @@ _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
 
 
 def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
-    """Build the pipeline's batch from scored responses, with advantages and an equal number of tokens per rank."""
+    """Build the batch of an update from scored responses: compute advantages and balance the ranks."""
     functions, named, norms = boundary.imported[_FUNCTIONALS], kit.named_tokens(inputs), ("group", None)
     above = functions.reward_norm(inputs["rewards"], kit.group_size(inputs), {}, *norms)
     fields = {**whole, **named, "token_level_rewards": kit.named_tokens({**inputs, "rewards": above})["rewards"]}
@@ -459,7 +462,8 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the strategy's training step on each rank, with the worker's real loss.
 
-    Each token has its own id, by which the model finds the token's log-prob. FSDP averages gradients over ranks.
+    Each token has its own id, by which the model finds the token's log-prob. Gradients are averaged over ranks, as by
+    FSDP.
     """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
@@ -602,7 +606,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the off-policy correction: the importance weights, or the decision of one filter."""
+    """Run the off-policy correction, and return the importance weights or the tokens that one filter keeps."""
     config = boundary.imported[_BASE_CONFIG]
     names = ("old_log_probs", "rollout_log_probs", "response_mask")
     settings, level = config.TrainInferCorrectionConfig(), inputs["level"]
@@ -614,7 +618,7 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         settings.filters = [rule]
     else:
         if inputs["threshold_low"] is not None:
-            raise AbsentError("weights are clamped from above only")
+            raise AbsentError("importance weights have no lower bound")
         settings.is_weight.enabled, settings.is_weight.weight_type = True, level
         settings.is_weight.upper_bound = inputs["threshold_high"]
     weights, kept, metrics = boundary.invoke({name: inputs[name] for name in names}, cfg=settings)
@@ -630,23 +634,20 @@ def _token_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the critic's values, with an additional column for the prompt's token."""
+    """Return the critic's values. The batch has one more column, for the prompt's token."""
     output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
     values, _ = boundary.invoke({}, kit.stand_in(), data=None, output_tensor=output)
     return {"values": values}
 
 
 _UPDATE = Binding(
-    f"{_FSDP}.FSDP2TrainStrategy.train_step",
-    "policy_update",
-    call=_update,
+    f"{_FSDP}.FSDP2TrainStrategy.train_step", "policy_update", call=_update,
     imports=(PROTOCOL, _FUNCTIONALS, _RLVR_CONFIG, _WORKER_CONFIG, _BASE_CONFIG, _ACTOR_WORKER),
     requires=(f"{_FSDP}.FSDP2TrainStrategy._get_global_valid_samples",),
     stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS, RANKS),
     fixed={"kl_estimator": "k3", "max_tokens_per_microbatch": None, "loss_scale_factor": None},
-    accepts={"loss_agg_mode": _MODES},
-    dialects=(_SUM_OVER_SEQUENCES,),
-)
+    accepts={"loss_agg_mode": _MODES}, dialects=(_SUM_OVER_SEQUENCES,),
+)  # fmt: skip
 
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
@@ -658,85 +659,56 @@ TARGET = Target(
     name="roll",
     arguments={
         "response_mask": ("response_mask", "final_response_mask", "loss_mask", "action_mask", "mask"),
-        "values": ("values", "tensor"),
-        "axis": ("dim",),
-        "epsilon": ("eps",),
+        "values": ("values", "tensor"), "axis": ("dim",), "epsilon": ("eps",),
     },
     defaults=(
-        "roll.pipeline.rlvr.rlvr_config.RLVRConfig",
-        "roll.pipeline.agentic.agentic_config.AgenticConfig",
+        "roll.pipeline.rlvr.rlvr_config.RLVRConfig", "roll.pipeline.agentic.agentic_config.AgenticConfig",
         "roll.pipeline.distill.distill_config.DistillConfig",
     ),
-    repository="https://github.com/alibaba/ROLL",
-    roots=(PackageRoot("roll"),),
-    preload=("tensordict", "omegaconf"),
+    repository="https://github.com/alibaba/ROLL", roots=(PackageRoot("roll"),), preload=("tensordict", "omegaconf"),
     bindings=(
         _UPDATE,
         replace(_UPDATE, contract="training_step", fixed={"max_tokens_per_microbatch": None, "group_layout": "equal"}),
         Binding(
-            f"{_FUNCTIONALS}.agg_loss",
-            "loss_aggregation",
-            arguments={"global_batch_size": ("global_valid_samples",)},
-            outputs=("loss",),
-            call=_aggregated,
-            accepts=_AGGREGATION,
-            dialects=(_SUM_OVER_SEQUENCES, *_ROWS_AT_HAND),
+            f"{_FUNCTIONALS}.agg_loss", "loss_aggregation", arguments={"global_batch_size": ("global_valid_samples",)},
+            outputs=("loss",), call=_aggregated, accepts=_AGGREGATION, dialects=(_SUM_OVER_SEQUENCES, *_ROWS_AT_HAND),
         ),
         Binding(
-            f"{_FUNCTIONALS}.compute_approx_kl",
-            "kl_estimate",
-            arguments={"ref_log_probs": ("log_probs_base",), "kl_estimator": ("kl_penalty",)},
-            outputs=("kl",),
+            f"{_FUNCTIONALS}.compute_approx_kl", "kl_estimate",
+            arguments={"ref_log_probs": ("log_probs_base",), "kl_estimator": ("kl_penalty",)}, outputs=("kl",),
             call=partial(kit.call_with, values_of={"kl_estimator": _ESTIMATORS}),
             dialects=(
                 Dialect(
-                    "clamp",
-                    10,
-                    "k3 is clamped to [-10, 10] so that no token outweighs the others",
-                    f"{_MAIN}/utils/functionals.py#L202",
-                    where={"kl_estimator": ("k3",)},
+                    "clamp", 10, "k3 is clamped to [-10, 10] so that no token outweighs the others",
+                    f"{_MAIN}/utils/functionals.py#L202", where={"kl_estimator": ("k3",)},
                 ),
             ),
         ),
         Binding(
-            f"{_FUNCTIONALS}.compute_gae_advantage_return",
-            "generalised_advantage",
-            arguments={"lam": ("lambd",)},
-            outputs=_ADVANTAGES,
-            call=partial(kit.call_with, takes=("token_level_rewards", "values", "gamma", "lam")),
+            f"{_FUNCTIONALS}.compute_gae_advantage_return", "generalised_advantage", arguments={"lam": ("lambd",)},
+            outputs=_ADVANTAGES, call=partial(kit.call_with, takes=("token_level_rewards", "values", "gamma", "lam")),
             accepts=_ONLY_FULL,
         ),
         Binding(
-            f"{_FUNCTIONALS}.compute_reinforce_return",
-            "discounted_return",
-            constants={"lambd": 1.0},
-            outputs=_ADVANTAGES,
-            call=partial(kit.call_with, takes=("token_level_rewards", "gamma")),
-            accepts=_ONLY_FULL,
-            fixed={"kl": None, "kl_coef": 0.0},
+            f"{_FUNCTIONALS}.compute_reinforce_return", "discounted_return", constants={"lambd": 1.0},
+            outputs=_ADVANTAGES, call=partial(kit.call_with, takes=("token_level_rewards", "gamma")),
+            accepts=_ONLY_FULL, fixed={"kl": None, "kl_coef": 0.0},
         ),
         *_drivers(f"{_FUNCTIONALS}.compute_advantage", agents=False),
         *_drivers(f"{_AGENTIC}.agentic_compute_advantage", agents=True),
         Binding(
-            f"{_AGENTIC}.compute_agentic_reinforce_return",
-            "discounted_return",
-            constants={"lambd": 1.0},
-            outputs=_ADVANTAGES,
-            fixed=_OUTCOMES,
+            f"{_AGENTIC}.compute_agentic_reinforce_return", "discounted_return", constants={"lambd": 1.0},
+            outputs=_ADVANTAGES, fixed=_OUTCOMES,
             dialects=(
                 Dialect(
-                    "credit",
-                    "segment",
+                    "credit", "segment",
                     "a turn is one step: its tokens all have the return of the last one, and turns are discounted",
                     f"{_MAIN}/pipeline/agentic/utils.py#L396",
                 ),
             ),
         ),
         Binding(
-            f"{_AGENTIC}.compute_discounted_returns",
-            "discounted_return",
-            call=_agentic_returns,
-            imports=(PROTOCOL,),
+            f"{_AGENTIC}.compute_discounted_returns", "discounted_return", call=_agentic_returns, imports=(PROTOCOL,),
             fixed={"kl": None, "kl_coef": 0.0},
         ),
         masked_statistic(f"{_FUNCTIONALS}.masked_mean", "mean", "axis", dialects=(_COUNT_EPSILON,)),
@@ -744,48 +716,34 @@ TARGET = Target(
         masked_statistic(f"{_FUNCTIONALS}.masked_var", "var", "unbiased", dialects=(_COUNT_EPSILON,)),
         masked_statistic(f"{_FUNCTIONALS}.masked_whiten", "whiten", "shift_mean", dialects=(_COUNT_EPSILON,)),
         masked_statistic(
-            f"{_FUNCTIONALS}.masked_normalize",
-            "whiten",
-            "epsilon",
-            fixed={"axis": "token", "unbiased": False},
+            f"{_FUNCTIONALS}.masked_normalize", "whiten", "epsilon", fixed={"axis": "token", "unbiased": False},
             dialects=(
                 Dialect(
-                    "epsilon_placement",
-                    "floor",
-                    "the variance is clamped to at least eps instead of adding eps",
+                    "epsilon_placement", "floor", "the variance is clamped to at least eps instead of adding eps",
                     f"{_MAIN}/utils/functionals.py#L361",
                 ),
             ),
         ),
         Binding(
-            f"{_AGENTIC}.compute_segment_masked_mean",
-            "masked_statistics",
-            outputs=("whitened",),
+            f"{_AGENTIC}.compute_segment_masked_mean", "masked_statistics", outputs=("whitened",),
             fixed={"statistic": "segment_mean", **MASKED_STATISTICS.lacking()},
             dialects=(replace(_COUNT_EPSILON, link=f"{_MAIN}/pipeline/agentic/utils.py#L384"),),
         ),
         Binding(
-            f"{_FUNCTIONALS}.reward_norm",
-            "reward_normalisation",
+            f"{_FUNCTIONALS}.reward_norm", "reward_normalisation",
             arguments={
-                "rewards": ("response_level_rewards",),
-                "mean_level": ("norm_mean_type",),
+                "rewards": ("response_level_rewards",), "mean_level": ("norm_mean_type",),
                 "std_level": ("norm_std_type",),
             },
-            outputs=("normalised",),
-            call=_reward_norm,
+            outputs=("normalised",), call=_reward_norm,
             fixed={"group_layout": "equal", **REWARD_NORMALISATION.lacking("mean_level", "std_level")},
         ),
         normalised_rewards(
-            f"{_FUNCTIONALS}.group_reward_norm",
-            _group_reward_norm,
-            "std_level",
-            imports=(PROTOCOL,),
+            f"{_FUNCTIONALS}.group_reward_norm", _group_reward_norm, "std_level", imports=(PROTOCOL,),
             fixed={"group_layout": "equal"},
             dialects=(
                 Dialect(
-                    "std_about",
-                    "subtracted",
+                    "std_about", "subtracted",
                     "div_std_global is the standard deviation over the batch of the deviations from the group means",
                     f"{_MAIN}/utils/functionals.py#L1422",
                 ),
@@ -795,25 +753,16 @@ TARGET = Target(
         normalised_rewards(
             f"{_FUNCTIONALS}.batch_reward_norm",
             partial(
-                kit.call_with,
-                leading=("rewards",),
-                takes=("std_level",),
+                kit.call_with, leading=("rewards",), takes=("std_level",),
                 values_of={"std_level": {None: False, "batch": True}},
             ),
-            "std_level",
-            arguments={"std_level": ("div_std",)},
-            outputs=("normalised",),
-            requires=(f"{_FUNCTIONALS}.batch_reward_norm",),
-            fixed={"mean_level": "batch"},
+            "std_level", arguments={"std_level": ("div_std",)}, outputs=("normalised",),
+            requires=(f"{_FUNCTIONALS}.batch_reward_norm",), fixed={"mean_level": "batch"},
             accepts={"std_level": ("batch", None)},
         ),
         Binding(
-            f"{_AGENTIC}.agentic_reward_norm",
-            "reward_normalisation",
-            formerly=(f"{_AGENTIC}.grouped_reward_norm",),
-            outputs=("normalised",),
-            call=_agentic_reward_norm,
-            imports=(PROTOCOL, _AGENTIC_CONFIG),
+            f"{_AGENTIC}.agentic_reward_norm", "reward_normalisation", formerly=(f"{_AGENTIC}.grouped_reward_norm",),
+            outputs=("normalised",), call=_agentic_reward_norm, imports=(PROTOCOL, _AGENTIC_CONFIG),
             fixed=REWARD_NORMALISATION.lacking("mean_level", "std_level"),
             dialects=(
                 replace(_NO_SPREAD, where={"std_level": ("group",), "mean_level": ("batch", None)}),
@@ -822,104 +771,72 @@ TARGET = Target(
             ),
         ),
         *_losses(
-            _RLVR_PG, "rlvr", "pipeline/rlvr/actor_pg_worker.py", {"TOPR": 265, "Kimi k1.5": 430, "agg_loss": 109}
+            _RLVR_PG, "rlvr", "pipeline/rlvr/actor_pg_worker.py", {"TOPR": 265, "Kimi k1.5": 430, "agg_loss": 109},
         ),
         *_losses(
-            _AGENTIC_PG,
-            "agentic",
-            "pipeline/agentic/agentic_actor_pg_worker.py",
+            _AGENTIC_PG, "agentic", "pipeline/agentic/agentic_actor_pg_worker.py",
             {"TOPR": 278, "Kimi k1.5": 451, "agg_loss": 100},
         ),
         _actor("roll.pipeline.rlvr.actor_worker.ActorWorker", "rlvr", accepts={"algorithm": ("ppo", "gspo")}),
         _actor(
-            "roll.pipeline.agentic.agentic_actor_worker.ActorWorker",
-            "agentic",
-            formerly=("roll.pipeline.base_worker.ActorWorker.loss_func",),
-            fixed={"algorithm": "ppo"},
+            "roll.pipeline.agentic.agentic_actor_worker.ActorWorker", "agentic",
+            formerly=("roll.pipeline.base_worker.ActorWorker.loss_func",), fixed={"algorithm": "ppo"},
             accepts={"ratio_level": (None, "segment")},
         ),
         Binding(
-            "roll.pipeline.base_worker.CriticWorker.loss_func",
-            "value_loss",
-            call=_critic_loss,
-            imports=(PROTOCOL, _RLVR_CONFIG, _WORKER_CONFIG),
-            stand_ins=(_SELF, _CONFIG, _ADDRESS),
+            "roll.pipeline.base_worker.CriticWorker.loss_func", "value_loss", call=_critic_loss,
+            imports=(PROTOCOL, _RLVR_CONFIG, _WORKER_CONFIG), stand_ins=(_SELF, _CONFIG, _ADDRESS),
             fixed=aggregated("seq-mean-token-mean"),
             dialects=(
                 Dialect(
-                    "factor",
-                    0.5,
-                    "half the squared error, as in PPO2 of OpenAI Baselines",
+                    "factor", 0.5, "half the squared error, as in PPO2 of OpenAI Baselines",
                     f"{_MAIN}/pipeline/base_worker.py#L678",
                 ),
                 Dialect(
-                    "clip_fraction_over",
-                    "sequences",
-                    "critic/clipfrac is the mean over the sequences, as the loss is",
+                    "clip_fraction_over", "sequences", "critic/clipfrac is the mean over the sequences, as the loss is",
                     f"{_MAIN}/pipeline/base_worker.py#L672",
                 ),
                 Dialect("empty_rows", "counted", _ALL_ROWS, f"{_MAIN}/pipeline/base_worker.py#L678"),
                 Dialect(
-                    "a_rejected_row_is_an_absent_row",
-                    reason=_ALL_ROWS,
-                    link=f"{_MAIN}/pipeline/base_worker.py#L678",
+                    "a_rejected_row_is_an_absent_row", reason=_ALL_ROWS, link=f"{_MAIN}/pipeline/base_worker.py#L678",
                     symptom="value",
                 ),
             ),
         ),
         Binding(
-            f"{_FUNCTIONALS}.log_probs_from_logits",
-            "token_log_probs",
-            arguments={"token_ids": ("labels",)},
-            call=_token_log_probs,
-            fixed={"temperature": 1.0},
-            accepts=_ONLY_FULL,
+            f"{_FUNCTIONALS}.log_probs_from_logits", "token_log_probs", arguments={"token_ids": ("labels",)},
+            call=_token_log_probs, fixed={"temperature": 1.0}, accepts=_ONLY_FULL,
             # Logits of any dtype are converted to float32.
             dtypes=("float32", "bfloat16", "float16"),
         ),
         Binding(
-            "roll.pipeline.base_worker.CriticWorker.forward_func_values",
-            "critic_values",
-            call=_critic_values,
+            "roll.pipeline.base_worker.CriticWorker.forward_func_values", "critic_values", call=_critic_values,
             stand_ins=(_SELF, _ADDRESS),
             dialects=(
                 Dialect(
-                    "outside_the_mask",
-                    "any",
+                    "outside_the_mask", "any",
                     "the function returns the value of every position; its callers apply the mask",
                     f"{_MAIN}/pipeline/base_worker.py#L690",
                 ),
             ),
         ),
         Binding(
-            f"{_CORRECTIONS}.compute_train_infer_correction",
-            "importance_weight",
-            arguments={"rollout_log_probs": ("infer_log_probs",)},
-            call=_correction,
-            imports=(_BASE_CONFIG,),
+            f"{_CORRECTIONS}.compute_train_infer_correction", "importance_weight",
+            arguments={"rollout_log_probs": ("infer_log_probs",)}, call=_correction, imports=(_BASE_CONFIG,),
         ),
         Binding(
-            f"{_AGENTIC_CONFIG}.AgenticConfig.set_max_steps",
-            "schedule_length",
-            call=_scheduled,
-            formerly=(f"{_BASE_CONFIG}.PPOConfig.set_max_steps",),
-            imports=(_AGENTIC_CONFIG,),
+            f"{_AGENTIC_CONFIG}.AgenticConfig.set_max_steps", "schedule_length", call=_scheduled,
+            formerly=(f"{_BASE_CONFIG}.PPOConfig.set_max_steps",), imports=(_AGENTIC_CONFIG,),
             fixed={"warmup_ratio": 0.0},
         ),
         Binding(
-            "roll.utils.local_code.pass_k_utils.compute_metrics_from_results",
-            "pass_at_k",
-            call=_passed,
+            "roll.utils.local_code.pass_k_utils.compute_metrics_from_results", "pass_at_k", call=_passed,
             accepts={"of": ("any",)},
             dialects=(Dialect("scale", 100.0, "percent", f"{_MAIN}/utils/local_code/pass_k_utils.py#L13"),),
         ),
-        *data.BINDINGS,
-        *containers.BINDINGS,
-        *agents.BINDINGS,
-        *rewards.BINDINGS,
+        *data.BINDINGS, *containers.BINDINGS, *agents.BINDINGS, *rewards.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
     # ROLL's engine wrappers raise an exception for unknown package versions.
-    stub_versions={"vllm": "0.8.4", "sglang": "0.5.7"},
-    no_signal=_NO_SIGNAL,
-)
+    stub_versions={"vllm": "0.8.4", "sglang": "0.5.7"}, no_signal=_NO_SIGNAL,
+)  # fmt: skip

@@ -17,7 +17,7 @@ _MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one episode of an agent, and read the result from the queue.
+    """Run one episode of an agent, and return the record that the agent puts into its queue.
 
     The template provides the system message, and the first user message is the environment's observation.
     """
@@ -80,23 +80,19 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_ids": ids[:start],
         "response_ids": ids[start:],
         "loss_mask": mask[start:there],
-        "log_probs": None if log_probs is None else log_probs[0, : there - 1],  # of the next observation
+        "log_probs": None if log_probs is None else log_probs[0, : there - 1],  # without the next observation
         "engine": engine,
     }
 
 
 BINDINGS = (
     rollout(
-        f"{_MANAGER}.run_rollout_loop",
-        _followed,
+        f"{_MANAGER}.run_rollout_loop", _followed,
         StandIn("self", "the real manager's constructor creates an environment and an engine client"),
-        StandIn("env", "shows the scenario's text"),
-        StandIn("ray", "holds the queue in this process"),
+        StandIn("env", "shows the scenario's text"), StandIn("ray", "holds the queue in this process"),
         StandIn("Timer", "measures the time of a step; the rest of its package is not needed"),
-        StandIn("get_tracer", "traces of an episode"),
-        takes="turns",
-        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # before, limits were in the environment
-        fixed={"heard": 1, "system": True},
-        imports=(PROTOCOL,),
+        StandIn("get_tracer", "traces of an episode"), takes="turns",
+        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # before, the environment had the limits
+        fixed={"heard": 1, "system": True}, imports=(PROTOCOL,),
     ),
-)
+)  # fmt: skip

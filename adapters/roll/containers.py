@@ -15,8 +15,6 @@ _DATA = f"{PROTOCOL}.DataProto"
 CONTAINER = partial(kit.make_container, _DATA)
 
 
-# -- distribution of sequences to ranks --------------------------------------------------------------------------------
-
 _FUNCTIONALS = "roll.utils.functionals"
 
 
@@ -33,14 +31,10 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _BALANCING = (
     balanced_partition(f"{_FUNCTIONALS}.get_seqlen_balanced_partitions"),
     Binding(
-        f"{_FUNCTIONALS}.batch_balance",
-        "balanced_partition",
-        call=_balanced_batch,
-        imports=(PROTOCOL,),
-        fixed={"grouped": False, "equal_size": True},
-        accepts={"keep_minibatches": (False, True)},
+        f"{_FUNCTIONALS}.batch_balance", "balanced_partition", call=_balanced_batch, imports=(PROTOCOL,),
+        fixed={"grouped": False, "equal_size": True}, accepts={"keep_minibatches": (False, True)},
     ),
-)
+)  # fmt: skip
 
 
 BINDINGS = (*data_proto(PROTOCOL), *_BALANCING)

@@ -24,10 +24,10 @@ _TRANSFORMERS = StandIn(
 
 
 def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make response masks for prompts and the engine's output, one response per prompt.
+    """Make the response masks of prompts with their responses.
 
-    The function moves rows to the left, so that prompts begin in the first column. They are moved back here. Batches of
-    newer versions are not dataclasses.
+    The function moves each row to the left until its prompt begins in the first column. The result is moved back.
+    Batches of newer versions are not dataclasses.
     """
     mask = inputs["prompt_mask"]
     prompts = {
@@ -106,7 +106,7 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _read(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """Read one sample of a batch."""
+    """Return the prompt and the right answer of one row."""
     letters = (int(n) for n, there in zip(batch["input_ids"][row], batch["attention_mask"][row]) if there)
     sample = {"prompt": "".join(map(chr, letters))}
     return {**sample, "ground_truth": batch["ground_truth"][row]} if "ground_truth" in batch else sample
@@ -116,7 +116,7 @@ _SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of a chat's trained tokens, as an environment makes it."""
+    """Return the token ids and the loss mask of a chat, as an environment makes them."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
     parts = boundary.module.split_by_token(ids, ids[0], messages=messages, tokenizer=tokenizer)
@@ -129,41 +129,30 @@ _TURNS = "roll.pipeline.agentic.env_manager.token_mask_utils"
 
 BINDINGS = (
     Binding(
-        f"{_TURNS}.token_ids_to_assistant_mask",
-        "trained_tokens",
-        call=_trained_of_a_chat,
-        requires=(f"{_TURNS}.split_by_token(messages)",),
-        stand_ins=(_TOKENIZER,),
+        f"{_TURNS}.token_ids_to_assistant_mask", "trained_tokens", call=_trained_of_a_chat,
+        requires=(f"{_TURNS}.split_by_token(messages)",), stand_ins=(_TOKENIZER,),
         # An environment has no tool turns, and makes its own system message.
         fixed={"trains": "all", "max_tokens": None, "after_an_answer": (), "default_system": False},
     ),
     Binding(
-        "roll.utils.functionals.postprocess_generate",
-        "response_masks",
-        call=_response_mask,
+        "roll.utils.functionals.postprocess_generate", "response_masks", call=_response_mask,
         stand_ins=(
             StandIn(
-                "prompts", "a batch with the given fields; the real container needs a backend that is not used here"
+                "prompts", "a batch with the given fields; the real container needs a backend that is not used here",
             ),
         ),
     ),
     Binding(
-        "roll.utils.functionals.pad_to_length",
-        "column_padding",
-        outputs=("padded",),
-        call=partial(kit.call_with, leading=("values",), takes=("length", "pad_value")),
-        fixed={"side": "right"},
+        "roll.utils.functionals.pad_to_length", "column_padding", outputs=("padded",),
+        call=partial(kit.call_with, leading=("values",), takes=("length", "pad_value")), fixed={"side": "right"},
         dialects=(
             Dialect(
-                "longer", "cut", "the function makes rows of exactly that length", f"{MAIN}/utils/functionals.py#L457"
+                "longer", "cut", "the function makes rows of exactly that length", f"{MAIN}/utils/functionals.py#L457",
             ),
         ),
     ),
     Binding(
-        "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__",
-        "collation",
-        call=_multimodal_collator,
-        stand_ins=(_TOKENIZER, _PROCESSOR, _TRANSFORMERS),
-        fixed={"layouts": _SAMPLE},
+        "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__", "collation", call=_multimodal_collator,
+        stand_ins=(_TOKENIZER, _PROCESSOR, _TRANSFORMERS), fixed={"layouts": _SAMPLE},
     ),
-)
+)  # fmt: skip

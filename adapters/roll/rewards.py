@@ -26,7 +26,7 @@ _SAMPLING = StandIn(
 
 
 def _batch(boundary: Any, mask: Any, **more: Any) -> Any:
-    """Make a batch of responses after prompts of one token, with masks as the trainer stores them."""
+    """Make a batch of responses to one-token prompts, with masks as the trainer stores them."""
     there = torch.nn.functional.pad(mask != 0, (1, 0), value=True).long()
     tensors = {
         "attention_mask": there,
@@ -44,7 +44,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Place rewards on tokens, without a KL penalty."""
+    """Return the reward of each token, without a KL penalty."""
     zeros = torch.zeros_like(inputs["response_mask"])
     more = {"response_level_rewards": inputs["rewards"], "old_log_probs": zeros, "ref_log_probs": zeros}
     config = kit.stand_in(kl_penalty="kl", add_token_level_kl=False, reward_clip=None)
@@ -61,7 +61,7 @@ def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
-    """Compute the response mask that training uses."""
+    """Return the mask of the response tokens that are trained."""
     plain = {"max_len_mask": False, "difficulty_mask": False, "error_max_len_clip": False}
     data, _ = boundary.function(_batch(boundary, mask, scores=scores), kit.stand_in(**{**plain, **options}))
     return data.batch["final_response_mask"]
@@ -93,7 +93,7 @@ _OPTIONS = kit.fields(
 
 
 def _request(boundary: Any, config: Any) -> Mapping[str, Any]:
-    """Build a sampling request from the pipeline's configuration."""
+    """Return the sampling parameters that the pipeline's configuration leads to."""
     with kit.swap(boundary.module, "SamplingParams", dict):
         params = boundary.function({**config.to_dict(), "eos_token_id": []})
     return dict(params)
@@ -104,7 +104,7 @@ def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the score of a multiple-choice rule."""
+    """Return the score of a multiple-choice rule."""
     scores = boundary.invoke({}, inputs["response"], inputs["ground_truth"], reward_type="loose")
     return {"score": scores[1]}
 
@@ -168,11 +168,8 @@ _REWARDS = (
 )  # fmt: skip
 
 
-# -- the KL coefficient over the steps of a training -------------------------------------------------------------------
-
-
 def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the KL coefficients of a controller. Without a target, the coefficient is fixed."""
+    """Return the KL coefficients of a controller after each step. Without a target, the coefficient is fixed."""
     target = inputs["target_kl"] if inputs["adaptive"] else None
     controller = boundary.function(init_kl_coef=inputs["initial"], target_kl=target, kl_horizon=inputs["horizon"])
     return kit.read_coefficients(controller, inputs)

@@ -44,7 +44,7 @@ TARGET = Target(
     repository="https://github.com/NovaSky-AI/SkyRL",
     roots=(
         PackageRoot("skyrl"),
-        PackageRoot("skyrl/skyrl", "skyrl"),  # for three days of February 2026
+        PackageRoot("skyrl/skyrl", "skyrl"),  # its place for three days in February 2026
         PackageRoot("skyrl-gym/skyrl_gym", "skyrl-gym"),
         PackageRoot("skyrl-train/skyrl_train", "skyrl-train"),  # until the package moved into skyrl
     ),
@@ -54,7 +54,7 @@ TARGET = Target(
         Registry("register_policy_loss", f"{PPO}.ppo_policy_loss", "PolicyLossRegistry"),
         Registry("register_advantage_estimator", f"{PPO}.compute_grpo_outcome_advantage", "AdvantageEstimatorRegistry"),
     ),
-    # torch imports its compiler when a function decorated with torch.compile is called first.
+    # torch imports its compiler on the first call of a function that is decorated with torch.compile.
     preload=("torch._dynamo", "tensordict", "omegaconf", "loguru", "requests"),
     bindings=(
         *driver.BINDINGS,

@@ -44,7 +44,7 @@ _BATCH = Container(_batch, _read)
 
 
 def _surgery(name: str, kind: str, do: kit.Surgery) -> tuple[Binding, Binding]:
-    """Bind an operation on a batch: the current method, and an older one that accepts fewer kinds of columns."""
+    """Bind an operation on a batch twice: the current method, and an older one that accepts fewer kinds of columns."""
     now, then = f"{_TENSORS}.{name}", f"{_FORMERLY}.{name}"
     return (
         _BATCH.surgery(now, kind, do, fixed={"layouts": _IMAGES}, requires=(f"{BATCH}.TensorList",)),
@@ -65,15 +65,10 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    *_surgery("chunk", "split", kit.cut_parts),
-    *_surgery("cat", "join", partial(kit.join_parts, _batch)),
+    *_surgery("chunk", "split", kit.cut_parts), *_surgery("cat", "join", partial(kit.join_parts, _batch)),
     *_surgery("slice", "shorten", _shortened),
     Binding(
-        f"{BATCH}.pad_training_input_batch",
-        "batch_surgery",
-        call=_padded,
-        imports=(BATCH,),
-        requires=(f"{BATCH}.pad_training_input_batch",),
-        fixed={"layouts": FIELDS, "optional_layouts": OPTIONAL_FIELDS},
+        f"{BATCH}.pad_training_input_batch", "batch_surgery", call=_padded, imports=(BATCH,),
+        requires=(f"{BATCH}.pad_training_input_batch",), fixed={"layouts": FIELDS, "optional_layouts": OPTIONAL_FIELDS},
     ),
-)
+)  # fmt: skip

@@ -59,24 +59,18 @@ def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
     return {"real_rows": next(iter(iterator)), "made_rows": padding, "loss_mask": padding["loss_mask"]}
 
 
-# -- the driver: configuration and training input ----------------------------------------------------------------------
-
-
 _CORRECTION = "trainer.algorithm.off_policy_correction"
 #: A configuration whose training step ignores rollout log-probs, followed by configurations whose step reads them.
 _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
-    {},
-    {f"{_CORRECTION}.tis_ratio_type": "token"},
-    {f"{_CORRECTION}.sequence_mask_metric": "product"},
+    {}, {f"{_CORRECTION}.tis_ratio_type": "token"}, {f"{_CORRECTION}.sequence_mask_metric": "product"},
     {f"{_CORRECTION}.outlier_token_is_threshold_high": 100.0},
     {f"{_CORRECTION}.token_mask_is_threshold_low": 0.5, f"{_CORRECTION}.token_mask_is_threshold_high": 2.0},
-    {"trainer.algorithm.policy_loss_type": "rollout_is"},
-    {"trainer.algorithm.use_rollout_kl_loss": True},
-)
+    {"trainer.algorithm.policy_loss_type": "rollout_is"}, {"trainer.algorithm.use_rollout_kl_loss": True},
+)  # fmt: skip
 
 
 def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate a configuration. Return whether it was accepted, and the options after validation."""
+    """Validate a configuration. Return whether it is accepted, and some options after validation."""
     configuration = configuration_of(boundary, inputs["arguments"]["configuration"])
     with no_ray(boundary):
         _, refusal = refused(lambda: boundary.invoke({}, configuration))
@@ -118,17 +112,12 @@ def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _DRIVER = (
     Binding(
-        f"{WORKER_UTILS}.TokenBasedBatchIterator._create_padding_microbatch",
-        "batch_surgery",
-        call=_padding_microbatch,
-        imports=(BATCH,),
-        fixed={"layouts": FIELDS, "optional_layouts": OPTIONAL_FIELDS},
+        f"{WORKER_UTILS}.TokenBasedBatchIterator._create_padding_microbatch", "batch_surgery", call=_padding_microbatch,
+        imports=(BATCH,), fixed={"layouts": FIELDS, "optional_layouts": OPTIONAL_FIELDS},
     ),
     Binding("skyrl.train.utils.utils.validate_cfg", "call", call=_validate, imports=CONFIGURED, stand_ins=(GYM, RAY)),
     Binding(
-        "skyrl.train.trainer.RayPPOTrainer.convert_to_training_input",
-        "training_input",
-        call=_convert,
+        "skyrl.train.trainer.RayPPOTrainer.convert_to_training_input", "training_input", call=_convert,
         imports=CONFIGURED,
         stand_ins=(
             GYM,
@@ -142,10 +131,8 @@ _DRIVER = (
         ),
         accepts={"needing": _NEED_LOG_PROBS},
     ),
-)
+)  # fmt: skip
 
-
-# -- the KL coefficient over the steps of a training -------------------------------------------------------------------
 
 _KIND = {True: "adaptive", False: "fixed"}
 
@@ -162,9 +149,6 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _SCHEDULES = (Binding(f"{PPO}.get_kl_controller", "kl_coefficient", call=_coefficients, imports=(CONFIG,)),)
-
-
-# -- reports -----------------------------------------------------------------------------------------------------------
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,9 +35,9 @@ def _policy_loss(
     """Call a policy loss.
 
     :param knobs: contract input -> option of the algorithm's configuration.
-    :param settings: further options, computed from the contract inputs.
-    :param behaviour: the ratio is relative to the rollout's log-probs, so the old log-probs are passed as those. The
-        loss has another argument for the rollout's log-probs, for off-policy correction, which is off.
+    :param settings: returns further options for a scenario.
+    :param behaviour: True if the loss's ratio is relative to the rollout's log-probs. The old log-probs are then passed
+        as those of the rollout.
     """
     options = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
     names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
@@ -52,7 +52,7 @@ def _policy_loss(
             raise AbsentError("not in this version: log-ratios beyond 20, which this version clamps")
     config = algorithm_of(boundary, {**options, **settings(inputs), **(AS_SUMS if averaged else {})})
     loss, metrics = boundary.invoke(names, config=config, **rollout)
-    # older versions have only this argument
+    # older versions return this metric only
     clipped = metrics.get("clip_ratio") if isinstance(metrics, Mapping) else metrics
     return {"loss": loss * len(inputs["log_probs"]) if averaged else loss, "clip_fraction": clipped}
 
@@ -62,9 +62,9 @@ def _nothing(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all_tokens_of_clip_cov(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Set Clip-Cov's bounds so that all tokens are inside, which leaves no random choice.
+    """Return bounds for Clip-Cov that contain all tokens, so that no random choice is left.
 
-    With the default bounds, no token of a small batch is inside, and the loss is PPO's.
+    The default bounds contain no token of a small batch, and the loss equals PPO's.
     """
     return {"clip_cov.clip_ratio": 1.0, "clip_cov.clip_cov_lb": 0.05, "clip_cov.clip_cov_ub": 100.0}
 
@@ -104,7 +104,7 @@ def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call with bounds that clamp only very small ratios, so that metrics before and after clamping differ."""
+    """Return CISPO's metrics of the ratios' extremes, for bounds with which clamping would change them."""
     config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
     names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "response_mask")
     _, metrics = boundary.invoke(names, advantages=torch.ones_like(inputs["log_probs"]), config=config)
@@ -112,7 +112,7 @@ def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make samples of one prompt, whose ``extras`` the environment may change."""
+    """Make samples of prompts, and check whether they share ``extras``, which an environment may change."""
     arguments = inputs["arguments"]
     rows: list[dict[str, Any]] = [
         {"prompt": [], "env_class": None, "env_extras": {"state": [row]}, "uid": str(row)}

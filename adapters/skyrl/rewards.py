@@ -22,7 +22,7 @@ _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
 
 
 def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the token rewards that the trainer makes from the rewards of a generator."""
+    """Return the token rewards that the trainer makes from a generator's rewards."""
     mask = inputs["response_mask"] != 0
     lengths, rows = mask.sum(-1).tolist(), len(mask)
     generator = kit.stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
@@ -49,37 +49,29 @@ def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _REWARDS = (
     Binding(
-        "skyrl.train.trainer.RayPPOTrainer.postprocess_generator_output",
-        "token_reward",
-        call=_laid,
-        stand_ins=(_TRAINER,),
-        fixed={"score_as": None},
-        accepts={"response_mask": ("full", "right")},
+        "skyrl.train.trainer.RayPPOTrainer.postprocess_generator_output", "token_reward", call=_laid,
+        stand_ins=(_TRAINER,), fixed={"score_as": None}, accepts={"response_mask": ("full", "right")},
     ),
     rule_reward(f"{_ENVIRONMENTS}.gsm8k.utils.compute_score", *_HASHES, notations="numbers"),
     rule_reward(f"{_ENVIRONMENTS}.aime.utils.compute_score", *_LINES, notations="minerva"),
     rule_reward(
-        f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, notations="questions", call=kit.apply_rule_to_answers
+        f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, notations="questions", call=kit.apply_rule_to_answers,
     ),
     rule_reward(
-        f"{_ENVIRONMENTS}.search.utils.compute_score_subem",
-        *_TAGS,
-        notations="questions",
+        f"{_ENVIRONMENTS}.search.utils.compute_score_subem", *_TAGS, notations="questions",
         call=kit.apply_rule_to_answers,
         # The rule searches the whole response for the answer without its punctuation, so 3 is found in 43.
         accepts={"ground_truth": ("42", "7", "100")},
     ),
-)
+)  # fmt: skip
 
-
-# -- filters of responses ----------------------------------------------------------------------------------------------
 
 _SAMPLING = "train.utils.trainer_utils"
 _GENERATORS = "train.generators.utils"
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect kept responses into a batch that never fills up."""
+    """Return the responses that dynamic sampling keeps, for a batch that is never full."""
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     rows: list[Any] = [[row] for row in range(len(labels))]
     batch = {
@@ -100,14 +92,14 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_variance(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the filter of groups without variance, with active trajectories only."""
+    """Return the rows of groups whose rewards differ."""
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     numbers = boundary.invoke({}, rewards, labels, loss_masks=[[1]] * len(labels))
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
 
 
 def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make stop reasons for responses that end with EOS or at the last column."""
+    """Return the tokens that the filter of truncated responses keeps. A response that fills its row is truncated."""
     mask = inputs["response_mask"] != 0
     rows = [[1] * int(row.sum()) for row in mask]
     full = [len(row) == mask.shape[1] for row in rows]

@@ -33,7 +33,7 @@ _EOS, _SAID, _HEARD = 2, 20, 30
 
 
 class _Gym:
-    """A stand-in environment without turns."""
+    """A stand-in environment that never replies."""
 
     def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
         return prompt, {}
@@ -60,7 +60,7 @@ class _Gym:
 
 
 class _Environment(_Gym):
-    """A stand-in environment whose messages have the scenario's lengths."""
+    """A stand-in environment whose messages are as long as the scenario requires."""
 
     def __init__(self, heard: list[int], rewards: Sequence[float] = ()) -> None:
         self._heard, self._rewards = list(heard), list(rewards)
@@ -81,7 +81,7 @@ class _Sampling(dict[str, Any]):
 
 
 class _Engine:
-    """A stand-in engine that handles one request at a time. Responses have the scenario's lengths and end with EOS."""
+    """A stand-in engine. Its responses are as long as the scenario requires and end with EOS."""
 
     def __init__(self, lengths: list[list[int]]) -> None:
         self._said = list(lengths)
@@ -120,7 +120,7 @@ _SFT, _AFTER_STOP = "skyrl.train.sft_trainer", "append_eos_token_after_stop_str_
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trained tokens of a chat, collated as a batch of one."""
+    """Return the token ids and the loss mask of a chat, collated as a batch of one row."""
     tokenizer, messages = chat(inputs)
     kinds = boundary.module.TrainOnWhat
     which = {"all": kinds.ALL_ASSISTANT_MESSAGES, "last": kinds.LAST_ASSISTANT_MESSAGE}[inputs["trains"]]
@@ -135,7 +135,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: Any) -> Any:
-    """Return the options for a generator."""
+    """Return the options of a generator."""
     off = ("apply_overlong_filtering", "step_wise_trajectories", "zero_reward_on_non_stop", "batched", _AFTER_STOP)
     return kind(
         max_turns=turns,
@@ -169,7 +169,7 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
 
 
 def _gym(boundary: Any, *heard_and_rewards: Any) -> AbstractContextManager[Any]:
-    """Replace the function that makes environments. All environments behave the same."""
+    """Replace the function that makes environments by one that makes the scenario's environment."""
     return kit.swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(*heard_and_rewards))
 
 
@@ -180,7 +180,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one episode: a chat if there are several turns, otherwise plain text."""
     keeps_limit = "max_response_tokens" in inspect.getsource(boundary.function)
     if not keeps_limit and sum(inputs["said"]) > inputs["max_tokens"]:
-        raise AbsentError("not in this version: a length limit of the loop; the engine applies the limit")
+        raise AbsentError("not in this version: a length limit in the agent loop; the engine applies the limit")
     conversation = len(inputs["said"]) > 1 or inputs["heard"][-1] > 0
     generator = _generator(boundary, _Engine([[n] for n in inputs["said"]]), inputs["turns"], conversation)
     with _gym(boundary, inputs["heard"], inputs["rewards"]):
@@ -193,7 +193,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the lengths of responses, as returned and as reported."""
+    """Return the lengths of generated responses, and the lengths that the metrics report."""
     generated = inputs["arguments"]["generated"]
     rows = len(generated)
     generator = _generator(boundary, _Engine([generated]), 1, conversation=False, batched=True)
@@ -215,7 +215,7 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _OfTable(_Gym):
-    """A stand-in for both the engine and its environment, which follow the scenario."""
+    """A stand-in for the engine and its environment, which both follow the scenario."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self.table, self.truths, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
@@ -253,14 +253,14 @@ class _Options(_Sampling):
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run SkyRL's generator, built with its own constructor.
 
-    Stop strings of the request end an answer that has no end token.
+    If an answer has no end token, a stop string ends it.
     """
     engine, text = _OfTable(inputs), inputs["end"] == "text" or inputs["heard_as"] == "text"
     own = {"chat_template": kit.Named(source="name", name_or_path=None), _AFTER_STOP: True}
     settings = _settings(kit.Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
-    policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # added, removed, added again
+    policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # this parameter came and went
     made = boundary.owner(settings, kit.Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
-    if inputs["heard_as"] == "again":  # the user's template instead of the tokenizer's
+    if inputs["heard_as"] == "again":  # with the user's template
         made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
     sampling = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
     with kit.swap(boundary.module.skyrl_gym, "make", engine.make):
@@ -281,7 +281,10 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Broadcast the weights after each update. A colocated engine sleeps after the last generation before an update."""
+    """Return the weight versions with which an engine generates, if weights are broadcast after each update.
+
+    A colocated engine sleeps before each update.
+    """
     engine, updates = WeightEngine(), 0
 
     async def answer(method: str, *arguments: Any, **options: Any) -> None:
@@ -329,50 +332,38 @@ _OPTIONS = kit.fields("temperature top_p top_k min_p stop", max_new_tokens="max_
 
 
 def _asked(boundary: Any, config: Any) -> dict[str, Any]:
-    return {**boundary.function("vllm", config), "min_tokens": 0}  # the function sets 1 without an option
+    return {**boundary.function("vllm", config), "min_tokens": 0}  # without this option, the function sets 1
 
 
 BINDINGS = (
     sampling_request(
         "skyrl.backends.skyrl_train.inference_servers.engine_utils.get_sampling_params_for_backend",
         f"{CONFIG}.SamplingParams",  # absent before February 2026
-        _asked,
-        _OPTIONS,
+        _asked, _OPTIONS,
         formerly=("skyrl.backends.skyrl_train.inference_engines.utils.get_sampling_params_for_backend",),
     ),
     Binding(
-        f"{_SFT}.tokenize_chat_example",
-        "trained_tokens",
-        call=_trained_of_a_chat,
-        requires=(f"{_SFT}.tokenize_chat_example(train_on_what)", f"{_SFT}.collate_sft_batch"),
-        stand_ins=(WORDS,),
+        f"{_SFT}.tokenize_chat_example", "trained_tokens", call=_trained_of_a_chat,
+        requires=(f"{_SFT}.tokenize_chat_example(train_on_what)", f"{_SFT}.collate_sft_batch"), stand_ins=(WORDS,),
         dialects=(
             Dialect(
-                "after_the_end",
-                "counted",
-                "the newline after the end of the last answer is trained too",
-                f"{CODE}/train/sft_trainer.py#L608",
-                {"trains": ("last",)},
+                "after_the_end", "counted", "the newline after the end of the last answer is trained too",
+                f"{CODE}/train/sft_trainer.py#L608", {"trains": ("last",)},
             ),
         ),
     ),
     Binding(
-        f"{_NOW}.agent_loop",
-        "rollout_episode",
-        call=_episode,
-        stand_ins=_STAND_INS,
+        f"{_NOW}.agent_loop", "rollout_episode", call=_episode, stand_ins=_STAND_INS,
         # Older loops apply the limit themselves. Later the engine applies it, which returns the scenario's answer.
         accepts={"max_tokens": (100,)},
     ),
     rollout(f"{_NOW}.agent_loop", _followed, _STAND_INS[3], takes="turns heard_as"),  # the engine applies limits
     Binding(
-        f"{BACKEND}.workers.worker_dispatch.WorkerDispatch.save_weights_for_sampler",
-        "engine_weights",
+        f"{BACKEND}.workers.worker_dispatch.WorkerDispatch.save_weights_for_sampler", "engine_weights",
         call=_engine_versions,
         stand_ins=(
-            WEIGHTS,
-            StandIn("self", "the real dispatch starts workers; the function reads only these attributes"),
+            WEIGHTS, StandIn("self", "the real dispatch starts workers; the function reads only these attributes"),
         ),
     ),
     Binding(f"{_NOW}.generate_batched", "call", call=_batched, stand_ins=_STAND_INS),
-)
+)  # fmt: skip

@@ -62,15 +62,12 @@ def ppo_line(number: int) -> str:
 K3_IS_CUT = (Dialect("clamp", 10.0, "k3 is clamped to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),)
 
 
-# -- parts of every scenario -------------------------------------------------------------------------------------------
-
-
 def no_ray(boundary: Any) -> AbstractContextManager[Any]:
     return kit.swap(boundary.imported[PPO], "ray", kit.stand_in(is_initialized=lambda: False))
 
 
 def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
-    """Simulate another data-parallel rank with ``more`` microbatches, so that the iterator adds padding."""
+    """Simulate another rank with ``more`` additional microbatches, so that the iterator adds padding on this rank."""
     from torch.distributed import ReduceOp
 
     def all_reduce(count: Any, op: Any) -> None:
@@ -101,9 +98,9 @@ def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
 
 
 def with_options(made: Any, options: Mapping[str, Any]) -> Any:
-    """Set options of a configuration by their dotted paths."""
+    """Set options of a configuration, given by their dotted paths."""
 
-    # all versions with a Hydra configuration are old
+    # Only old versions have a Hydra configuration, and they may lack the option.
     missing = AbsentError if type(made).__name__ == "DictConfig" else DriftError
     for path, value in options.items():
         *heads, last = path.split(".")
@@ -111,14 +108,14 @@ def with_options(made: Any, options: Mapping[str, Any]) -> Any:
             node = functools.reduce(getattr, heads, made)
         except AttributeError:
             raise missing(f"not in this version: the configuration has no option {path!r}") from None
-        if not hasattr(node, last):  # setting the option would succeed silently, and the option would have no effect
+        if not hasattr(node, last):  # setting it would succeed without any effect
             raise missing(f"the configuration has no option {path!r}")
         setattr(node, last, value)
     return made
 
 
 def refused(call: Callable[[], Any]) -> tuple[Any, dict[str, str] | None]:
-    """Call a function; return its result, and its error if it rejected the arguments."""
+    """Call a function; return its result, and its exception if it rejected the arguments."""
     try:
         return call(), None
     except (AssertionError, ValueError, NotImplementedError) as error:
@@ -132,7 +129,7 @@ def training_batch(boundary: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
-    """Make the required fields of a training batch: a prompt token, and the response with its ids."""
+    """Return the required fields of a training batch: a prompt of one token, and the response."""
     rows, tokens = log_probs.shape
     ones = torch.ones(rows, tokens, dtype=torch.long)
     lengthened = torch.ones(rows, tokens + 1, dtype=torch.long)
@@ -170,14 +167,14 @@ RANKS = StandIn(
 
 
 def algorithm_of(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """Make the ``algorithm`` section of SkyRL's configuration, from its class or its YAML file."""
+    """Make the ``algorithm`` section of SkyRL's configuration from its class or its YAML file."""
     config = boundary.imported[CONFIG]
     own = hasattr(config, "AlgorithmConfig")
     return with_options(config.AlgorithmConfig() if own else _of_hydra(config).trainer.algorithm, options)
 
 
 def _of_hydra(config: Any) -> Any:
-    """Load the YAML file of default options."""
+    """Load the YAML file with the default options."""
     from pathlib import Path
 
     from omegaconf import OmegaConf
@@ -190,7 +187,7 @@ def _of_hydra(config: Any) -> Any:
 
 
 def is_averaged_inside(module: Any) -> bool:
-    """Return True if losses average over their microbatch themselves, as they did until March 2026."""
+    """Return True if losses are averages over their microbatch, as until March 2026."""
     import inspect
 
     return "loss_reduction" in inspect.signature(module.reduce_loss).parameters

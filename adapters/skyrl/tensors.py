@@ -105,7 +105,7 @@ def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Scale losses with the function that scales advantages, and add them up with ``reduce_loss``."""
+    """Aggregate losses by scaling them like advantages and adding them up, as SkyRL does."""
     reduction = REDUCTIONS[inputs["loss_agg_mode"]]
     return _scaled(boundary, inputs, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])
 
@@ -117,7 +117,7 @@ def _scaled(boundary: Any, inputs: Mapping[str, Any], **options: Any) -> dict[st
 
 
 def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call :func:`_scaled_advantages` with rows sorted by prompt."""
+    """Aggregate losses as :func:`_scaled_advantages` does, with rows sorted by prompt."""
     prompts = [(rows[0], rows[-1] + 1) for rows in kit.rows_of_groups(inputs["group"])]
     return _scaled(boundary, inputs, loss_reduction="prompt_mean", max_seq_len=1, prompt_boundaries=prompts)
 
@@ -126,7 +126,7 @@ def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Scale advantages. The loss reduction that follows divides by the number of valid tokens, at least 1."""
+    """Normalise advantages. No token is trained, so the loss reduction that follows divides by 1."""
     advantages, mask = kit.take_inputs(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
     options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}
@@ -166,7 +166,7 @@ def _corrected(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, A
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the truncated importance weights, and the reported fraction."""
+    """Return truncated importance weights, and the reported fraction of truncated ones."""
     level = inputs["level"]
     options = {f"{level}_tis_ratio_clip_high": inputs["threshold_high"]}
     weights, metrics = _corrected(boundary, inputs, options, tis_ratio_type=level)
@@ -197,7 +197,7 @@ def _masked_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _composed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply the rejection mask and the unclamped importance weights together."""
+    """Return the unclamped importance weights, multiplied by the rejection mask."""
     level = inputs["level"]
     metric, prefix = {
         **_SEQUENCE_METRICS,
@@ -224,10 +224,10 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 
 
 def _mismatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the mean and extremes of the distance between trained and rollout log-probs: the batch's advantages."""
+    """Return the reported mean and extremes of the distance between the trainer's and the rollout's log-probs."""
     apart = inputs["advantages"]
     if (apart < 0).any():
-        raise AbsentError("a distance is not negative")
+        raise AbsentError("a distance cannot be negative, and the scenario has a negative value")
     report = boundary.function(apart, torch.zeros_like(apart), inputs["response_mask"])
     return {f"advantages_{name.rpartition('_')[2]}": value for name, value in report.items() if "_sq_" not in name}
 
@@ -330,7 +330,7 @@ _ENTROPY = {"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"}
 
 
 def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the entropy function, and the log-probs function of the same module, so that a gradient exists."""
+    """Compute entropies, and log-probs with another function of the same module so that a gradient exists."""
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
     masked = "attention_mask" in boundary.parameters
     masks = {"attention_mask": inputs["response_mask"]} if masked else {}

@@ -65,7 +65,7 @@ def rollout_kl_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fixed_model(log_probs: Any) -> Any:
-    """Make a model for the FSDP worker that returns these log-probs and an entropy of 0."""
+    """Make a model for the FSDP worker that returns these log-probs, and entropies of 0."""
     model: Any = torch.nn.Module()
     entropy = {"entropy": torch.zeros(log_probs.shape[0], log_probs.shape[1] + 1, device=log_probs.device)}
     model.forward = lambda *_, **__: (log_probs, entropy)
@@ -96,7 +96,7 @@ def _fsdp_worker(
 def _fsdp_step(
     boundary: Any, options: Mapping[str, Any], log_probs: Any, fields: Mapping[str, Any], strategy: OneProcess
 ) -> Any:
-    """Run one microbatch of weight 1 through the worker's forward and backward pass."""
+    """Run one microbatch through the worker's forward and backward pass."""
     with _fsdp_worker(boundary, options, log_probs, _fixed_model(log_probs), strategy) as worker:
         utils = boundary.imported[WORKER_UTILS]
         # older versions have only this attribute for the model
@@ -115,10 +115,10 @@ def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Record the devices on which the training step creates tensors, if its log-probs are on another device.
+    """Return the devices of the tensors that a training step creates if its log-probs are on another device.
 
-    The other device is meta, so that the machine needs only one real device. The step runs up to the backward pass.
-    Later code only reads values, which a meta tensor does not have.
+    The other device is ``meta``, so one real device is enough. The step runs up to the backward pass, because later
+    code reads values, which a meta tensor does not have.
     """
     from torch.overrides import TorchFunctionMode
 
@@ -137,7 +137,7 @@ def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(function, "__name__", "")
             if name == "item" and args[0].device.type == "meta":
-                return 0.0  # a meta tensor has no value, but no observed key depends on one
+                return 0.0  # a meta tensor has no value; the observation does not need it
             result = function(*args, **(kwargs or {}))
             if sys._getframe(1).f_code is code:
                 devices = {item.device.type for item in args if isinstance(item, torch.Tensor)}
@@ -229,13 +229,11 @@ def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any])
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run all microbatches of a step on one rank.
 
-    The driver has divided advantages by the loss denominator, so the worker takes sums
+    The worker adds up losses, because the driver has already divided advantages by the loss denominator
     (``apply_loss_reduction_to_advantages_minibatch``).
     """
     if is_averaged_inside(boundary.imported[PPO]):
-        raise AbsentError(
-            "not in this version: sums over microbatches; the worker averages over each, optim_step over all"
-        )
+        raise AbsentError("not in this version: sums over microbatches; the worker and optim_step compute averages")
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     count, tokens = log_probs.shape
     fields = batch_fields(
@@ -269,20 +267,20 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _with_padding(boundary: Any, more: int) -> Iterator[None]:
-    """Simulate another rank with ``more`` microbatches. Padding rows have random ids, which are not compared."""
+    """Let another rank have ``more`` additional microbatches, so that this rank adds padding with random ids."""
     with kit.keep_random_state(), other_ranks_have(boundary, more) if more else contextlib.nullcontext():
         yield
 
 
 def _log_probs_of(outputs: Any, like: Any) -> Any:
-    """Read the right-aligned log-probs of each row; None without rows."""
+    """Return the right-aligned log-probs of the response tokens; None without rows."""
     rows = [torch.tensor(output["logprobs"], dtype=like.dtype) for output in outputs]
     rows = [torch.nn.functional.pad(row, (like.shape[1] - len(row), 0)) for row in rows]
     return torch.stack(rows) if rows else None
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the worker's forward pass over all microbatches."""
+    """Return the log-probs of the worker's forward pass over all microbatches."""
     log_probs, mask, more = inputs["log_probs"], inputs["response_mask"] != 0, inputs["padding_microbatches"]
     count, tokens = log_probs.shape
     fields = batch_fields(
@@ -353,7 +351,7 @@ _UPDATES = (
 
 
 class _Router:
-    """A stand-in for RouterReplay that records a router's action, routes and number of tokens."""
+    """A stand-in for RouterReplay that records the action, the routes and the number of tokens."""
 
     global_router_replay_instances: list[_Router] = []  # noqa: RUF012 - Megatron's own attribute
     schedule: _Schedule
@@ -404,7 +402,7 @@ class _Schedule:
 
 
 def _megatron_core() -> dict[str, Any]:
-    """Make stand-in modules for megatron.core, with the names that SkyRL imports."""
+    """Make stand-in modules with the names that SkyRL imports from megatron.core."""
     state, inside = kit.make_single_rank_mpu(get_pipeline_model_parallel_last_rank=0), "megatron.core.transformer"
     action = kit.stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
     return {
@@ -417,7 +415,7 @@ def _megatron_core() -> dict[str, Any]:
 
 
 def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
-    """Make a model for the Megatron worker. ``logits(input_ids)`` computes its output."""
+    """Make a model for the Megatron worker. ``logits(input_ids)`` returns its output."""
     model: Any = torch.nn.Module()
     model.forward = lambda sequences, *_, **__: logits(sequences)
     model.zero_grad_buffer = lambda: None
@@ -472,7 +470,7 @@ def _megatron_worker(
 
 
 def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the rollout KL from two-token logits that give token 0 the scenario's log-prob."""
+    """Compute the rollout KL. The logits have two tokens and give token 0 the scenario's log-prob."""
     log_probs, schedule = inputs["log_probs"], _Schedule()
     if not (log_probs < 0).all():
         raise AbsentError("logits over two tokens cannot give a log-prob of 0 or more")
@@ -480,7 +478,7 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     if inputs["kl_estimator"] == "abs" and equal.any():
         raise AbsentError("a log-softmax has rounding errors, and |d| has no defined gradient if both are equal")
     rows = log_probs.shape[0]
-    exact = log_probs.double()  # near 0, the other token's probability is imprecise in lower precision
+    exact = log_probs.double()  # in float32, the other token's probability would be imprecise near 0
     pair = torch.stack([exact, torch.log(-torch.expm1(exact))], -1).to(log_probs.dtype)
     logits = torch.cat([pair, torch.zeros(rows, 1, 2, device=pair.device)], 1)
     by_rows = {"trainer.max_tokens_per_microbatch": 0, "trainer.micro_train_batch_size_per_gpu": rows}
@@ -494,7 +492,7 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step over the microbatches of SkyRL's iterator, and read the router's replays."""
+    """Run a step over the microbatches of SkyRL's iterator, and return what the router replayed."""
     routes = inputs["expert_indices"]
     rows, length, layers, _ = routes.shape
     schedule, calls = _Schedule(), []

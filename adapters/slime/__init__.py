@@ -45,7 +45,7 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call OPSM with slime's lists of samples, and convert its concatenated mask back to rows.
+    """Compute OPSM's mask from slime's lists of samples, and convert the concatenated result to rows.
 
     #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``, which has the shape of the
     returned mask under context parallelism. Without context parallelism both are the same.
@@ -60,7 +60,7 @@ def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss per token. Its KL argument is ``old - new``; the adapter reduces the result.
+    """Call a policy loss that returns a value per token. Its argument ``ppo_kl`` is the old log-prob minus the new one.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
@@ -71,10 +71,10 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the sequence-level KL for GSPO's loss.
+    """Compute GSPO's loss from the sequence-level KL, which is the result of the boundary.
 
-    The loss has no mask. The reducer of its caller, which has a binding of its own, handles a non-finite advantage on a
-    masked token. This binding checks the KL.
+    The loss has no mask, so advantages of masked tokens are set to 0 here. The reducer of its caller handles them, and
+    has a binding of its own.
     """
     shape = inputs["log_probs"].shape
     advantages = torch.where(inputs["response_mask"] != 0, inputs["advantages"], 0.0)
@@ -97,7 +97,7 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     weights, masks = inputs["importance_weights"], list(inputs["response_mask"])
     options: dict[str, Any] = {"advantage_estimator": algorithm}
     more = {}
-    if weights is not None:  # importance weights with the rollout's log-probs, without bounds
+    if weights is not None:  # weights relative to the rollout's log-probs, without bounds
         options |= {"use_tis": True, "tis_clip_low": 0.0, "tis_clip": float("inf"), "custom_tis_function_path": None}
         options["calculate_per_token_loss"] = inputs["loss_agg_mode"] == "token-sum"
         more["rollout_log_probs"] = list(inputs["old_log_probs"] - weights.log())
@@ -109,7 +109,7 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 
 def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the value loss. The value of a token is at the position before it."""
+    """Call the value loss. The value of a token is stored one position to the left."""
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
     args = kit.stand_in(
@@ -132,7 +132,7 @@ _MEANS = "seq-mean-token-mean"
 
 
 def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Build slime's own function that reduces a loss over samples or tokens."""
+    """Make slime's function that adds up a loss over samples or tokens."""
     make = boundary.imported[CP].get_sum_of_sample_mean if CP in boundary.imported else boundary.function
     lengths, masks = full_lengths(inputs), list(inputs["response_mask"])
     per_token = inputs["loss_agg_mode"] == "token-sum"
@@ -140,7 +140,7 @@ def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _of_sequences(loss: Any, inputs: Mapping[str, Any]) -> Any:
-    """Divide a sum of sequence means by the global number of sequences, as the caller does.
+    """Divide a sum of sequence means by the number of sequences in the global batch, as slime's caller does.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1357
     """
@@ -176,7 +176,7 @@ _TOKENS = Dialect(
 
 
 def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Binding:
-    """Return the sum of token losses, because these functions do not aggregate."""
+    """Bind a policy loss that returns a value per token. The batch's loss is then the sum over tokens."""
     knobs = ("eps_clip_low", "eps_clip_high", "dual_clip")
     return policy_loss(f"{PPO}.{function}", call, algorithm, knobs, *dialects, mode="token-sum")
 
@@ -185,9 +185,10 @@ def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Bin
 
 
 def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the importance weights: the weighted policy loss, if the loss is 1 per token.
+    """Return the importance weights: the weighted policy loss, if each token's unweighted loss is 1.
 
-    The log-probs have no gradient, because they are read from the rollout batch or detached.
+    The log-probs have no gradient, because slime reads them from the rollout batch or detaches them.
+
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L989
     """
     shape, low = inputs["old_log_probs"].shape, inputs["threshold_low"]
@@ -216,7 +217,7 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
 
 
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call GAE with unpadded samples, which the function pads itself."""
+    """Compute GAE from unpadded samples. The function pads them itself."""
     samples, counts = valid_samples(inputs, "values", "token_level_rewards"), valid_counts(inputs)
     discounts = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
     with one_rank():
@@ -237,7 +238,7 @@ def _gae_of_a_sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call with one reward per sample."""
+    """Compute returns from one reward per sample."""
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
     columns = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
@@ -259,9 +260,10 @@ def _returns(function: str, **more: Any) -> Binding:
 
 
 def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make samples in the order of their groups, and read the processed rewards.
+    """Return the rewards of samples after normalisation by group.
 
-    A group of one is not scaled, because slime's arguments turn scaling off.
+    If all groups have one sample, rewards are not scaled, because slime's argument parser turns scaling off.
+
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/utils/arguments.py#L1981
     """
     labels = list(inputs["group"])
@@ -277,7 +279,7 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     )
     sample = boundary.imported[TYPES].Sample
     numbered = enumerate(zip(labels, inputs["rewards"].tolist()))
-    grouped = "group_index" in sample.__dataclass_fields__  # older samples have no group, only an order
+    grouped = "group_index" in sample.__dataclass_fields__  # older samples have only an order
     samples = [
         sample(index=n, reward=reward, **({"group_index": groups.index(label)} if grouped else {}))
         for n, (label, reward) in numbered
@@ -312,68 +314,42 @@ TARGET = Target(
         "response_mask": ("response_mask", "loss_masks"),
         "log_probs": ("full_log_probs", "log_probs", "local_log_probs"),
         "old_log_probs": ("full_old_log_probs", "old_logprobs", "old_log_probs", "local_old_log_probs"),
-        "eps_clip_low": ("eps_clip",),
-        "dual_clip": ("eps_clip_c",),
-        "lam": ("lambd",),
+        "eps_clip_low": ("eps_clip",), "dual_clip": ("eps_clip_c",), "lam": ("lambd",),
     },
-    repository="https://github.com/THUDM/slime",
-    roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
+    repository="https://github.com/THUDM/slime", roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
     defaults=("slime.utils.arguments.get_slime_extra_args_provider",),
-    moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # for a week of January 2026
+    moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # its place for a week in January 2026
     # The boundaries are decorated with torch.compile. torch imports its compiler on first use.
     preload=("torch._dynamo",),
     bindings=(
         Binding(
-            f"{PPO}.compute_opsm_mask",
-            "sequence_rejection",
-            arguments={"advantages": ("full_advantages", "advantages")},
-            call=_opsm,
-            stand_ins=(ARGS,),
+            f"{PPO}.compute_opsm_mask", "sequence_rejection",
+            arguments={"advantages": ("full_advantages", "advantages")}, call=_opsm, stand_ins=(ARGS,),
         ),
         Binding(
-            f"{PPO}.compute_approx_kl",
-            "kl_estimate",
-            arguments={"ref_log_probs": ("log_probs_base",), "kl_estimator": ("kl_loss_type",)},
-            outputs=("kl",),
-            call=_kl,
-            fixed={"response_mask": None},
-            accepts={"kl_estimator": ("k1", "k2", "k3", "low_var_kl")},
+            f"{PPO}.compute_approx_kl", "kl_estimate",
+            arguments={"ref_log_probs": ("log_probs_base",), "kl_estimator": ("kl_loss_type",)}, outputs=("kl",),
+            call=_kl, fixed={"response_mask": None}, accepts={"kl_estimator": ("k1", "k2", "k3", "low_var_kl")},
             dialects=(
                 Dialect(
-                    "clamp",
-                    10,
-                    "low_var_kl is k3, clamped to [-10, 10] for numerical stability; k3 is not clamped",
-                    f"{MAIN}/utils/ppo_utils.py#L49",
-                    where={"kl_estimator": ("low_var_kl",)},
+                    "clamp", 10, "low_var_kl is k3, clamped to [-10, 10] for numerical stability; k3 is not clamped",
+                    f"{MAIN}/utils/ppo_utils.py#L49", where={"kl_estimator": ("low_var_kl",)},
                 ),
             ),
         ),
         _tokens("compute_policy_loss", "ppo", _policy_loss, _TOKENS),
-        _tokens("compute_cispo_loss", "cispo", _policy_loss, _TOKENS),
-        _tokens("compute_gspo_kl", "gspo", _gspo),
+        _tokens("compute_cispo_loss", "cispo", _policy_loss, _TOKENS), _tokens("compute_gspo_kl", "gspo", _gspo),
         policy_loss(
-            f"{LOSS}.policy_loss_function",
-            _policy_loss_function,
-            [*_ALGORITHMS],
-            ("eps_clip_low", "eps_clip_high", "dual_clip"),
-            weights=True,
-            imports=(CP,),
-            stand_ins=(ARGS, MPU, LOG_PROBS),
-            accepts=_AGGREGATION,
+            f"{LOSS}.policy_loss_function", _policy_loss_function, [*_ALGORITHMS],
+            ("eps_clip_low", "eps_clip_high", "dual_clip"), weights=True, imports=(CP,),
+            stand_ins=(ARGS, MPU, LOG_PROBS), accepts=_AGGREGATION,
         ),
         Binding(
-            f"{LOSS}.value_loss_function",
-            "value_loss",
-            call=_value_loss,
-            imports=(CP,),
-            stand_ins=(ARGS, MPU),
+            f"{LOSS}.value_loss_function", "value_loss", call=_value_loss, imports=(CP,), stand_ins=(ARGS, MPU),
             accepts={"cliprange_value": (0.2, 0.6), **_AGGREGATION},
         ),
         Binding(
-            f"{CP}.get_sum_of_sample_mean",
-            "loss_aggregation",
-            call=_sum_of_sample_mean,
-            stand_ins=(MPU,),
+            f"{CP}.get_sum_of_sample_mean", "loss_aggregation", call=_sum_of_sample_mean, stand_ins=(MPU,),
             accepts={**_AGGREGATION, "weights": (None,)},
         ),
         *(
@@ -389,45 +365,32 @@ TARGET = Target(
         _weights(f"{LOSS}.vanilla_tis_function", "truncate"),
         # A function of the FSDP backend, which was removed in 2026.
         _weights(f"{PPO}.vanilla_tis_function", "truncate", requires=(f"{PPO}.vanilla_tis_function",)),
-        _weights(f"{LOSS}.icepop_function", "mask"),
-        _advantages("vanilla_gae", "chunked_gae"),
+        _weights(f"{LOSS}.icepop_function", "mask"), _advantages("vanilla_gae", "chunked_gae"),
         _advantages("chunked_gae", "vanilla_gae"),
         Binding(
-            f"{PPO}.get_advantages_and_returns_batch",
-            "generalised_advantage",
-            call=_batched_gae,
-            stand_ins=(MPU,),
+            f"{PPO}.get_advantages_and_returns_batch", "generalised_advantage", call=_batched_gae, stand_ins=(MPU,),
             # A sample is only its response, so invalid tokens are padding.
             accepts={"response_mask": ("full", "right")},
         ),
         # Until 2026, this function existed besides the batched one.
         Binding(
-            f"{PPO}.get_advantages_and_returns",
-            "generalised_advantage",
-            call=_gae_of_a_sample,
-            stand_ins=(MPU,),
-            requires=(f"{PPO}.get_advantages_and_returns",),
-            accepts={"response_mask": ("full", "right")},
+            f"{PPO}.get_advantages_and_returns", "generalised_advantage", call=_gae_of_a_sample, stand_ins=(MPU,),
+            requires=(f"{PPO}.get_advantages_and_returns",), accepts={"response_mask": ("full", "right")},
         ),
         _returns(
-            "get_grpo_returns",
-            fixed={"kl": None, "kl_coef": 0.0, "gamma": 1.0},
+            "get_grpo_returns", fixed={"kl": None, "kl_coef": 0.0, "gamma": 1.0},
             dialects=(
                 Dialect(
-                    "credit",
-                    "response",
-                    "each token has the advantage of its response, as in GRPO",
+                    "credit", "response", "each token has the advantage of its response, as in GRPO",
                     f"{MAIN}/utils/ppo_utils.py#L367",
                 ),
             ),
         ),
         _returns(
-            "get_reinforce_plus_plus_baseline_advantages",
-            fixed={"gamma": 1.0},
+            "get_reinforce_plus_plus_baseline_advantages", fixed={"gamma": 1.0},
             dialects=(
                 Dialect(
-                    "credit",
-                    "response",
+                    "credit", "response",
                     "REINFORCE++-baseline: each token has the response's reward minus the token's KL",
                     f"{MAIN}/utils/ppo_utils.py#L470",
                 ),
@@ -437,28 +400,18 @@ TARGET = Target(
             "get_reinforce_plus_plus_returns",
             dialects=(
                 Dialect(
-                    "masked_steps",
-                    "counted",
+                    "masked_steps", "counted",
                     "returns are discounted by token position; an invalid token has no KL penalty",
                     f"{MAIN}/utils/ppo_utils.py#L430",
                 ),
             ),
         ),
         normalised_rewards(
-            "slime.ray.rollout.RolloutManager._post_process_rewards",
-            _post_process_rewards,
-            "std_level",
-            formerly=("slime.ray.buffer.RolloutController.post_process_rewards",),
-            imports=(TYPES,),
-            stand_ins=(SELF, ARGS),
-            fixed={"group_layout": "consecutive"},
-            accepts={"std_level": (None, "group")},
+            "slime.ray.rollout.RolloutManager._post_process_rewards", _post_process_rewards, "std_level",
+            formerly=("slime.ray.buffer.RolloutController.post_process_rewards",), imports=(TYPES,),
+            stand_ins=(SELF, ARGS), fixed={"group_layout": "consecutive"}, accepts={"std_level": (None, "group")},
         ),
-        *log_probs.BINDINGS,
-        *rewards.BINDINGS,
-        *rollouts.BINDINGS,
-        *steps.BINDINGS,
-        *balancing.BINDINGS,
+        *log_probs.BINDINGS, *rewards.BINDINGS, *rollouts.BINDINGS, *steps.BINDINGS, *balancing.BINDINGS,
     ),
     no_signal=_NO_SIGNAL,
-)
+)  # fmt: skip

@@ -14,7 +14,7 @@ _BALANCING, _GROUP = "slime.utils.seqlen_balancing", "microbatch_group_size_per_
 
 
 def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_batch_size: int | None) -> dict[str, Any]:
-    """Return the rank and the microbatch of each sample in one step."""
+    """Return the arguments of ``build_dp_schedule``, which distributes a step's samples over ranks and microbatches."""
     dynamic = {"use_dynamic_batch_size": budget is not None, "max_tokens_per_gpu": budget}
     unbalanced = dict.fromkeys(("balance_data", "balance_by_flops"), False)
     return {
@@ -27,10 +27,9 @@ def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_ba
 
 
 def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schedule of a step's microbatches on two ranks, if the samples divide evenly.
+    """Return the rows of each microbatch, for two ranks if the number of samples is even, otherwise for one.
 
-    The microbatches that the function declares for a rank must be positions among that rank's samples, and each rank
-    must have the same number of microbatches.
+    Return no microbatches if their sizes do not add up to the number of a rank's samples.
     """
     lengths = kit.lengths_of(inputs)
     ranks = 1 if len(lengths) % 2 else 2
@@ -44,12 +43,9 @@ def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 BINDINGS = (
     balanced_partition(f"{_BALANCING}.get_seqlen_balanced_partitions"),
-    balanced_partition(f"{_BALANCING}.karmarkar_karp"),
-    microbatch_packing(f"{_BALANCING}.first_fit_pack"),
+    balanced_partition(f"{_BALANCING}.karmarkar_karp"), microbatch_packing(f"{_BALANCING}.first_fit_pack"),
     microbatch_packing(
-        "slime.utils.dp_schedule.build_dp_schedule",
-        _schedule,
-        requires=("slime.utils.dp_schedule.build_dp_schedule(rollout_indices)",),
-        stand_ins=(ARGS,),
+        "slime.utils.dp_schedule.build_dp_schedule", _schedule,
+        requires=("slime.utils.dp_schedule.build_dp_schedule(rollout_indices)",), stand_ins=(ARGS,),
     ),
-)
+)  # fmt: skip

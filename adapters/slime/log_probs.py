@@ -41,29 +41,29 @@ _RANKED = {"context_parallel_size": (1, 2)}
 
 
 def _packed(outputs: Any, lengths: list[int], after: Any) -> Any:
-    """Pack the model's outputs ``[1, T, ...]``. Each sample has the outputs for its response and one more."""
+    """Concatenate the outputs of all samples, ``[1, T, ...]``: those for the response and one more for each sample."""
     parts = [torch.cat([row[:n], last[None]]) for row, last, n in zip(outputs, after, lengths)]
     return torch.cat(parts).unsqueeze(0)
 
 
 def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
-    """Concatenate the prompt (one token 0) and the response of each sample."""
+    """Return the tokens of each sample: a prompt of one token 0, then the response."""
     return [torch.nn.functional.pad(row[:n].long(), (1, 0)) for row, n in zip(inputs["token_ids"], lengths)]
 
 
 def _after(logits: Any) -> Any:
-    """Make logits for the position after the last token. They differ from all others, so that any use is visible."""
+    """Return logits for the position after the last token. They differ from all others, so using them shows."""
     return -logits[:, 0].detach()
 
 
 def _of_logits(inputs: Mapping[str, Any], ask: Any) -> dict[str, Any]:
-    """Call :func:`_of_ranks` with logits and their tokens."""
+    """Run a function on each context-parallel rank's logits and tokens, and join the results."""
     tokens = _tokens(inputs, kit.lengths_of(inputs, "response_mask"))
     return _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
 
 
 def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any) -> dict[str, Any]:
-    """Join the results of a sample's context-parallel ranks."""
+    """Run a function on each context-parallel rank's part of the outputs, and join the results."""
     ranks, lengths = inputs.get("context_parallel_size", 1), kit.lengths_of(inputs, "response_mask")
     packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
     answers = []
@@ -90,7 +90,7 @@ def _args(inputs: Mapping[str, Any]) -> Any:
 
 
 def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the logits and tokens of each response, and compute log-probs from them as the function's callers do."""
+    """Return log-probs and entropies, computed from the logits and tokens that the function selects."""
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         return dict(zip(("logits", "tokens"), zip(*boundary.invoke({}, packed, args=_args(inputs), **batch))))
@@ -103,10 +103,10 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own_kernel(module: Any) -> None:
-    """Raise AbsentError if this version does not compute log-probs itself.
+    """Check that this version computes log-probs itself.
 
-    :raises AbsentError: for versions until June 2026, in which Megatron-LM's fused kernel computes log-probs. There,
-        get_responses has a binding: it passes logits and tokens to the kernel.
+    :raises AbsentError: for versions until June 2026, in which Megatron-LM's fused kernel computes log-probs. The
+        binding of ``get_responses`` covers what these versions pass to the kernel.
     """
     if hasattr(module, "compute_log_probs"):
         raise AbsentError(f"not in this version: {module.__name__} calls a kernel of Megatron-LM for log-probs")
@@ -125,7 +125,7 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
 
 
 def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call with flattened tokens instead of samples."""
+    """Compute log-probs of flattened tokens, without samples."""
     _own_kernel(boundary.module)
     shape = inputs["token_ids"].shape
     logits, tokens = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
@@ -145,7 +145,7 @@ def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of rank 0, if each rank has one chunk of the packed sequence."""
+    """Return the result of rank 0. Each rank has one chunk of the packed sequence."""
     lengths, ranks = kit.lengths_of(inputs, "response_mask"), inputs["context_parallel_size"]
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))[0]
     tokens = torch.cat(_tokens(inputs, lengths))
@@ -179,7 +179,7 @@ def _model(logits: Any) -> Any:
 
 
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the reference model's log-probs. The policy model returns others, so that a use of it is visible."""
+    """Return the reference model's log-probs. The policy model's differ, so using the wrong model would show."""
     lengths = kit.lengths_of(inputs, "response_mask")
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
     tokens = torch.cat(_tokens(inputs, lengths))
@@ -204,7 +204,7 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) -> Any:
-    """Select the responses from results for all tokens but the first."""
+    """Return the rows of responses from results for all tokens but the first."""
     parts = torch.nn.functional.pad(packed, (0, 1))[: sum(lengths) + len(lengths)].split([n + 1 for n in lengths])
     return as_rows([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
 

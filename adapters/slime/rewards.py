@@ -16,14 +16,14 @@ _HUB = "slime.rollout.rm_hub"
 
 
 def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the trainer's reward function with the name of a rule."""
+    """Return the score of the reward rule that the trainer selects by name."""
     sample = boundary.imported[TYPES].Sample(response=inputs["response"], label=inputs["ground_truth"])
     args = kit.stand_in(custom_rm_path=None, rm_type=inputs["rule"])
     return {"score": asyncio.run(boundary.invoke({}, args, sample))}
 
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score the answer to a multiple-choice question."""
+    """Return the score of an answer to a multiple-choice question."""
     letters, truth = "ABCDE", inputs["ground_truth"]
     if inputs["rule"] != "texts":
         return {"score": boundary.function(inputs["response"], truth)}
@@ -33,43 +33,32 @@ def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _REWARDS = (
     rule_reward(
-        f"{_HUB}.async_rm",
-        "boxed",
-        notations="expressions",
-        call=_rule,
-        imports=(TYPES,),
-        stand_ins=(ARGS,),
+        f"{_HUB}.async_rm", "boxed", notations="expressions", call=_rule, imports=(TYPES,), stand_ins=(ARGS,),
         # The rule of a dataset requires the wording of that dataset.
         accepts={"rule": ("math", "boxed_math")},
     ),
     rule_reward(f"{_HUB}.math_utils.grade_answer_verl", notations="expressions"),
     rule_reward(
-        f"{_HUB}.math_dapo_utils.compute_score", "Answer: {answer}", "So it is.\nAnswer: {answer}", notations="integers"
+        f"{_HUB}.math_dapo_utils.compute_score", "Answer: {answer}", "So it is.\nAnswer: {answer}",
+        notations="integers",
     ),
     rule_reward(
-        f"{_HUB}.deepscaler.get_deepscaler_rule_based_reward",
-        "Let me see.</think>\\boxed{{{answer}}}",
+        f"{_HUB}.deepscaler.get_deepscaler_rule_based_reward", "Let me see.</think>\\boxed{{{answer}}}",
         notations="expressions",
     ),
     rule_reward(f"{_HUB}.f1.f1_score", "bare", "it is {answer}", notations="questions"),
     rule_reward(
-        f"{_HUB}.gpqa.compute_gpqa_reward",
-        "Answer: {answer}",
-        "bare",
-        notations="choices",
-        call=_chosen,
+        f"{_HUB}.gpqa.compute_gpqa_reward", "Answer: {answer}", "bare", notations="choices", call=_chosen,
         accepts={"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E"), "rule": ("letters", "texts")},
     ),
-)
+)  # fmt: skip
 
-
-# -- filters of groups -------------------------------------------------------------------------------------------------
 
 _FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
 
 
 def _kept(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the rows of groups that the filter keeps. It takes one group at a time."""
+    """Return the rows of the groups that the filter keeps. The filter takes one group at a time."""
     rewards = inputs["rewards"].tolist()
     sample = boundary.imported[TYPES].Sample
     numbers = []

@@ -62,7 +62,7 @@ class _Session:
 
 
 def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the sampling parameters in the request to the teacher."""
+    """Return the sampling parameters in the request to the teacher."""
     args = kit.stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
     sample = boundary.imported[TYPES].Sample(tokens=[5, 6, 7], response_length=1)
     with kit.swap(boundary.module, "aiohttp", kit.stand_in(ClientSession=_Session)):
@@ -96,11 +96,11 @@ class _OneToken:
 
 def _refuse_groups(module: Any) -> None:
     if hasattr(module, "_examples_to_rollout_groups"):
-        raise AbsentError("not in this version: groups as lists; a group is a record that counts its remaining tokens")
+        raise AbsentError("not in this version: groups that are lists of samples; here, a group is a record")
 
 
 def _alone(tokenizer: Any) -> dict[str, Any]:
-    """Replace the objects that the rollout module loads at the start, such as the tokenizer."""
+    """Return replacements for objects that the rollout module loads at the start, such as the tokenizer."""
     answers = {"load_tokenizer": tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
     tokenizers = kit.stand_in(from_pretrained=partial(kit.return_first, tokenizer))  # until December 2025
     return {
@@ -110,17 +110,17 @@ def _alone(tokenizer: Any) -> dict[str, Any]:
 
 
 def _asked(boundary: Any, args: Any) -> Any:
-    """Build a request, and read it."""
+    """Return the sampling parameters of a rollout's request."""
     _refuse_groups(boundary.module)
     module, rollouts = boundary.module, boundary.imported[_ROLLOUTS]
-    left_out = "custom_params"  # an option to return the top-p distribution does not change samples
+    left_out = "custom_params"  # an option to return the top-p distribution, which does not change samples
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         raise kit.EngineRequest({name: value for name, value in payload["sampling_params"].items() if name != left_out})
 
     tokenizer, sample = _OneToken(), boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
     with kit.swap_all(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(kit.return_first, [5])):
-        if "tokenizer" in boundary.parameters:  # for a day in August 2025
+        if "tokenizer" in boundary.parameters:  # a parameter for one day in August 2025
             return kit.engine_request(
                 boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args))
             )
@@ -136,9 +136,9 @@ def _without_engines_options(arguments: Any) -> Iterator[None]:
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a rollout of one sample. After each interruption, run it again.
+    """Run a rollout of one sample, and run it again after each interruption.
 
-    SGLang's response has no field for the last token's destination.
+    SGLang's response has no routed experts for the last token.
     """
     module, made = boundary.module, boundary.imported[TYPES].Sample
     _refuse_groups(module)
@@ -154,7 +154,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         if "input_ids" not in payload:
-            raise AbsentError("not in this version: requests with token ids; an engine gets text")
+            raise AbsentError("not in this version: requests with token ids; the engine gets text")
         return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:
@@ -170,7 +170,8 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         of_generator,
     ):
         getattr(type(module.GenerateState), "_instances", {}).clear()
-        state = (module.GenerateState(args),) if "state" in boundary.parameters else ()  # for a day in August 2025
+        # a parameter for one day in August 2025
+        state = (module.GenerateState(args),) if "state" in boundary.parameters else ()
         for _ in range(1 + sum(map(len, inputs["pieces"]))):
             (row,) = kit.run_async(boundary.function(*state, args, [row], shared))
             if row.status is not made.Status.ABORTED:
@@ -190,7 +191,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the teacher's log-probs that the function stores in the samples."""
+    """Return the teacher's log-probs that the function stores in the samples."""
     arguments, made = inputs["arguments"], boundary.imported[TYPES].Sample
     samples = [
         made(
@@ -203,10 +204,10 @@ def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the kept samples, and read the chosen batch size."""
+    """Return the number of samples that a rollout keeps, and the batch size that it chooses."""
     arguments = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
-        raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule omits incomplete steps")
+        raise AbsentError(f"{boundary.path} does not trim samples; build_dp_schedule omits incomplete steps")
     sample = boundary.imported[TYPES].Sample
     answer = kit.stand_in(samples=[sample(index=n) for n in range(arguments["samples"])], metrics=None)
     args = kit.stand_in(
@@ -234,7 +235,7 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect a rollout from finished groups, each of which has one sample."""
+    """Collect a rollout from finished groups. Each group has one sample."""
     sample = boundary.imported[TYPES].Sample
     worker = object.__new__(boundary.module.AsyncRolloutWorker)
     worker.output_queue = queue.Queue()

@@ -33,7 +33,7 @@ def parallel_state(boundary: Any) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[None]:
-    """Replace Megatron's ``mpu`` by the ``mpu`` of a single process, in all modules that use it.
+    """Replace Megatron's parallel state (``mpu``) by that of a single process, in all modules of slime.
 
     :param context_parallel_rank: None to use torch's rank, which is then alone in its data-parallel group.
     :param sizes: axes with a size other than 1, such as ``context_parallel=2``.
@@ -93,12 +93,12 @@ def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
 
 
 def valid_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
-    """Cut samples to the length of their mask."""
+    """Return samples, each cut to the length of its mask."""
     return {name: [row[:n] for row, n in zip(inputs[name], kit.lengths_of(inputs, "response_mask"))] for name in names}
 
 
 def valid_counts(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the lengths of samples, including one prompt token."""
+    """Return the lengths of samples, with and without a prompt of one token."""
     lengths = kit.lengths_of(inputs, "response_mask")
     return {"response_lengths": lengths, "total_lengths": [n + 1 for n in lengths]}
 
@@ -114,13 +114,13 @@ def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
         "eps_clip_c": inputs["dual_clip"],
         "rollout_top_p": 1.0,
         "custom_pg_loss_reducer_function_path": None,
-        "loss_aggregation": "sample_mean",  # an option of #2090, which was not merged
+        "loss_aggregation": "sample_mean",  # an option in #2090, which was not merged
     }
     return kit.stand_in(**{**usual, **options})
 
 
 def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
-    """Make whole samples from the rows of a policy loss."""
+    """Make the batch of a policy loss. Each row is one sample, including its padding."""
     names = {"advantages": inputs["advantages"], "log_probs": inputs["old_log_probs"], "loss_masks": mask}
     return {**{name: list(rows) for name, rows in names.items()}, "unconcat_tokens": None, **full_lengths(inputs)}
 
@@ -128,7 +128,7 @@ def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
 def policy_microbatch(
     boundary: Any, inputs: Mapping[str, Any], reducer: Any, more: Mapping[str, Any], **options: Any
 ) -> Any:
-    """Call the policy loss of a microbatch, without entropy term and off-policy correction.
+    """Compute the policy loss of a microbatch, without entropy term and off-policy correction.
 
     :param more: further fields of the batch.
     """
@@ -151,7 +151,7 @@ def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
 
 
 def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
-    """Join each sample from its parts on the ranks."""
+    """Put the ranks' parts of each sample together."""
     samples = []
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
@@ -166,16 +166,16 @@ def _nothing(like: Any, count: int) -> Any:
 
 
 def as_rows(samples: list[Any], width: int) -> Any:
-    """Pad samples to rows ``[batch, tokens]`` with zeros on the right."""
+    """Pad samples with zeros on the right, and stack them: ``[batch, tokens]``."""
     return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in samples])
 
 
 def full_lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the lengths of whole samples, including one prompt token."""
+    """Return the lengths of samples that include their padding, with and without a prompt of one token."""
     rows, tokens = inputs["response_mask"].shape
     return {"response_lengths": [tokens] * rows, "total_lengths": [tokens + 1] * rows}
 
 
 def mask_sums(masks: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the sums of the masks, one sample per rollout."""
+    """Return the sum of each mask, under the names that slime uses."""
     return {name: [mask.sum() for mask in masks] for name in ("rollout_mask_sums", "group_mask_sums")}

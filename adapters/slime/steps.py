@@ -37,7 +37,7 @@ from .shared import (
 
 
 def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_loss", **options: Any) -> Any:
-    """Return options for a supervised loss, so that a token's loss is its negative log-prob."""
+    """Return options for a supervised loss, whose loss per token is the negative log-prob."""
     return kit.stand_in(
         loss_type=loss_type,
         calculate_per_token_loss=per_token,
@@ -53,7 +53,7 @@ def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_lo
 def _microbatch(
     boundary: Any, losses: list[Any], args: Any, batch: Mapping[str, Any], num_microbatches: int
 ) -> tuple[Any, Any]:
-    """Run a microbatch with these token losses, and return the loss and Megatron's denominator."""
+    """Run a microbatch with these token losses. Return the loss, and the denominator that Megatron gets."""
     answer = Answer(log_probs=[-row for row in losses])
     with kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, count, _ = boundary.invoke(
@@ -68,7 +68,7 @@ def _microbatch(
 
 
 def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one microbatch on one rank. Megatron divides by the declared number of tokens or of microbatches.
+    """Return the loss of one microbatch on one rank, divided by the denominator that slime passes to Megatron.
 
     https://github.com/NVIDIA/Megatron-LM/blob/core_v0.14.0/megatron/core/pipeline_parallel/schedules.py#L288
     """
@@ -83,7 +83,7 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of one sample on context-parallel ranks, averaged as Megatron does."""
+    """Return the loss of one sample that is split over context-parallel ranks, averaged as Megatron does."""
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
     whole = tokens + inputs["prompt_length"]
@@ -101,7 +101,7 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantage_args(estimator: str, **options: Any) -> Any:
-    """Return options with k1 as the KL estimator."""
+    """Return the options of an advantage estimator."""
     return kit.stand_in(
         advantage_estimator=estimator,
         custom_advantage_function_path=None,
@@ -111,15 +111,15 @@ def _advantage_args(estimator: str, **options: Any) -> Any:
 
 
 def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int = 1) -> None:
-    """Run the advantage step on context-parallel ranks. Each rank has its part of a response.
+    """Compute advantages on context-parallel ranks. Each rank has a part of each response.
 
-    :raises AbsentError: if the version does not have the estimator.
+    :raises AbsentError: if the version cannot run on several ranks.
     """
 
     args.kl_loss_type = kl_name(boundary.module.compute_approx_kl, "k1")
     if len(boundary.parameters) == 1:
         if ranks > 1:
-            raise AbsentError("not in this version: separate ranks; they communicate to store results")
+            raise AbsentError("not in this version: several ranks; they would have to communicate to store results")
         _stored_step(boundary, args, data)
         return
     if ranks == 1 and not args.normalize_advantages:
@@ -140,9 +140,9 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
 
 
 def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
-    """Run the advantage step of versions until July 2025, which reads its data from a store.
+    """Compute advantages in versions until July 2025, which read their data from a store. Whitening is off.
 
-    It runs without whitening, which needs all ranks, and which the first versions lack.
+    :raises AbsentError: if the version does not have the estimator.
     """
     module, kernels = boundary.module, sys.modules[PPO]
     with one_rank(), contextlib.ExitStack() as swaps:
@@ -156,7 +156,7 @@ def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
 
 
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute PPO's advantages, and read the KL from the rollout data."""
+    """Compute PPO's advantages. Return them with the KL that the step adds to the rollout data."""
     width = inputs["response_mask"].shape[1]
     data: dict[str, Any] = {
         **valid_samples(inputs, "log_probs", "ref_log_probs", "values"),
@@ -227,7 +227,7 @@ def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one step on one microbatch, and read the gradient of the policy loss with its KL and entropy terms."""
+    """Run one microbatch, and return the gradient of the policy loss with its KL and entropy terms."""
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     reference, current = inputs["ref_log_probs"], list(log_probs)
     args = _policy_args(boundary, inputs)
@@ -251,10 +251,10 @@ def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step through slime's own schedule, iterator, loss and metrics.
+    """Run a training step through slime's own schedule, iterator, loss and metrics.
 
-    Megatron divides the sum over microbatches by their number and averages over ranks, or it divides the sum over all
-    ranks by the declared number of tokens.
+    Megatron divides the sum over microbatches by their number and averages over ranks, or divides the sum over all
+    ranks by the number of tokens that slime passes.
     """
     mask, ranks = inputs["response_mask"] != 0, inputs["dp_size"]
     rows, width = mask.shape
@@ -313,7 +313,7 @@ _OTHER_OPTIONS = (
 
 
 def _schedule_length(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Record the arguments of Megatron's scheduler, which counts samples."""
+    """Return the lengths that Megatron's scheduler gets, counted in samples."""
     steps = inputs["steps_per_epoch"] * inputs["epochs"]
     args = kit.stand_in(
         num_rollout=steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"]),
@@ -334,7 +334,7 @@ _REPORTS = "slime.observability.train_metric_utils"
 
 
 def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step with several responses per prompt, and divide by their number as the caller does."""
+    """Aggregate losses by prompt, and divide by the number of responses per prompt as the caller does."""
     losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
     sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}
     args = kit.stand_in(

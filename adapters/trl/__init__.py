@@ -1,8 +1,7 @@
 """Bindings for TRL (huggingface/trl).
 
-Trainers run with TRL's own configuration classes. Methods that take log-probs or rewards are called on a trainer whose
-constructor did not run. The attributes that the constructor would set come from the configuration or from ``_OFF``.
-Where the scaling of a whole step is checked, the constructor runs.
+Trainers have TRL's own configuration classes. Most methods are called on a trainer whose constructor did not run. Its
+attributes come from the configuration or from ``_OFF``. Bindings of whole training steps run the constructor.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -42,7 +41,7 @@ GRPO, RLOO, DPO, SFT, KTO, REWARD = (
 GKD, ONLINE, DISTILLATION, _ASYNC = (
     f"trl.experimental.{name}.{name}_trainer" for name in ("gkd", "online_dpo", "distillation", "async_grpo")
 )
-_OWN = "trl.experimental"
+_OWN, _HEAD = "trl.experimental", "trl.trainer.utils"
 _SDPO = f"{_OWN}.sdpo.sdpo_trainer.SDPOTrainer"
 _IW_OPD = f"{_OWN}.iw_opd.iw_opd_trainer"
 
@@ -71,10 +70,10 @@ _OFF: dict[str, Any] = {
 
 
 def _of_configuration(self: Any, name: str) -> Any:
-    """Return the attributes that a trainer's constructor would set."""
+    """Return an attribute that the trainer's constructor would set."""
     if name.startswith("__"):
         raise AttributeError(name)
-    if name in _OFF or name.startswith(("_on_policy_", "_off_policy_", "_matched_", "_unmatched_")):  # sums
+    if name in _OFF or name.startswith(("_on_policy_", "_off_policy_", "_matched_", "_unmatched_")):  # counters
         return _OFF.get(name, 0.0)
     if "args" in vars(self) and hasattr(self.args, name):
         return getattr(self.args, name)
@@ -82,12 +81,17 @@ def _of_configuration(self: Any, name: str) -> Any:
 
 
 def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] | None = None, kind: Any = None) -> Any:
-    """Make a configuration of TRL's own class with these options, skipping its validation."""
+    """Make one of TRL's configurations with these options, without its validation."""
     kind = kind or kit.config_class_of(boundary)
     made = kind(output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none")
     for option, value in kit.keep_accepted(kind, given, former).items():
         setattr(made, option, value)
     return made
+
+
+def _call_directly(wrapper: Any, model: Any, method: Callable[..., Any], *rest: Any, **more: Any) -> Any:
+    """Call a method that the trainer would call through the wrapper of the distributed model."""
+    return method(*rest, **more)
 
 
 def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
@@ -98,6 +102,7 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
         "accelerator": kit.make_one_process(boundary.device),
         "_metrics": metrics,
         "model": kit.stand_in(training=True),
+        "_forward_redirection": _call_directly,
     }
     vars(made).update({"args": args, "control": kit.bookkeeping(should_evaluate=False), **defaults, **attributes})
     return made
@@ -129,7 +134,7 @@ _LOSS_TYPES = {
 
 
 def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
-    """Return stand-in methods that return these log-probs, and entropies if the caller requests them."""
+    """Return stand-in methods that return these log-probs, and entropies of 0 if the caller requests them."""
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
     both, one = (
@@ -139,7 +144,7 @@ def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
 
 
 def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Make a batch of one-token prompts with scored responses, as a trainer passes it to its loss."""
+    """Make the batch of a trainer's loss: prompts of one token, each with a scored response."""
     mask, old = inputs["response_mask"].long(), inputs["old_log_probs"]
     total, weights = (inputs.get(name) for name in ("batch_num_tokens", "importance_weights"))
     prompt = torch.ones(len(mask), 1, dtype=torch.long, device=mask.device)
@@ -214,7 +219,7 @@ def _loss_type(loss: Any, name: str) -> str:
 
 
 def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the fused loss, with TRL's own loss in place of the kernel of another package."""
+    """Compute the fused loss. TRL's own loss replaces the kernel, which is in another package."""
     plain, args = boundary.owner._compute_loss, _options(boundary, {"loss_type": "grpo", **_bounds(inputs)})
     trainer = _clipping(boundary, args, inputs, _get_last_hidden_state=lambda *_, **__: None)
 
@@ -247,19 +252,37 @@ def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     return {"loss": boundary.function(trainer, kit.stand_in(training=True), _completions(inputs))}
 
 
+def _takes_rows(collator: Any) -> bool:
+    """Return True if the asynchronous trainer's collator gets one row of samples for each rank."""
+    return any(f"({name},)" in inspect.getsource(collator.torch_call) for name in ("groups", "rows"))
+
+
+def _row_of(boundary: Any, samples: Sequence[dict[str, Any]]) -> Any:
+    """Return the samples of one rank, in a tree of their tokens since the autumn of 2026."""
+    if not hasattr(boundary.module, "TreeRow"):
+        return samples
+    row = boundary.module.TreeRow()
+    for sample in samples:
+        row.add({name: torch.tensor(value) if isinstance(value, list) else value for name, value in sample.items()})
+    return row
+
+
 def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the asynchronous trainer's loss with completions packed into one row by TRL's collator."""
+    """Call the asynchronous trainer's loss. TRL's collator has packed the completions into one row."""
     mask, model = inputs["response_mask"].long(), kit.token_table(inputs["log_probs"], trains=False)
-    if not hasattr(boundary.module, "patch_chunked_lm_head"):
-        raise AbsentError("not in this version: packed rows with a chunked head")
-    boundary.module.patch_chunked_lm_head(model, 4, 1.0)
+    if hasattr(boundary.module, "patch_chunked_lm_head"):
+        boundary.module.patch_chunked_lm_head(model, 4, 1.0)
+    elif hasattr(boundary.module, "add_fused_lm_head"):
+        boundary.module.add_fused_lm_head(model, 1.0, outputs=("log_probs", "entropy"))
+    else:
+        raise AbsentError("not in this version: packed rows whose log-probs are computed in chunks")
     columns = mask, inputs["old_log_probs"], row_mean(inputs["advantages"], mask != 0)[:, 0]
     rows = [
         {"input_ids": ids, "completion_mask": [0, *kept], "old_log_probs": [0.0, *old], "advantage": a, "group_id": 0}
         for ids, kept, old, a in zip(kit.token_ids(mask * 0 + 1), *(column.tolist() for column in columns))
     ]
     collator, given = boundary.module.DataCollatorForRollout(pad_token_id=0), [{**row, "metrics": {}} for row in rows]
-    batch = collator.torch_call([[given]] if "(groups,)" in inspect.getsource(collator.torch_call) else given)
+    batch = collator.torch_call([[_row_of(boundary, given)]] if _takes_rows(collator) else given)
     if inputs["batch_num_tokens"] is not None:
         batch["global_n_tokens"] = torch.tensor([float(inputs["batch_num_tokens"])])
     args = _options(boundary, _bounds(inputs), {"beta": 0.0, "num_iterations": 2})
@@ -270,10 +293,10 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read which completions the off-policy mask keeps."""
+    """Return the tokens of the completions that the off-policy mask keeps."""
     advantages, mask, ratio = inputs["advantages"][:, :1], inputs["response_mask"], torch.exp(-inputs["ppo_kl"])
     if not torch.equal(advantages.expand(mask.shape), inputs["advantages"]):
-        raise AbsentError("a completion has one advantage")
+        raise AbsentError("all tokens of a completion must have the same advantage")
     kept = boundary.function(advantages, inputs["log_probs"], inputs["old_log_probs"], mask, inputs["opsm_delta"])
     bounded = ratio.clamp(1 - inputs["eps_clip"], 1 + inputs["eps_clip_high"])
     losses = -torch.minimum(ratio * advantages, bounded * advantages)
@@ -298,20 +321,15 @@ _RANKS: dict[str, tuple[Any, ...]] = dict.fromkeys(("global_batch_size", "dp_siz
 _MEANS = {"loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")}
 
 _REJECTION = Binding(
-    f"{GRPO}.GRPOTrainer.get_off_policy_mask",
-    "sequence_rejection",
-    call=_off_policy,
+    f"{GRPO}.GRPOTrainer.get_off_policy_mask", "sequence_rejection", call=_off_policy,
     stand_ins=(StandIn("policy loss", "PPO's loss for the scenario's ratios; the boundary computes only the mask"),),
     dialects=(
         Dialect(
-            "masked_values_have_no_influence",
-            None,
-            "log-probs of masked tokens are finite as well",
-            f"{CODE}/trainer/grpo_trainer.py#L2934",
-            symptom="non-finite",
+            "masked_values_have_no_influence", None, "log-probs of masked tokens are finite as well",
+            f"{CODE}/trainer/grpo_trainer.py#L2934", symptom="non-finite",
         ),
     ),
-)
+)  # fmt: skip
 
 
 def _of_responses(line: str) -> tuple[Dialect, ...]:
@@ -319,7 +337,7 @@ def _of_responses(line: str) -> tuple[Dialect, ...]:
 
 
 def _loss(path: str, call: Any, algorithm: Any, line: str, *dialects: Dialect, **more: Any) -> Binding:
-    """Bind a policy loss of completions."""
+    """Bind a policy loss."""
     knobs, stand_ins = ("eps_clip_low", "eps_clip_high", *more.pop("knobs", ())), more.pop("stand_ins", ())
     return policy_loss(
         path,
@@ -388,7 +406,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     trainer = _trainer(
         boundary,
-        kit.stand_in(**whole),
+        kit.bookkeeping(**whole),
         beta=inputs["beta"],
         temperature=inputs["temperature"],
         model=student,
@@ -402,7 +420,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     of_rows = hasattr(boundary.owner, "_compute_self_distillation_loss")  # SDPO's mean, for rows without a token
     if of_rows and not inputs["response_mask"].any(-1).all():
-        raise AbsentError("the mean counts rows without a valid token")
+        raise AbsentError("the loss is a mean that counts rows without a valid token")
     if "distillation_logits" in boundary.parameters:
         said = trainer._compute_teacher_student_logits(student, teacher, batch)
         return {"loss": boundary.function(trainer, student, batch, said)}
@@ -412,22 +430,32 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the chunked loss with a head that multiplies by 1."""
+    """Compute log-probs and entropies in chunks. The language-model head is the identity matrix."""
     logits, pad = inputs["logits"], torch.nn.functional.pad
     states, head = kit.stand_in(last_hidden_state=pad(logits, (0, 0, 0, 1))), torch.eye(logits.shape[-1]).to(logits)
     model = kit.stand_in(config=kit.stand_in(), lm_head=kit.stand_in(weight=head), model=lambda **_: states)
-    boundary.function(model, 3, inputs["temperature"])
     labels, mask = (pad(values, (1, 0)) for values in (inputs["token_ids"], inputs["response_mask"] != 0))
+    if "outputs" in boundary.parameters:  # since the autumn of 2026, the function adds a forward pass to a whole model
+        table = type("Table", (), {"forward": None})()
+        table.base_model, table.get_output_embeddings = (
+            (lambda **_: states),
+            lambda: kit.stand_in(weight=head, bias=None),
+        )
+        table.config = kit.stand_in(get_text_config=lambda: kit.stand_in())
+        boundary.function(table, inputs["temperature"], outputs=("log_probs", "entropy"))
+        told = table.forward(labels=torch.where(mask, labels, -100), fused_lm_head=True)
+        return {"log_probs": told.log_probs, "entropy": told.entropy.detach()}
+    boundary.function(model, 3, inputs["temperature"])
     told = model.forward(None, labels=labels, completion_mask=mask)
     return {"log_probs": told["log_probs"], "entropy": told["entropy"].detach()}
 
 
 def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the logged entropy of tokens that have the scenario's entropies."""
+    """Return the mean entropy that the trainer logs. A stand-in returns the scenario's entropy of each token."""
     import transformers
 
     if not hasattr(boundary.module, "entropy_from_logits"):
-        raise AbsentError("not in this version: entropies from logits; the model returns the entropy of each token")
+        raise AbsentError("not in this version: entropy_from_logits; the model returns the entropy of each token")
     values, batch = inputs["values"], kit.make_sequences(inputs["response_mask"])
     model = kit.token_table(values[..., None].expand(*values.shape, 2))
     args = kit.stand_in(use_liger_kernel=False, loss_type="nll")
@@ -446,14 +474,14 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return log-probs, reference log-probs and masks, first of chosen responses, then of rejected ones."""
+    """Return log-probs, reference log-probs and masks. Each has the chosen responses first, then the rejected ones."""
     return tuple(kit.join_both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
 
 
 def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     table, reference, mask = _of_pairs(inputs)
     model, other = kit.token_table(table, trains=False), kit.token_table(reference)
-    if hasattr(boundary.module, "add_fused_lm_head"):  # which constructors call
+    if hasattr(boundary.module, "add_fused_lm_head"):  # constructors call it
         boundary.module.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
         boundary.module.add_fused_lm_head(other)
     batch = kit.make_sequences(mask)
@@ -480,7 +508,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute ORPO's odds-ratio term from mean log-probs."""
+    """Compute ORPO's odds-ratio term from the mean log-probs of responses."""
     table, _, mask = _of_pairs(inputs)
     labels = torch.nn.functional.pad(torch.where(mask != 0, 1, -100), (1, 0), value=-100)
     logits = torch.nn.functional.pad(kit.two_token_logits(torch.where(table < 0, table, -1.0)), (0, 0, 0, 1))
@@ -490,7 +518,7 @@ def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Make preference pairs as they were collated in older versions."""
+    """Return the columns of a preference batch as older versions collate them."""
     whole = "chosen_labels" in boundary.owner.concatenated_forward.__code__.co_consts
     rows, start = len(batch["labels"]) // 2, 0 if whole else kit.PROMPT
     prompts = (("input_ids", "prompts"), ("attention_mask", "prompt_attention_mask"))
@@ -502,7 +530,7 @@ def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate preference pairs, and read back each prompt token and its type."""
+    """Collate preference pairs, and return each prompt token with its type."""
     samples = inputs["samples"]
     pairs = [zip(*(sample[name].tolist() for name in _TYPED)) for sample in samples]
     prompts = [" ".join(f"{token}:{kind}" for token, kind in one) for one in pairs]
@@ -519,13 +547,13 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a logged metric."""
+    """Return the metric that the trainer logs for these values."""
     import transformers
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
     if boundary.function is transformers.Trainer.log:
-        raise AbsentError("not in this version: own logs of the trainer; it logs as transformers does")
-    if leaves_nan and "nan" not in inspect.getsource(boundary.module):  # until March 2025, every batch has a number
+        raise AbsentError("not in this version: a `log` method of this trainer; it inherits that of transformers")
+    if leaves_nan and "nan" not in inspect.getsource(boundary.module):  # until March 2025, NaN is not expected
         raise AbsentError("not in this version: completions without a score")
     history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
     steps = kit.bookkeeping(should_evaluate=True, global_step=1)
@@ -571,7 +599,7 @@ MODELS = (
         fixed={"loss_type": "orpo", "ld_alpha": None}, dialects=(_NO_REFERENCE,),
     ),
     Binding(
-        "trl.trainer.utils.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
+        f"{_HEAD}.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
         stand_ins=(StandIn("model", "a model whose hidden states are the logits, with an identity matrix as head"),),
     ),
     Binding(
@@ -609,12 +637,12 @@ MODELS = (
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trained tokens of a chat: all tokens of the assistant, or those of the last answer."""
+    """Return the tokens of a chat and whether each is trained on: all tokens of the assistant, or the last answer."""
     tokenizer, messages = chat(inputs)
     last = inputs["trains"] == "last"
     row = {"prompt": messages[:-1], "completion": messages[-1:]} if last else {"messages": messages}
     given = {"assistant_only_loss": not last, "completion_only_loss": last, "max_length": inputs["max_tokens"]}
-    args = _options(boundary, given, {"assistant_only_loss": False})  # until June 2025, there was no such option
+    args = _options(boundary, given, {"assistant_only_loss": False})  # this option exists since June 2025
     trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, kit.Rows([row]), tokenizer, args, False, None, "chats")
     collator = getattr(boundary.module, "DataCollatorForLanguageModeling", None)
@@ -627,7 +655,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the chosen answer of a preference pair."""
+    """Return the tokens of a preference pair's chosen answer, and whether each is trained on."""
     tokenizer, messages = chat(inputs)
     row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
     trainers = boundary.module.DPOTrainer
@@ -649,7 +677,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the tokens of a chat that GKD's collator trains on."""
+    """Return the tokens of a chat, and whether GKD's collator trains on each."""
     tokenizer, messages = chat(inputs)
     tokenizer.backend_tokenizer = kit.stand_in(pre_tokenizer=None, decoder=None)
     known = {"tokenizer": tokenizer, "max_length": inputs["max_tokens"] or 1000, "max_prompt_length": 1000}
@@ -668,7 +696,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from datasets import Dataset, disable_progress_bars
 
     if "strategy" not in boundary.parameters:
-        raise AbsentError("not in this version: packs of whole rows; a row is cut at the end of a pack")
+        raise AbsentError("not in this version: packs of whole rows; this version cuts rows at the end of a pack")
     disable_progress_bars()
     rows = Dataset.from_list([{"input_ids": [row] * length} for row, length in enumerate(kit.lengths_of(inputs))])
     made = boundary.function(rows, inputs["max_tokens_per_microbatch"])
@@ -676,7 +704,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the penalty for overlong responses that the trainer adds to the reward."""
+    """Return rewards plus the penalty for overlong responses."""
     ids = [[1] * int(length) for length in (inputs["response_mask"] != 0).sum(-1)]
     added = boundary.function(boundary.owner(inputs["max_length"], inputs["buffer"]), completion_ids=ids)
     return {"rewards": inputs["rewards"] + inputs["rewards"].new_tensor(added)}
@@ -705,7 +733,7 @@ ROWS = (
 
 
 def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read KTO's metrics for a batch with these log-probs."""
+    """Return the log-probs that KTO reports for a batch."""
     chosen, rejected = (torch.tensor(inputs["arguments"][side]) for side in _SIDES)
     said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
     trainer = _trainer(
@@ -724,7 +752,7 @@ def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the reported KL for log-probs from which the trainer has computed penalties."""
+    """Return the KL that PPO's trainer reports for these log-probs."""
     given = inputs["arguments"]
     log_probs, ref_log_probs = (torch.tensor(given[name]) for name in ("log_probs", "ref_log_probs"))
     ones, zeros = torch.ones_like(log_probs), torch.zeros(len(log_probs))
@@ -750,7 +778,7 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the log-probs of chosen responses in pairs that are too long."""
+    """Return the log-probs of the chosen responses in pairs that have to be truncated."""
     given = inputs["arguments"]
     prompts, responses = given["prompts"], given["responses"]
     ids = torch.tensor(kit.token_ids(torch.ones(len(prompts), max(responses) - 1)))
@@ -774,7 +802,7 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the labels of token ids."""
+    """Return the labels that a collator gives to token ids."""
     given = inputs["arguments"]
     tokenizer = kit.table_tokenizer(kit.token_table(torch.zeros(1, max(given["token_ids"]))))
     collator = boundary.owner([given["response"]], [given["instruction"]], tokenizer=tokenizer)
@@ -782,7 +810,7 @@ def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Render a conversation with a known template, and read the tokens that the matching training template trains."""
+    """Render a chat with the training template that TRL has for a known template, and return the trained text."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     given = inputs["arguments"]
@@ -795,16 +823,16 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate samples of one token, some with a metric, and read the mean that the batch or the collator reports."""
+    """Collate samples, of which some have a metric, and return the reported mean of that metric."""
     collator = boundary.owner(pad_token_id=0, num_processes=len(inputs["parts"]))
     one = {"input_ids": [1], "completion_mask": [1], "old_log_probs": [0.0], "advantage": 0.0, "group_id": 0}
     parts = [
         [{**one, "metrics": {"other": 1.0} | ({} if value is None else {"own": value})} for value in part]
         for part in inputs["parts"]
     ]
-    if "(groups,)" not in inspect.getsource(collator.torch_call):
+    if not _takes_rows(collator):
         raise AbsentError("not in this version: samples that are split over ranks")
-    batch = collator.torch_call([parts])
+    batch = collator.torch_call([[_row_of(boundary, part) for part in parts]])
     values = batch["metrics"].get("own") if "metrics" in batch else torch.tensor(collator.metrics["own"])
     return {"mean": math.nan if values is None else values.nanmean()}
 
@@ -826,24 +854,24 @@ SINGLE = tuple(
 
 
 def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run supervised training on rows of token ids with a completion mask."""
+    """Run supervised training on rows of token ids, which have a completion mask."""
     mask, first = inputs["response_mask"], int(inputs["first_counts"])
     ids = kit.token_ids(mask * 0 + 1)
     rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
     table, size, after = (inputs[name] for name in ("log_probs", "micro_batch_size", "output_after"))
     trainer, model = kit.build_trainer(boundary, table, size, rows, {"completion_only_loss": True}, after=after)
     if not len(trainer.train_dataset):
-        raise AbsentError("rows without a trained token are dropped")
+        raise AbsentError("the trainer drops rows without a trained token, and no row is left")
     loss, arrived = kit.train(trainer, model)
     return {"loss": loss, "gradient": arrived[:, 1:-1], "gradient_after": arrived[:, -1]}
 
 
 def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run policy training on completions, which the trainer generates, scores, buffers and truncates."""
+    """Run policy training on given completions. The trainer buffers and truncates them, and updates the model."""
     mask = inputs["response_mask"]
     ids = torch.tensor(kit.token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
-        raise AbsentError("this trainer needs one completion for each prompt")
+        raise AbsentError("the trainer needs at least two completions")
     options = {
         **_bounds(inputs),
         "num_generations": len(ids),
@@ -860,7 +888,8 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "fused_lm_head" in inspect.getsource(trainer._get_per_token_logps_and_entropies):
         # This head returns 0 for masked tokens. The old log-probs come from it too.
         batch["old_per_token_logps"] = batch["old_per_token_logps"] * mask
-    makes = inspect.getsource(trainer._generate_and_score_completions)  # a step cuts all its columns, which are these
+    # A step slices exactly the columns that this method makes.
+    makes = inspect.getsource(trainer._generate_and_score_completions)
     scored = {name: column for name, column in batch.items() if f'"{name}"' in makes}
     trainer._generate_and_score_completions = partial(kit.return_first, scored)
     loss, arrived = kit.train(trainer, model)
@@ -872,9 +901,10 @@ def _preferred(
 ) -> dict[str, Any]:
     """Run preference training on pairs of responses to a prompt.
 
-    Rows are pairs, responses, texts (for a reward model, which sums the table over tokens) or prompts (whose responses
-    are generated and judged). A row's first token is its prompt, or begins its response, and identifies the row.
-    Trainers append the end token, except for the reward trainer until September 2025.
+    :param rows: the form of the dataset: ``pairs``, ``responses``, ``texts`` (for a reward model, which returns the sum
+        of the table over a row's tokens) or ``prompts`` (for which responses are generated and judged). A row's first
+        token identifies the row. It is the prompt, or the beginning of a text. Trainers append the end token, except
+        for the reward trainer until September 2025.
     """
     table, reference, mask = _of_pairs(inputs)
     ids = kit.token_ids(mask, ended=True)
@@ -909,7 +939,7 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask, generated = inputs["response_mask"], inputs["generated"]
     ids = kit.token_ids(mask, ended=True)
     if min(map(len, ids)) < 2:
-        raise AbsentError("a completion has a token")
+        raise AbsentError("each completion needs at least one token")
     known = {
         "beta": inputs["beta"],
         "temperature": inputs["temperature"],
@@ -937,7 +967,7 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_probs_of_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a trainer with this sampling temperature. The model returns the scenario's logits of whole sequences."""
+    """Return a trainer's log-probs of whole sequences, for a sampling temperature."""
     arguments = inputs["arguments"]
     logits, ids = arguments["logits"], arguments["token_ids"]
     trainer = kit.make_unbuilt(
@@ -948,7 +978,7 @@ def _log_probs_of_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[st
 
 
 def _cut_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the prompt for generation. A tokenizer that TRL loads truncates the side that its files name."""
+    """Return the prompt that the trainer passes to ``generate``. The tokenizer decides which side is truncated."""
     words = [kit.PROMPT + token for token in inputs["token_ids"]]
     vocabulary = kit.stand_in(config=kit.stand_in(vocab_size=max(words, default=0) + 1))
     seen: list[Any] = []
@@ -973,7 +1003,7 @@ def _cut_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _taught_by_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate, pack and train each microbatch. The server returns the teacher's log-probs of all words."""
+    """Return a distillation loss whose teacher is a server that returns the log-probs of all words."""
     import numpy
 
     logits, mask = inputs["logits"], inputs["response_mask"]
@@ -991,7 +1021,7 @@ def _taught_by_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
         current_gradient_accumulation_steps=-(-batch // size),
         _metrics={"train": defaultdict(list)},
         _teacher_ids=[],
-        _forward_redirection=lambda wrapper, model, method, *rest: method(*rest),
+        _forward_redirection=_call_directly,
     )
     loss = 0.0
     for start in range(0, batch, size):
@@ -1018,13 +1048,13 @@ def _taught_by_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the advantages of completions with one token."""
+    """Return the advantages of completions of one token."""
     rewards, size, level = inputs["rewards"], kit.group_size(inputs), inputs["std_level"]
     options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
     if "GRPO" in boundary.path:
         former = "bool" in str(kit.config_class_of(boundary).__annotations__.get("scale_rewards"))  # until October 2025
         if former and level == "batch":
-            raise AbsentError("not in this version: scaling by the batch; rewards are scaled by group")
+            raise AbsentError("not in this version: scaling by the batch; this version scales rewards by group")
         options["scale_rewards"] = level is not None if former else level or "none"
     elif level == "batch":
         options["normalize_advantages"] = True
@@ -1046,7 +1076,8 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": boundary.function(trainer, batch)["advantages"]}
 
 
-def _since(boundary: str) -> tuple[str, ...]:  # options that older versions of TRL or transformers do not accept
+def _since(boundary: str) -> tuple[str, ...]:
+    """Return the paths that exclude versions of TRL or transformers without the options that a step needs."""
     owner = boundary.rpartition(".")[0]
     return f"{owner}.{_TAKES.get(owner.rpartition('.')[2], '__init__(processing_class)')}", f"{owner[:-7]}Config"
 
@@ -1148,9 +1179,9 @@ STEPS = (
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Send the weights after each update, and generate. The model's only weight is the number of updates.
+    """Return the weight versions with which an engine generates, if weights are sent after each update.
 
-    The constructor puts a new engine to sleep at level 2.
+    The model's only weight is the number of updates. The constructor puts a new engine to sleep at level 2.
     """
     engine, model = WeightEngine(), torch.nn.Module()
     model.version = torch.nn.Parameter(torch.zeros(()), requires_grad=False)
@@ -1218,7 +1249,9 @@ TARGET = Target(
         *("transformers", "transformers.trainer", "transformers.models.auto.processing_auto", "torch.distributed.fsdp"),
         *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
     ),
-    moved={  # trainers that became experimental in the winter of 2025, and a renamed class
+    moved={  # trainers that moved to trl.experimental in 2025, one that moved back in 2026, and a renamed class
+        DISTILLATION: ("trl.trainer.distillation_trainer",),
+        f"{_HEAD}.patch_chunked_lm_head": (f"{_HEAD}.add_fused_lm_head",),
         **{f"{_OWN}.{n}.{n}_trainer": (f"trl.trainer.{n}_trainer",) for n in ("gkd", "cpo", "orpo", "online_dpo")},
         f"{_OWN}.utils.DataCollatorForChatML": ("trl.trainer.utils.DataCollatorForChatML",),
         f"{DPO}.DataCollatorForPreference": (f"{DPO}.PreferenceCollator",),

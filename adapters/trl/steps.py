@@ -1,8 +1,8 @@
 """Define the documented steps of TRL's trainers for `sentinel watch`: losses, advantages, references and batches.
 
-Formulas follow the papers that the documentation of each configuration class names. They use the values that the model
-and the reward functions returned in the run, and the trainer's options. If these are not enough, they raise
-DoesNotApply with the reason.
+The formulas are those of the papers that each configuration class's documentation names. Their inputs are the trainer's
+options, and the values that the model and the reward functions returned in the run. If a value is missing, a function
+raises DoesNotApply with the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _need(holds: Any, reason: str) -> None:
 
 
 def _trained(micro: Any, name: str = "log_probs", place: int = 0) -> Any:
-    """Return the log-probs that the model reports in one of the loss's forward passes."""
+    """Return the log-probs that the trained model reports in one of the loss's forward passes."""
     passes = [one for one in micro.forwards if one["model"] == "trained" and one["reported"]["log_probs"] is not None]
     _need(len(passes) > place, "the model does not report log-probs")
     values = passes[place]["reported"].get(name)
@@ -35,7 +35,7 @@ def _trained(micro: Any, name: str = "log_probs", place: int = 0) -> Any:
 
 
 def _router(micro: Any) -> Any:
-    """Return the weighted auxiliary loss of a mixture-of-experts router; 0 without one."""
+    """Return the weighted auxiliary loss of a mixture-of-experts router, or 0 if the model has none."""
     if not micro.attributes.get("aux_loss_enabled"):
         return 0.0
     return micro.attributes["router_aux_loss_coef"] * micro.forwards[0]["reported"]["aux_loss"].double()
@@ -49,7 +49,7 @@ def _accumulated(micro: Any) -> int:
 
 
 def _clipped(ratio: Any, advantages: Any, low: float, high: float, most: float | None = None) -> Any:
-    """Compute PPO's clipped loss per token (arXiv:1707.06347), with ratios of at most ``most``."""
+    """Compute PPO's clipped loss per token (arXiv:1707.06347). Ratios are at most ``most``."""
     capped = ratio if most is None else ratio.clamp(max=most)
     return -torch.minimum(capped * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
 
@@ -158,22 +158,26 @@ def _rloo_loss(micro: Any) -> tuple[Any, Any]:
     return terms.mean() + _router(micro), _ROUNDING * (size + abs(float(_router(micro))))
 
 
-def _rewards(micro: Any) -> Any:
-    """Return the rewards with one column per reward function. NaN stands for None."""
+def _rewards(micro: Any, of_batch: bool) -> Any:
+    """Return the rewards, [rows, functions]. NaN stands for None.
+
+    :param of_batch: whether advantages depend on the rewards of all groups, and thus of all ranks.
+    """
     _need(not micro.attributes.get("environments"), "environments give rewards")
     weights = micro.attributes.get("reward_weights")
     _need(weights, "the weights of the rewards were not read")
     columns = dict(micro.rewards)
     _need(len(micro.rewards) == len(columns) == len(weights), "the results of some reward functions cannot be observed")
-    _need(micro.world == 1, "the rewards are gathered from several ranks")
     returned = [[math.nan if one is None else one for one in columns[place]] for place in range(len(weights))]
     table = torch.tensor(returned, dtype=torch.float64).T
     _need(len(table) == len(micro.batch["advantages"]), "the observed rewards belong to other rows")
+    whole = len(table) % micro.attributes["num_generations"] == 0
+    _need(micro.world == 1 or (whole and not of_batch), "the rewards of several ranks are used together")
     return table, torch.tensor(weights, dtype=torch.float64)
 
 
 def _spread(values: Any) -> Any:
-    """Return the unbiased standard deviation over the last dimension, without NaN; 0 for one value."""
+    """Return the unbiased standard deviation over the last dimension, ignoring NaN; 0 for a single value."""
     count = (~values.isnan()).sum(-1, keepdim=True)
     apart = (values - values.nanmean(-1, keepdim=True)).nan_to_num(nan=0.0)
     variance = apart.square().sum(-1, keepdim=True) / (count - 1).clamp(min=1)
@@ -186,11 +190,12 @@ def _total(table: Any, weights: Any) -> Any:
 
 def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
     """Compute GRPO's advantages, scaled by group (arXiv:2402.03300), batch (2508.08221) or reward (2601.05242)."""
-    table, weights = _rewards(micro)
     peers, scale = micro.attributes["num_generations"], micro.attributes["scale_rewards"]
+    several = micro.attributes["multi_objective_aggregation"] == "normalize_then_sum"
+    table, weights = _rewards(micro, of_batch=several or scale == "batch")
     _need(len(table) % peers == 0, "a group is incomplete")
     size = table.abs().nan_to_num(nan=0.0).max() * weights.abs().sum()
-    if micro.attributes["multi_objective_aggregation"] == "normalize_then_sum":
+    if several:
         each = table.view(-1, peers, len(weights)).transpose(1, 2)
         _need((~each.isnan()).sum(-1).min() > 1, "a group has one reward")
         scaled = (each - each.nanmean(-1, keepdim=True)) / (_spread(each) + 1e-4)
@@ -211,8 +216,8 @@ def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
 
 def _rloo_advantages(micro: Any) -> tuple[Any, Any]:
     """Compute RLOO's advantages: each reward minus the mean reward of the other responses (arXiv:2402.14740)."""
-    table, weights = _rewards(micro)
     had = micro.attributes
+    table, weights = _rewards(micro, of_batch=bool(had["normalize_advantages"]))
     _need(not had["beta"], "the KL penalty is part of the reward")
     rewards = _total(table, weights)
     if had.get("reward_clip_range"):
@@ -236,7 +241,7 @@ def _grpo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _completion_ends(micro: Any) -> str:
-    """Return the mask of completions up to and including their first end token."""
+    """Return a mask of completions that ends after their first end token."""
     had, batch = micro.attributes, micro.batch
     for name in ("tools", "environments", "rollout_func", "environment_factories"):
         _need(not had.get(name), f"{name} makes completions of several turns")
@@ -247,6 +252,15 @@ def _completion_ends(micro: Any) -> str:
     ended = is_end.any(-1)
     wrong = (until != mask).any(-1) & ended
     if not wrong.any():
+        lengths, stops = mask.sum(-1), ("use_vllm", "use_transformers_continuous_batching", "generation_kwargs")
+        # Other ways to stop than an end token are not known; without them, only the longest completions have none.
+        cut = (lengths > 0) & (lengths < lengths.max()) & ~ended
+        if cut.any() and not micro.facts["generation"] and not any(map(micro.options.get, stops)):
+            row = int(cut.nonzero()[0])
+            return (
+                f"{int(cut.sum())} of {len(ids)} completions have no end token although others are longer: "
+                f"row {row} has {int(lengths[row])} tokens, and the longest has {int(lengths.max())}"
+            )
         return ""
     row = int(wrong.nonzero()[0])
     return (
@@ -265,6 +279,42 @@ def _sampled(micro: Any) -> None:
     for name in ("tools", "environments", "rollout_func"):
         _need(not had.get(name), name)
     _need(not options.get("mask_truncated_completions"), "mask_truncated_completions selects completions")
+
+
+def _single_turn(trainer: Any) -> None:
+    """Raise if completions or prompts have parts that are not the dataset's or the model's."""
+    for name in ("rollout_func", "tools", "environments", "environment_factories", "_is_vlm"):
+        _need(not getattr(trainer, name, None), f"{name.removeprefix('_is_')} is used")
+    _need(type(trainer.processing_class).__module__.startswith("transformers."), "the tokenizer is your own")
+
+
+def _prompt_tokens(trainer: Any, rows: Any) -> Any:
+    """Return the tokens of prompts: plain text as the tokenizer reads it, messages through the chat template."""
+    _single_turn(trainer)
+    _need(hasattr(trainer, "_tokenize_prompts"), "this version tokenizes prompts in another way")
+    for name in ("image", "images", "tools", "chat_template_kwargs"):
+        _need(name not in rows[0], f"the dataset has the column {name}")
+    tokenizer, prompts = trainer.processing_class, [row["prompt"] for row in rows]
+    if isinstance(prompts[0], str):
+        return tokenizer(text=prompts)["input_ids"]
+    made = tokenizer.apply_chat_template(
+        conversation=prompts, chat_template=getattr(trainer, "chat_template", None), add_generation_prompt=True,
+        tokenize=True, return_dict=True, padding=True, **(trainer.chat_template_kwargs or {}),
+    )  # fmt: skip
+    kept = zip(made["input_ids"], made["attention_mask"])
+    return [[one for one, real in zip(ids, mask) if real] for ids, mask in kept]
+
+
+def _decoded(trainer: Any, rows: Any, ids: Any) -> Any:
+    """Return completions as reward functions get them: text, or an assistant's message if prompts are messages."""
+    _single_turn(trainer)
+    tokenizer = trainer.processing_class
+    texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+    if isinstance(rows[0]["prompt"], str):
+        return texts
+    parsed = any(getattr(tokenizer, name, None) for name in ("response_template", "response_schema"))
+    _need(not parsed, "the tokenizer parses responses into messages")
+    return [[{"role": "assistant", "content": text}] for text in texts]
 
 
 # -- DPO ---------------------------------------------------------------------------------------------------------------
@@ -385,13 +435,13 @@ def _dpo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _plain_text(micro: Any, *columns: str) -> bool:
-    """Return True if the dataset has these columns of plain text, to which the trainer appends the end token."""
+    """Return True if the dataset's columns are plain text, to which the trainer appends the end token."""
     kinds = micro.facts.get("given", {}).get("columns", {})
     return "input_ids" not in kinds and all(kinds.get(name) == "str" for name in columns)
 
 
 def _right_padding(micro: Any) -> str:
-    """Return the attention mask, which is 0 for padding at the end of a row."""
+    """Return an attention mask that is 0 for the padding at the end of each row."""
     pads, ends, attention = micro.facts["pads"], micro.facts["ends"], micro.batch.get("attention_mask")
     _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
     _need(attention is not None and pads is not None and pads != ends, "the padding is unknown")
@@ -402,7 +452,7 @@ def _right_padding(micro: Any) -> str:
 
 
 def _ends_learned(micro: Any, learned: Any) -> str:
-    """Return whether the appended end token of a text is trained on."""
+    """Return whether the trainer appended an end token to each text, and whether it is trained on."""
     ids, attention, end = micro.batch["input_ids"], micro.batch.get("attention_mask"), micro.facts["ends"]
     most = micro.options.get("max_length")
     if attention is None or end is None:
@@ -411,6 +461,9 @@ def _ends_learned(micro: Any, learned: Any) -> str:
     last = torch.where(attention != 0, torch.arange(ids.shape[1]), -1).argmax(-1)
     rows = torch.arange(len(ids))
     ended = (ids[rows, last] == end) & (lengths < (most or 1 << 60))
+    open_ = (lengths < (most or 1 << 60)) & ~(ids == end).any(-1)
+    if open_.any():
+        return f"{int(open_.sum())} of {len(ids)} rows have no end token, which the trainer appends to a text"
     wrong = ended & ~learned[rows, last]
     return f"the end token of {int(wrong.sum())} of {len(ids)} rows is not trained" if wrong.any() else ""
 
@@ -454,6 +507,10 @@ def _sft_loss(micro: Any) -> tuple[Any, Any]:
 
 
 def _sft_batch(micro: Any) -> str:
+    places, attention = micro.batch.get("position_ids"), micro.batch.get("attention_mask")
+    if places is not None and attention is None and not micro.facts["collator"]:
+        first = int(((places == 0) & (micro.batch["labels"] != -100))[:, 1:].sum())
+        return f"{first} first tokens of documents are predicted from the document before" if first else ""
     _need(not micro.options.get("packing") and not micro.options.get("padding_free"), "rows are packed")
     wrong = _right_padding(micro) if micro.facts["pads"] != micro.facts["ends"] else ""
     columns = ("prompt", "completion") if "completion" in micro.facts.get("given", {}).get("columns", {}) else (
@@ -511,7 +568,7 @@ def _upper(options: Mapping[str, Any]) -> Any:
 
 
 def _generated(name: str, options: Mapping[str, Any]) -> Any:
-    """Return a generation option; unknown if ``generation_kwargs`` may override it."""
+    """Return a generation option, or unknown if ``generation_kwargs`` may override it."""
     return None if options.get("generation_kwargs") else options[name]
 
 
@@ -530,6 +587,10 @@ _SETTINGS = {
 }
 _SCORES = ("_generate_and_score_completions", "_calculate_rewards", "_generate", "_prepare_inputs")
 _SAMPLES = ("_generate_single_turn", "_generate", "_generate_and_score_completions", "_prepare_inputs")
+_OF_ROWS = {
+    "rewards": ("_calculate_rewards", "_generate", "_generate_and_score_completions", "_prepare_inputs"),
+    "prompts": ("_tokenize_prompts", "_generate", "_generate_and_score_completions", "_prepare_inputs"),
+}
 _LOG_PROBS = ("_compute_loss", "compute_loss", "_get_per_token_logps_and_entropies", "_prepare_inputs")
 _IN_GRPO = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
 
@@ -541,7 +602,7 @@ def _named(names: str) -> dict[str, str]:
 STEPS = (
     Steps(
         "trl.trainer.grpo_trainer.GRPOTrainer",
-        methods={"loss": (*_LOG_PROBS, *_IN_GRPO), "advantages": _SCORES, "samples": _SAMPLES},
+        methods={"loss": (*_LOG_PROBS, *_IN_GRPO), "advantages": _SCORES, "samples": _SAMPLES, **_OF_ROWS},
         knows=_SHARED | _ONLINE | _OF_GRPO,
         settings={
             **_SETTINGS,
@@ -550,14 +611,15 @@ STEPS = (
         },
         splits=frozenset({"steps_per_generation", "generation_batch_size"}),
         loss=_grpo_loss, advantages=_grpo_advantages, references=_grpo_references, batch=_completion_ends,
-        samples=_sampled,
+        samples=_sampled, prompts=_prompt_tokens, completions=_decoded,
     ),
     Steps(
         "trl.trainer.rloo_trainer.RLOOTrainer",
-        methods={"loss": _LOG_PROBS, "advantages": _SCORES, "samples": _SAMPLES},
+        methods={"loss": _LOG_PROBS, "advantages": _SCORES, "samples": _SAMPLES, **_OF_ROWS},
         knows=_SHARED | _ONLINE | {"normalize_advantages", "reward_clip_range"},
         settings={**_SETTINGS, **_named("normalize_advantages reward_clip_range")},
         loss=_rloo_loss, advantages=_rloo_advantages, batch=_completion_ends, samples=_sampled,
+        prompts=_prompt_tokens, completions=_decoded,
     ),
     Steps(
         "trl.trainer.dpo_trainer.DPOTrainer",

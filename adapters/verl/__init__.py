@@ -31,7 +31,7 @@ def _core_line(number: int) -> str:
 
 
 def _made(owner: Any, options: Mapping[str, Any]) -> Any:
-    """Make a configuration of verl's own class.
+    """Make one of verl's configurations.
 
     :raises DriftError: for an option that the class does not have.
     """
@@ -47,7 +47,7 @@ _ADVANTAGES = ("advantages", "returns")
 
 
 def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """Make the configuration of the advantage algorithm: a class since #2147, before that an omegaconf mapping."""
+    """Make the configuration of advantages: a class since #2147, an omegaconf mapping before."""
     import omegaconf
 
     values = {name: value for name, value in options.items() if value is not None}
@@ -56,14 +56,14 @@ def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the groups of rows in verl's form: a numpy array of prompt ids."""
+    """Return the inputs with the group labels as verl has them: a numpy array of prompt ids."""
     import numpy
 
     return {**inputs, "group": numpy.array(inputs["group"], dtype=object)}
 
 
 def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Bind an advantage estimator.
+    """Call an advantage estimator.
 
     :param names: the inputs that the estimator takes; empty for all.
     """
@@ -76,7 +76,7 @@ def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any])
 
 
 def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call GRPO-PassK."""
+    """Call the estimator GRPO-PassK."""
     rest = _group(inputs)
     if "config" not in boundary.parameters:
         return boundary.invoke(rest)
@@ -166,7 +166,7 @@ _PUT_THERE = frozenset({"rollout_correction"})
 
 
 def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Make the actor's configuration, with the global token counts for the loss.
+    """Make the actor's configuration, with the token counts of the global batch.
 
     :param options: by name; ``policy_loss.NAME`` for options of the loss.
     """
@@ -227,7 +227,7 @@ def _policy(
     """Bind a policy loss.
 
     :param knobs: contract input -> option of the actor's configuration.
-    :param metrics: observation -> verl's metrics; several are shares of the same tokens.
+    :param metrics: observation -> names of verl's metrics, which are added up.
     :param options: further options.
     """
     call = partial(_loss, dict(knobs), dict(metrics), dict(options or {}))
@@ -247,9 +247,9 @@ def _surrogate(line: int) -> Dialect:
 
 
 def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the argument that selects an aggregation mode. Before April 2025, there was only the token mean.
+    """Return the parameter that selects an aggregation, or nothing before April 2025.
 
-    :raises AbsentError: if such a version has to use another aggregation.
+    :raises AbsentError: if a version that has only the mean over tokens would need another aggregation.
     """
     if "loss_agg_mode" in boundary.parameters:
         return ("loss_agg_mode",)
@@ -259,7 +259,7 @@ def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, .
 
 
 def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the deprecated policy loss."""
+    """Call verl's deprecated policy loss."""
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", *_token_means_alone(boundary, inputs))
     if "cliprange_low" in boundary.parameters:
         returned = boundary.invoke(kit.take_inputs(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
@@ -358,7 +358,7 @@ _AGGREGATES = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean",
 
 
 def _log_ratio(inputs: Mapping[str, Any]) -> Any:
-    """Compute the log-ratio as the function's caller does.
+    """Compute the log-ratio as verl's caller of the correction does.
 
     https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/rollout_corr_helper.py#L849
     """
@@ -366,7 +366,7 @@ def _log_ratio(inputs: Mapping[str, Any]) -> Any:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the off-policy correction with importance weights only."""
+    """Run the off-policy correction with importance weights and without rejection."""
     level = inputs["level"]
     batch, _, metrics = boundary.invoke(
         kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
@@ -379,9 +379,9 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call IcePop, whose two thresholds are passed as one string."""
+    """Compute IcePop's importance weights. The two thresholds are passed as one string."""
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
-        raise AbsentError("not in this version: weights that are set to 0; the function only truncates them")
+        raise AbsentError("not in this version: importance weights that are set to 0; this version only truncates them")
     weights, metrics = boundary.invoke(
         kit.take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
@@ -393,12 +393,12 @@ def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call rejection sampling, with thresholds for the ratio or the divergence."""
+    """Run rejection sampling. Thresholds are for the ratio or for an estimate of the divergence."""
     low, high = inputs["threshold_low"], inputs["threshold_high"]
     if "rollout_rs_threshold_lower" in boundary.parameters:
         return _rejected_by_ratio(boundary, inputs)
     if inputs["level"] == "largest" and inputs["statistic"] == "ratio":
-        raise AbsentError("verl has no such option")
+        raise AbsentError("verl cannot reject sequences by their largest ratio")
     kept, metrics = boundary.invoke(
         kit.take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
@@ -409,9 +409,9 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call rejection sampling as it was before February 2026."""
+    """Run rejection sampling in versions until February 2026, which only have thresholds for the ratio."""
     if inputs["statistic"] != "ratio":
-        raise AbsentError("not in this version: this statistic; rejection depends on the ratio")
+        raise AbsentError("not in this version: rejection by a divergence; this version rejects by the ratio")
     kept, metrics = boundary.invoke(
         kit.take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
@@ -434,7 +434,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 
 
 def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the off-policy correction of versions without rejection sampling."""
+    """Run the off-policy correction of versions without rejection sampling."""
     batch, *masks, metrics = boundary.invoke(
         kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is_level=inputs["level"],

@@ -27,7 +27,7 @@ def _call(name: str, place: int = 0) -> Any:
 
 
 def _state(boundary: Any) -> Any:
-    """Make an empty record of a trajectory."""
+    """Make the empty record of a trajectory."""
     record = boundary.module.AgentData
     empty = {"messages": [], "metrics": {}, "request_id": "request", "tools_kwargs": {}}
     return record(**{name: empty.get(name) for name in inspect.signature(record).parameters})
@@ -50,7 +50,7 @@ class _SameThread:
 
 
 def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the response after a tool has returned this many tokens, and the next state of the loop."""
+    """Return the response mask after a tool has returned this many tokens, and whether the loop ends."""
     arguments = inputs["arguments"]
     answer, state = [7] * arguments["observation_tokens"], _state(boundary)
     state.tool_calls = [_call("tool")]
@@ -75,7 +75,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _assert_mm_supported=lambda *_: None,
         **dict.fromkeys(("tool_parser_name", "tool_parser"), "hermes"),
         tokenizer=kit.stand_in(apply_chat_template=lambda *_, **__: answer),
-        system_prompt=[],  # text that older loops remove before an answer, and newer loops add there
+        system_prompt=[],  # older loops remove this text before an answer, newer loops add it
         turn_separator=[],
         apply_chat_template_kwargs={},
         tool_schemas=[],
@@ -88,7 +88,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the remaining part of a truncated tool text."""
+    """Return what is left of a tool's text after truncation."""
     text = "".join(map(chr, inputs["token_ids"]))
 
     async def create(**_: Any) -> Any:
@@ -111,25 +111,20 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         state = [_state(boundary)] if "agent_data" in boundary.parameters else []
         answer = asyncio.run(boundary.function(loop, _call("tool"), *options, *state))
     response = answer[0] if isinstance(answer, tuple) else answer
-    letters = response["content"] if isinstance(response, dict) else response.text  # a message before #2398
+    letters = response["content"] if isinstance(response, dict) else response.text  # a chat message before #2398
     return {"token_ids": [ord(letter) for letter in letters if letter.isupper()]}
 
 
 _AGENTS = (
     Binding(
-        f"{_LOOP}.ToolAgentLoop._handle_processing_tools_state",
-        "call",
-        call=_answered,
+        f"{_LOOP}.ToolAgentLoop._handle_processing_tools_state", "call", call=_answered,
         stand_ins=(_SELF, _TOOL, _RESPONSE, _TIMER),
     ),
     Binding(
-        f"{_LOOP}.ToolAgentLoop._call_tool",
-        "truncation",
-        call=_truncated,
-        stand_ins=(_SELF, _TOOL, _RESPONSE),
+        f"{_LOOP}.ToolAgentLoop._call_tool", "truncation", call=_truncated, stand_ins=(_SELF, _TOOL, _RESPONSE),
         fixed={"padded": False},
     ),
-)
+)  # fmt: skip
 
 
 # -- from a prompt to a response ---------------------------------------------------------------------------------------
@@ -189,7 +184,7 @@ def _token_output(module: Any, answer: Any, routed: bool) -> Any:
 
 
 def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one row through an agent loop and its tools."""
+    """Run one row through an agent loop with tools."""
     engine, base = TableEngine(inputs), boundary.imported[_WORKERS]
     tool = _Tool(engine)
 
@@ -204,7 +199,8 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     builder = getattr(base, "create_continuous_token_builder", None)
     optional = builder is None or "hf_model_type" not in inspect.signature(builder).parameters
     separator = getattr(base, "initialize_turn_separator", lambda *_: [])
-    kind_of_model = "qwen3" if inputs["tools_share_a_turn"] else None  # only Qwen's template has that
+    # Only Qwen's template puts several tool replies into one turn.
+    kind_of_model = "qwen3" if inputs["tools_share_a_turn"] else None
     loop = _loop(
         boundary,
         server_manager=kit.stand_in(generate=generate),
@@ -214,7 +210,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         apply_chat_template_kwargs={},
         mm_processor_kwargs={},
         continuous_token_builder=None if optional else builder(engine.tokenizer, hf_model_type=kind_of_model),
-        # Text that older loops remove before an answer.
+        # Older loops remove this text before an answer.
         system_prompt=engine.tokenizer.encode(engine.tokenizer.written([])),
         turn_separator=separator(engine.tokenizer),
         tools={"tool": tool},
@@ -258,7 +254,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one answer that new weights interrupt."""
+    """Generate one answer that weight updates interrupt."""
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
@@ -330,7 +326,7 @@ _OPTIONS = kit.fields(
 
 
 def _asked(boundary: Any, config: Any) -> Any:
-    """Build a sampling request through the agent's worker and SGLang's server."""
+    """Return the sampling request that the agent's worker and SGLang's server make from a configuration."""
     sampling: dict[str, Any] = {}
 
     async def run(sampling_params: Mapping[str, Any], *_: Any, **__: Any) -> None:
@@ -358,16 +354,12 @@ def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
 
 _REQUESTS = (
     sampling_request(
-        f"{_WORKERS}.AgentLoopWorker.generate_sequences",
-        "verl.workers.config.rollout.RolloutConfig",
-        _asked,
-        _OPTIONS,
-        *(_WORKER, _RUN, _ENGINE),
-        imports=(_PROTOCOL, _SERVER),
+        f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout.RolloutConfig", _asked, _OPTIONS,
+        *(_WORKER, _RUN, _ENGINE), imports=(_PROTOCOL, _SERVER),
         extra={"name": "sglang", "prompt_length": 1, "max_model_len": 10000},
         # Worker classes have a method of this name.
         requires=(f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout"),
     ),
-)
+)  # fmt: skip
 
 BINDINGS = (*_AGENTS, *_PATHS, *_REQUESTS)

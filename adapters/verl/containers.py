@@ -20,13 +20,11 @@ def _repeated(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
     return [boundary.function(data, inputs["sizes"])]
 
 
-# -- TensorDict, the successor of DataProto ----------------------------------------------------------------------------
-
 _TENSORDICT = "verl.utils.tensordict_utils"
 
 
 def _tensordict(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """Make a TensorDict. Rows of different lengths form one nested tensor; values of other types form stacks."""
+    """Make a TensorDict. Tensor rows of different lengths form a nested tensor, other values a stack."""
 
     def made(column: Any) -> Any:
         ragged = isinstance(column, list) and isinstance(column[0], torch.Tensor)
@@ -46,7 +44,7 @@ def _column(column: Any) -> Any:
         return column.tolist()
     if not column.is_nested:
         return column
-    axis = column._ragged_idx - 1  # of the values, which store the rows consecutively
+    axis = column._ragged_idx - 1  # the axis in the values, which contain the rows consecutively
     return list(column.values().split(column.offsets().diff().tolist(), axis))
 
 
@@ -84,8 +82,6 @@ _CONTAINERS = (
 )
 
 
-# -- distribution of sequences to ranks and microbatches ---------------------------------------------------------------
-
 _BALANCING = "verl.utils.seqlen_balancing"
 _TRAINER = "verl.trainer.ppo.ray_trainer.RayPPOTrainer"
 
@@ -95,7 +91,7 @@ _TRAINER_SELF = StandIn("self", "the real trainer starts workers; the method rea
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Reorder a batch as the trainer does, so that each rank gets the same number of rows."""
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
-        raise AbsentError("not in this version: fixed minibatches; they are cut after rows are distributed")
+        raise AbsentError("not in this version: fixed minibatches; this version cuts them after distributing the rows")
     lengths, parts = inputs["lengths"], inputs["parts"]
     batch = CONTAINER(boundary, kit.numbered_rows(lengths), {})
     trainer = kit.stand_in(
@@ -110,7 +106,7 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches. Check that these contain the declared rows."""
+    """Split a batch into microbatches. Return none if the reported rows are not the right ones."""
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
@@ -122,7 +118,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore the order of the microbatches' results."""
+    """Restore the original order of the microbatches' results."""
     order, ends = inputs["order"], [sum(inputs["sizes"][:end]) for end in range(1, len(inputs["sizes"]) + 1)]
     order_in_parts = [list(order[start:end]) for start, end in zip([0, *ends], ends)]
     fields = inputs["fields"]

@@ -50,7 +50,7 @@ def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the mean of each part with the number of its samples."""
+    """Return the mean over parts with different numbers of samples."""
     aggregator = boundary.owner()
     for part in inputs["parts"]:
         aggregator.add_step_metrics({"critic/score/mean": sum(part) / len(part)}, sample_count=len(part))
@@ -58,7 +58,7 @@ def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches on one rank. Check that they contain the declared rows."""
+    """Split a batch into microbatches on one rank. Return none if the reported rows are not the right ones."""
     import tensordict
 
     mask = inputs["attention_mask"]
@@ -70,7 +70,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate packed fields. Offsets mark where samples begin."""
+    """Collate fields without padding. Offsets mark where each sample begins."""
     module = boundary.module
     collator = boundary.owner(pad_mode=module.DatasetPadMode.NO_PADDING)
     batch = boundary.function(collator, inputs["samples"])
@@ -84,7 +84,7 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the dataset item of a message that is already tokenized."""
+    """Return the dataset item of a message whose tokens are given."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.owner, "_process_single_message"):
         raise AbsentError("not in this version: a separate function that tokenizes a message")
@@ -105,7 +105,7 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _item(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> Any:
-    """Read the only item of a dataset of one row."""
+    """Return the only item of a dataset."""
     lacks = dict.fromkeys(("processor", "tools", "enable_thinking", "enable_thinking_default"))
     frame = kit.stand_in(iloc=[kit.stand_in(to_dict=lambda: dict(row))])
     with kit.swap(boundary.module, "print_assembled_message", lambda *_: None):
@@ -113,10 +113,10 @@ def _item(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> Any:
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the item of a dataset with one conversation."""
+    """Return the token ids of a chat, and the tokens that receive a gradient."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.module, "extract_system_prompt_and_generation"):
-        raise AbsentError("not in this version: masks of single messages; masks are differences of whole chats")
+        raise AbsentError("not in this version: masks of single messages; this version compares whole chats")
     tokenizer, messages = chat(inputs)
     system, generation = boundary.module.extract_system_prompt_and_generation(tokenizer)
     item = _item(
@@ -137,7 +137,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw from numpy's global generator twice, with and without a call of the function in between."""
+    """Return the next number of numpy's global generator, without and after a call of the function."""
     import numpy
 
     arguments = inputs["arguments"]
@@ -149,7 +149,7 @@ def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trainer's metrics of a batch."""
+    """Return the metrics that the trainer computes for a batch."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     tensors = {
         name: advantages if inputs[name] is None else inputs[name] for name in ("advantages", "returns", "values")
@@ -184,7 +184,7 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the rows of finished groups that dynamic sampling keeps. A stand-in store returns the rewards."""
+    """Return the rows of the groups that dynamic sampling keeps. A stand-in store returns the rewards."""
     rewards, groups = inputs["rewards"].tolist(), kit.rows_of_groups(inputs["group"])
     rows = {f"{number}_{row}_0": row for number, part in enumerate(groups) for row in part}
 
@@ -276,7 +276,7 @@ _TORCH = "verl.utils.torch_functional"
 
 
 def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the entropy function, and the log-probs function of the same module, so that a gradient exists."""
+    """Compute entropies, and log-probs with another function of the same module so that a gradient exists."""
     logits = inputs["logits"]
     rows, tokens, size = logits.shape
     log_probs = boundary.module.logprobs_from_logits_naive(logits, inputs["token_ids"])
@@ -291,7 +291,7 @@ def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
 
 
 def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the attention mask at the response's columns."""
+    """Return the attention mask of the response's columns."""
     places = torch.arange(inputs["response_length"])
     there = (places[None, :] < inputs["lengths"][:, None]).long()
     tensors = {"responses": inputs["responses"], "attention_mask": torch.cat((inputs["prompt_mask"], there), dim=-1)}
@@ -300,7 +300,7 @@ def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process one unpadded sequence, and read the left-padded result."""
+    """Pad one sequence on the left with the function, and return the result."""
     ids = torch.tensor([inputs["token_ids"]])
     padded, there = boundary.function(
         ids, torch.ones_like(ids), inputs["max_length"], 0, left_pad=True, truncation=inputs["side"]

@@ -35,7 +35,7 @@ _QUESTIONS = ("searchR1_nq", "searchR1_hotpotqa")
 
 
 def _said_or_boxed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a response whose answer is in the stated format or in a box."""
+    """Return the score of a response whose answer is in the required format or in a box."""
     boxes_alone = inputs["wording"] == "boxed" and not boundary.module.verify("\\boxed{7}", "7")[0]
     options = {"strict_box_verify": True} if boxes_alone else {}
     return {"score": kit.score_of(boundary.function(inputs["response"], inputs["ground_truth"], **options))}
@@ -49,7 +49,7 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a response in a batch, between two responses without an answer."""
+    """Return the score of a response in a batch whose other responses have no answer."""
     responses, truths = ["", inputs["response"], "", ""], ["1", inputs["ground_truth"], "2", "3"]
     return {"score": boundary.function([None] * 4, responses, truths, [None] * 4)[1]}
 
@@ -107,7 +107,7 @@ _RULED = (
         call=_dispatched,
         formerly=(f"{_RULES}._default_compute_score",),
         imports=tuple(f"{_RULES}.{name}" for name in ("gsm8k", "math_dapo")),
-        requires=(f"{_RULES}.math_dapo",),  # older trainers choose one of two rules, which have bindings
+        requires=(f"{_RULES}.math_dapo",),  # older trainers choose one of two rules, which have their own bindings
         accepts={"rule": (*_DATA_SETS, *_QUESTIONS)},
         dialects=(_prints(108, rule=_QUESTIONS),),
     ),
@@ -129,7 +129,7 @@ class _Tokenizer:
 
 
 def _batch(boundary: Any, mask: Any) -> Any:
-    """Make a batch of prompts with one token, and responses whose tokens identify their row."""
+    """Make a batch of one-token prompts with responses. A response's tokens are the number of its row."""
     import numpy
 
     rows = torch.arange(1, len(mask) + 1)[:, None]
@@ -149,9 +149,9 @@ def _batch(boundary: Any, mask: Any) -> Any:
 
 
 def _scoring(rewards: Any, mask: Any, as_record: bool = False, prompt: int = 0) -> Callable[..., Any]:
-    """Make a reward rule that gives the scenario's scores to the responses' texts.
+    """Return a reward rule that gives the scenario's score to each response.
 
-    :param prompt: prompt tokens before the response.
+    :param prompt: the number of prompt tokens that precede the response in its text.
     """
     worth = {
         (" ".join([str(n + 1)] * (prompt + int(row.sum()))), str(n + 1)): float(rewards[n])
@@ -170,7 +170,7 @@ def _scored(inputs: Mapping[str, Any], prompt: int = 0) -> Callable[..., Any]:
 
 
 def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the scores that a reward manager puts on tokens.
+    """Return the token rewards that a reward manager makes from scores.
 
     :param make: makes the manager from its class and the rule.
     """
@@ -185,7 +185,7 @@ def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, A
 
 
 def _looked_up(score: Any, source: Any) -> Any:
-    """Replace the reward rule of a dataset, in versions whose manager looks up the rule itself."""
+    """Return the reward rule of a dataset, for versions whose manager looks up the rule itself."""
     return partial(score, source)
 
 
@@ -225,7 +225,7 @@ def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any] | None = None) -> list[float]:
-    """Score each response with a manager that takes one at a time.
+    """Return the score of each response from a manager that takes one response at a time.
 
     :param options: options of the reward rule. Before #5255, they are at another place in the configuration.
     """
@@ -248,7 +248,7 @@ def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any]
 
 
 def _run_single(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a response and put the score on a token, as the reward loop does."""
+    """Return the token rewards that the reward loop makes from scores."""
     mask = inputs["response_mask"]
     scores = _one_by_one(boundary, _scored(inputs), mask)
     return {"token_level_rewards": boundary.owner.assemble_rm_scores(_batch(boundary, mask), scores)}
@@ -268,7 +268,7 @@ def _lays(path: str, call: Any, *stand_ins: StandIn, **more: Any) -> Binding:
 
 
 def _overlong(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of DAPO's reward manager."""
+    """Return the options for a penalty on overlong responses in DAPO's reward manager."""
     buffer = {"enable": True, "len": inputs["buffer"], "penalty_factor": inputs["factor"], "log": False}
     return {"max_resp_len": inputs["max_length"], "overlong_buffer_cfg": buffer}
 

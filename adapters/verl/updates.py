@@ -38,7 +38,7 @@ def _with_prompt(mask: Any) -> Any:
 
 
 def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make rows with one prompt token (the row's index in the table) and a response."""
+    """Make rows of one prompt token and a response. Every token is the row's index in the table."""
     mask = inputs["response_mask"]
     rows, tokens = mask.shape
     ids = torch.arange(rows)[:, None].repeat(1, tokens + 1)
@@ -75,7 +75,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "shuffle": False,
             **dict.fromkeys(("clip_ratio", "clip_ratio_low"), inputs["eps_clip_low"]),
             "clip_ratio_high": inputs["eps_clip_high"],
-            "clip_ratio_c": inputs["dual_clip"] or 1e30,  # above every ratio
+            "clip_ratio_c": inputs["dual_clip"] or 1e30,  # so large that no ratio reaches it
             "entropy_coeff": inputs["entropy_coef"],
             "calculate_entropy": inputs["entropies"] is not None,
             "use_kl_loss": with_kl,
@@ -93,22 +93,22 @@ def options(inputs: Mapping[str, Any]) -> Any:
 
 
 def mean_of(reported: Any) -> Any:
-    """Reduce the metrics of an update as the trainer does, to their means."""
+    """Return the mean of a reported metric, as the trainer computes it; None without the metric."""
     import numpy
 
     return None if reported is None else float(numpy.mean(reported))
 
 
 def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
-    """Replace the decorator that reports the accelerator's memory, in versions that have it."""
+    """Replace the code that measures the accelerator's memory, in versions that have it."""
     logger = getattr(boundary.module, "GPUMemoryLogger", None)
     return kit.swap(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
 
 
 def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """Raise AbsentError if this version's code does not use an option.
+    """Check that this version's code has all options that the scenario sets.
 
-    :raises AbsentError: if the scenario uses the option and the code does not name it.
+    :raises AbsentError: for an option that the code does not name.
     """
     chosen = {
         "loss_agg_mode": inputs["loss_agg_mode"] != "token-mean",
@@ -122,11 +122,13 @@ def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the legacy FSDP actor on one rank."""
+    """Run an update of the legacy FSDP actor on one rank."""
     import tensordict
 
     if hasattr(boundary.owner, "_make_minibatch_iterator"):
-        raise AbsentError("not in this version: a KL loss of the actor, which draws its mini-batches from a loader")
+        raise AbsentError(
+            "not in this version: a KL loss in the actor, which draws its mini-batches from a data loader"
+        )
     _check(boundary, inputs)
     model = make_model(inputs["log_probs"])
     recorder, entropies = Recorder(model), inputs["entropies"]
@@ -167,7 +169,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the legacy actor's forward pass. A row attends to one prompt token and the valid response tokens."""
+    """Return the log-probs of the legacy actor's forward pass over a prompt token and the valid response tokens."""
     import tensordict
 
     rows, names = len(inputs["response_mask"]), ("old_log_probs", "advantages", "ref_log_probs")
@@ -203,14 +205,14 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arrived(entropies: Any, ranks: int = 1) -> Any:
-    """Read the gradient of the entropies, added up over all steps."""
+    """Return the gradient of the entropies, added up over all steps."""
     if entropies is None:
         return None
     return torch.zeros_like(entropies) if entropies.grad is None else entropies.grad / ranks
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the legacy FSDP critic, and read its values."""
+    """Return the values of the legacy FSDP critic."""
     import tensordict
 
     mask = inputs["response_mask"]
@@ -232,38 +234,25 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _UPDATES = (
     Binding(
-        f"{_CRITIC}.DataParallelPPOCritic.compute_values",
-        "critic_values",
-        call=_critic_values,
-        imports=(_PROTOCOL,),
-        stand_ins=(SELF, MODEL, CPU, MEMORY),
-        accepts={"response_mask": ("full", "right")},
+        f"{_CRITIC}.DataParallelPPOCritic.compute_values", "critic_values", call=_critic_values, imports=(_PROTOCOL,),
+        stand_ins=(SELF, MODEL, CPU, MEMORY), accepts={"response_mask": ("full", "right")},
     ),
     Binding(
-        f"{_ACTOR}.DataParallelPPOActor.compute_log_prob",
-        "recomputed_log_probs",
-        call=_recomputed,
-        imports=(_PROTOCOL,),
-        stand_ins=(SELF, MODEL, CPU, MEMORY),
+        f"{_ACTOR}.DataParallelPPOActor.compute_log_prob", "recomputed_log_probs", call=_recomputed,
+        imports=(_PROTOCOL,), stand_ins=(SELF, MODEL, CPU, MEMORY),
         accepts={"response_mask": ("full", "right", "right")},
     ),
     Binding(
-        f"{_ACTOR}.DataParallelPPOActor.update_policy",
-        "policy_update",
-        call=_actor_update,
-        imports=(_PROTOCOL, _CORE),
+        f"{_ACTOR}.DataParallelPPOActor.update_policy", "policy_update", call=_actor_update, imports=(_PROTOCOL, _CORE),
         stand_ins=(SELF, MODEL, OPTIMIZER, CONFIG, CPU, MEMORY),
         # Searches draw clip ranges at the loss only, because many versions of the actor have one range and no dual
         # clip.
         accepts={
-            "dp_size": (1,),
-            "loss_agg_mode": AGGREGATIONS,
-            "eps_clip_low": (0.2,),
-            "eps_clip_high": (0.2,),
+            "dp_size": (1,), "loss_agg_mode": AGGREGATIONS, "eps_clip_low": (0.2,), "eps_clip_high": (0.2,),
             "dual_clip": (None,),
         },
     ),
-)
+)  # fmt: skip
 
 
 # -- the losses of its model engines, driven by the real loop of the FSDP engine on a table of log-probs ---------------
@@ -285,7 +274,7 @@ def _jagged(rows: list[Any]) -> Any:
 
 
 def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Callable[[Any], Any]) -> Any:
-    """Run the engine's loop over one rank's microbatches.
+    """Run the model engine's loop over one rank's microbatches.
 
     :param data: the rank's TensorDict.
     :param tokens: the number of valid tokens on all ranks.
@@ -317,7 +306,7 @@ def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) ->
 
 
 def _inferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the engine's forward pass over unpadded microbatches. One prompt token precedes each response."""
+    """Return the log-probs of the engine's forward pass over unpadded microbatches. A row has one prompt token."""
     lengths = kit.lengths_of(inputs, "response_mask")
     rows, budget = len(lengths), inputs["max_tokens_per_microbatch"]
     tables = {"log_probs": inputs["log_probs"], "entropy": inputs["entropies"]}
@@ -360,7 +349,7 @@ def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
 
 
 def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run mini-batches in order on each rank, with the engine's real loop and the real loss."""
+    """Run the mini-batches of each rank in order, with the engine's real loop and the real loss."""
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
         raise AbsentError("not in this version: padding without flash attention, whose pad_input pads log-probs")
@@ -389,7 +378,7 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rank(
     boundary: Any, inputs: Mapping[str, Any], config: Any, model: Any, part: slice, batch: slice
 ) -> Mapping[str, Any]:
-    """Run one rank, and read the metrics of its rows."""
+    """Run one rank, and return the metrics of its rows."""
     mask = inputs["response_mask"]
     ids = torch.arange(len(mask))[:, None]
     width = mask.shape[1]
@@ -419,7 +408,7 @@ def _rank(
 
     def step(micro_batch: Any) -> Any:
         places = micro_batch["prompts"][:, 0]
-        after = torch.zeros(1)  # the last position's prediction
+        after = torch.zeros(1)  # the prediction at the last position
         tables = {"log_probs": model.table, "entropy": inputs["entropies"]}
         output = {
             name: _jagged([torch.cat((table[place], after.to(table))) for place in places])
@@ -447,7 +436,7 @@ def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, A
 
 
 def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a supervised update."""
+    """Run an update of supervised training."""
     mask, ranks = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
     first = torch.full_like(mask[:, :1], int(inputs["first_counts"]))
@@ -522,7 +511,7 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     ids = torch.nn.functional.pad(inputs["token_ids"], (1, 0))
     logits = torch.nn.functional.pad(inputs["logits"], (0, 0, 0, 1))  # nothing follows the last token
     rows, tokens = ids.shape
-    takes = inspect.signature(engine.prepare_model_outputs).parameters  # later versions have distillation
+    takes = inspect.signature(engine.prepare_model_outputs).parameters  # a parameter of versions with distillation
     processor = {"logits_processor_func": None} if "logits_processor_func" in takes else {}
     half, parts = (rows + 1) // 2, []
     for packed, part in ((True, slice(0, half)), (False, slice(half, rows))):
@@ -541,7 +530,9 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
             micro_batch = _tensordict(boundary, batch, **plain)
             _, output_args = boundary.invoke({}, engine, micro_batch)
             shape = (1, -1, logits.shape[-1]) if packed else logits[part].shape
-            output = kit.Named(logits=logits[part].reshape(shape).clone())  # some versions divide in place
+            output = kit.Named(
+                logits=logits[part].reshape(shape).clone()
+            )  # a copy, because some versions divide it in place
             parts.append(engine.prepare_model_outputs(output, output_args, micro_batch, **processor))
 
     def of_responses(name: str) -> Any:
@@ -628,9 +619,9 @@ _UNPAD = StandIn("unpad_input", "replaces flash-attn, which is not installed; re
 
 
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
-    """Run the ranks on the batches that they receive."""
+    """Run the ranks on the batches that they receive from the driver."""
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
-    parts = [part.unlock_() for part in parts]  # as received data is
+    parts = [part.unlock_() for part in parts]  # received data is unlocked, too
     cuts: list[Any] = []
     stages += [("dispatch", parts), ("prepare_micro_batches", cuts)]
     size, budget = inputs["micro_batch_size"] or len(parts[0]), inputs["max_tokens_per_microbatch"]
@@ -696,7 +687,7 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         actor_rollout_wg=kit.stand_in(world_size=ranks, update_actor=update),
         config=omegaconf.OmegaConf.create({"actor_rollout_ref": {"actor": actor, "rollout": rollout}}),
         use_prefix_grouper=False,
-        use_legacy_worker_impl="disable",  # an option before #6067
+        use_legacy_worker_impl="disable",  # this option existed before #6067
     )
     boundary.owner._balance_batch(driver, batch, {})
     stages.append(("_balance_batch", [kit.read_columns(batch)]))
@@ -704,21 +695,18 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     stages.append(("compute_advantage", [kit.read_columns(batch)]))
     with kit.swap(boundary.imported[_PADDING], "unpad_input", kit.remove_padding):
         boundary.function(driver, batch)
-    del fields["input_ids"], fields["position_ids"]  # which are unpadded
+    del fields["input_ids"], fields["position_ids"]  # these two columns are unpadded
     return {"gradient": kit.gradient_of_ranks([model.table for model in models]), "stages": stages, "rows": fields}
 
 
 _DRIVERS = (
     Binding(
-        "verl.trainer.ppo.ray_trainer.RayPPOTrainer._update_actor",
-        "training_step",
-        requires=(f"{_WORKER}.TrainingWorker.train_mini_batch",),
-        call=_driven,
+        "verl.trainer.ppo.ray_trainer.RayPPOTrainer._update_actor", "training_step",
+        requires=(f"{_WORKER}.TrainingWorker.train_mini_batch",), call=_driven,
         imports=(_PROTOCOL, _ENGINE, _TENSORDICT, _LOSSES, _WORKER, _DISPATCH, _PADDING),
         stand_ins=(SELF, _GROUP, ENGINE, MODEL, OPTIMIZER, CPU, _UNPAD),
-        accepts={"loss_agg_mode": ("token-sum", *AGGREGATIONS)},
-        dialects=_ENGINES[-1].dialects,
+        accepts={"loss_agg_mode": ("token-sum", *AGGREGATIONS)}, dialects=_ENGINES[-1].dialects,
     ),
-)
+)  # fmt: skip
 
 BINDINGS = (*_UPDATES, *_ENGINES, *_DRIVERS)

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -150,6 +150,7 @@ def call_with(
     sums: Mapping[str, str] | None = None,
     bools: Sequence[str] = (),
     group: str = "",
+    row_names: Sequence[str] = (),
     **upstream: Any,
 ) -> Any:
     """Call a function that differs from the contract only in names, values, order or layout of arguments and results.
@@ -164,6 +165,7 @@ def call_with(
     :param sums: input of ``[batch, tokens]`` -> its mask, if the function takes the sum over each row's valid tokens.
     :param bools: the inputs that the function takes as booleans.
     :param group: the parameter that takes the number of rows in each group.
+    :param row_names: parameters that take another name for each row.
     :param upstream: further arguments under their upstream names.
     :raises AbsentError: if the function has no equivalent of a value in the scenario.
     """
@@ -183,6 +185,9 @@ def call_with(
         arguments = {name: _transposed(value) for name, value in arguments.items()}
     if group:
         upstream[group] = group_size(inputs)
+    if row_names:
+        rows = len(next(value for value in inputs.values() if getattr(value, "ndim", 0)))
+        upstream |= {name: [str(row) for row in range(rows)] for name in row_names}
     before = [arguments.pop(name) for name in leading]
     arguments = arguments if takes is None else {name: arguments[name] for name in takes if name in arguments}
     answer = boundary.invoke(arguments, *before, **upstream)
@@ -203,7 +208,7 @@ def takes_input(boundary: Any, name: str) -> bool:
 def call_estimator(
     switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
 ) -> Any:
-    """Call a KL estimate with the estimator's name, or with the switches that older versions have instead."""
+    """Call a KL estimator by its name, or in older versions with the switches that select it."""
     if takes_input(boundary, "kl_estimator"):
         return boundary.invoke(take_inputs(inputs, *names, "kl_estimator"))
     if inputs["kl_estimator"] not in switches:
@@ -345,6 +350,149 @@ def part_of(answer: Any, place: Any) -> Any:
 
 #: The contract's axis -> the axis number in torch.
 AXIS: Mapping[Any, Any] = {None: None, "token": -1}
+
+
+#: Parameters for flags of the steps at which an episode ends, instead of a mask; and those for what follows the last
+#: step, or for episodes that were cut, whose values must not count. A flag for the step after the last one means that
+#: the flags are of the steps at which an episode begins.
+ENDS = ["dones", "done", "terminated", "terminateds", "terminations", "terminals", "terminal"]
+AFTER_ENDS = ["next_value", "last_value", "last_values", "bootstrap_value", "next_done", "next_dones", "last_done"]
+AFTER_ENDS += ["truncated", "truncations"]
+
+
+def flag_ends(mask: Any) -> Any:
+    """Return True at the last valid token of each row, where its episode ends."""
+    valid = mask != 0
+    return valid & (valid.flip(-1).cumsum(-1).flip(-1) == 1)
+
+
+def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, Any]:
+    """Return the arguments for parameters with names of :data:`ENDS` and :data:`AFTER_ENDS`.
+
+    :param ends: flags, [batch, tokens] or [tokens].
+    :param like: a tensor with the dtype of values.
+    """
+    names = list(names)
+    last = ends[..., -1:].any(-1).to(ends.dtype)
+    begins = torch.cat([torch.ones_like(ends[..., :1]), ends[..., :-1]], -1)
+    flags = begins if any("done" in name for name in names if name in AFTER_ENDS) else ends
+    given = {}
+    for name in names:
+        if name in ENDS:
+            given[name] = flags
+        elif "value" in name:
+            given[name] = torch.full(last.shape, 3.0, dtype=like.dtype, device=like.device)
+        else:
+            given[name] = torch.zeros_like(ends) if "trunc" in name else last
+    return given
+
+
+def with_ends(inputs: Mapping[str, Any], mask: Any, as_bools: bool, stream: bool) -> dict[str, Any]:
+    """Return inputs with ``ends``, for a function that is told where episodes end, not which tokens are valid.
+
+    The tokens behind an end are those of another episode, so they are finite.
+
+    :param stream: whether the function takes the valid tokens of all rows one after another, [tokens].
+    """
+    tensors = {name: value for name, value in inputs.items() if getattr(value, "shape", ()) == mask.shape}
+    finite = {name: torch.where((mask != 0) | value.isfinite(), value, 1) for name, value in tensors.items()}
+    ends = flag_ends(mask)
+    changed = {**inputs, **finite, "ends": ends if as_bools else ends.to(torch.get_default_dtype())}
+    if not stream:
+        return changed
+    return {name: value[mask != 0] if name in (*tensors, "ends") else value for name, value in changed.items()}
+
+
+def split_rows(value: Any, mask: Any) -> Any:
+    """Return a result for the valid tokens of all rows, [tokens], as [batch, tokens]; 0 at masked tokens."""
+    if not isinstance(value, torch.Tensor) or value.ndim != 1:
+        return value
+    return torch.zeros(mask.shape, dtype=value.dtype, device=value.device).masked_scatter(mask != 0, value)
+
+
+def call_each(
+    boundary: Any,
+    inputs: Mapping[str, Any],
+    *,
+    each: str,
+    reads: Mapping[str, Any],
+    form: str = "tensor",
+    ends: Sequence[str] = (),
+    sums: Mapping[str, str] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Call a function that takes vectors, or lists of vectors, with :func:`call_with`.
+
+    :param each: ``row`` (one call for each response, with its valid tokens), ``rows`` (one call, with a vector for each
+        response), ``group`` and ``groups`` (the same with the responses to a prompt, for inputs of [batch] or ``sums``;
+        responses without a valid token are left out), ``batch`` (one call with the whole tensors), ``stream`` (one call
+        with the valid tokens of all rows, [tokens]).
+    :param reads: output -> its place in the result of a call.
+    :param form: a vector is a ``tensor``, an ``array`` or a ``list``; whole tensors are nested lists.
+    :param ends: parameters for the ends of episodes: :data:`ENDS`, :data:`AFTER_ENDS`.
+    :param options: further options of :func:`call_with`.
+    """
+    of_groups, mask = each in ("group", "groups"), inputs.get("response_mask")
+    for name, by in (sums or {}).items():
+        inputs = {**inputs, name: torch.where(inputs[by] != 0, inputs[name], 0.0).sum(-1)}
+    tensors = {name: value for name, value in inputs.items() if getattr(value, "ndim", 0) == (1 if of_groups else 2)}
+    some = next(iter(tensors.values()))
+    valid = torch.ones_like(some, dtype=torch.bool) if mask is None else mask != 0
+    if each in ("batch", "stream"):
+        if ends:
+            inputs = with_ends(inputs, valid, False, each == "stream")
+            options |= arguments_of_ends(ends, inputs["ends"], inputs[next(iter(tensors))])
+        told = {name: _formed(value, form) for name, value in inputs.items() if name != "ends"}
+        answer = call_with(boundary, told, reads=reads, **options)
+        found = {name: _tensor_of(value) for name, value in answer.items()}
+        return {name: split_rows(value, valid) for name, value in found.items()} if each == "stream" else found
+    there = [row for row in range(len(some)) if valid[row].any()]
+    places: list[Any] = [(row, valid[row]) for row in there]
+    if of_groups:
+        places = [[there[row] for row in rows] for rows in rows_of_groups([inputs["group"][row] for row in there])]
+    parts = {name: [_formed(value[place], form) for place in places] for name, value in tensors.items()}
+    if each in ("rows", "groups"):
+        answer = call_with(boundary, {**inputs, **parts}, reads=reads, **options) if places else {}
+    else:
+        answers = [
+            call_with(boundary, {**inputs, **{name: of[part] for name, of in parts.items()}}, reads=reads, **options)
+            for part in range(len(places))
+        ]
+        answer = {name: [each[name] for each in answers] for name in reads}
+    found = {}
+    for name in reads:
+        if isinstance(answer.get(name), float) or getattr(answer.get(name), "ndim", None) == 0:
+            found[name] = answer[name]  # a number of the whole batch
+            continue
+        found[name] = torch.zeros(some.shape, dtype=torch.float64)
+        for place, value in zip(places, answer.get(name, ()), strict=True):
+            found[name][place] = _tensor_of(value).to(torch.float64)
+        if sums and of_groups:
+            found[name] = torch.where(valid, found[name][:, None], 0.0)
+    return found
+
+
+def call_rates(boundary: Any, inputs: Mapping[str, Any], *, step: str, **options: Any) -> dict[str, Any]:
+    """Call a function that returns the learning rate of one step, or its ratio to the peak, for each step of a run.
+
+    :param step: the parameter that takes the step.
+    :param options: further options of :func:`call_with`.
+    """
+    steps = range(inputs["first_step"], inputs["first_step"] + inputs["training_steps"])
+    return {"rates": [inputs["peak"] * float(call_with(boundary, inputs, **options, **{step: each})) for each in steps]}
+
+
+def _formed(value: Any, form: str) -> Any:
+    if not isinstance(value, torch.Tensor) or form == "tensor":
+        return value
+    value = value.detach()
+    if form == "list":
+        return value.tolist()
+    return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
+
+
+def _tensor_of(value: Any) -> Any:
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
 def call_entropy(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -491,7 +639,7 @@ def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
 
 
 def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
-    """Return the row numbers of each part of a container that deals rows out in order.
+    """Return the row numbers of each part, for a container whose rows are dealt out in order.
 
     A row that has another row's label is left out.
     """
@@ -597,7 +745,7 @@ class _Collectives:
         self.failure: BaseException | None = None
 
     def ranks_of(self, group: Any) -> Sequence[int]:
-        """Return the ranks in a process group: those in a tuple, or all ranks for any other value."""
+        """Return the ranks of a process group. A tuple lists them; any other value stands for all ranks."""
         return group if isinstance(group, tuple) else tuple(range(self._count))
 
     def begin(self, rank: int) -> None:

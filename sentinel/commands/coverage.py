@@ -105,7 +105,7 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
         )
     if arguments.lines:
         ask = partial(lines, result, checkout.path, arguments.lines, find_recipes(catalog, (target.name,)))
-        runs = _in_session(target, settings, catalog, checkout.ref, ask)
+        runs = _in_session(target, settings, catalog, checkout.ref, partial(ask, roots=target.roots))
         _save(arguments, target, "lines", commit=checkout.commit, level=arguments.lines, modules=_by_module(runs))
         return _run(result, runs, arguments)
     _save(arguments, target, "modules", commit=checkout.commit, totals=result.totals, modules=result.modules)
@@ -190,7 +190,7 @@ def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, 
 def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace) -> int:
     """Print which lines ran, by module; with ``-v``, print the lines of each function that did not run."""
     if arguments.json:
-        marks = ("ran", "idle", "branches", "taken")
+        marks = ("ran", "idle", "branches", "taken", "guards", "turned")
         echo_json([{"path": each.function.path, "file": each.function.file,
                    **{name: getattr(each, name) for name in marks}} for each in runs])  # fmt: skip
         return 0
@@ -201,7 +201,7 @@ def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace)
             (
                 each.function.path,
                 f"{each.function.file}:{each.function.line}",
-                _spans(each.idle) if each.ran else "never ran",
+                _idle(each) if each.ran else "never ran",
             )
             for each in runs
             if each.idle or not each.ran
@@ -211,6 +211,9 @@ def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace)
     table = [(module, *_shares(counts)) for module, counts in _by_module(runs).items()]
     headings = ("module", "functions", "never ran", "lines", "ran", "branches", "taken")
     echo_table(headings, [*table, ("total", *_shares(_counts(runs)))])
+    turned = sum(len(each.turned) for each in runs)
+    if turned:
+        echo(f"\n{counted(turned, 'further line')} ran when options were set that no scenario sets; no law checks them")
     return 0
 
 
@@ -238,6 +241,16 @@ def _shares(counts: Mapping[str, int]) -> tuple[str, ...]:
 
     functions, never, lines, branches = (str(counts[name]) for name in ("functions", "never ran", "lines", "branches"))
     return functions, never, lines, share("ran", "lines"), branches, share("taken", "branches")
+
+
+def _idle(run: Lines) -> str:
+    """Return the idle lines of a function as text, with their conditions: ``3-5 (if beta; ran with it), 9``."""
+    guarded: dict[tuple[str, ...], list[int]] = {}
+    for line in run.idle:
+        guard = f"if {run.guards[line]}" if line in run.guards else ""
+        reasons = filter(None, (guard, "ran with it" if line in run.turned else ""))
+        guarded.setdefault(tuple(reasons), []).append(line)
+    return ", ".join(_spans(lines) + (f" ({'; '.join(why)})" if why else "") for why, lines in guarded.items())
 
 
 def _spans(numbers: Sequence[int]) -> str:

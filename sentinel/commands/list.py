@@ -12,6 +12,7 @@ from sentinel.commands import boundaries
 from sentinel.commands.console import Commands, Run, command, counted, echo, echo_json, echo_table, group, json_option
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.contracts.contract import REQUIRED, Contract
+from sentinel.contracts.formulas import FORMULAS
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
@@ -208,6 +209,8 @@ def _contracts(arguments: argparse.Namespace) -> int:
         return 0
     row = _contract(contracts[0], bound[contracts[0].name])
     echo(f"{row['contract']}: {contracts[0].summary}\ndefinition: {row['source']}")
+    for options, formula in FORMULAS.get(contracts[0].name, {}).items():
+        echo(f"    {options}{': ' if options else ''}{formula}")
     echo(f"laws: {', '.join(row['laws'])}\nbindings: {row['bindings']}\n")
     echo("\n".join(row["example"]) + "\n")
     columns = ("input", "kind", "choices", "default", "meaning")

@@ -3,13 +3,11 @@ sets."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
@@ -20,11 +18,11 @@ from sentinel.comparing.selection import Change, Selection
 from sentinel.comparing.sessions import Alone, Log, Pair
 from sentinel.comparing.units import Unit
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widen
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
-from sentinel.search.boundary_search import BoundarySearch, draw_around, example, glimpses
-from sentinel.search.guards import DTYPE, SIZE, Constants, Setting, constants, function_of, options, ways_to
+from sentinel.search.boundary_search import BoundarySearch, draw_around, example, glimpses, turn
+from sentinel.search.guards import CALLS_AWAY, Constants, Part, Setting, constants, function_of, options, ways_from
 from sentinel.search.scenarios import Around
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
@@ -41,8 +39,8 @@ _VALUES, _TURNS = 3, 36
 #: Scenarios in which an option has another value. A few tokens rarely show what a share of them is.
 _TURNED, _TURNED_OF_CALLER = 16, 2
 
-#: Scenarios with the settings of one guard, and how many calls away from a function that ran changed code may be.
-_GUARDED, _CALLS_AWAY = 4, 3
+#: Scenarios with the settings of one guard.
+_GUARDED = 4
 
 #: A changed statement that ran in fewer scenarios gets more: this many at once, and at most in this many rounds.
 _OFTEN, _TOGETHER, _ROUNDS_OF_RARE = 32, 32, 6
@@ -266,16 +264,22 @@ class Asking:
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
     ) -> Iterator[list[Plan]]:
         """Yield scenarios in which options have other values: first those that may make changed lines run."""
-        plans = cache(
-            lambda: glimpses(subject, self.budget.seed, [NUMBERS_STAY])[:count]
-        )  # drawn if there is an option
+        usual: list[Inputs] = []  # drawn when they are needed
         ways: list[Setting] = []
         for way in self._pass_guards(subject, changed, ran):
             ways.append(way)
-            yield self._with(subject, way, plans()[:_GUARDED])
+            usual = usual or self._usual(subject, count)
+            yield self._with(subject, way, usual[:_GUARDED])
         for settings in self._turn_options(subject, changed, ran, ways):
+            usual = usual or self._usual(subject, count)
             if not self.budget.over():
-                yield self._with(subject, settings, plans())
+                yield self._with(subject, settings, usual)
+
+    def _usual(self, subject: Subject, count: int) -> list[Inputs]:
+        return [inputs[""] for _, inputs in glimpses(subject, self.budget.seed, [NUMBERS_STAY])[:count]]
+
+    def _with(self, subject: Subject, way: Setting, usual: Sequence[Inputs]) -> list[Plan]:
+        return [(NUMBERS_STAY, {"": inputs}) for inputs in turn(subject, self.budget.seed, way, usual)]
 
     def _pass_guards(self, subject: Subject, changed: Sequence[Change], ran: Collection[str]) -> Iterator[Setting]:
         """Yield options, arguments, sizes or dtypes that may make changed lines run that did not.
@@ -288,8 +292,9 @@ class Asking:
             reached = self._selection.reached(item.side, subject)
             if unit is None or reached is None or unit.kind != "function":
                 continue
-            functions = [each for each in reached.units.values() if each.kind == "function"]
-            ways = _ways_to(unit, item.lines[0], functions, ran, _CALLS_AWAY)
+            parts = {each.text: part for each in reached.units.values() if (part := _part(each)) is not None}
+            part = parts.get(unit.text) or _part(unit)
+            ways = ways_from(part, item.lines[0], [*parts.values()], ran, CALLS_AWAY) if part is not None else []
             for way in [each for each in ways[:_VALUES] if each not in tried][: _TURNS - len(tried)]:
                 tried.append(way)
                 if self.budget.over():
@@ -297,15 +302,6 @@ class Asking:
                 if item not in patch.find_unexamined([(item.file, item.name)]):
                     break
                 yield way
-
-    def _with(self, subject: Subject, way: Setting, plans: Sequence[Plan]) -> list[Plan]:
-        """Return scenarios with these options, arguments, size and dtype."""
-        settings = {name: value for name, value in way.items() if name not in (SIZE, DTYPE)}
-        if SIZE in way or DTYPE in way:
-            around = Around(tokens=way.get(SIZE, 0), dtype=way.get(DTYPE, ""))
-            drawn = (draw_around(subject, self.budget.seed, f"guard {place}", around) for place in range(len(plans)))
-            plans = [(NUMBERS_STAY, {"": inputs}) for inputs in drawn if inputs]
-        return [(law, {"": {**inputs[""], SETTINGS: settings} if settings else inputs[""]}) for law, inputs in plans]
 
     def _turn_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], ways: Sequence[Setting]
@@ -329,33 +325,13 @@ class Asking:
             values_of.setdefault(name, []).extend(value for value in values if value not in values_of[name])
         turns = [{name: value} for name, values in values_of.items() for value in values[:_VALUES]][:_TURNS]
         yield from turns
-        yield from [{**way, **turn} for way in ways for turn in turns if not way.keys() & turn.keys()][:_TURNS]
+        yield from [{**way, **each} for way in ways for each in turns if not way.keys() & each.keys()][:_TURNS]
 
 
-def _ways_to(unit: Unit, line: int, functions: Sequence[Unit], ran: Collection[str], calls: int) -> list[Setting]:
-    """Return settings that may make a line of a function run, from the conditions around it and around its calls.
-
-    :param functions: the functions that may call it.
-    :param ran: the last names of functions that ran.
-    :param calls: how many calls away a function that ran may be.
-    """
-    function = function_of(unit.text)
-    inner = ways_to(function, line - unit.span[0] + 1) if function is not None else []
-    name = unit.name.rpartition(".")[2]
-    if name in ran or not calls:
-        return inner
-    found: list[Setting] = []
-    for caller in functions:
-        if caller is unit or name not in caller.names | caller.attributes:
-            continue
-        last = caller.name.rpartition(".")[2]
-        if last not in ran and calls == 1:
-            continue
-        uses = [number for number, text in enumerate(caller.text.splitlines()) if re.search(rf"\b{name}\b", text)]
-        for place in uses:
-            outer = _ways_to(caller, caller.span[0] + place, functions, ran, calls - 1)
-            found += [{**one, **other} for one in outer or [{}] for other in inner or [{}]]
-    return [way for way in found if way] or inner
+def _part(unit: Unit) -> Part | None:
+    """Return a definition as a function whose conditions can be read; None if it is not one that can be parsed."""
+    node = function_of(unit.text) if unit.kind == "function" else None
+    return None if node is None else Part(unit.name, node, unit.span[0])
 
 
 def recipes_of(subject: Subject, recipes: Sequence[Recipe]) -> list[Recipe]:

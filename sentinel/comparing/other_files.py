@@ -93,28 +93,46 @@ class CommitFiles:
 
 
 class _Folder:
-    """The files of a release or working tree; in a git clone, only tracked files."""
+    """The files of a release or working tree; in a git clone, without untracked files that ``.gitignore`` excludes.
+
+    An ignored module that Python would find in the top folder or in a package's import root is included.
+    """
 
     def __init__(self, checkout: Checkout) -> None:
         self.whole = checkout.source is not None
         self._checkout, self._top = checkout, checkout.source or checkout.path
 
     def blobs(self, also: Iterable[str]) -> dict[str, str]:
-        names, submodules = set(files(self._checkout)), dict[str, str]()
+        names, submodules, also = set(files(self._checkout)), dict[str, str](), set(also)
         if self.whole:
-            names.update(also, (path.name for path in self._top.iterdir() if _RUN_UNASKED.fullmatch(path.name)))
+            names |= also | set(self._modules())
             try:
-                entries, submodules = git_objects.listing(git_dir_of(self._top), "HEAD", (), _PATIENCE)
-                names.update(entry.path for entry in entries)
+                git_dir = git_dir_of(self._top)
+                submodules = git_objects.listing(git_dir, "HEAD", (), _PATIENCE)[1]
+                paths = git_objects.paths_of_work_tree(self._top, git_dir, _PATIENCE)
+                submodules |= {path[:-1]: "untracked" for path in paths if path.endswith("/") and may_matter(path)}
+                names.update(paths)
             except SentinelError:  # it is not a clone
                 names.update(islice(_walk(self._top), MOST_FILES))
-        contents = {path: self.read(path) for path in names if may_matter(path)}
-        return submodules | {path: blob_id(content) for path, content in contents.items() if content is not None}
+        names = {path for path in names if may_matter(path)}
+        # A path that only this revision has differs, whatever its content; it may be a large data file.
+        blobs = {path: blob_id(b"") for path in names - also if self._inside(path)}
+        contents = ((path, self.read(path)) for path in names & also)
+        return submodules | blobs | {path: blob_id(content) for path, content in contents if content is not None}
 
     def read(self, path: str) -> bytes | None:
+        return read_source(str(self._top / path), SOURCE_LIMIT) if self._inside(path) else None
+
+    def _inside(self, path: str) -> bool:
         place = self._top / path
-        inside = place.is_file() and not place.is_symlink() and place.resolve().is_relative_to(self._top.resolve())
-        return read_source(str(place), SOURCE_LIMIT) if inside else None
+        return place.is_file() and not place.is_symlink() and place.resolve().is_relative_to(self._top.resolve())
+
+    def _modules(self) -> Iterator[str]:
+        """Yield the paths of modules next to the packages, and of files that Python runs without an import."""
+        roots = {root.relative_to(self._checkout.path).as_posix() for root in self._checkout.import_roots}
+        for folder in (self._top / root for root in {".", *roots}):
+            for pattern in ("*.py", "*.pth", "*/__init__.py"):
+                yield from (path.relative_to(self._top).as_posix() for path in folder.glob(pattern))
 
 
 def _walk(top: Path) -> Iterator[str]:

@@ -14,6 +14,7 @@ from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.patch import Unexamined, coverage
 from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference
+from sentinel.contracts.formulas import formula_of
 from sentinel.errors import SentinelError
 from sentinel.laws.agreement import numbers
 from sentinel.reports.escaping import message
@@ -385,6 +386,8 @@ def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1
         function, again = item.name.rpartition(".")[2], difference.inputs in shown
         shown.append(difference.inputs)
         yield from (f"   {line}" for line in write_scenario(difference, unsaid, function, again))
+    options = item.differences[0].inputs if item.differences else {}
+    yield f"   definition: {formula_of(contract, options) or ' '.join(contract.source.split())}"
     yield from (f"   {line}" for line in _list_laws(item))
     yield ""
 

@@ -229,6 +229,9 @@ class Contract:
     :ivar parts: ``parts(inputs, choose) -> [inputs, ...]``: splits a batch into microbatches or ranks, with the global
         normalisers. Their losses and gradients add up to those of the batch (``parts_add_up``). Runs in the controller.
         Raises :class:`~sentinel.laws.law.DoesNotApply` if the scenario cannot be split.
+    :ivar put_text: ``put_text(inputs, text, length) -> [(inputs, defined), ...]``: puts a string that the code searches
+        into the scenario's text, or makes the text ``length`` characters long. ``defined`` is False if the contract
+        does not define the result, because it depends on what the code does with the string.
     """
 
     name: str
@@ -246,6 +249,7 @@ class Contract:
     group: str = ""
     arrange: Callable[[dict[str, Any], Choose], dict[str, Any]] | None = None
     parts: Callable[[Mapping[str, Any], Choose], list[dict[str, Any]]] | None = None
+    put_text: Callable[[Inputs, str, int], list[tuple[Inputs, bool]]] | None = None
 
     def __post_init__(self) -> None:
         if self.law is None and self.oracle is not None:

@@ -18,10 +18,10 @@ _SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "\n", "<tool>", "</tool>", *_
 
 
 def messages_of(conversation: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
-    """Convert turns to chat messages in which every word is distinct."""
+    """Convert turns to chat messages in which every word is distinct. A turn may end with a text."""
     return [
-        {"role": role, "content": " ".join(f"w{turn}.{word}" for word in range(words))}
-        for turn, (role, words) in enumerate(conversation)
+        {"role": role, "content": " ".join([*(f"w{turn}.{word}" for word in range(words)), *text])}
+        for turn, (role, words, *text) in enumerate(conversation)
     ]
 
 
@@ -197,6 +197,14 @@ def _arrange_trained_tokens(inputs: dict[str, Any], choose: Choose) -> dict[str,
     return inputs
 
 
+def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[Mapping[str, Any], bool]]:
+    """End each message with a string, unless it has a token of the template."""
+    if not text or any(token in _SPECIAL for token in re.findall(rf"\w+|{_TOKEN}", text)):
+        return []
+    conversation = [[role, words, text] for role, words, *_ in inputs["conversation"]]
+    return [({**inputs, "conversation": conversation}, True)]
+
+
 CONVERSATION = rule(
     name="trained_tokens",
     summary="the tokens of a chat that are trained: the policy's words and the end of each of its turns",
@@ -205,7 +213,12 @@ CONVERSATION = rule(
         "3.5, step 1); the format is ChatML, in which the model generates <|im_end|> at the end of its turn"
     ),
     inputs=(
-        Input("conversation", "any", "turns as (role, number of words); every word is distinct", choices=((),)),
+        Input(
+            "conversation",
+            "any",
+            "turns as (role, number of words), or with a text that follows; every word is distinct",
+            choices=((),),
+        ),
         Input(
             "after_an_answer",
             "any",
@@ -236,4 +249,5 @@ CONVERSATION = rule(
     oracle=_oracle_trained_tokens,
     laws=(*AS_DEFINED, "every_knob_counts"),
     arrange=_arrange_trained_tokens,
+    put_text=_put_text,
 )

@@ -96,6 +96,9 @@ SYNONYMS: Mapping[str, str] = {
     "factor": "penalty_factor overlong_penalty_factor penalty",
     "max_tokens_per_microbatch": "max_tokens max_token_len token_budget budget capacity",
     "lengths": "seq_lens seqlens sizes lens seqlen_list",
+    "training_steps": "total_steps num_steps max_steps n_steps t_max",
+    "warmup_steps": "num_warmup_steps warmup warmup_iters",
+    "schedule": "lr_schedule schedule_type scheduler_type lr_scheduler_type",
     "parts": "k n_parts num_parts num_bins k_partitions bins world_size",
 }
 

@@ -56,7 +56,11 @@ NORMALISATION_INPUTS = (
         "centre of the std: mean (the mean of std_level) or subtracted (the std is the root mean square of the values "
         "after the subtraction)",
     ),
-    dialect("group_of_one", "zero", "the result for a group of one: zero, or score (no mean is subtracted)"),
+    dialect(
+        "group_of_one",
+        "zero",
+        "the result for a group of one: zero, or score (no mean is subtracted, and the std of the group is 1)",
+    ),
 )
 
 #: How ``whiten`` computes its divisor.
@@ -145,7 +149,8 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
     ``mean`` and ``std`` are statistics of the group's or the batch's valid values. GRPO (arXiv:2402.03300, section
     4.1.2) uses both of the group, Dr. GRPO (arXiv:2503.20783, section 3.2) only the mean, RLOO (arXiv:2402.14740,
     section 3.3) the mean of the others, ``(sum_j x_j - x_i) / (n - 1)``. A single value is its own mean. The unbiased
-    standard deviation of a single value is undefined; the divisor is then ``1 + epsilon``.
+    standard deviation of a single value is undefined; the divisor is then ``1 + epsilon``. It is also if a group of one
+    keeps its score (``group_of_one``).
     """
     centre, scale = torch.zeros_like(values), torch.ones_like(values)
     for part in _parts(inputs["mean_level"], valid, inputs):
@@ -160,8 +165,9 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
         if not len(x):
             continue
         about = x.mean() if inputs["std_about"] == "mean" else centre[part]
-        # The unbiased deviation of one value is undefined.
-        var = torch.ones_like(x[0]) if unbiased and len(x) == 1 else squares(x - about, unbiased)
+        # The unbiased deviation of one value is undefined. A group of one that keeps its score has a deviation of 1.
+        scored = inputs["group_of_one"] == "score" and inputs["std_level"] == "group"
+        var = torch.ones_like(x[0]) if len(x) == 1 and (unbiased or scored) else squares(x - about, unbiased)
         scale[part] = root(var, inputs["epsilon"], inputs["epsilon_placement"])
     return torch.where(valid, (values - centre) / scale, 0.0)
 
@@ -192,7 +198,8 @@ def lay_out_groups(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
         rows = len(labels)
         sizes = [size for size in range(rows, 0, -1) if rows % size == 0]
         size = choose.one_of([*sizes, *sizes[1:-1] * 2])  # prefer several groups of several rows
-        labels = ["pqrstuvw"[row // size] for row in range(rows)]
+        names = (*"pqrstuvw", *map(str, range(rows)))
+        labels = [names[row // size] for row in range(rows)]
     elif layout == "consecutive":
         labels.sort()
     inputs["group"] = labels

@@ -170,6 +170,34 @@ def _arrange_rule_reward(inputs: dict[str, Any], choose: Choose) -> dict[str, An
     return {**inputs, **dict(zip(answers, NOTATIONS.get(inputs["notation"], ())))}
 
 
+def _form(text: str) -> str:
+    """Return the wording that states the answer behind a string: in braces, between tags, or after a blank."""
+    escaped = text.replace("{", "{{").replace("}", "}}")
+    if text.startswith("<") and text.endswith(">"):
+        return f"{escaped}{{answer}}</{escaped.strip('</>')}>"
+    if text.endswith("{"):
+        return f"{escaped}{{answer}}}}}}"
+    return f"{escaped}{{{{{{answer}}}}}}" if text.startswith("\\") else f"{escaped} {{answer}}"
+
+
+def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[Mapping[str, Any], bool]]:
+    """Put a string into a response, or plain words before it.
+
+    The answer stands behind the string, too, so each statement of it is right or each is wrong. Whether the grader
+    reads a response in which nothing else states the answer is not defined.
+    """
+    inputs = {**inputs, "notation": "as_is", "right_answer": None}
+    usual = WORDINGS.get(inputs["wording"], inputs["wording"])
+    if usual == WORDINGS["bare"]:
+        return []
+    if not text:
+        room = length - 1 - len(worded(inputs["ground_truth"], usual))
+        return [({**inputs, "wording": f"{('so ' * room)[:room]}\n{usual}"}, True)] if room > 0 else []
+    stated = _form(text)
+    wordings = ((f"{stated}\n{usual}", True), (f"{usual}\n{stated}", True), (stated, False))
+    return [({**inputs, "wording": wording}, defined) for wording, defined in wordings]
+
+
 RULE_REWARD = Contract(
     name="rule_reward",
     summary="the score of a response, by a rule that compares its answer with the ground truth",
@@ -211,6 +239,7 @@ RULE_REWARD = Contract(
     oracle=_oracle_rule_reward,
     laws=(*AS_DEFINED, "twins_agree", "finite_in_finite_out"),
     arrange=_arrange_rule_reward,
+    put_text=_put_text,
 )
 
 

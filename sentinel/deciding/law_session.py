@@ -145,15 +145,15 @@ class Trial:
     answered: bool = False
 
 
-#: The content of an answer besides the observations. False: nothing. True: the functions that ran. ``lines``: each line
-#: with the line that ran before it. A mapping: the return values of the boundary and of the functions listed under
-#: ``beside``, and those of the given ``lines`` that ran.
+#: What an answer contains besides the observations. False: nothing. True: the functions that ran. ``"lines"``: pairs of
+#: lines that ran one after the other. A mapping: the return values of the boundary and of the functions listed under
+#: ``beside``, and which of the given ``lines`` ran.
 Description = bool | Literal["lines"] | Mapping[str, Any]
 
 #: Key in a call's inputs for options of the framework's configuration; they override the adapter's values.
 SETTINGS = "settings"
 
-#: A law with the variants that it compares. The first variant is the unchanged scenario.
+#: A law and the variants of a scenario that it compares. The first variant is the scenario itself.
 Plan = tuple[Law, Mapping[str, Inputs]]
 
 
@@ -310,14 +310,28 @@ class LawSession:
 
 
 class LineSession(LawSession):
-    """A law session that records which pairs of lines ran one after the other.
+    """A law session that records which lines ran.
 
     :ivar jumps: file -> pairs of lines that ran one after the other. A negative line begins or ends a code object.
+    :ivar turned: file below an import root -> lines that ran in calls with other options (:meth:`turn`).
     """
 
     def __init__(self, session: LawSession) -> None:
         super().__init__(session._target, session._references, session._explain, session._hangs)
         self.jumps: dict[str, set[tuple[int, int]]] = {}
+        self.turned: dict[str, set[int]] = {}
+
+    def of(self, file: str) -> set[tuple[int, int]]:
+        """Return the pairs of a repository file."""
+        return set().union(*(pairs for path, pairs in self.jumps.items() if path.endswith(f"/{file}")))
+
+    def of_turned(self, file: str) -> set[int]:
+        """Return the lines of a repository file that ran in calls with other options."""
+        return set().union(*(lines for path, lines in self.turned.items() if f"/{file}".endswith(f"/{path}")))
+
+    def turn(self, subject: Subject, scenarios: Sequence[Inputs]) -> None:
+        """Call the boundary on scenarios with :data:`SETTINGS`."""
+        self.answers(subject, {str(number): inputs for number, inputs in enumerate(scenarios)}, {"lines": None})
 
     def _ask(
         self,
@@ -327,7 +341,12 @@ class LineSession(LawSession):
         describe: Description,
         scenario_inputs: Sequence[str] | None = None,
     ) -> tuple[Replies, Replies]:
-        answer = super()._ask(subject, calls, consultations, "lines", scenario_inputs)
+        describe = describe if isinstance(describe, Mapping) else "lines"
+        answer = super()._ask(subject, calls, consultations, describe, scenario_inputs)
+        for place in answer[0].lines:
+            file, _, line = place.rpartition(":")
+            if re.fullmatch("[0-9]{1,7}", line):
+                self.turned.setdefault(file, set()).add(int(line))
         for word in answer[0].functions:
             jump = re.fullmatch(r"(.+) (-?[0-9]{1,7})>(-?[0-9]{1,7})", word)
             if jump is not None:

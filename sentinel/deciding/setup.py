@@ -22,11 +22,7 @@ OpenCheckout = Callable[[Target, Ref, "int | None"], Checkout]
 _GPUS = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 
 
-def opener(
-    settings: Settings,
-    notify: Progress | None = None,
-    store: MirrorStore | None = None,
-) -> OpenCheckout:
+def opener(settings: Settings, notify: Progress | None = None, store: MirrorStore | None = None) -> OpenCheckout:
     """Return a function that opens checkouts, with the user's mirrors, URLs and interpreters."""
     store = store or MirrorStore()
 

@@ -55,7 +55,7 @@ def grade(document: Mapping[str, Any]) -> str:
 
 
 def describe_reach(document: Mapping[str, Any]) -> str:
-    """Return how a training run triggers the bug, with the places in the framework that show it."""
+    """Return how a training run triggers the bug, and which lines of the framework show it."""
     reach = document.get("reach")
     if not isinstance(reach, Mapping):
         return ""

@@ -1,7 +1,7 @@
-"""Digest everything that a verdict depends on besides the target's code. A stored verdict is reused only if it is
-equal.
+"""Compute digests of everything that a verdict depends on besides the target's code.
 
-No worker is started, because a sweep without new commits must not import torch.
+A stored verdict is reused only if these digests have not changed. No worker is started, because a sweep without new
+commits must not import torch.
 """
 
 from __future__ import annotations

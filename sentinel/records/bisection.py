@@ -58,7 +58,7 @@ def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> Bisection
 
 
 def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Commit, Commit, str | None]:
-    """Return the older of two commits, the later one, and the verdict of the older one."""
+    """Return the older and the later of two commits, and the verdict of the older one."""
     if good.sha == bad.sha:
         raise SentinelError(f"the good and the bad commit are the same ({good.sha[:9]}); name two commits")
     entries = {"good": decide(good), "bad": decide(bad)}

@@ -49,8 +49,7 @@ class Closure:
 
     @cached_property
     def places(self) -> tuple[tuple[str, frozenset[str] | None], ...]:
-        """Return the folders of the lookups, each with the names that were looked up (None if the folder was
-        listed)."""
+        """Return the folders of the lookups, each with the names that were looked up; None if the folder was listed."""
         names: dict[str, set[str] | None] = {}
         for question in self.questions:
             kind, path = question[0], question[2:]
@@ -164,8 +163,7 @@ class Revision:
         return None if any(entry.startswith(LINK) for _, entry in entries) else json.dumps([path, entries])
 
     def _folder(self, path: str) -> str | None:
-        """Return the git tree of a folder; None if the folder does not exist, ``LINK`` if its path contains a symbolic
-        link."""
+        """Return the git tree of a folder: None if it does not exist, ``LINK`` if its path contains a symbolic link."""
         if path not in self._folders:
             parent, _, name = path.rpartition("/")
             above = self._folder(parent)

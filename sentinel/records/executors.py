@@ -74,12 +74,7 @@ class Local:
     """Runs probes on this machine: one lane per core, each with a working copy that moves from commit to commit."""
 
     def __init__(
-        self,
-        catalog: Catalog,
-        folder: Path,
-        mirror: Callable[[str], Path],
-        options: Options,
-        lanes: int | None = None,
+        self, catalog: Catalog, folder: Path, mirror: Callable[[str], Path], options: Options, lanes: int | None = None
     ) -> None:
         self.lanes = lanes or len(os.sched_getaffinity(0))
         self._catalog = catalog

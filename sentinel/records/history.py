@@ -204,11 +204,7 @@ def _gist(reason: str) -> str:
 # -- from a line to a history -----------------------------------------------------------------------------------------
 
 #: (state before, state after) -> change; ``""`` before the first
-_CHANGES = {
-    ("", "reproduced"): "present",
-    ("absent", "fixed"): "appeared",
-    ("absent", "changed"): "appeared",
-}
+_CHANGES = {("", "reproduced"): "present", ("absent", "fixed"): "appeared", ("absent", "changed"): "appeared"}
 _BY_STATE = {"reproduced": "introduced", "fixed": "fixed", "changed": "changed", "absent": "removed"}
 
 
@@ -247,8 +243,10 @@ def changes_of(runs: Sequence[History], origins: Mapping[str, Sequence[int]]) ->
 
 
 def lifetimes_of(changes: Sequence[History], runs: Sequence[History]) -> list[dict[str, Any]]:
-    """Return the periods with the bug: ``introduced``, ``ended`` (None if it is still present), ``last`` (the last
-    revision with it) and ``days`` between the author dates (0 if the dates go backwards).
+    """Return the periods in which the bug was present.
+
+    ``introduced`` and ``ended`` are commits (``ended`` is None if the bug is still present), ``last`` is the last
+    revision with the bug, and ``days`` is the time between the author dates (0 if they go backwards).
     """
     lifetimes: list[dict[str, Any]] = []
     start: History | None = None

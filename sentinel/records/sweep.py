@@ -129,8 +129,7 @@ class Sweep:
         executor: Executor,
         running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]],
     ) -> int:
-        """Submit the next commit of a lane that needs a probe. Return the number of commits before it that needed
-        none."""
+        """Submit the next commit of a lane that needs a probe. Return how many commits before it needed none."""
         finished = 0
         for commit in lanes.of(lane):
             revision, missing = self._missing(commit)
@@ -161,8 +160,7 @@ class Sweep:
 
 
 class _Lanes:
-    """Distributes commits over lanes, each with neighbouring commits. An idle lane takes half of the work of the
-    longest lane."""
+    """Distributes neighbouring commits over lanes. An idle lane takes half of the longest lane's work."""
 
     def __init__(self, commits: Sequence[Commit], lanes: int) -> None:
         self._commits = commits

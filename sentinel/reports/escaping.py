@@ -70,15 +70,15 @@ def paragraphs(text: str) -> list[str]:
     return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
 
-def shorten(text: str, limit: int = LONGEST) -> str:
+def shorten(text: str) -> str:
     """Return the text. If it is longer than the limit, leave out its middle.
 
     The text is cut between words, because half of a path would not be recognised as a path.
     """
-    if len(text) <= limit:
+    if len(text) <= LONGEST:
         return text
-    head = re.sub(r"\S{1,400}$", "", text[: limit // 4])
-    tail = re.sub(r"^\S{1,400}", "", text[limit // 4 - limit :])
+    head = re.sub(r"\S{1,400}$", "", text[: LONGEST // 4])
+    tail = re.sub(r"^\S{1,400}", "", text[LONGEST // 4 - LONGEST :])
     return f"{head}\n[... {len(text) - len(head) - len(tail)} characters left out ...]\n{tail}"
 
 
@@ -117,11 +117,7 @@ _OWN = ((str(Path(sentinel.__file__).resolve().parent), "<sentinel>"),)
 
 @lru_cache(maxsize=1)
 def _machine() -> tuple[tuple[str, str], ...]:
-    places = [
-        (sys.prefix, "<python>"),
-        (sys.base_prefix, "<python>"),
-        (tempfile.gettempdir(), "<tmp>"),
-    ]
+    places = [(sys.prefix, "<python>"), (sys.base_prefix, "<python>"), (tempfile.gettempdir(), "<tmp>")]
     with suppress(RuntimeError):  # some containers have no home directory
         places.append((str(Path.home()), "<home>"))
     return tuple(places)

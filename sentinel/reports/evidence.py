@@ -213,10 +213,7 @@ def _checks(decision: Decision) -> Document | None:
     measured = decision.measurement
     if measured is None:
         return None
-    return {
-        "repeated": measured.repeated or None,
-        "reordered": "same values" if measured.reordered else None,
-    }
+    return {"repeated": measured.repeated or None, "reordered": "same values" if measured.reordered else None}
 
 
 def _failure(decision: Decision, places: Places) -> Document | None:

@@ -173,8 +173,7 @@ def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | No
 
 
 def contradiction(document: Document, recipe: Recipe | None) -> str:
-    """Return why a recorded verdict contradicts its own observation; empty if there is no contradiction, or no way to
-    check.
+    """Return why a recorded verdict contradicts its own observation; empty if it does not, or if this is unknown.
 
     :param recipe: see :func:`recipe_for`.
     """
@@ -193,8 +192,7 @@ def contradiction(document: Document, recipe: Recipe | None) -> str:
 
 
 def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
-    """Return why a recorded verdict is stale and must be decided again; empty if it is up to date. No framework code
-    runs."""
+    """Return why a recorded verdict must be decided again; empty if it is up to date. No framework code runs."""
     recipe, why = recipe_for(facts, target, recipes)
     if recipe is None:
         return why

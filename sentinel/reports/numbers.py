@@ -26,8 +26,9 @@ def wrong(document: Mapping[str, Any]) -> tuple[list[Row], int]:
 
 
 def differing_elements(key: str, value: Any, right: Any, *others: Any) -> list[Row]:
-    """Return the elements that differ from the right value. If the two values have different structures, return a
-    single row with both whole values.
+    """Return the elements that differ from the right value, one row each.
+
+    If the structures of the two values differ, return one row with both whole values.
 
     :param others: further values whose elements are added to each row (None if one lacks the element).
     """

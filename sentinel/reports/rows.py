@@ -57,9 +57,7 @@ class Row:
 
     @property
     def quiet(self) -> bool:
-        """Return True if a summary can leave out a law: it holds, does not apply, or a bug with its own row breaks
-        it.
-        """
+        """Return True if a summary can leave out this law: it holds, does not apply, or a listed bug breaks it."""
         if self.outcome == "skipped":
             return self.law and self.verdict != "inconclusive"
         return self.law and self.verdict in ("fixed", "unavailable") and self.outcome != "failed"

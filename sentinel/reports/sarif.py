@@ -66,13 +66,7 @@ def _run(
     order = {name: index for index, name in enumerate(rules)}
     commit = next((d["checkout"]["commit"] for d in documents if d["checkout"] and d["checkout"]["commit"]), None)
     run: dict[str, Any] = {
-        "tool": {
-            "driver": {
-                "name": "Sentinel",
-                "version": sentinel.__version__,
-                "rules": list(rules.values()),
-            }
-        },
+        "tool": {"driver": {"name": "Sentinel", "version": sentinel.__version__, "rules": list(rules.values())}},
         "automationDetails": {"id": f"sentinel/{message(target)}/{message(ref)}"},
         "columnKind": "unicodeCodePoints",
         "results": [_result(document, outcome, order, ranks) for document, outcome in pairs],

@@ -124,9 +124,7 @@ def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
 
 
 def _is_damaged(raw: bytes, text: str) -> bool:
-    """Return True for incomplete evidence (after a power failure): only zeros, or invalid JSON that begins like
-    evidence.
-    """
+    """Return True if a power failure left the file incomplete: only zeros, or the beginning of evidence."""
     start, written = text[: text.index(":")].encode(), raw.rstrip(b"\0")
     try:
         json.loads(raw)
@@ -240,9 +238,7 @@ def _load(file: Path) -> Document:
 
 
 def parse(file: Path) -> Any:
-    """Return the data of a JSON file that may be damaged or hostile (see
-    :func:`~sentinel.values.documents.read_data`).
-    """
+    """Return the data of a JSON file that may be damaged or hostile."""
     try:
         return read_data(file)
     except SentinelError as error:

@@ -73,8 +73,7 @@ def summary(
 
 
 def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[str, str], list[str]]:
-    """Return lines with the known bugs that are present, fixed or missing at each revision, for targets with few
-    revisions.
+    """Return lines with the known bugs at each revision, for targets with few revisions.
 
     The most severe bugs that are present are listed. Of a target's revisions, the one with most bugs decided is first.
     """

@@ -16,11 +16,11 @@ from typing import Literal
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Inputs
-from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widen
+from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
-from sentinel.search.guards import Constants
+from sentinel.search.guards import DTYPE, SIZE, Constants, Setting
 from sentinel.search.scenarios import Around, draw, part, takes, with_dialects
 from sentinel.values.literals import Tensor
 from sentinel.worker import protocol
@@ -728,7 +728,8 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Consta
 
     There is one scenario for each choice of each input, and at least :data:`GLIMPSES`. Few drawn scenarios set most
     options, and a branch that never runs cannot break a law. Further scenarios are drawn around the constants of the
-    code: three with its numbers, and three for each length: as long, longer by a token, and twice as long.
+    code: three with its numbers; one with as many tokens, or rows, as each of its sizes; and those of
+    :attr:`Contract.put_text` with its strings and with texts of its lengths.
     """
     contract, alone = subject.contract, [law for law in laws if law.vary is None]
     choices = [(item, choice) for item in contract.inputs if not item.dialect for choice in item.choices]
@@ -745,16 +746,35 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Consta
                 break
         plans += [(law, {"": inputs}) for law in alone if inputs]
     asked = [Around(constants.near)] * _AROUND if constants.numbers else []
-    if contract.mask:
-        asked += [Around(tokens=tokens) for length in constants.lengths for tokens in (length, length + 1, 2 * length)]
+    asked += [Around(size=size) for size in constants.sizes]
     for place, around in enumerate(asked if alone else []):
         inputs = draw_around(subject, seed, f"around {place}", around)
         plans += [(law, {"": inputs}) for law in alone if inputs]
+    lengths = (long for length in constants.lengths for long in (length - 1, length, length + 1, 2 * length))
+    texts = [*((text, 0) for text in constants.texts), *(("", length) for length in lengths)]
+    for place, (text, length) in enumerate(texts if alone and contract.put_text else []):
+        inputs = draw_around(subject, seed, f"text {place}", Around())
+        assert contract.put_text is not None
+        for written, defined in contract.put_text(inputs, text, length) if inputs else ():
+            plans += [(law, {"": written}) for law in alone if defined or not law.needs_oracle or law.oracle_optional]
     return plans
 
 
 #: Scenarios that are drawn around the numbers in the code.
 _AROUND = 3
+
+
+def turn(subject: Subject, seed: int, way: Setting, scenarios: Sequence[Inputs]) -> list[Inputs]:
+    """Return the scenarios with these options and arguments, or as many new ones if the size or the dtype is given.
+
+    :param way: a setting that may make a line run (:func:`~sentinel.search.guards.ways_from`).
+    """
+    settings = {name: value for name, value in way.items() if name not in (SIZE, DTYPE)}
+    if SIZE in way or DTYPE in way:
+        around = Around(size=way.get(SIZE, 0), dtype=way.get(DTYPE, ""))
+        drawn = (draw_around(subject, seed, f"guard {place}", around) for place in range(len(scenarios)))
+        scenarios = [inputs for inputs in drawn if inputs]
+    return [{**inputs, SETTINGS: settings} if settings else inputs for inputs in scenarios]
 
 
 def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Inputs:

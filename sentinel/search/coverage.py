@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sentinel.deciding.law_session import LawSession, LineSession, Subject, Undecidable
 from sentinel.errors import INSTALL, SentinelError
+from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
 from sentinel.search.bindings import Definitions, Trees, sighting
+from sentinel.search.guards import CALLS_AWAY, Code, Constants, Place, Setting, guard_of, statements, ways_from
 from sentinel.search.inventory import STATES, Function, Source, State, read
-from sentinel.targets import Target
+from sentinel.targets import PackageRoot, Target
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class Lines:
     :ivar ran: the lines that ran during the search; empty if the function was never called.
     :ivar idle: the other lines of a function that was called.
     :ivar branches: the number of exits of all lines that have several exits; ``taken`` is the number of taken exits.
+    :ivar guards: the innermost condition around each idle line that has one.
+    :ivar turned: the idle lines that ran when options were set that no scenario sets. No law was checked there.
     """
 
     function: Function
@@ -105,6 +109,46 @@ class Lines:
     idle: tuple[int, ...]
     branches: int = 0
     taken: int = 0
+    guards: Mapping[int, str] = field(default_factory=dict)
+    turned: tuple[int, ...] = ()
+
+
+#: The most settings that are tried at one boundary, the most for one line, and the scenarios with each.
+_TURNS, _WAYS, _GUARDED = 24, 2, 2
+
+
+def _pass_guards(session: LineSession, subject: Subject, code: Code, places: Sequence[Place]) -> None:
+    """Call a boundary with the options, arguments, sizes and dtypes that may make further lines run.
+
+    :param places: the functions whose lines count.
+    :raises Undecidable: if the boundary cannot be called.
+    """
+    from sentinel.search.boundary_search import glimpses, turn
+
+    usual = [inputs[""] for _, inputs in glimpses(subject, 0, [_RUNS])[:_GUARDED]]
+    parts = [code.part(*place) for place in places]
+    tried: list[Setting] = []
+    for place, part in zip(places, parts):
+        for line in statements(part):
+            lines_run = _ran(session, place[0])
+            if line in lines_run:
+                continue
+            ran = {each.last for (file, _), each in zip(places, parts) if _ran(session, file).intersection(each.inside)}
+            ways = [way for way in ways_from(part, line, parts, ran, CALLS_AWAY)[:_WAYS] if way not in tried]
+            for way in ways[: _TURNS - len(tried)]:
+                tried.append(way)
+                scenarios = turn(subject, 0, way, usual)
+                session.turn(subject, scenarios)
+                if line in _ran(session, place[0]):
+                    break
+
+
+def _ran(session: LineSession, file: str) -> set[int]:
+    return session.of_turned(file).union(abs(line) for pair in session.of(file) for line in pair)
+
+
+#: A law that only runs the scenarios.
+_RUNS = Law("runs", "", lambda case: [])
 
 
 def lines(
@@ -114,11 +158,12 @@ def lines(
     recipes: Sequence[Recipe],
     session: LawSession,
     bound: Iterable[Subject],
+    roots: tuple[PackageRoot, ...],
 ) -> list[Lines]:
     """Search the laws of bound functions, and return the lines and branches that ran.
 
-    The result has each bound function and each other function of the inventory that ran. Lines that raise are not
-    counted.
+    Then options that no scenario sets are turned, to find out what the other lines need. The result has each bound
+    function and each other function of the inventory that ran. Lines that raise are not counted.
     """
     from sentinel.search.boundary_search import BoundarySearch  # importing Hypothesis takes about 0.3 s
     from sentinel.search.survey import LEVELS
@@ -128,22 +173,23 @@ def lines(
     except ImportError:
         raise SentinelError(f"coverage.py counts lines, but it is not installed: {INSTALL.format('lines')}") from None
     examples, shrinking = LEVELS[level]
-    watched = LineSession(session)
+    watched, code = LineSession(session), Code(str(folder), roots)
+    signal = {(each.file, each.name) for each in whole.functions}
     try:
         for boundary in bound:
+            here = [each for each in whole.functions if each.path in boundary.binding.paths]
+            constants = code.constants(here[0].file, here[0].line) if here else Constants()
             with suppress(Undecidable):
-                search = BoundarySearch(watched, boundary, 0, None, shrinking, False, glimpse=True)
+                search = BoundarySearch(watched, boundary, 0, None, shrinking, False, glimpse=True, constants=constants)
                 search.try_recipes(recipes)
                 search.run(examples)
+                reached = code.reached(here[0].file, here[0].line) if here else []
+                _pass_guards(watched, search.subject, code, [place for place in reached if place in signal])
     finally:
         watched.close()
     sources = {each.file for each in whole.functions}
-    jumps = {  # the worker may see the checkout under another path
-        str(folder / file): several
-        for path, several in watched.jumps.items()
-        for file in sources
-        if path.endswith(f"/{file}")
-    }
+    # the worker may see the checkout under another path
+    jumps = {str(folder / file): pairs for file in sources if (pairs := watched.of(file))}
     measured = library.Coverage(data_file=None, branch=True, config_file=False)
     measured.exclude(r"^\s*raise\b")  # laws do not compare calls that raise, so these lines are not counted
     measured.get_data().add_arcs(jumps)
@@ -161,7 +207,11 @@ def lines(
         if ran:
             exits = [ways[line] for line in inside if line in ways]
             of, gone_ways = (sum(numbers) for numbers in zip(*exits)) if exits else (0, 0)
-            per_function.append(Lines(each, ran, tuple(sorted(never.intersection(inside))), of, gone_ways))
+            idle_lines = tuple(sorted(never.intersection(inside)))
+            part = code.part(each.file, each.name) if idle_lines else None
+            guards = {line: text for line in idle_lines if part and (text := guard_of(part, line))}
+            turned = tuple(line for line in idle_lines if line in watched.of_turned(each.file))
+            per_function.append(Lines(each, ran, idle_lines, of, gone_ways, guards, turned))
         elif each.state == "bound":
             per_function.append(Lines(each, (), ()))
     return per_function

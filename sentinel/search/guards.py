@@ -7,12 +7,18 @@ import math
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
-from sentinel.search.bindings import span_of, syntax_of
+from sentinel.search.bindings import Definitions, Name, absolute, names_of, span_of, syntax_of
+from sentinel.sources.gittrees import Folder
+from sentinel.sources.trees import FILE
+from sentinel.targets import PackageRoot, module_of
+from sentinel.worker.codes import read_source
 
 #: A value that is not None: the worker uses another argument of a similar name, or a number.
 SOME = {"some": True}
@@ -27,10 +33,13 @@ LONGEST = 120
 #: Methods whose result is a property of a tensor, not an option.
 _NO_OPTION = ("any", "all", "item", "numel", "size", "sum")
 
-#: The most ways to make one condition true or false.
-_WAYS = 4
+#: The most ways to make one condition true or false, and the most characters of a condition in a report.
+_WAYS, _GUARD = 4, 60
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+#: File and qualified name of a function.
+Place = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -39,16 +48,24 @@ class Constants:
 
     :ivar numbers: thresholds, bounds and defaults; 0 and 1 and numbers of a few units are left out.
     :ivar lengths: numbers with which sizes are compared, and bounds of slices.
+    :ivar texts: strings that are searched in a text; of a regular expression, the part before its first group.
     """
 
     numbers: tuple[float, ...] = ()
     lengths: tuple[int, ...] = ()
+    texts: tuple[str, ...] = ()
 
     @property
     def near(self) -> tuple[float, ...]:
         """Return each number, and one below and above it."""
         steps = ((number, number - abs(number) / 8, number + abs(number) / 8) for number in self.numbers)
         return tuple(dict.fromkeys(each for several in steps for each in several))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return numbers of rows or tokens: each length, one more, and twice as many."""
+        lengths = [each for each in self.lengths if each <= LONGEST][:_LENGTHS]
+        return tuple(size for each in lengths for size in (each, each + 1, 2 * each))
 
 
 def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str, _Function]]:
@@ -63,15 +80,20 @@ def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str
                 yield from functions_of(getattr(node, part, ()), owner)
 
 
-def constants(functions: Iterable[_Function]) -> Constants:
-    """Return the numbers that functions use in comparisons, clipping and slices."""
+def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {}) -> Constants:
+    """Return the numbers that functions use in comparisons, clipping and slices, and the strings that they search.
+
+    :param values: module-level name -> its value.
+    """
     numbers: dict[float, None] = {}
     lengths: dict[int, None] = {}
+    texts: dict[str, None] = {}
     for node in (each for function in functions for each in ast.walk(function)):
         if isinstance(node, ast.Slice):
-            found = [_number(side) for side in (node.lower, node.upper) if side is not None]
+            found = [_number(side, values) for side in (node.lower, node.upper) if side is not None]
             lengths |= {abs(each): None for each in found if isinstance(each, int)}
             continue
+        texts |= dict.fromkeys(filter(None, map(_readable, _searched(node, values))))
         sides: list[ast.expr] = []
         sized = False
         if isinstance(node, ast.Compare):
@@ -81,25 +103,150 @@ def constants(functions: Iterable[_Function]) -> Constants:
             sides = [*node.args, *(each.value for each in node.keywords)]
         elif isinstance(node, ast.arguments):
             sides = [each for each in (*node.defaults, *node.kw_defaults) if each is not None]
-        for number in filter(None, map(_number, sides)):
+        for number in filter(None, (_number(side, values) for side in sides)):
             if sized and isinstance(number, int):
                 lengths[abs(number)] = None
             elif isinstance(number, float) or abs(number) > _FEW:
                 numbers[float(number)] = None
     usable = [each for each in numbers if math.isfinite(each) and abs(each) not in (0.0, 1.0)]
-    return Constants(tuple(usable[:_NUMBERS]), tuple(each for each in lengths if _FEW < each <= LONGEST)[:_LENGTHS])
+    sizes = [each for each in lengths if _FEW < each <= _LONGEST_TEXT]
+    return Constants(tuple(usable[:_NUMBERS]), tuple(sizes[:_NUMBERS]), tuple(texts)[:_TEXTS])
 
 
-def constants_at(source: bytes, line: int) -> Constants:
-    """Return the constants of the function that begins at a line, and of the functions in the same source that it
-    names."""
-    with suppress(SyntaxError):
-        named = dict(functions_of(syntax_of(source).body))
-        own = [each for each in named.values() if span_of(each)[0] <= line <= each.lineno]
-        used = {getattr(node, "id", getattr(node, "attr", "")) for each in own for node in ast.walk(each)}
-        called = [each for name, each in named.items() if name.rpartition(".")[2] in used and each not in own]
-        return constants([*own, *called])
-    return Constants()
+def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
+    """Yield the strings that a node searches in a text."""
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+        if not isinstance(node.comparators[0], (ast.Tuple, ast.List, ast.Set, ast.Dict)):
+            yield from _string(node.left, values)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        searches = node.func.attr in _SEARCHING
+        if searches or node.func.attr in _MATCHING:
+            for side in [*node.args[:1], *([node.func.value] if not searches else [])]:
+                for text in _string(side, values):
+                    plain = searches and getattr(node.func.value, "id", "") not in ("re", "regex")
+                    yield text if plain else _literal(text)
+
+
+def _string(node: ast.expr, values: Mapping[str, ast.expr]) -> Iterator[str]:
+    """Yield the string that an expression is, also through a module-level name or a compiled expression."""
+    node = values.get(node.id, node) if isinstance(node, ast.Name) else node
+    if isinstance(node, ast.Call) and _method_name(node) == "compile" and node.args:
+        node = node.args[0]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+def _literal(pattern: str) -> str:
+    """Return the plain text at the start of a regular expression, up to its first group."""
+    start = re.split(r"(?<!\\)\(", re.sub(r"^(\^|\(\?[a-zA-Z]+\))+", "", pattern), maxsplit=1)[0]
+    start = re.sub(r"\\[sbB][*+?]*|\.[*+]\??|(?<!\\)\[[^\]]*\][*+?]*", "", start)
+    return re.sub(r"\\(\W)|[?*+^$]", r"\1", start)
+
+
+def _readable(text: str) -> str:
+    """Return a string that can be part of a text, or "" for one that is blank, long, a single letter or a number."""
+    usable = text.strip() and len(text) <= _LONGEST_STRING and not re.fullmatch(r"\w|[\d.,\s]*|.*[\0-\x08].*", text)
+    return text.strip() if usable and not re.fullmatch(r"\w+", text.strip()) else ""
+
+
+class Code:
+    """The functions of a checkout's files. Files are read when needed and are never run.
+
+    :param base: the folder of the checkout.
+    """
+
+    def __init__(self, base: str, roots: Sequence[PackageRoot]) -> None:
+        self._base, self._roots = Path(base), roots
+        self._definitions = Definitions(self, roots, lambda file: self._file(file)[2])
+        self._file = lru_cache(maxsize=256)(self._parse)
+
+    def at(self, tree: str, path: str) -> tuple[str, str] | None:
+        inside = (self._base / path).resolve().is_relative_to(self._base.resolve())
+        return (FILE, path) if inside and (self._base / path).is_file() else None
+
+    def folder(self, tree: str) -> Folder:
+        return {}
+
+    def blob(self, name: str) -> bytes:
+        return read_source(str(self._base / name))
+
+    def _parse(self, file: str) -> tuple[dict[str, _Function], dict[str, ast.expr], Mapping[str, Name]]:
+        """Return the functions, values and names of a file; they are empty if it cannot be parsed."""
+        with suppress(SyntaxError):
+            body = syntax_of(self.blob(file)).body
+            assigned = [each for each in body if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)]
+            values = {each.targets[0].id: each.value for each in assigned}  # type: ignore[attr-defined]
+            return dict(functions_of(body)), values, names_of(body)
+        return {}, {}, {}
+
+    def part(self, file: str, name: str) -> Part:
+        """Return a function of a file."""
+        return Part(name, self._file(file)[0][name])
+
+    def reached(self, file: str, line: int) -> list[Place]:
+        """Return file and name of the function that begins at a line, and of those that it calls, the nearest first.
+
+        Calls are found by name, up to :data:`CALLS_AWAY` away and in other files of the packages.
+        """
+        functions = self._file(file)[0]
+        found = {(file, name): None for name, each in functions.items() if span_of(each)[0] <= line <= each.lineno}
+        nearest = list(found)
+        for _ in range(CALLS_AWAY):
+            nearest = [place for each in nearest for place in self._called(*each) if place not in found]
+            found |= dict.fromkeys(nearest)
+            if len(found) > _FUNCTIONS:
+                break
+        return list(found)[:_FUNCTIONS]
+
+    def constants(self, file: str, line: int) -> Constants:
+        """Return the constants of the functions that :meth:`reached` returns."""
+        several = [
+            constants([self._file(each)[0][name]], self._file(each)[1]) for each, name in self.reached(file, line)
+        ]
+        kinds = ("numbers", "lengths", "texts")
+        numbers, lengths, texts = (dict.fromkeys(v for each in several for v in getattr(each, kind)) for kind in kinds)
+        return Constants(tuple(numbers)[:_NUMBERS], tuple(lengths)[:_NUMBERS], tuple(texts)[:_TEXTS])
+
+    def _called(self, file: str, name: str) -> Iterator[Place]:
+        functions, _, names = self._file(file)
+        own, owner = functions[name], name.rpartition(".")[0]
+        chains = dict.fromkeys(filter(None, map(_chain, ast.walk(own))))
+        last = {chain.rpartition(".")[2] for chain in chains}
+        yield from ((file, other) for other in functions if other.rpartition(".")[2] in last and other != name)
+        module, local = module_of(self._roots, file), names_of(own.body)
+        for chain in chains:
+            first, _, rest = chain.partition(".")
+            path = ""
+            if first in ("self", "cls") and owner:
+                path = f"{module}.{owner}" if rest else ""
+            elif (imported := local.get(first, names.get(first))) is not None and imported.kind == "import":
+                path = absolute(imported.leads[0], module, file)
+            path = f"{path}.{rest}" if path and rest else path
+            definition = self._definitions.find("", path) if path else None
+            if definition is None or definition.name.kind != "function":
+                continue
+            for other, each in self._file(definition.file)[0].items():
+                if span_of(each) == definition.name.span:
+                    yield definition.file, other
+
+
+@lru_cache(maxsize=2)
+def code_in(base: str, roots: tuple[PackageRoot, ...]) -> Code:
+    """Return the code of a checkout; it is kept between calls."""
+    return Code(base, roots)
+
+
+def constants_at(base: str, roots: tuple[PackageRoot, ...], file: str, line: int) -> Constants:
+    """Return the constants of the function that begins at a line of a checkout's file, and of those that it calls."""
+    return code_in(base, roots).constants(file, line)
+
+
+def _chain(node: ast.AST) -> str:
+    """Return a name or a chain of attributes as a dotted path; "" for other nodes."""
+    if isinstance(node, ast.Attribute):
+        start = _chain(node.value)
+        return f"{start}.{node.attr}" if start else ""
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def function_of(text: str) -> _Function | None:
@@ -114,8 +261,33 @@ _BOUNDING = ("clamp", "clip", "clamp_", "clip_", "min", "max", "minimum", "maxim
 #: Integers up to this number are dimensions and counts, which drawn scenarios have.
 _FEW = 5
 
-#: The most numbers and lengths of one boundary.
-_NUMBERS, _LENGTHS = 12, 2
+#: The most numbers, sizes of tensors, and strings of one boundary.
+_NUMBERS, _LENGTHS, _TEXTS = 12, 2, 6
+
+#: The largest length of a text, and of a string that is searched in one.
+_LONGEST_TEXT, _LONGEST_STRING = 10_000, 40
+
+#: How many calls away from a boundary functions are read, and the most functions.
+CALLS_AWAY, _FUNCTIONS = 3, 40
+
+#: Methods that search their first argument in a text, and functions of regular expressions.
+_SEARCHING = (
+    "find",
+    "rfind",
+    "index",
+    "rindex",
+    "split",
+    "rsplit",
+    "partition",
+    "rpartition",
+    "startswith",
+    "endswith",
+    "count",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+)
+_MATCHING = ("search", "match", "fullmatch", "findall", "finditer", "sub")
 
 
 def options(source: str) -> dict[str, list[Any]]:
@@ -148,6 +320,80 @@ def options(source: str) -> dict[str, list[Any]]:
 def ways_to(function: _Function, line: int) -> list[Setting]:
     """Return settings that may make all conditions before a line of a function hold, the most likely first."""
     return _ways(list(_steps_to(function.body, line)), _locals_of(function))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A function of a file.
+
+    :ivar name: its qualified name in the module.
+    :ivar start: the line of the file that is line 1 of its syntax.
+    """
+
+    name: str
+    node: _Function
+    start: int = 1
+
+    @property
+    def last(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    @property
+    def inside(self) -> range:
+        """Return the lines of its body."""
+        return range(self.node.body[0].lineno + self.start - 1, (self.node.end_lineno or 0) + self.start)
+
+    @cached_property
+    def uses(self) -> Mapping[str, list[int]]:
+        """Return the lines of the file in which it uses each name or attribute."""
+        uses: dict[str, list[int]] = defaultdict(list)
+        for node in ast.walk(self.node):
+            if isinstance(node, (ast.Name, ast.Attribute)):
+                uses[node.id if isinstance(node, ast.Name) else node.attr].append(node.lineno + self.start - 1)
+        return {name: sorted({*places}) for name, places in uses.items()}
+
+
+def ways_from(part: Part, line: int, callers: Sequence[Part], ran: Collection[str], calls: int) -> list[Setting]:
+    """Return settings that may make a line run, from the conditions around it and around the calls of its function.
+
+    :param callers: the functions that may call it.
+    :param ran: the last names of functions that ran.
+    :param calls: how many calls away a function that ran may be.
+    """
+    inner = ways_to(part.node, line - part.start + 1)
+    if part.last in ran or not calls:
+        return inner
+    found: list[Setting] = []
+    for caller in callers:
+        if caller is part or part.last not in caller.uses or (caller.last not in ran and calls == 1):
+            continue
+        for place in caller.uses[part.last]:
+            outer = ways_from(caller, place, callers, ran, calls - 1)
+            found += [{**one, **other} for one in outer or [{}] for other in inner or [{}]]
+    return [way for way in found if way] or inner
+
+
+def statements(part: Part) -> list[int]:
+    """Return the lines of a function at which statements begin, without those that raise."""
+    nodes = (node for node in ast.walk(part.node) if isinstance(node, ast.stmt) and node is not part.node)
+    lines = {node.lineno + part.start - 1 for node in nodes if not isinstance(node, (ast.Raise, *_DEFINING))}
+    return sorted(lines & {*part.inside})
+
+
+_DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, ast.Nonlocal)
+
+
+def guard_of(part: Part, line: int) -> str:
+    """Return the innermost condition that must hold for a line of a function to run; "" if there is none."""
+    steps = list(_steps_to(part.node.body, line - part.start + 1))
+    if not steps:
+        return ""
+    text = ast.unparse(steps[-1][0])
+    return _cut(text if steps[-1][1] else f"not ({text})")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _GUARD else f"{text[:_GUARD]}…"
 
 
 #: (a condition, whether it must hold)
@@ -334,9 +580,11 @@ def _is_size(node: ast.expr) -> bool:
     return False
 
 
-def _number(node: ast.expr) -> Any:
+def _number(node: ast.expr, values: Mapping[str, ast.expr] = {}) -> Any:
+    """Return the number that an expression is by its text, also through a module-level name; None for others."""
+    node = values.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _number(node.operand)
+        inner = _number(node.operand, values)
         return None if inner is None else -inner
     return node.value if isinstance(node, ast.Constant) and type(node.value) in (int, float) else None
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -97,29 +96,18 @@ def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[A
     return [value for value in values if not callable(value) and not isinstance(value, dict)]
 
 
-def combined(changes: Sequence[Mapping[str, Any]], largest: int, most: int) -> Iterator[dict[str, Any]]:
-    """Yield single changes, then pairs and larger sets of changes of different inputs.
-
-    :param largest: the maximum number of changes in a set.
-    :param most: the maximum number of yielded sets.
-    """
-    sets = (several for size in range(1, largest + 1) for several in combinations(changes, size))
-    merged = ((several, {name: value for one in several for name, value in one.items()}) for several in sets)
-    yield from islice((all_ for several, all_ in merged if len(all_) == sum(map(len, several))), most)
-
-
 @dataclass(frozen=True)
 class Around:
     """Properties that the code under test requires of a scenario, in addition to the usual values.
 
     :ivar numbers: further values of float tensors, where a domain has them.
-    :ivar tokens: the number of tokens; 0 for a drawn number.
+    :ivar size: the number of tokens, or of rows if the contract has no mask of tokens; 0 for a drawn number.
     :ivar dtype: the dtype of float tensors; empty for a drawn one.
     :ivar choices: input -> its value, for inputs that are chosen from a list.
     """
 
     numbers: tuple[float, ...] = ()
-    tokens: int = 0
+    size: int = 0
     dtype: str = ""
     choices: Mapping[str, Any] = field(default_factory=dict)
 
@@ -132,13 +120,13 @@ def draw(contract: Contract, binding: Binding, choose: Choose, around: Around = 
     :raises DoesNotApply: if the contract's ``arrange`` rejects the drawn inputs.
     """
     sizes = {"batch": _places(MOST_ROWS, choose), "tokens": _places(MOST_TOKENS, choose)}
-    if around.tokens:
-        sizes["tokens"] = tuple(range(around.tokens))
     actions, layout = contract.input("actions_per_step"), contract.input("group_layout")
     if actions is not None and actions.default is not None:
         sizes["actions"] = tuple(range(actions.default))
     if layout is not None and layout.default == "equal" and choose.integer(0, 1):
         sizes["batch"] = tuple(range(4))  # other numbers of rows rarely give several groups with several rows
+    if around.size:
+        sizes["tokens" if contract.mask else "batch"] = tuple(range(around.size))
     precision = choose.one_of([name for name in PRECISIONS if not binding.dtypes or name in binding.dtypes])
     if around.dtype in (binding.dtypes or PRECISIONS):
         precision = around.dtype

@@ -27,8 +27,8 @@ from sentinel.reports.store import law_folder, recorded
 from sentinel.search.checks import subjects
 from sentinel.search.guards import Constants, constants_at
 from sentinel.search.inventory import limit_resources
+from sentinel.targets import PackageRoot
 from sentinel.targets.refs import Ref
-from sentinel.worker.codes import read_source
 
 if TYPE_CHECKING:
     from sentinel.deciding.absence import Absence
@@ -336,9 +336,19 @@ def constants_of(
     """Return the constants of a boundary's code. There are none if the boundary cannot be found or read."""
     with suppress(Undecidable, NotProvenError, SentinelError, OSError, BrokenProcessPool):
         provenance = prove(law_session.find(subject), checkout, sources)
-        source = read_source(str(checkout.path / provenance.file))
-        return parser.submit(constants_at, source, provenance.line).result()
+        base, roots = str(checkout.path), package_roots(checkout)
+        return parser.submit(constants_at, base, roots, provenance.file, provenance.line).result()
     return Constants()
+
+
+def package_roots(checkout: Checkout) -> tuple[PackageRoot, ...]:
+    """Return the package roots of a checkout with the folders from which they are imported."""
+    above = sorted((str(each.relative_to(checkout.path)) for each in checkout.import_roots), key=len, reverse=True)
+    above = ["" if each == "." else each for each in above]
+    return tuple(
+        PackageRoot(root, next((each for each in above if not each or root.startswith(f"{each}/")), ""))
+        for root in checkout.roots
+    )
 
 
 def checkout_to_read(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:

@@ -203,12 +203,7 @@ class Settings:
         "report-dir", "DIR", "write evidence here (default: sentinel-reports)", _one(_path), _REPORTS, file=True
     )
     baseline: Path | None = _option(
-        "baseline",
-        "DIR",
-        "fail only if evidence differs from the evidence recorded here",
-        _one(_path),
-        None,
-        file=True,
+        "baseline", "DIR", "fail only if evidence differs from the evidence recorded here", _one(_path), None, file=True
     )
     device: str = _option("device", "DEVICE", "cpu (default), cuda or cuda:N", _one(_device), "cpu")
     timeout: float = _option(

@@ -58,6 +58,16 @@ def listing(
     return files, submodules
 
 
+def paths_of_work_tree(top: Path, git_dir: Path, seconds: float) -> list[str]:
+    """Return the paths of files in a work tree that git tracks, has staged, or that no ``.gitignore`` excludes.
+
+    ``.git/info/exclude`` and the user's ``core.excludesFile`` are not read. A nested repository ends with a slash.
+    """
+    words = ("--work-tree", ".", "ls-files", "-z", "--cached", "--others", "--exclude-per-directory=.gitignore")
+    output = run_bounded(git_dir, "-C", str(top), *words, most=_MOST_LISTED, seconds=seconds)
+    return [path for path in output.decode("utf-8", "surrogateescape").split("\0") if path and not is_ignored(path)]
+
+
 def sizes(mirror: Path, blobs: Iterable[str]) -> dict[str, int | None]:
     """Return the size of each blob in bytes; None if the mirror lacks the blob."""
     names = list(dict.fromkeys(blobs))

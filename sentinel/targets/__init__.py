@@ -29,6 +29,13 @@ class PackageRoot:
         return self.path.rsplit("/", 1)[-1]
 
 
+def module_of(roots: Sequence[PackageRoot], file: str) -> str:
+    """Return the dotted module name of a file in one of the package roots."""
+    root = max((root for root in roots if file.startswith(f"{root.path}/")), key=lambda root: len(root.path))
+    parts = PurePosixPath(file).relative_to(root.import_root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
 @dataclass(frozen=True)
 class StandIn:
     """A small object that an adapter passes in place of a large one (engine, model, dataset).
@@ -189,6 +196,9 @@ class Steps:
     :ivar references: returns log-probs of the policy and of the reference for the same tokens or rows.
     :ivar batch: returns a description of the error in a batch; empty for a correct batch.
     :ivar samples: raises if the tokens are not samples of the trained policy.
+    :ivar prompts: returns the prompt tokens of the dataset's rows. Unlike the others, this and ``completions`` run
+        inside the training, and their first arguments are the trainer and the rows.
+    :ivar completions: returns the completions that reward functions receive for the completion tokens of each row.
     """
 
     trainer: str
@@ -201,6 +211,8 @@ class Steps:
     references: Callable[[Any], tuple[Any, Any]] | None = None
     batch: Callable[[Any], str] | None = None
     samples: Callable[[Any], None] | None = None
+    prompts: Callable[[Any, Sequence[Mapping[str, Any]]], list[list[int]]] | None = None
+    completions: Callable[[Any, Sequence[Mapping[str, Any]], list[list[int]]], list[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -305,9 +317,7 @@ class Target:
 
     def module_of(self, file: str) -> str:
         """Return the dotted module name of a file in the package roots."""
-        root = max((root for root in self.roots if file.startswith(f"{root.path}/")), key=lambda root: len(root.path))
-        parts = PurePosixPath(file).relative_to(root.import_root).with_suffix("").parts
-        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        return module_of(self.roots, file)
 
     @property
     def depends_on_code(self) -> bool:

@@ -2,39 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sentinel.contracts.contract import Contract
+from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.scenarios import declared
+from sentinel.targets import Target
 from sentinel.testing.binding import Bound
 from sentinel.testing.forms import concerns
 
+if TYPE_CHECKING:
+    from sentinel.deciding.law_session import LawSession
+    from sentinel.search.boundary_search import Finding
 
-def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield settings with one alternative value each.
+#: The most pairs of settings that are tried.
+_PAIRS = 300
 
-    Alternatives of a choice are the values that adapters declare for functions of the contract and a setting's own
-    choices; those of a number are also the constants in the function's code.
+
+def other_settings(
+    contract: Contract,
+    targets: Iterable[Target],
+    now: Mapping[str, Any],
+    skip: Collection[str] = (),
+    numbers: Sequence[float] = (),
+    more: Mapping[str, Sequence[Any]] | None = None,
+) -> list[dict[str, Any]]:
+    """Return settings with one other value each.
+
+    Values of a choice are its own and those that adapters declare for it; those of a number are also ``numbers``.
+
+    :param now: the values that are in use, if they are not the defaults.
+    :param skip: inputs that keep their value.
+    :param more: input -> further values, which come first.
     """
-    values: dict[str, list[Any]] = {}
-    constants = _constants(bound.function.f)
+    targets, found = list(targets), []
     for item in contract.inputs:
-        if item.name in chosen or item.name in bound.names or not (item.dialect or item.knob or item.choices):
+        if item.name in skip or not (item.dialect or item.knob or item.choices) or callable(item.default):
             continue
-        if not concerns(contract, item, chosen):
-            continue
-        several = [*item.choices, *declared(bundled_catalog().targets.values(), contract, item.name)]
-        if item.kind == "number":
-            several = [*constants, *several]
-        several = [value for value in several if not isinstance(value, str) or value in item.meaning or item.choices]
-        default = bound.binding.fixed.get(item.name, item.default)
-        options = [value for value in several if value != default]
-        if options:
-            values[item.name] = list(dict.fromkeys(options))
-    return ({name: value} for name, of in values.items() for value in of)
+        current = now.get(item.name, item.default)
+        several = [*(more or {}).get(item.name, ()), *(numbers if item.kind == "number" else ())]
+        several += [item.default, *item.choices, *declared(targets, contract, item.name)]
+        several += [not current] if isinstance(current, bool) else []
+        known = [value for value in several if not isinstance(value, str) or value in item.meaning or item.choices]
+        found += [{item.name: value} for value in dict.fromkeys(known) if value != current and value != REQUIRED]
+    return found
+
+
+def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return other settings for a function, also with the constants in its code."""
+    skip = [item.name for item in contract.inputs if not concerns(contract, item, chosen)]
+    skip += [*chosen, *bound.names]
+    targets = bundled_catalog().targets.values()
+    return other_settings(contract, targets, bound.binding.fixed, skip, _constants(bound.function.f))
+
+
+def explaining(
+    session: LawSession, finding: Finding, several: Sequence[Mapping[str, Any]], pairs: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yield the settings with which a session's oracle agrees with the function in the finding's scenario.
+
+    :param pairs: also try pairs of these settings, unless neither has an effect alone.
+    """
+    case, inputs = finding.trial.case, next(iter(finding.trial.variants.values()))
+    assert case is not None
+    changed = {str(place): {**inputs, **alternative} for place, alternative in enumerate([{}, *several])}
+    replies = session.references(finding.subject, changed).answers
+    before = replies["0"].observation
+    effective = []
+    for place, alternative in enumerate(several, 1):
+        right = replies[str(place)].observation
+        if right is not None and right != before:
+            effective.append(alternative)
+        with contextlib.suppress(DoesNotApply):  # the alternative's oracle overflows
+            if right and not finding.law.violations(replace(case, inputs={"": inputs}, oracle={"": right})):
+                yield dict(alternative)
+    if pairs:
+        both = ({**one, **other} for one in effective for other in several if not one.keys() & other.keys())
+        order = [item.name for item in finding.subject.contract.inputs]
+        ordered = (dict(sorted(one.items(), key=lambda pair: order.index(pair[0]))) for one in both)
+        yield from explaining(session, finding, list(islice(ordered, _PAIRS)))
 
 
 def _constants(f: Any) -> list[float]:

@@ -8,9 +8,11 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
+from sentinel.binding import kit
 from sentinel.contracts.contract import REQUIRED, Contract, Input, Observed
 from sentinel.contracts.names import fits, match_names, suggest_names
 from sentinel.errors import nearest
@@ -171,6 +173,7 @@ class Bound:
     :ivar derived: parameter -> the input that its value is computed from.
     :ivar left: the parameters that keep their default, with it.
     :ivar given: the parameters that each call gets, with the default, which is never used.
+    :ivar sizes: dimension of the inputs -> its largest size in a call so far.
     """
 
     function: Function
@@ -185,6 +188,13 @@ class Bound:
     derived: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def note_sizes(self, inputs: Mapping[str, Any]) -> None:
+        """Record the sizes of the tensors in a call."""
+        for item in self.contract.inputs:
+            for name, size in zip(item.shape, getattr(inputs.get(item.name), "shape", ())):
+                self.sizes[name] = max(size, self.sizes.get(name, 0))
 
 
 def bind(
@@ -197,11 +207,13 @@ def bind(
     accessed: frozenset[str] | None = None,
     dtypes: Sequence[str] = (),
     responses: Sequence[str] = (),
+    stream: bool = False,
 ) -> Bound:
     """Bind a function to a contract.
 
     :param choices: input -> value, or a tuple of values to draw from.
     :param responses: the inputs that it takes as one number per response.
+    :param stream: whether it takes the tokens of all rows one after another, [tokens], with flags where episodes end.
     :param dtypes: the float dtypes of tensors; empty: all.
     :param accessed: the inputs that ``call`` reads, if they are known.
     :raises TypeError: if parameters and inputs do not match; the message shows both.
@@ -223,6 +235,11 @@ def bind(
     fixed, accepts = _drawn(function, contract, choices, matched, call is not None)
     if "group_size" in derived:
         fixed["group_layout"] = "equal"
+    has_dones = any(name in kit.ENDS for name in derived)
+    if stream and not has_dones:
+        raise TypeError(f"shapes: {function.name} has no parameter for the ends of episodes ({', '.join(kit.ENDS)})")
+    if has_dones and not stream and contract.mask not in matched:
+        accepts.setdefault(contract.mask, ("full", "right"))  # other episodes, and nothing, follow an end
     needed = {one for one, name in matched.items() if call is None and not _accepts_none(function, name)}
     for item in contract.inputs:
         if item.name in needed and None in item.choices and item.name not in {**fixed, **accepts}:
@@ -233,15 +250,17 @@ def bind(
     bound = Bound(function, contract, Binding(function.name, contract.name), matched, module, frozenset(needed))
     bound.call = _place_of(call)
     own_names = [name for name in derived if name in function.__signature__.parameters]
-    bound.derived = {name: contract.mask if name in _LENGTHS.split() else contract.group for name in own_names}
+    sizes = _GROUP_SIZES.split()
+    bound.derived = {name: contract.group if name in sizes else contract.mask for name in own_names}
     passed = {**{item.name: () for item in contract.inputs}, **{one: (name,) for one, name in matched.items()}}
     known: list[str] = []  # the names of outputs
     forms = _label_forms(function, matched.get(contract.group, ""), call is not None)
+    forms = ["numbers", "bools"] if has_dones else forms
     own = function.__signature__.parameters.items() if call is None else ()
     defaults = {name: each.default for name, each in own if each.default is not each.empty}
     left = {name: default for name, default in defaults.items() if name not in {*matched.values(), *derived}}
 
-    def call_with(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    def call_with(boundary: Any, inputs: Mapping[str, Any], form: str) -> Any:
         if call is not None:
             function.inputs = inputs
             try:
@@ -250,21 +269,28 @@ def bind(
                 if all(error is not one for one in function.errors.values()):
                     bound.of_call.setdefault(f"{type(error).__name__}: {error}", error)
                 raise
+        if has_dones:
+            inputs = kit.with_ends(inputs, inputs[contract.mask], form == "bools", stream)
         return boundary.invoke(inputs, **{name: derive(inputs) for name, derive in derived.items()})
 
     def ask(boundary: Any, inputs: Mapping[str, Any]) -> Outputs:
         original, first = inputs, None
+        bound.note_sizes(inputs)
         for form in tuple(forms):
             if contract.group in original:
                 inputs = {**original, contract.group: _labels(original[contract.group], form, boundary.device)}
             try:
-                returned = call_with(boundary, of_responses(contract, inputs, responses) if responses else inputs)
+                told = of_responses(contract, inputs, responses) if responses else inputs
+                returned = call_with(boundary, told, form)
             except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
                 first = first or error
                 continue
             forms[:] = [form]
             known[:] = known or output_names(contract, original)
             read = read_outputs(returned, contract, known or contract.keys, outputs, function.name)
+            if stream:
+                mask = original[contract.mask]
+                read = Outputs({name: kit.split_rows(value, mask) for name, value in read.items()})
             return at_tokens(contract, original, read) if responses else read
         assert first is not None
         raise first
@@ -340,14 +366,22 @@ def _match(
         elif name in _LENGTHS.split() and contract.mask and contract.input(contract.mask) is not None:
             derived[name] = lambda inputs: (inputs[contract.mask] != 0).sum(-1)
             unknown.remove(name)
+    if contract.input("gamma") is not None and (dones := [name for name in unknown if name in kit.ENDS]):
+        dones += [name for name in every if name in kit.AFTER_ENDS]
+        derived |= {name: partial(_of_ends, name, dones) for name in dones}
+        unknown = [name for name in unknown if name not in derived]
     gone = {contract.group} if "group_size" in derived else set()
-    gone |= {contract.mask} if any(name in _LENGTHS.split() for name in derived) else set()
+    gone |= {contract.mask} if any(name in (*_LENGTHS.split(), *kit.ENDS) for name in derived) else set()
     missing = [name for name in found.missing if name not in gone]
     undecided = [name for name in missing if not is_data(contract, name)]
     missing = [name for name in missing if name not in undecided]
     if missing or unknown or found.ambiguous or undecided:
         raise TypeError(_mismatch(function, contract, found.names, missing, unknown, found.ambiguous, undecided))
     return {**found.names, **own}
+
+
+def _of_ends(name: str, names: Sequence[str], inputs: Mapping[str, Any]) -> Any:
+    return kit.arguments_of_ends(names, inputs["ends"], inputs["token_level_rewards"])[name]
 
 
 def _accepts_none(function: Function, parameter: str) -> bool:

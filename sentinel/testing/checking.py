@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sentinel.contracts.contract import REQUIRED, TOKENS, Contract, DoesNotApply
+from sentinel.contracts.contract import REQUIRED, TOKENS, Contract
 from sentinel.errors import nearest
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.testing.binding import Bound, bind, input_named
@@ -33,8 +31,8 @@ _AGREEING = 50
 #: The most calls for shrinking one violation.
 _SHRINKING = 250
 
-#: The most settings that are tried together with a slip, and the most pairs of settings that are tried without one.
-_SETTINGS, _PAIRS = 40, 300
+#: The most settings that are tried together with a slip.
+_SETTINGS = 40
 
 #: Scenarios in which an input that is never read must matter to be named.
 _UNREAD = 8
@@ -53,6 +51,7 @@ class Check:
         is the input of that name.
     :param shapes: input -> ``batch`` if the function takes one number per response, [batch]: the advantage of the
         response, or the sum of its rewards or log-probs. Results may then have one number per response, too.
+        ``{"dones": "tokens"}`` if all tensors are [tokens], one episode after another.
     :param outputs: the contract's names of the returned tuple's elements, or output -> key, attribute or index.
     :param expected_failed_laws: law -> why the function is not meant to keep it. A law that it keeps is an error.
     :param dialects: the function's value for a choice on which papers and code legitimately differ.
@@ -85,9 +84,10 @@ class Check:
             raise TypeError(f"unknown contract {contract!r}{which}")
         self.contract = with_penalty(catalog.contracts[contract] if isinstance(contract, str) else contract)
         for name, shape in (shapes or {}).items():
-            if shape != "batch":
-                raise TypeError(f"shapes={{{name!r}: {shape!r}}}: the only other shape of an input is 'batch'")
-        responses = tuple(input_named(self.contract, name).name for name in shapes or ())
+            if shape not in ("batch", "tokens"):
+                raise TypeError(f"shapes={{{name!r}: {shape!r}}}: the only other shapes are 'batch' and 'tokens'")
+        of_batch = [name for name, shape in (shapes or {}).items() if shape == "batch"]
+        responses = tuple(input_named(self.contract, name).name for name in of_batch)
         self.contract = per_response(self.contract, responses)
         groups = self.contract.group and self.contract.input(self.contract.group) is not None
         self._laws = [
@@ -109,7 +109,7 @@ class Check:
             _require_known(self.contract, name, value)
         self.examples, self._seed, self.device = examples, seed, device
         self._binding: dict[str, Any] = {"names": names, "call": call, "outputs": outputs, "dtypes": dtypes}
-        self._binding["responses"] = responses
+        self._binding |= {"responses": responses, "stream": "tokens" in (shapes or {}).values()}
         self._last: tuple[Any, Report | None] = (None, None)
 
     @property
@@ -135,7 +135,7 @@ class Check:
         for law in self.laws:
             reason = self.expected.get(law)
             expected = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True, raises=LawBroken)]
-            parameters.append(pytest.param(_OneLaw(self, law, f), id=law, marks=expected))
+            parameters.append(pytest.param(_OneLaw(self, law, f, in_summary=True), id=law, marks=expected))
         return [pytest.mark.parametrize("check", parameters)]
 
     def run_expecting(self, law: str, test: Callable[[_OneLaw], Any], f: Any) -> None:
@@ -153,23 +153,29 @@ class Check:
             if reason is not None:
                 raise LawBroken(f"{law} holds, although expected_failed_laws has it ({reason}); remove the entry")
 
-    def report(self, f: Any, law: str = "") -> Report:
+    def report(self, f: Any, law: str = "", in_summary: bool = False) -> Report:
         """Return the report about a function, from one search that is stored for later calls.
 
+        :param in_summary: pytest's summary lists the defaults that no call changes, so they need no warning.
         :param law: search only this law, unless the function is the one that was passed last: a fixture may make
             another object for each test.
         """
+        from sentinel.testing.report import in_words
+
         known, report = self._last
         if known is not f or (report is None and not law) or (report is not None and law not in ("", *report.laws)):
             only = law if known is not f else ""
             report = self._search(f, [each for each in self._laws if only in ("", each.name)])
             self._last = f, report
+            if report.left and not in_summary:  # nobody may print the report of a function that keeps all laws
+                what = f"left at the default: {in_words(report.left)}; what other values do is not checked"
+                warnings.warn(f"{report.function} as {report.contract}: {what}", stacklevel=3)
         assert report is not None
         return report
 
     def _search(self, f: Any, laws: Sequence[Law]) -> Report:
         from sentinel.deciding.law_session import Undecidable
-        from sentinel.testing.report import Asked, in_words, make_report
+        from sentinel.testing.report import Asked, make_report
         from sentinel.testing.session import open_session, settled
 
         with settled():
@@ -199,9 +205,6 @@ class Check:
                 warnings.warn(
                     f"{report.function} as {report.contract}: {count} of {search.tried} scenarios: {what}", stacklevel=2
                 )
-            if report.left:  # a passing test prints no report
-                what = f"left at the default: {in_words(report.left)}; what other values do is not checked"
-                warnings.warn(f"{report.function} as {report.contract}: {what}", stacklevel=2)
         return report
 
     def _open_search(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
@@ -259,60 +262,34 @@ class Check:
 
         :param finding: a scenario in which it disagrees.
         """
-        from sentinel.testing.alternatives import candidates
+        from sentinel.testing.alternatives import candidates, explaining
         from sentinel.testing.session import open_session
 
-        several = list(candidates(self.contract, bound, self.choices))
-        for alternative in self._explaining(session, finding, several, pairs=True):
+        several = candidates(self.contract, bound, self.choices)
+        for alternative in explaining(session, finding, several, pairs=True):
             again, subject = self._subject(f, alternative)
             if self._agrees(open_session(again, self.device), subject, finding.law):
                 return alternative
         return {}
-
-    def _explaining(
-        self, session: LawSession, finding: Finding, several: Sequence[Mapping[str, Any]], pairs: bool = False
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the settings with which a session's oracle agrees with the function in the finding's scenario.
-
-        :param pairs: also try pairs of these settings, unless neither has an effect alone.
-        """
-        case, inputs = finding.trial.case, next(iter(finding.trial.variants.values()))
-        assert case is not None
-        changed = {str(place): {**inputs, **alternative} for place, alternative in enumerate([{}, *several])}
-        replies = session.references(finding.subject, changed).answers
-        before = replies["0"].observation
-        effective = []
-        for place, alternative in enumerate(several, 1):
-            right = replies[str(place)].observation
-            if right is not None and right != before:
-                effective.append(alternative)
-            with contextlib.suppress(DoesNotApply):  # the alternative's oracle overflows
-                if right and not finding.law.violations(replace(case, inputs={"": inputs}, oracle={"": right})):
-                    yield dict(alternative)
-        if pairs:
-            both = ({**one, **other} for one in effective for other in several if not one.keys() & other.keys())
-            order = [item.name for item in self.contract.inputs]
-            ordered = (dict(sorted(one.items(), key=lambda pair: order.index(pair[0]))) for one in both)
-            yield from self._explaining(session, finding, list(islice(ordered, _PAIRS)))
 
     def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
         """Return the slip with which the oracle agrees with the function; empty if none does.
 
         Each slip is tried with one other setting too, and with advantages or rewards that are one number per response.
         """
-        from sentinel.testing.alternatives import candidates
+        from sentinel.testing.alternatives import candidates, explaining
         from sentinel.testing.session import open_session
         from sentinel.testing.slips import slips
 
         values = [finding.violations[0].observed, finding.violations[0].demanded]
         plain = all(isinstance(value, (int, float)) for value in values) and values[1]
         factor = float(f"{values[0] / values[1]:.6g}") if plain else 0.0
-        several: list[dict[str, Any]] = [{}, *islice(candidates(self.contract, bound, self.choices), _SETTINGS)]
+        several: list[dict[str, Any]] = [{}, *candidates(self.contract, bound, self.choices)[:_SETTINGS]]
         for text, contract in slips(self.contract, bound.names, self.choices, factor):
             twin = copy(self)
             twin.contract = contract
             slipped = open_session(replace(bound, contract=contract), self.device)
-            for setting in twin._explaining(slipped, finding, several):
+            for setting in explaining(slipped, finding, several):
                 again, subject = twin._subject(f, setting)
                 if twin._agrees(open_session(again, self.device), subject, finding.law):
                     return ", ".join([text, *(f"{name}={value!r}" for name, value in setting.items())])
@@ -398,11 +375,15 @@ def _attribute_non_finite(search: BoundarySearch, session: LawSession) -> None:
 
 
 class _OneLaw:
-    """The ``check`` argument of a test, for one law."""
+    """The ``check`` argument of a test, for one law.
 
-    def __init__(self, check: Check, law: str, f: Any) -> None:
-        self._check, self._law, self._f = check, law, f
+    :ivar tried: what the last check tried and did not try; pytest's summary shows it, once for each function.
+    """
+
+    def __init__(self, check: Check, law: str, f: Any, in_summary: bool = False) -> None:
+        self._check, self._law, self._f, self._in_summary = check, law, f, in_summary
         self._called = False
+        self.tried = ""
 
     def require_call(self, result: Any) -> Any:
         """Return a test's result. Raise if the test did not call its check.
@@ -427,7 +408,9 @@ class _OneLaw:
         if function is None:
             raise TypeError("parametrize_with_laws(None, …) needs the function in the test: check(f)")
         # Without a function in the decorator, each test may pass another object.
-        self._check.report(function, "" if f is None else self._law).laws[self._law].require()
+        report = self._check.report(function, "" if f is None else self._law, self._in_summary)
+        self.tried = report.tried
+        report.laws[self._law].require()
 
     def __repr__(self) -> str:
         return f"<check of {self._law}>"

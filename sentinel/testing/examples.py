@@ -27,6 +27,7 @@ RETURNS = {
     "minibatch_iteration": "parts",
     "policy_update": "gradient",
     "rollout": "prompt_ids, response_ids, loss_mask, asked",
+    "rollout_episode": "loss_mask, cut",
     "rollout_collection": "taken, left",
     "router_replay": "model_calls, left_over",
     "row_surgery": "parts, metas",

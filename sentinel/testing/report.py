@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sentinel.contracts.contract import REQUIRED, Contract
+from sentinel.contracts.formulas import formula_of
 from sentinel.laws.agreement import counted, numbers
-from sentinel.search.scenarios import MOST_ROWS, MOST_TOKENS
 from sentinel.testing.binding import Bound, Function
 from sentinel.testing.errors import LawBroken
 from sentinel.testing.session import call_once
@@ -77,6 +77,8 @@ class Report:
     :ivar left: parameter of the function that was never given -> its default.
     :ivar given: parameter that each call got -> its default, which was never used.
     :ivar dtypes: the dtypes of float tensors; empty: all.
+    :ivar scenarios: the number of scenarios.
+    :ivar sizes: dimension -> its largest size in a call.
     :ivar binding: which input each parameter is, and which inputs are never read.
     """
 
@@ -88,6 +90,27 @@ class Report:
     left: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
     dtypes: Sequence[str] = ()
+    scenarios: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def tried(self) -> str:
+        """Return in one line what was tried and what was not, for pytest's summary."""
+        parts = [f"{self.scenarios} scenarios{f' of at most {self._most}' if self.sizes else ''}"]
+        parts += [_left(self.left)] if self.left else []
+        parts += [f"defaults never used: {in_words(self.given)}"] if self.given else []
+        return f"{self.function} as {self.contract}: {'; '.join([*parts, self._not_tried])}"
+
+    @property
+    def _most(self) -> str:
+        words = {"batch": "rows"}
+        return ", ".join(f"{size} {words.get(name, name)}" for name, size in self.sizes.items())
+
+    @property
+    def _not_tried(self) -> str:
+        half = "float16 (pass dtypes=()), " if self.dtypes and "float16" not in self.dtypes else ""
+        more = f"more than {' or '.join(self._most.split(', '))}, " if self.sizes else ""
+        return f"not tried: {more}{half}settings of the machine"
 
     @property
     def ok(self) -> bool:
@@ -109,11 +132,10 @@ class Report:
             lines.append(f"  {each.word:<18} {name}  ({each.expected or number})")
         lines += [f"  {count} scenarios raised {what}" for what, count in self.raised.items()]
         if self.left:
-            lines.append(_left(self.left))
+            lines.append(f"  {_sentence(_left(self.left))}")
         if self.given:
             lines.append(f"  Defaults never used: {in_words(self.given)}")
-        half = "float16 (pass dtypes=()), " if self.dtypes and "float16" not in self.dtypes else ""
-        lines.append(f"  Not tried: more than {MOST_ROWS} rows or {MOST_TOKENS} tokens, {half}settings of the machine.")
+        lines.append(f"  {_sentence(self._not_tried)}.")
         broken = [self.laws[name] for name in self.broken]
         texts = [*dict.fromkeys(each.text for each in broken if not each.edge)]
         edges = [f"  {each.law}: {each.edge}" for each in broken if each.edge]
@@ -124,7 +146,11 @@ class Report:
 
 
 def _left(left: Mapping[str, Any]) -> str:
-    return f"  Left at the default: {in_words(left)}"
+    return f"left at the default: {in_words(left)}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def in_words(values: Mapping[str, Any]) -> str:
@@ -178,6 +204,8 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
         bound.left,
         bound.given,
         bound.binding.dtypes or (),
+        search.tried,
+        bound.sizes,
     )
 
 
@@ -251,7 +279,7 @@ def _failure(
         lines.append(f"  {key}: {meaning}")
     if law.name == "the_oracle_agrees":
         if bound.left:
-            lines.append(_left(bound.left))
+            lines.append(f"  {_sentence(_left(bound.left))}")
         other = agreeing(finding)
         if other:
             words = in_words(other)
@@ -260,7 +288,7 @@ def _failure(
         if cause:
             lines += _wrapped(f"Probable cause: {cause}. The reference with this change agrees.")
         lines += _binding(check, bound)
-    lines += _wrapped(f"Definition: {_source(check)}")
+    lines += _wrapped(f"Definition: {formula_of(check.contract, check.choices) or _source(check)}")
     outcome = search.outcomes[law]
     judged = f"{outcome.judged} of {search.tried} scenarios judged"
     if outcome.not_judged and outcome.judged < search.tried:

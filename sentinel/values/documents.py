@@ -513,11 +513,7 @@ def _json(text: str) -> Any:
 
     try:
         data = standard.loads(
-            text,
-            object_pairs_hook=_unique_keys,
-            parse_int=_integer,
-            parse_float=_real,
-            parse_constant=reject_constant,
+            text, object_pairs_hook=_unique_keys, parse_int=_integer, parse_float=_real, parse_constant=reject_constant
         )
     except standard.JSONDecodeError as error:
         raise DocumentError(f"not JSON: {error.msg}", error.lineno, error.colno) from None

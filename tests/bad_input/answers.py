@@ -1,4 +1,4 @@
-"""What a command answered: a module of its own, because every folder's ``conftest`` has the same name."""
+"""Define the result of a command. This is a separate module because every folder has a ``conftest``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Answer:
         return self.out + self.err
 
     def says(self, *sentences: str) -> Answer:
-        """Each sentence stands on one line, and no traceback is shown but upstream's own."""
+        """Check that each sentence is in the output, on one line, and that no traceback of Sentinel is."""
         for sentence in sentences:
             assert any(sentence in line for line in self.text.splitlines()), self.text
         assert self.text.count("Traceback (most recent call last)") == self.text.count("upstream's traceback:")

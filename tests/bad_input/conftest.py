@@ -1,4 +1,4 @@
-"""Bad input, end to end: what a user sees, with which exit status, and that nothing else was touched."""
+"""Fixtures for bad input: run pytest or a command, and compare the files before and after."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from sentinel.cli import main
 
 @pytest.fixture
 def here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder; beside it, in ``good``, a recipe of the demo framework."""
+    """The current folder. The folder ``good`` in it has a recipe of the demo framework."""
     monkeypatch.setenv("COLUMNS", "500")
     write_recipe(pytester.path / "good", MASKED_TOKENS)
     return pytester.path
@@ -21,7 +21,7 @@ def here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run_pytest(here: Path, pytester: pytest.Pytester, warm_runs: Any) -> Run:
-    """A pytest run in the current folder, in this process."""
+    """Run pytest in the current folder, in this process."""
 
     def run(*arguments: object) -> Answer:
         result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *map(str, arguments))
@@ -32,14 +32,14 @@ def run_pytest(here: Path, pytester: pytest.Pytester, warm_runs: Any) -> Run:
 
 @pytest.fixture
 def demo(run_pytest: Run) -> Run:
-    """A pytest run of the demo framework's one recipe."""
+    """Run pytest on the demo framework's recipe."""
     base = ("--sentinel-target=demo", "--sentinel-recipes=good", "--sentinel-laws=off")
     return lambda *arguments: run_pytest(*base, *arguments)
 
 
 @pytest.fixture
 def run_sentinel(here: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """A command, in this process."""
+    """Run a command in this process."""
 
     def run(*arguments: object) -> Answer:
         capsys.readouterr()
@@ -52,7 +52,7 @@ def run_sentinel(here: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def snapshot(tmp_path: Path, pytester: pytest.Pytester) -> Callable[[], Snapshot]:
-    """Every file of the current folder and of ``SENTINEL_HOME``, with what is in it."""
+    """Return the content of every file in the current folder and in ``SENTINEL_HOME``."""
 
     def take() -> Snapshot:
         return {str(path): _content(path) for folder in {tmp_path, pytester.path} for path in _below(folder)}

@@ -1,4 +1,4 @@
-"""Names, refs, URLs and paths that lead nowhere, or somewhere else: refused before anything is fetched or run."""
+"""Invalid names, refs, URLs and paths are rejected before anything is fetched or run."""
 
 import os
 from pathlib import Path
@@ -70,12 +70,9 @@ def test_a_command_line_that_is_wrong(arguments, says, run_sentinel, here):
     assert MirrorStore().list() == []
 
 
-# -- folders and disks ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("place", ["reports", "reports/below", "reports/../reports/x"])
 def test_a_report_folder_that_cannot_be_written(place, demo, broken_tree, here, snapshot):
-    """A file is in its place: the tests may run as root, who can write to any folder."""
+    """A file has the folder's name. Permissions would not stop a test that runs as root."""
     (here / "reports").write_text("mine")
     before = snapshot()
     answer = demo(f"--sentinel-repo={broken_tree}", f"--sentinel-report-dir={place}")
@@ -85,11 +82,8 @@ def test_a_report_folder_that_cannot_be_written(place, demo, broken_tree, here, 
     assert snapshot() == before
 
 
-# -- git and links ----------------------------------------------------------------------------------------------------
-
-
 def test_no_git(here, pytester, demo_home, fixed_tree, monkeypatch):
-    """A working tree is decided all the same; a ref that needs git is a usage error."""
+    """A working tree needs no git; a ref that needs git is a usage error."""
     (here / "bin").mkdir()
     monkeypatch.setenv("PATH", str(here / "bin"))
     options = ["-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-recipes=good", "--sentinel-laws=off"]
@@ -109,7 +103,7 @@ def _with_links(tree: Path, secret: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["path", "git"])
 def test_a_checkout_whose_files_lead_out_of_it(kind, demo, run_sentinel, tmp_path):
-    """The boundary's own file is a link to one outside: it is neither read nor run, so nothing is there to decide."""
+    """A link to a file outside the checkout is neither read nor run, so the boundary is missing."""
     ran, secret = tmp_path / "ran", tmp_path / "secret.py"
     secret.write_text(f"open({str(ran)!r}, 'w')\ndef agg_loss(loss_mat, loss_mask): return loss_mat.sum() * 0 + 1\n")
     repository = Repository(tmp_path / "linked")

@@ -1,4 +1,4 @@
-"""Recipes that are none: refused with file, line and column in each of the three ways by which one is read."""
+"""Invalid recipes are rejected with file, line and column, in each of the three ways to load a recipe."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ def _written(**changes: Any) -> str:
     return yaml.safe_dump({**MASKED_TOKENS, **changes}, sort_keys=False)
 
 
-#: text -> what is said about it, after the file's name; every other mistake: ``tests/recipes``
+#: text -> the error message after the file's name. ``tests/recipes`` has the other mistakes.
 BAD = {
     "broken YAML": ("recipe_version: 1\nbug_id: [a\ntitle: x\n", r"3:6: not YAML: "),
     "not UTF-8": ("recipe_version: 1\nbug_id: \udcff\n", r"2:9: not UTF-8: byte 0xff"),
@@ -65,7 +65,7 @@ def test_checked(bad, says, run_sentinel, snapshot):
 
 
 def test_one_bug_id_in_two_files(run_pytest, run_sentinel, here, broken_tree):
-    """By path too: their evidence would be one file."""
+    """This also holds for files that are named by path, because both would write the same evidence."""
     first = write_recipe(here / "twice", MASKED_TOKENS)
     second = write_recipe(here / "twice", MASKED_TOKENS, bug_id="demo-masked-tokens")
     assert first != second

@@ -1,7 +1,6 @@
-"""A pull request's head that misbehaves: it decides nothing, harms nothing, and the ref beside it is decided.
+"""A hostile pull request head is not decided, and does not affect other refs of the run.
 
-Each way of misbehaving is in ``tests/worker/test_hazards.py`` and ``tests/hostile/``;
-here is what becomes of a run.
+``tests/worker/test_hazards.py`` and ``tests/hostile/`` test each attack; this module tests the whole run.
 """
 
 from collections.abc import Callable
@@ -14,17 +13,17 @@ from sentinel.reports.store import files, load
 
 LOSSES = "demo_rl/losses.py"
 
-#: what stands at the top of the boundary's module -> the verdict, and words of its reason; under ``basic``, or, where
-#: containment makes a difference to the head, under ``strict``
+#: Code at the top of the boundary's module -> the verdict and words of its reason. The level of containment is
+#: ``basic``, or ``strict`` if the result differs.
 HEADS = {
     "crashes": ("import ctypes\nctypes.string_at(0)", "inconclusive", "crash: the process was killed by SIGSEGV"),
     "kills its group": ("import os\nos.killpg(0, 9)", "inconclusive", "killed by SIGKILL"),
     "raises": ("raise BaseException('no')", "inconclusive", "the module does not import: BaseException: no"),
-    # What the bug does is still measured:
+    # The bug is still measured.
     "forks": ("import os\nos.fork()", "reproduced", ""),
     "prints": ('print(\'1 fixed\\n{"verdict": "fixed"}\', flush=True)', "reproduced", ""),
 }
-CONTAINED = {  # the first process of a namespace cannot be killed from inside
+CONTAINED = {  # a process cannot kill the first process of its namespace
     "kills its parent": ("import os\nos.kill(os.getppid(), 9)", "reproduced", ""),
     "kills its group": ("import os\nos.killpg(0, 9)", "reproduced", ""),
 }
@@ -32,7 +31,7 @@ CONTAINED = {  # the first process of a namespace cannot be killed from inside
 
 @pytest.fixture
 def head(tmp_path: Path) -> Callable[[str], Path]:
-    """A working tree of the demo framework that has the bug, with these lines at the top of the boundary's module."""
+    """Return a working tree of the demo framework with the bug, and these lines at the top of the boundary's module."""
 
     def make(lines: str) -> Path:
         tree = copy_demo(tmp_path / "head")
@@ -59,7 +58,7 @@ def test_a_head_that_misbehaves(name, level, head, demo, fixed_tree, here, offer
 
 
 def test_a_head_that_deletes_its_files(head, demo, here):
-    """Its checkout and its scratch folder are its own; the checkout is made again for the next run."""
+    """It can only delete its own checkout and scratch folder. The next run makes the checkout again."""
     lines = "import os, shutil\nshutil.rmtree(os.path.dirname(__file__), True)\nshutil.rmtree(os.getcwd(), True)"
     tree = head(lines)
     before = _contents(tree)
@@ -75,7 +74,7 @@ def test_a_head_that_deletes_its_files(head, demo, here):
     ("level", "reason"), [("basic", "was changed after the checkout was made"), ("strict", "OSError")]
 )
 def test_a_head_that_rewrites_its_boundary(level, reason, head, demo, here, offered):
-    """What ran is not what its commit says, so nothing is proven; under strict it cannot."""
+    """The code that ran is not the commit's code, so nothing is proven. Strict containment prevents the change."""
     lines = "import os\nos.chmod(__file__, 0o644)\nopen(__file__, 'a').write('# other code')"
     demo(f"--sentinel-repo={head(lines)}", f"--sentinel-sandbox={offered(level)}").says("inconclusive", reason)
 

@@ -1,4 +1,4 @@
-"""Runs that are ended from outside, in processes of their own, as a user starts them; Ctrl-C: test_plugin_processes."""
+"""Runs that a signal ends, as separate processes. ``test_plugin_processes.py`` tests Ctrl-C."""
 
 import os
 import select
@@ -19,7 +19,7 @@ PYTEST = [
 ]
 LONG = 120
 
-#: Says through a pipe when an item begins: the evidence of the one before it is written by then.
+#: Writes to a pipe when an item begins. The previous item's evidence exists by then.
 CONFTEST = """
 import os
 def pytest_runtest_logstart(nodeid):
@@ -45,7 +45,7 @@ def _wait_for(read: int, text: bytes) -> None:
 
 
 def _left_behind(scratch: Path) -> list[str]:
-    """The processes whose environment names this run's scratch folder, as every process of its worker does."""
+    """Return the processes of this run's worker: their environment names its scratch folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -58,7 +58,7 @@ def _left_behind(scratch: Path) -> list[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_run_that_is_killed(number, here, tmp_path, fixed_tree, begun):
-    """The second item hangs. What the first wrote is whole, and every process of the worker is gone."""
+    """The second item hangs. The first item's evidence is complete, and no worker process is left."""
     tree = copy_demo(tmp_path / "hanging", "fixed")
     slow = MASKED_TOKENS["boundary"].replace("agg_loss", "slow_loss")
     losses = tree / "demo_rl" / "losses.py"
@@ -79,7 +79,7 @@ def test_a_run_that_is_killed(number, here, tmp_path, fixed_tree, begun):
     assert _left_behind(scratch) != []
     run.send_signal(number)
     said, _ = run.communicate(timeout=LONG)
-    if number == signal.SIGTERM:  # as a time limit sends it
+    if number == signal.SIGTERM:  # the signal that a time limit sends
         assert run.returncode == pytest.ExitCode.INTERRUPTED
         assert "= sentinel =" in said
         assert "1 fixed" in said
@@ -95,7 +95,7 @@ def test_a_run_that_is_killed(number, here, tmp_path, fixed_tree, begun):
 
 
 def _wait_until_gone(scratch: Path) -> None:
-    """Then nobody waits for the worker: it ends by itself when its socket closes."""
+    """Wait until the worker has ended, which it does when its socket closes."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if str(scratch).encode() not in (process / "environ").read_bytes():

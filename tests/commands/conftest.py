@@ -1,4 +1,4 @@
-"""A target ``tiny`` in a git repository of its own, an adapter and a recipe for it, and nothing else in the catalog."""
+"""Fixtures: a target ``tiny`` with a git repository, an adapter and a recipe."""
 
 import json
 import os
@@ -73,7 +73,10 @@ watch: ["git:main", "git:pull/7/head"]
 
 @dataclass(frozen=True)
 class Tiny:
-    """:ivar upstream: the clone; ``buggy`` and ``fixed`` are its two commits, the second on main."""
+    """The target and its repository.
+
+    :ivar upstream: the clone. ``buggy`` and ``fixed`` are its two commits; the second is on main.
+    """
 
     upstream: Path
     buggy: str
@@ -96,7 +99,7 @@ Sentinel = Callable[..., Answer]
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder outside the repository, and nothing of the user's."""
+    """Run each test in an empty folder outside the repository, without the user's settings."""
     for name in [name for name in os.environ if name.startswith(("GIT_", "SENTINEL_"))]:
         monkeypatch.delenv(name)
     for name in ("user", "here"):
@@ -109,7 +112,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run_sentinel(capsys: pytest.CaptureFixture[str], warm_runs: Preloader) -> Sentinel:
-    """Run a command, with the session's preloader; what it gives back and prints."""
+    """Run a command with the session's preloader. Return its exit status and output."""
 
     def run(*arguments: str) -> Answer:
         capsys.readouterr()
@@ -170,13 +173,13 @@ def _tiny_home(tiny: Tiny, tiny_catalog: Catalog, tmp_path_factory: pytest.TempP
 
 @pytest.fixture
 def mirrored(_tiny_home: Path, tmp_path: Path) -> None:
-    """The test's own ``SENTINEL_HOME`` has the mirror of ``tiny``."""
-    shutil.copytree(_tiny_home / "mirrors", tmp_path / "home" / "mirrors")  # what others opened stays theirs
+    """A ``SENTINEL_HOME`` with a mirror of ``tiny``."""
+    shutil.copytree(_tiny_home / "mirrors", tmp_path / "home" / "mirrors")  # processes of other tests stay open
 
 
 @pytest.fixture(scope="session")
 def evidence(tiny: Tiny, tiny_catalog: Catalog, _tiny_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report folder with the evidence of both commits, of ``git:main``, and of a pull request that nobody has."""
+    """A report folder with evidence of both commits, of ``git:main``, and of a pull request that is not available."""
     folder = tmp_path_factory.mktemp("evidence")
     recipe, mirrors = load_recipe(tiny.recipe, tiny_catalog), MirrorStore(Home(_tiny_home))
     runner = Runner(tiny_catalog, lambda t, ref, pull: open_checkout(t, ref, store=mirrors, pull=pull), Options())

@@ -1,5 +1,3 @@
-"""``sentinel audit`` on working trees of ``tiny``."""
-
 import json
 import re
 import shutil
@@ -46,7 +44,7 @@ def test_it_answers_in_words_first(run_sentinel, mirrored, tiny, tmp_path):
 
 
 def test_settings_that_nothing_is_compared_with_are_not_examined(run_sentinel, mirrored, tiny, tmp_path):
-    """The options of this tree are not known, and its bug names no setting."""
+    """This tree declares no options, and its bug names no setting."""
     config = tmp_path / "run.yaml"
     config.write_text("actor: {lr: 1}\n")
     buggy = tree(tiny, tiny.buggy, tmp_path / "buggy")
@@ -65,7 +63,7 @@ def test_settings_that_nothing_is_compared_with_are_not_examined(run_sentinel, m
 
 @pytest.fixture
 def tree_with_options(tiny: Any, tiny_catalog: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The buggy tree, with defaults; its bug names settings."""
+    """The buggy tree with declared defaults. Its bug names settings."""
     folder = tmp_path / "recipes"
     (folder / "tiny").mkdir(parents=True)
     (folder / "tiny" / "TINY-MEAN.yaml").write_text(tiny.recipe.read_text() + AFFECTS)
@@ -102,7 +100,7 @@ def test_what_the_configuration_leaves_out_is_the_default(run_sentinel, mirrored
 
 
 def _rewritten(tree: Path, **lines: str) -> None:
-    """The recipe beside the tree with these lines at its end."""
+    """Append lines to the recipe."""
     recipe = tree.parent / "recipes" / "tiny" / "TINY-MEAN.yaml"
     text = recipe.read_text().partition("affects:")[0]
     recipe.write_text(text + "".join(f"{name}: {line}\n" for name, line in lines.items()))
@@ -115,7 +113,7 @@ def test_what_hits_is_apart_from_what_hits_only_if(run_sentinel, mirrored, tree_
     assert (answer.status, "\nhits you\n  TINY-MEAN (high)\n" in answer.out) == (1, True)
     (result,) = json.loads(Path("x.sarif").read_text())["runs"][0]["results"]
     assert (result["ruleId"], result["level"]) == ("TINY-MEAN", "error")
-    answer = run_sentinel(*audit, "actor.clip=1e-2")  # below the threshold, however it is written
+    answer = run_sentinel(*audit, "actor.clip=1e-2")  # below the threshold, in any notation
     assert (answer.status, "0 may hit you, 1 do not." in answer.out) == (0, True)
     assert json.loads(Path("x.sarif").read_text())["runs"] == []
     reach = "{producer: 'tiny/losses.py:1@0123456789ab', how: a crash, fault: true}"
@@ -129,7 +127,7 @@ def test_what_hits_is_apart_from_what_hits_only_if(run_sentinel, mirrored, tree_
     _rewritten(tree_with_options, affects="[]", reach=reach)
     answer = run_sentinel(*audit, "actor.clip=0.2")
     assert "    how a run gets there: a crash (tiny/losses.py:1@0123456789ab)\n" in answer.out
-    assert "fault    a crash (tiny/losses.py:1" in run_sentinel(*audit[:-3]).out  # where nothing was given, too
+    assert "fault    a crash (tiny/losses.py:1" in run_sentinel(*audit[:-3]).out  # also without a value
     _rewritten(tree_with_options, reach="{producer: none, how: nothing does}")
     answer = run_sentinel(*audit, "actor.clip=0.2")
     assert (answer.status, "in all 0 bugs (0 recipes) and 1 of hardening (1)" in answer.out) == (0, True)
@@ -173,7 +171,7 @@ def test_unknown_settings_are_named_with_the_closest_option(run_sentinel, mirror
     command = "python train.py --actor.clip 0.2 --actor.agg_loss_mode token-sum"
     answer = run_sentinel(*audit, "--json", "--", *command.split())
     assert answer.json()["not_examined"] == [f"actor.agg_loss_mode {UNKNOWN}; did you mean actor.loss_agg_mode?"]
-    (bug,) = answer.json()["bugs"]  # the default of the option that may be meant is not relied on
+    (bug,) = answer.json()["bugs"]  # the default of the similar option is not used
     assert (bug["reach"], bug["because"]) == ("not known", "it depends on actor.loss_agg_mode=token-mean")
 
 
@@ -188,7 +186,7 @@ def test_a_misspelt_option_that_a_bug_depends_on_is_no_all_clear(run_sentinel, m
 
 
 def test_settings_in_a_section_that_no_option_has_are_not_read(run_sentinel, mirrored, tree_with_classes, tmp_path):
-    """TRL's parser, for one, reads flat options only; the user's own code may read the section."""
+    """TRL's parser reads top-level options only. The user's own code may read the section."""
     config = tmp_path / "run.yaml"
     config.write_text("lr: 1\nclip: 0.0\ntiny: {loss_agg_mode: seq-mean, other: 1}\n")
     audit = ("audit", "tiny", "--repo", tree_with_classes, "--config", config)
@@ -252,7 +250,7 @@ def test_a_file_of_settings_that_an_option_names_is_read(run_sentinel, mirrored,
     answer = run_sentinel(*audit)
     assert (answer.status, "because clip=0.2, mean=true (the default)" in answer.out) == (1, True)
     assert "custom.yaml: 1 setting read, because --custom_config_path names it" in answer.err
-    file.write_text("clip: 0.2\nzero: {stage: 3}\n")  # another kind of file: what it means is not known
+    file.write_text("clip: 0.2\nzero: {stage: 3}\n")  # another kind of file, whose meaning is unknown
     answer = run_sentinel(*audit)
     assert answer.status == 2
     assert f"not read in {file}, the file of --custom_config_path: clip, zero.stage\n" in answer.out
@@ -290,7 +288,7 @@ def test_each_of_many_unknown_settings_is_named(run_sentinel, mirrored, tree_wit
 
 @pytest.fixture
 def tree_with_classes(tree_with_options: Path) -> Path:
-    """The tree whose options are a class, with a base class of a package that is not there."""
+    """The tree with a configuration class whose base class is in a missing package."""
     (tree_with_options / "tiny" / "config.py").write_text(
         "from elsewhere import Arguments\n\nclass TinyConfig(Arguments):\n    clip: float | None = None\n"
         "    loss_agg_mode: str = 'token-mean'\n"
@@ -370,6 +368,45 @@ def test_bugs_of_other_trainers_do_not_concern_a_script(
     assert f"    only if the trainer is {needs}\n" in answer.out, "without a script the trainer is not known"
 
 
+@pytest.mark.parametrize(("trainer", "script"), [("", ""), ("f = agg_loss", ""), ("", "f = agg_loss")])
+def test_a_function_next_to_a_trainer_belongs_to_it(
+    run_sentinel, mirrored, tree_with_classes, tmp_path, trainer, script
+):
+    """Unless the script or one of its trainers names it. A data collator is such a function."""
+    losses = tree_with_classes / "tiny" / "losses.py"
+    losses.write_text(f"{losses.read_text()}\n\nclass OtherTrainer: ...\n")
+    trainers = TRAINERS.replace("OtherTrainer", "ThirdTrainer")
+    (tree_with_classes / "tiny" / "trainers.py").write_text(f"{trainers}{trainer}\n")
+    _rewritten(tree_with_classes, affects='["every run"]')
+    (tmp_path / "train.py").write_text(SCRIPT.format("FirstTrainer", script, "FirstTrainer"))
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_classes, "--script", tmp_path / "train.py")
+    named = bool(trainer or script)
+    assert ("not used by this script: OtherTrainer\n" not in answer.out) == named
+    assert ("1 may hit you" in answer.out) == named
+
+
+def test_an_entry_point_may_declare_options_of_its_own(run_sentinel, mirrored, tree_with_classes, tmp_path):
+    """The program is a module; its section has a class of its own, and its command line may end with arguments."""
+    _rewritten(tree_with_classes, affects="[{when: {loss_agg_mode: token-mean, clip: set}}]")
+    folder = tmp_path / "ours" / "dapo"
+    folder.mkdir(parents=True)
+    (folder / "main_dapo.py").write_text(
+        "from tiny.config import TinyConfig, OtherConfig, make_config\n\nclass OwnConfig(OtherConfig):\n"
+        "    buffer_len: int = 3\n    seed: int = 3\n\nmake_config(OwnConfig)\n"
+    )
+    (folder / "run.sh").write_text("python -m ours.dapo.main_dapo clip=0.2 buffer_len=4 bufer=5 $@\n")
+    config = tree_with_classes / "tiny" / "config.py"
+    config.write_text(config.read_text().replace("(Arguments)", "") + "    seed: int = 0\n")
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_classes, "--script", folder / "run.sh")
+    assert answer.status == 1
+    assert "because loss_agg_mode=token-mean (the default), clip=0.2\n" in answer.out
+    assert [line for line in answer.out.splitlines() if "option" in line] == [
+        "$@ (line 1) was read as no further options; give the arguments of the script after --",
+        f"{folder / 'run.sh'}:1: bufer is not an option of PPO (tiny/config.py) in this version",
+    ]
+    assert "defaults not known, because main_dapo.py declares them: seed\n" in answer.out
+
+
 def test_arguments_that_the_configuration_class_rejects_come_first(
     run_sentinel, mirrored, tree_with_classes, tmp_path, monkeypatch
 ):
@@ -390,9 +427,8 @@ def test_arguments_that_the_configuration_class_rejects_come_first(
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_classes, "--script", script)
     first, second, *others = answer.out.splitlines()
     where = f"TinyConfig of tiny at {answer.out.partition(' of tiny at ')[2][:12]} has no option"
-    assert (
-        first == f"{script}:10: {where} old_clip and raises a TypeError; the newest release that has it is v0.0.0; did "
-        "you mean clip?"
+    assert first == f"{script}:10: {where} old_clip and raises a TypeError; it is gone since v0.1.0 (v0.0.0 has it)", (
+        "and clip, which is similar, is another option"
     )
     assert second == f"{script}:11: {where} sead and raises a TypeError; did you mean seed?"
     assert "0 hit you" in others[0]
@@ -435,22 +471,27 @@ def test_classes_that_a_parser_fills_too_have_options_of_their_own(run_sentinel,
     ]
 
 
-def test_a_program_of_the_framework_itself_is_read(run_sentinel, mirrored, tree_with_classes):
-    """It is started by its path in the repository, and shows the trainer and the classes that its options set."""
+def test_a_program_of_the_framework_itself_is_read(run_sentinel, mirrored, tree_with_classes, monkeypatch):
+    """The command names it by its path in the repository. The program determines the trainer and the option classes."""
     (tree_with_classes / "tiny" / "trainers.py").write_text(TRAINERS)
     (tree_with_classes / "tiny" / "run.py").write_text(
         "from tiny.config import TinyConfig, Parser\nfrom tiny.trainers import FirstTrainer\n"
         "def main():\n    types = (TinyConfig,)\n    return FirstTrainer(Parser(types))\n"
     )
     _rewritten(tree_with_classes, affects="[{when: {clip: set}, trainer: OtherTrainer}]")
+    opened: list[Ref] = []
+    monkeypatch.setattr(
+        audit, "opener", lambda *_: lambda target, ref, _: opened.append(ref) or open_checkout(target, ref)
+    )
     answer = run_sentinel(
         "audit", "tiny", "--repo", tree_with_classes, "--", *["python", "tiny/run.py", "--clip", "0.2"]
     )
     assert "not used by this script: OtherTrainer\n" in answer.out
+    assert [ref.kind for ref in opened].count("path") == 1, "the copy is opened once"
 
 
 def test_a_release_is_decided_once(run_sentinel, mirrored, tiny, tiny_catalog, tmp_path, monkeypatch):
-    """A second audit of a release reads the verdicts of the first, as long as recipe, adapter and code are the same."""
+    """A second audit of a release reuses the verdicts if recipe, adapter and code are the same."""
 
     def opened(target: Any, ref: Ref, pull: Any, **_: Any) -> Any:
         checkout = open_checkout(target, Ref("git", tiny.buggy) if ref.kind == "pypi" else ref, pull=pull)
@@ -596,7 +637,7 @@ def test_a_configuration_is_composed_first(run_sentinel, mirrored, tree_with_opt
 def test_what_a_configuration_names_and_is_not_there_decides_nothing(
     run_sentinel, mirrored, tree_with_options, tmp_path
 ):
-    """The file may set any option that the configuration leaves out."""
+    """The missing file may set any option that the configuration leaves out."""
     config = tmp_path / "run.yaml"
     audit = ("audit", "tiny", "--repo", tree_with_options, "--config", config)
     config.write_text("defaults: [config, your, actor: dq, _self_]\nactor: {clip: 0.3}\n")
@@ -620,7 +661,7 @@ def test_a_configuration_that_a_command_names_is_looked_for_in_the_copy(run_sent
     assert answer.status == 2
     words = "--config_path config, --config_name gone"
     assert f"not read, because it is not a file here: the configuration that {words} names\n" in answer.out
-    (tree_with_options / "tiny" / "config.yaml").write_text("actor: {clip: null}\n")  # what the copy's own file has
+    (tree_with_options / "tiny" / "config.yaml").write_text("actor: {clip: null}\n")  # the value in the copy's file
     (tree_with_options / "tiny" / "other.yaml").write_text("actor: {new: 1}\nreward: {fn: a.b}\n")
     answer = run_sentinel(*audit, *command.format("other").split())
     assert "not an option" not in answer.out
@@ -656,7 +697,7 @@ def test_what_it_takes_is_told_where_it_is_not_known(run_sentinel, mirrored, tre
 def test_a_framework_that_is_not_installed_is_read_in_its_main(
     run_sentinel, mirrored, tiny, tiny_catalog, monkeypatch, tmp_path
 ):
-    """It has no releases here; with releases, the newest would be read."""
+    """The target has no releases; otherwise the newest release would be read."""
     (tmp_path / "recipes" / "tiny").mkdir(parents=True)
     recipe = re.sub(r"^.*pypi:1.2.3.*\n", "", tiny.recipe.read_text(), flags=re.MULTILINE)
     (tmp_path / "recipes" / "tiny" / "TINY-MEAN.yaml").write_text(recipe)

@@ -1,5 +1,3 @@
-"""``sentinel report changes``: a run beside its baseline, for people, programs and job summaries."""
-
 import json
 import re
 import shutil
@@ -16,7 +14,7 @@ GATE = ("--across-refs", "--no-bisect", "--worse")
 
 @pytest.fixture
 def overnight(evidence: Path, tiny: Any) -> list[str]:
-    """``recorded/`` says that main has the bug; tonight it has not."""
+    """``recorded/`` says that main has the bug; the current run says that it does not."""
     for folder, sha in (("recorded", tiny.buggy), ("tonight", tiny.fixed)):
         document = json.loads((evidence / "tiny" / "TINY-MEAN" / f"git-{sha[:12]}.json").read_text())
         file = Path(folder, "tiny", "TINY-MEAN", "git-main.json")
@@ -96,14 +94,16 @@ def test_what_is_worse_comes_first_and_the_most_severe_of_it(run_sentinel, overn
 
 @pytest.fixture
 def guarded(run_sentinel: Any, overnight: list[str]) -> Any:
-    """``guarded(change)``: what a gate says of a head of whose evidence this was made; its base has not the bug."""
+    """Return a function that compares a head with its base. ``change`` modifies the head's evidence; the base has no
+    bug.
+    """
     (file,) = Path("tonight").glob("tiny/*/*.json")
     base = json.loads(file.read_text())
 
     def told(change: Any, *options: str) -> Any:
         for folder, document in (("base", base), ("head", change(base))):
             shutil.rmtree(folder, ignore_errors=True)
-            other = {**base, "bug_id": "TINY-OTHER"}  # what is decided at both
+            other = {**base, "bug_id": "TINY-OTHER"}  # decided at both revisions
             for each in filter(None, (document, other)):
                 place = Path(folder, "tiny", each["bug_id"], f"path-{folder}.json")
                 place.parent.mkdir(parents=True)
@@ -114,7 +114,7 @@ def guarded(run_sentinel: Any, overnight: list[str]) -> Any:
 
 
 def _answered(verdict: str, kind: str = "") -> Any:
-    """Turns evidence of a bug that is not there into evidence of this verdict."""
+    """Change evidence of a missing bug to evidence of this verdict."""
 
     def turned(base: Any) -> Any:
         known = {key: value for key, value in base.items() if key not in ("not_triggered", "observed_fixed_behavior")}
@@ -148,7 +148,7 @@ def _answered(verdict: str, kind: str = "") -> Any:
     ],
 )
 def test_a_bug_that_may_have_come_fails_a_gate(guarded, change, says):
-    """Whatever a head does to the answer about its own bug: fixed, and then anything but fixed, is worse."""
+    """Any verdict other than fixed is worse, because a head can prevent the decision."""
     answer = guarded(change)
     assert (answer.status, says in answer.out) == (1, True), answer
     assert guarded(lambda base: base).status == 0
@@ -156,8 +156,9 @@ def test_a_bug_that_may_have_come_fails_a_gate(guarded, change, says):
 
 @pytest.mark.parametrize("unasked", [True, False])
 def test_that_a_law_is_newly_seen_to_be_broken_is_for_no_worse_by_itself(run_sentinel, overnight, unasked):
-    """It could not be asked before, or other scenarios were drawn: whether it is worse, `sentinel diff` tells, the next
-    step of a night. Of a branch and its base nobody else tells."""
+    """The law may not have been decided before, or the search drew other scenarios. `sentinel diff` compares on the
+    same scenarios.
+    """
     for folder, name in (("tonight", "recorded"), ("recorded", "tonight")):
         [file] = Path(folder).glob("tiny/*/*.json")
         told = json.loads(file.read_text())
@@ -187,7 +188,7 @@ def test_a_gate_does_not_open_where_nothing_was_decided(run_sentinel, overnight)
 
 
 def test_what_lay_in_the_folder_before_the_run_is_not_its_own(run_sentinel, overnight):
-    """``run.json`` says what the last run decided: evidence of a head that was looked at before is none of this one."""
+    """Evidence of an earlier head in the same folder does not count. ``run.json`` lists what the last run decided."""
     (file,) = Path("tonight").glob("tiny/*/*.json")
     item = {"id": "x", "outcome": "passed", "evidence": file.relative_to("tonight").as_posix()}
     stale = json.loads(file.read_text())

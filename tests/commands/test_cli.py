@@ -1,5 +1,3 @@
-"""The command line as a whole: help, errors, interruption, a reader that goes away."""
-
 import os
 import re
 import subprocess
@@ -119,7 +117,6 @@ DEVICE = ('device = "cuda:99"', "cannot probe on cuda:99: ")
     ],
 )
 def test_settings_of_the_folder_reach_every_command_that_probes(run_sentinel, mirrored, command, setting):
-    """Each command takes all of them by one declaration: some for each."""
     option, said = setting
     Path("sentinel.toml").write_text(option)
     answer = run_sentinel(*command)
@@ -208,7 +205,7 @@ def declare(commands):
 
 
 def _installed(folder: Path, text: str) -> dict[str, str]:
-    """Install a distribution that adds a command in a folder, and return the environment that finds it."""
+    """Install a distribution that adds a command, and return the environment that finds it."""
     (folder / "greeting.py").write_text(text)
     information = folder / "greeting-1.dist-info"
     information.mkdir()

@@ -1,5 +1,3 @@
-"""``sentinel compare``: which functions agree, how the others differ, and wrong input."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ Compare = Callable[..., Any]
 def compare(
     run_sentinel: Any, tiny_catalog: Catalog, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Compare:
-    """``compare(*arguments, other=code, declared=...)``: tiny's main and a second framework with that code."""
+    """Return a function that runs the command on tiny's main and a second framework with the code ``other``."""
 
     recipe = tiny.recipe
 
@@ -96,7 +94,6 @@ def test_rounding_and_numbers_that_are_not_finite_are_no_difference(compare):
 
 @pytest.mark.parametrize("preload", ["no_such_package", "torch._dynamo"])
 def test_a_package_that_a_target_wants_is_named(compare, preload):
-    """What lies inside of a package is there with it."""
     wanting = f"{MEAN}\n\nfrom no_such_package import Base\n\nclass Config(Base):\n    pass\n\nNAMES = Config.fields\n"
     answer = compare("loss_aggregation", other=wanting, preload=preload)
     [line] = [line for line in answer.out.splitlines() if "not compared: other" in line]

@@ -1,5 +1,3 @@
-"""``sentinel fix`` and ``sentinel contribute``, and what ``sentinel verify`` says about the evidence they leave."""
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,7 +32,7 @@ RIGHT = "(loss_mat * loss_mask).sum() / loss_mask.sum()"
 
 @pytest.fixture
 def fixed_by(tiny: Any, mirrored: None) -> Iterator[Callable[..., Path]]:
-    """``fixed_by(expression)``: the recipe has a fix that lets the function return it."""
+    """Return a function that adds a fix to the recipe; with the fix, the function returns ``expression``."""
     file = Path(tiny.recipe).with_name("TINY-MEAN.fix.yaml")
 
     def write(mended: str = RIGHT, blob: str = "") -> Path:
@@ -53,14 +51,11 @@ def few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def clone(tiny: Any, tmp_path: Path) -> Path:
-    """A clone of upstream as it was before the bug was mended."""
+    """A clone of upstream at the commit with the bug."""
     git(tmp_path, "clone", "-q", str(tiny.upstream), "clone")
     (tmp_path / "user" / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n")
     git(tmp_path / "clone", "update-ref", "refs/remotes/origin/main", tiny.buggy)
     return tmp_path / "clone"
-
-
-# -- a fix -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_fix_is_shown_as_a_diff_that_git_takes(run_sentinel, fixed_by, tiny, clone, tmp_path):
@@ -99,7 +94,7 @@ def test_a_fix_that_mends_the_bug_and_nothing_else_passes(run_sentinel, fixed_by
     ],
 )
 def test_upstreams_own_tests_are_run_without_the_fix_and_with_it(run_sentinel, few_scenarios, fixed_by, does, option):
-    """Also where their own configuration colours what they say, or begins what cannot begin here."""
+    """This includes tests whose configuration colours the output, or that cannot start here."""
     file = fixed_by()
     told = """\
   - {file: tests/conftest.py, new: "def pytest_configure(config):\\n    DOES\\n"}
@@ -117,7 +112,7 @@ regression: [tests/test_mean.py::test_mask]
 
 
 def test_a_conftest_that_waits_for_ever_is_left_out_from_then_on(monkeypatch):
-    """Each of two files once with it, in one run, and without it on both sides."""
+    """Both test files run with it once, and then without it on both sides."""
     ran: list[bool] = []
 
     def output_of(command: list[str], *_: Any) -> str | None:
@@ -145,7 +140,7 @@ def test_tests_with_spaces_in_their_names_are_counted_apart(monkeypatch):
 
 
 def test_files_of_tests_that_a_fix_edits_are_run_whole(tmp_path):
-    """Also one that imports the function from where a package shows it, and not from its module."""
+    """This includes a test that imports the function from its package instead of its module."""
     for name, text in (("losses.py", ""), ("tests/test_all.py", "from tiny import f\ndef test_f(): ...\n")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -168,7 +163,7 @@ def test_files_of_tests_that_a_fix_edits_are_run_whole(tmp_path):
     ],
 )
 def test_a_problem_of_a_fix_is_reported(run_sentinel, few_scenarios, fixed_by, mended, told):
-    """It mends nothing; it gives a third value; it is right on the recipe's scenario alone."""
+    """The fix has no effect, returns a third value, or is right only for the recipe's scenario."""
     fixed_by(mended)
     answer = run_sentinel("fix", "check", "TINY-MEAN", "--no-tests")
     assert answer.status == 1
@@ -207,9 +202,6 @@ def test_a_bug_without_a_fix_says_where_one_would_be(run_sentinel, mirrored):
     assert "recipes/tiny/TINY-MEAN.fix.yaml" in answer.err
 
 
-# -- a contribution ----------------------------------------------------------------------------------------------------
-
-
 def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(run_sentinel, few_scenarios, fixed_by, tiny, clone):
     fixed_by()
     answer = run_sentinel("contribute", "TINY-MEAN", "--into", clone, "--out", "out", "--no-tests")
@@ -240,7 +232,7 @@ def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(run_sentinel, few_s
 
 
 def test_the_verdicts_of_a_contribution_are_decided_again(run_sentinel, few_scenarios, fixed_by):
-    """Each verdict in the file is decided again; what lies next to the file is neither read nor run."""
+    """Other files next to the evidence are neither read nor run."""
     fixed_by()
     assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-tests").status == 0
     folder = Path("out") / "TINY-MEAN"
@@ -283,7 +275,22 @@ def test_a_page_is_written_again_when_only_its_prose_has_changed(run_sentinel, f
     assert run_sentinel("contribute", "--rewrite", "nowhere").status == 2
 
 
-# -- pages of a bug without a fix of its own ---------------------------------------------------------------------------
+def test_a_fix_that_a_pull_request_has_already_gets_a_comment_and_no_page(run_sentinel, fixed_by):
+    file, folder = fixed_by(), Path("out") / "TINY-MEAN"
+    assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check").status == 0
+    assert {"PULL_REQUEST.md", "fix.patch"} <= {path.name for path in folder.iterdir()}
+    file.write_text(file.read_text().replace("edits:", "comment: We measured this too.\nedits:"))
+
+    assert run_sentinel("contribute", "--rewrite", "out").status == 0
+    assert {path.name for path in folder.iterdir()} == {"SENDER.md", "evidence.json"}
+    sender = (folder / "SENDER.md").read_text()
+    assert "Open no other; comment there:\n\n> We measured this too.\n" in sender
+    assert "gh pr create" not in sender
+
+    answer = run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check")
+    assert answer.status == 0
+    assert "SENDER.md contains a comment for it" in answer.out
+    assert "gh pr" not in answer.out
 
 
 def test_it_writes_every_file_and_says_what_to_do_next(run_sentinel, mirrored):
@@ -300,7 +307,7 @@ def test_it_writes_every_file_and_says_what_to_do_next(run_sentinel, mirrored):
 
 
 def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel, mirrored, tiny):
-    """Nothing can be said of a revision that cannot be had."""
+    """One of the revisions is not available."""
     answer = run_sentinel("contribute", "TINY-MEAN", "--base", f"git:{'0' * 40}", "--no-check", "--out", "out")
     folder = Path("out") / "TINY-MEAN"
     assert answer.status == 1
@@ -311,7 +318,7 @@ def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel, mirror
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_bug_that_no_revision_has_is_nothing_to_contribute(run_sentinel, mirrored, tiny, named):
-    """Neither a recipe whose only pin is without the bug, nor a base that is, makes a pull request's page."""
+    """The recipe's only pin, or the given base, does not have the bug."""
     file = Path(tiny.recipe)
     written = file.read_text()
     try:

@@ -1,5 +1,3 @@
-"""``sentinel coverage`` at a working tree, and over a history."""
-
 import json
 import sys
 from dataclasses import replace
@@ -25,7 +23,7 @@ ROWS = "raise SystemExit('this was run')\n\ndef pack(input_ids, seqlens):\n    r
 
 @pytest.fixture
 def work(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working tree that has one function of each state, and one that carries nothing."""
+    """A working tree with one function of each state, and one without training signal."""
     adapter = catalog.adapters["tiny"]
     target = replace(adapter.target, no_signal=("tiny.rows.*",))
     changed = replace(catalog, adapters={"tiny": replace(adapter, target=target)})
@@ -44,7 +42,7 @@ def test_the_table_of_modules_and_the_total(run_sentinel, work):
     assert ["tiny.losses", "2", "1", "1", "0"] in lines
     assert ["tiny.rows", "1", "0", "0", "1"] in lines
     assert ["total", "3", "1", "1", "1"] in lines
-    # A glob hides functions from the list, and never from the figures.
+    # A glob hides functions from the list; the figures still count them.
     assert answer.out.splitlines()[0].endswith(
         ": laws can check 1 of 3 functions that carry signal by the rule: "
         "1 bound (33%), 1 not bound (33%), 1 no signal (33%)"
@@ -71,14 +69,40 @@ def test_which_lines_a_quick_search_runs(run_sentinel, work):
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "-v")
     assert answer.status == 0, answer.err
     words = " ".join(answer.out.split())
-    assert "tiny.losses.agg_loss tiny/losses.py:1 3 module" in words
-    assert "tiny.losses 2 0 4 75% 2 50%" in words  # it went past the condition, and never into it
+    assert "tiny.losses.agg_loss tiny/losses.py:1 3 (if loss_mat is None; ran with it) module" in words
+    assert "tiny.losses 2 0 4 75% 2 50%" in words  # the condition was evaluated, but never true
     summary = "laws can check 1 of 3 functions that carry signal by the rule: 1 bound (33%), 1 not bound (33%), "
     assert words.startswith(f"{summary}1 no signal (33%); 1 of the bound functions ran under laws function place")
     told, beside = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "--json").json()
     assert (told["path"], told["ran"], told["idle"]) == ("tiny.losses.agg_loss", [2, 4], [3])
     assert (told["branches"], told["taken"]) == (2, 1)
     assert (beside["ran"], beside["idle"]) == ([7], [])
+
+
+TURNED = """\
+class Config:
+    top = 0
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode, scale=None):
+    if scale is not None:
+        loss_mask = scaled(loss_mask, scale)
+    if loss_mask.sum() < -1:
+        return loss_mat.max()
+    return (loss_mat * loss_mask).sum()
+
+def scaled(loss_mask, scale, squared=False):
+    if squared:
+        loss_mask = loss_mask * loss_mask
+    return loss_mask * scale
+"""
+
+
+def test_options_that_no_scenario_sets_are_turned_and_other_lines_are_listed_with_their_condition(run_sentinel, work):
+    (work / "tiny" / "losses.py").write_text(TURNED)
+    [own] = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "--json").json()
+    assert (own["path"], own["ran"], own["idle"]) == ("tiny.losses.agg_loss", [5, 7, 9], [6, 8])
+    assert own["guards"] == {"6": "scale is not None", "8": "loss_mask.sum() < -1"}
+    assert own["turned"] == [6]
 
 
 def test_what_the_site_shows_is_put_into_one_file(run_sentinel, work, tmp_path):

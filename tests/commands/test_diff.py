@@ -1,5 +1,3 @@
-"""``sentinel diff``: what it says of two revisions, and to wrong input."""
-
 import json
 import os
 import re
@@ -25,8 +23,17 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 """
 MENDED = "(loss_mat * loss_mask).sum() / loss_mask.sum()"
 FEW = ("--examples", "3")
+#: A second boundary, without its body: the target binds registered functions like ``agg_loss``.
+SECOND = """
+def registered(name):
+    return lambda function: function
 
-#: A loss of 0 for all inputs, which is nowhere right, and a mean that counts masked tokens.
+
+@registered("mean")
+def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+"""
+
+#: A loss of 0 for all inputs, which is always wrong, and a mean that counts masked tokens.
 CONSTANT, OF_ALL = "loss_mat.sum() * 0.0", "(loss_mat * loss_mask).sum() / loss_mask.numel()"
 
 
@@ -37,7 +44,7 @@ def _little_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Any:
-    """``tree(name, code)``: a working tree of the framework."""
+    """Return a function that makes a working tree of the framework."""
 
     def made(name: str, code: str) -> str:
         folder = tmp_path / name / "tiny"
@@ -50,7 +57,7 @@ def tree(tmp_path: Path) -> Any:
 
 
 def test_a_mended_bug_is_for_the_better_with_numbers_and_laws(run_sentinel, tiny, tmp_path):
-    """What is saved of it stands beside what was, and no other file is written over."""
+    """``--save`` keeps earlier results and overwrites no other file."""
     file, same = tmp_path / "reports" / "changes.json", ("git:main", "git:main")
     answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--json", "--save", file, *FEW)
     assert answer.status == 1
@@ -143,7 +150,7 @@ def test_the_order_of_a_sum_is_rounding(run_sentinel, tree):
     answer = run_sentinel("diff", "tiny", one, other, "--json")
     [found] = answer.json()["boundaries"]
     assert (answer.status, found["state"]) == (0, "same numbers"), found
-    assert 0 < found["rounding"] < 100  # of values up to 1e8, where float32 counts by eights
+    assert 0 < found["rounding"] < 100  # values up to 1e8, where neighbouring float32 numbers differ by 8
     assert found["scenarios"] >= 100
 
 
@@ -179,7 +186,7 @@ def test_what_is_handed_on_beside_the_contract_is_compared_too(run_sentinel, tre
     one, other = (tree(name, WHOLE.format(**each)) for name, each in (("one", PLAIN), ("other", {**PLAIN, part: now})))
     answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
     [found] = answer.json()["boundaries"]
-    if key is None:  # what is written and stays the same is no difference
+    if key is None:  # equal files are not a difference
         assert found["state"] == "same numbers"
         return
     assert (answer.status, found["state"], found["judgement"]) == (1, "differs", "beside")
@@ -254,7 +261,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 
 
 def test_all_conditions_before_a_changed_line_are_made_to_hold_together(run_sentinel, tree):
-    """Two options of a configuration and an argument that no scenario sets, two calls away."""
+    """The line depends on two options and on an argument that no scenario sets, two calls away."""
     code = """
 class Config:
     def __init__(self):
@@ -430,17 +437,10 @@ def test_new_code_does_not_bring_a_bug_of_what_it_calls(run_sentinel, tiny, tree
     others = "padding_is_invisible, a_rejected_row_is_an_absent_row"
     laws = f"invariant: masked_values_have_no_influence\nalso_breaks: [{others}]"
     recipe = tiny.recipe.read_text()
-    request.addfinalizer(lambda: tiny.recipe.write_text(recipe))  # other tests have it, too
+    request.addfinalizer(lambda: tiny.recipe.write_text(recipe))  # also in other tests
     tiny.recipe.write_text(recipe.replace("story:", f"{laws}\nstory:", 1))
-    added = """
-def registered(name):
-    return lambda function: function
-
-
-@registered("mean")
-def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
-    return {}
-""".format("agg_loss(loss_mat, loss_mask)" if calls else "loss_mat.sum() / loss_mask.sum()")
+    body = "agg_loss(loss_mat, loss_mask)" if calls else "loss_mat.sum() / loss_mask.sum()"
+    added = f"{SECOND}    return {body}\n"
     old = CODE.format(returned="loss_mat.sum() / loss_mask.sum()")
     refs = tree("one", old), tree("other", old + added)
     answer = run_sentinel("diff", "tiny", *refs, "--json", "--save", "changes.json", *FEW)
@@ -482,7 +482,7 @@ def test_what_its_adapter_alone_lacked_is_no_new_code(run_sentinel, tree, tiny_c
     [
         ("loss_mat * loss_mask", "batch_num_tokens", ""),
         ("loss_mat * loss_mask", "2 * batch_num_tokens", "worse"),
-        ("loss_mat", "batch_num_tokens", ""),  # what is broken was so before, without the option
+        ("loss_mat", "batch_num_tokens", ""),  # the law is also broken at the base, without the option
     ],
 )
 def test_an_option_that_came_answers_for_its_laws(
@@ -516,7 +516,7 @@ def test_a_part_that_breaks_a_law_newly_is_for_the_worse_beside_what_broke_it_be
 
 
 def test_a_law_that_is_broken_in_more_scenarios_is_for_the_worse(run_sentinel, tree):
-    """The smallest scenario that breaks it, and the smallest that differs, broke it before."""
+    """At the base, the law is already broken by the smallest scenario that differs."""
     leak = "(loss_mat * (1 - loss_mask)).sum() * ({} if len(loss_mat) < 3 else {})"
     one, other = (
         tree(name, CODE.format(returned=f"((loss_mat * loss_mask).sum() + {leak.format(*times)}) / loss_mask.sum()"))
@@ -548,9 +548,9 @@ def test_a_step_towards_the_right_value_is_better_although_a_constant_kept_every
 def test_a_fix_that_leads_into_a_known_bug_of_both_revisions_is_better(
     run_sentinel, tree, tiny, request, factor, judgement
 ):
-    """The base halves every loss; the head counts two tokens too many for each rejected row."""
+    """The base halves every loss. The head counts two additional tokens for each rejected row."""
     recipe = tiny.recipe.read_text()
-    request.addfinalizer(lambda: tiny.recipe.write_text(recipe))  # other tests have it, too
+    request.addfinalizer(lambda: tiny.recipe.write_text(recipe))  # also in other tests
     head, _, pins = recipe.partition("pins:")
     laws = (
         "also_breaks: [the_oracle_agrees, padding_is_invisible, groups_are_isolated, masked_values_have_no_influence]"
@@ -655,7 +655,7 @@ def test_what_raises_in_every_call_and_was_decidable_is_for_the_worse_and_the_ga
     ],
 )
 def test_a_module_that_no_longer_imports_is_for_the_worse(run_sentinel, tree, file, text, said):
-    """The code of its one boundary is the same, or cannot be read at all."""
+    """This holds whether the boundary's own code is unchanged or cannot be read."""
     one, other = (tree(name, CODE.format(returned=MENDED)) for name in ("one", "other"))
     Path(other.removeprefix("path:"), "tiny", f"{file}.py").write_text(text)
     answer = run_sentinel("diff", "tiny", one, other, *FEW)
@@ -712,16 +712,8 @@ def test_what_half_precision_alone_is_refused_in_is_for_no_worse(run_sentinel, t
 
 @pytest.mark.parametrize("others", [False, True])
 def test_a_helper_that_takes_another_form_is_judged_by_what_calls_it(run_sentinel, tree, others):
-    """Its own number is refused for several tokens; what calls it gives it what it wants, and answers as before."""
-    code = """
-def registered(name):
-    return lambda function: function
-
-
-@registered("mean")
-def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
-    return agg_loss(loss_mat{form}, loss_mask{form})
-"""
+    """The helper rejects its old arguments. Its caller passes the new ones and returns the same values."""
+    code = SECOND + "    return agg_loss(loss_mat{form}, loss_mask{form})\n"
     flat = MENDED.replace("loss_mask.sum()", "int(loss_mask.sum(0))")
     more = "\n\ndef elsewhere(x, mask):\n    return agg_loss(x, mask)\n" if others else ""
     one = CODE.format(returned=MENDED) + code.format(form="")
@@ -748,7 +740,7 @@ def test_of_several_revisions_each_is_compared_with_the_one_before_and_imported_
     assert [each["boundaries"][0]["judgement"] for each in answer.json()] == ["better", "worse"]
     assert answer.status == 1
     assert {*opened} == {tiny.buggy, tiny.fixed}
-    assert opened.count(tiny.fixed) == 1 + 1  # opened, and found again by its code
+    assert opened.count(tiny.fixed) == 1 + 1  # found again by its code
 
 
 @pytest.mark.parametrize(
@@ -773,7 +765,7 @@ def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said)
 
 
 def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny, tree, monkeypatch):
-    """The second of two boundaries is not asked; it is listed as not compared."""
+    """The second of two boundaries is listed as not compared."""
     compared, registered = Comparison.compare, "\ndef registered(name):\n    return lambda function: function\n"
     added = '\n\n@registered("mean")\ndef mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):\n    return {}\n'
     sums = {"one": "loss_mat.sum() / loss_mask.sum()", "other": MENDED}
@@ -795,7 +787,7 @@ def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny,
     assert "1. tiny.losses.agg_loss: better" in answer.out
     assert "not compared: tiny.losses.mean_loss: interrupted before its turn" in answer.out
     assert answer.out.endswith("; interrupted\n")
-    # What came to its end is written over what did not, and is not written over by it.
+    # A complete result replaces an incomplete one, but not the other way round.
     run_sentinel("diff", "tiny", *pair)
     with monkeypatch.context() as at_once:
         at_once.setattr(Comparison, "compare", stopped)
@@ -805,7 +797,7 @@ def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny,
 
 
 def test_changed_functions_come_before_their_callers(run_sentinel, tree):
-    """The adapter lists `agg_loss` first; only the function that it calls has changed."""
+    """The adapter lists `agg_loss` first, but only the function that it calls has changed."""
     registered = "\ndef registered(name):\n    return lambda function: function\n"
     added = '\n\n@registered("mean")\ndef mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):\n    return {}\n'
     calls = CODE.format(returned="mean_loss(loss_mat, loss_mask)") + registered
@@ -826,7 +818,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 
 
 def test_no_difference_is_claimed_only_where_the_changed_lines_ran(run_sentinel, tree):
-    """The fix is in the bound function, and no scenario and no option runs it."""
+    """The changed lines are in the bound function, but no scenario and no option runs them."""
     before, after = (GUARDED.format(first="pass", factor=factor) for factor in (2, 3))
     answer = run_sentinel("diff", "tiny", tree("one", before), tree("other", after), *FEW)
     assert answer.status == 2
@@ -835,7 +827,7 @@ def test_no_difference_is_claimed_only_where_the_changed_lines_ran(run_sentinel,
     guard = "(guarded by loss == -123456)"
     assert f"\n  tiny/losses.py:6 agg_loss {guard}, 6 agg_loss {guard[:-1]}; deleted)\n" in answer.out
     assert answer.err.splitlines()[-1].startswith("nothing was examined: ")
-    # A line that runs is examined, and does not stand in for the other one.
+    # Only the line that runs counts as examined.
     partly = tree("partly", GUARDED.format(first="loss = loss + 0.0", factor=3))
     answer = run_sentinel("diff", "tiny", tree("again", before), partly, "--json", *FEW)
     told = answer.json()
@@ -967,7 +959,7 @@ UNREAD = [
 
 @pytest.mark.parametrize(("file", "text", "before", "after"), UNREAD, ids=[f"{row[0]} {row[3]}" for row in UNREAD])
 def test_a_change_that_no_boundary_reads_is_not_examined(run_sentinel, tree, file, text, before, after):
-    """A KL controller, defaults, settings, the training loop: there is no proof that nothing differs."""
+    """Changes of a KL controller, of defaults, of settings and of the training loop are listed."""
     refs = []
     for name, value in (("one", before), ("other", after)):
         refs.append(tree(name, f"import tool_kit.steps\n{CODE.format(returned=MENDED)}"))
@@ -1027,7 +1019,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=None):
 
 @pytest.mark.parametrize("changed", ["clip", "ratio", "hidden", "scale"])
 def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree, changed):
-    """A scenario may set what the default is for, or never use it."""
+    """Scenarios may set the option, or never use it."""
     values = {"clip": "2.0", "ratio": "size: int = 1" if changed == "hidden" else "ratio: float = 2.0", "scale": "1.0"}
     ratio = {"ratio": "ratio: float = 1.5", "hidden": "size: int = 1\n    ratio: float = 1.5"}.get(changed)
     later = {"clip": {"clip": "1.5"}, "scale": {"scale": "20.0"}}.get(changed, {"ratio": ratio})
@@ -1040,7 +1032,7 @@ def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree
 
 @pytest.mark.parametrize("both", [True, False])
 def test_what_is_not_finite_at_both_revisions_is_undecided(run_sentinel, tree, both):
-    """It is listed, and is no proof that the two are the same."""
+    """It is listed, and does not count as equal."""
     part = (
         "loss_mat.sum() * float('nan')"
         if both
@@ -1098,7 +1090,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_that_comes_twice_at_once_interrupts_once(run_sentinel, tiny, monkeypatch, number):
-    """``timeout`` sends it to the process, and then to its group."""
+    """``timeout`` signals the process, and then its process group."""
     settled = Comparison.settle
 
     def stopped(*_: Any) -> None:
@@ -1117,18 +1109,10 @@ def test_a_signal_that_comes_twice_at_once_interrupts_once(run_sentinel, tiny, m
 
 
 def test_sigterm_keeps_what_is_finished(tiny, tree, tmp_path):
-    """In a process of its own, as a job's time limit ends it: the second boundary hangs."""
-    more = """
-def registered(name):
-    return lambda function: function
-
-
-@registered("mean")
-def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
-"""
+    """A separate process, ended like a job at its time limit. The second boundary hangs."""
     hangs = "    import time\n    time.sleep({})\n    return (loss_mat * loss_mask).sum() / loss_mask.sum()\n"
-    one = tree("one", CODE.format(returned="loss_mat.sum() / loss_mask.sum()") + more + hangs.format(599))
-    other = tree("other", CODE.format(returned=MENDED) + more + hangs.format(598))
+    one = tree("one", CODE.format(returned="loss_mat.sum() / loss_mask.sum()") + SECOND + hangs.format(599))
+    other = tree("other", CODE.format(returned=MENDED) + SECOND + hangs.format(598))
     script = tmp_path / "command.py"
     script.write_text(
         "import sys\n"
@@ -1143,7 +1127,7 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     command = [sys.executable, script, "diff", "tiny", one, other, "--save", "changes.json", *FEW]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert run.stdout is not None
-    first = run.stdout.readline()  # it is there before the end
+    first = run.stdout.readline()  # the file exists before the end
     assert first == "1. tiny.losses.agg_loss: better\n"
     run.send_signal(signal.SIGTERM)
     out, _ = run.communicate(timeout=60)

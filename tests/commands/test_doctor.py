@@ -1,5 +1,3 @@
-"""``sentinel doctor``, with a worker and devices that cost nothing."""
-
 from importlib import metadata
 from typing import Any
 
@@ -10,7 +8,7 @@ from sentinel.worker import client, interpreters
 
 
 class FakePreloader:
-    """Starts at once; ``trouble`` makes it fail."""
+    """Starts immediately, or fails with ``trouble``."""
 
     trouble = ""
 

@@ -1,5 +1,3 @@
-"""``sentinel report findings`` and ``sentinel report duplicates``."""
-
 import shutil
 from pathlib import Path
 

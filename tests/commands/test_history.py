@@ -1,5 +1,3 @@
-"""``sentinel report history``: a bug's story from what sweeps have kept."""
-
 import re
 
 import pytest

@@ -1,4 +1,4 @@
-"""Every command, on an input with nothing to examine: exit status 2, and a sentence that says what to do."""
+"""Every command exits with 2 if there is nothing to examine, and prints what to do."""
 
 import argparse
 import json
@@ -98,8 +98,9 @@ NOTHING: dict[str, list[str]] = {
 
 @pytest.fixture
 def inputs(tiny: Any) -> None:
-    """An empty folder, another project, a package without the bound function, a whole tree; an event file without
-    calls and a configuration without settings."""
+    """Make the inputs: an empty folder, another project, a package without the bound function, a complete tree, an
+    event file without calls, and a configuration without settings.
+    """
     for name in ("empty", "other", "no_functions/tiny", "syntax/tiny", "tree/tiny", "buggy/tiny"):
         Path(name).mkdir(parents=True)
     Path("other/train.py").write_text("x = 1\n")
@@ -117,7 +118,7 @@ def inputs(tiny: Any) -> None:
 
 @pytest.mark.usefixtures("mirrored")
 def test_evidence_that_decided_nothing_is_not_confirmed(run_sentinel, evidence):
-    """`unavailable` then and `unavailable` now: nothing was decided either time."""
+    """`unavailable` in the evidence and `unavailable` now confirm nothing."""
     (file,) = [file for file in evidence.rglob("*.json") if json.loads(file.read_text())["verdict"] == "unavailable"]
     answer = run_sentinel("verify", file)
     assert answer.status == 2
@@ -125,7 +126,7 @@ def test_evidence_that_decided_nothing_is_not_confirmed(run_sentinel, evidence):
 
 
 def commands(parser: argparse.ArgumentParser, *words: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Give every command that the parser declares and that can be run."""
+    """Return every command that the parser declares."""
     own = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if words and not any(action.required for action in own):
         yield " ".join(words), parser
@@ -145,7 +146,7 @@ def test_every_command_is_tried_or_claims_nothing():
 
 @pytest.fixture
 def ask(run_sentinel: Any, request: pytest.FixtureRequest) -> Callable[[str, bool], Any]:
-    """Run a command line; with ``MIRROR`` in front, where the target's mirror is there."""
+    """Run a command line. If it begins with ``MIRROR``, run it with a mirror of the target."""
 
     def run(line: str, as_json: bool) -> Any:
         words = line.split()
@@ -171,8 +172,7 @@ def test_nothing_to_examine_is_no_all_clear(line, ask):
 
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize(
-    "line",
-    [line for name in NOTHING if "--json" in COMMANDS[name]._option_string_actions for line in NOTHING[name]],
+    "line", [line for name in NOTHING if "--json" in COMMANDS[name]._option_string_actions for line in NOTHING[name]]
 )
 def test_programs_get_the_status_too_and_json_or_nothing(line, ask):
     answer = ask(line, True)

@@ -1,5 +1,3 @@
-"""``sentinel pulls``: what each open pull request changes, what is kept of it, and what no head can spoil."""
-
 import json
 import os
 import subprocess
@@ -29,14 +27,14 @@ Git = Callable[..., str]
 
 @pytest.fixture(name="git")
 def _git(tiny: Any, tmp_path: Path) -> Git:
-    """Git in a clone of the framework, which becomes the mirror."""
+    """Run git in a clone of the framework, which becomes the mirror."""
     git(tmp_path, "clone", "-q", str(tiny.upstream), "clone")
     return partial(git, tmp_path / "clone")
 
 
 @pytest.fixture
 def pull(git: Git, tmp_path: Path) -> Callable[..., str]:
-    """``pull(number, base, files)``: an open pull request that changes files (None: removes) of a commit."""
+    """Return a function that opens a pull request which changes files of a commit (None removes a file)."""
 
     def made(number: int, base: str, files: dict[str, str | None]) -> str:
         git("checkout", "-q", *(["--orphan", f"new-{number}"] if not base else ["--detach", base]))
@@ -97,7 +95,7 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     assert any("no common history" in said for said in found[5]["findings"])
     assert "introduces TINY-MEAN" in found[2]["findings"][0]
 
-    # What is kept costs nothing, and text for a person comes of it.
+    # Stored results are shown without another run.
     monkeypatch.setattr("sentinel.tools.pulls.pulls.Comparison", None)
     again = run_sentinel("pulls", "tiny", "--json", *FEW)
     assert again.out == answer.out
@@ -142,7 +140,7 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 def test_a_head_that_no_longer_imports_brings_something_and_costs_its_failure_once(
     run_sentinel, tiny, git, pull, mirror, monkeypatch, ending, said
 ):
-    """It drops a mask and hides that: two boundaries reach it, and its modules are imported once."""
+    """Two boundaries are in the module that fails; it is imported once."""
     base = pull(9, tiny.fixed, {LOSSES: git("show", f"{tiny.fixed}:{LOSSES}") + MORE})
     git("update-ref", "-d", "refs/pull/9/merge")
     code = git("show", f"{base}:{LOSSES}").replace("loss_mat * loss_mask", "loss_mat")
@@ -215,8 +213,9 @@ def test_a_head_that_lacks_the_boundary_is_not_decided(run_sentinel, tiny, git, 
 def test_six_hundred_heads_of_which_some_are_hostile_each_have_an_answer(
     run_sentinel, tiny, git, pull, mirror, tmp_path
 ):
-    """Those that touch nothing bound cost no process; six that exit, die, flood, refuse or are no Python spoil their
-    own answer alone."""
+    """Heads without a change of bound code start no process. Six heads that exit, crash, flood the output, raise or are
+    invalid Python affect only their own result.
+    """
     fixed = git("show", f"{tiny.fixed}:{LOSSES}")
     hostile = (
         f"{fixed}\nraise SystemExit(0)\n",
@@ -269,7 +268,7 @@ def test_what_decides_now_is_asked_again_and_what_the_code_tells_is_not(
 
 
 def test_what_is_kept_knows_the_recipes_laws_and_contracts_that_decided(tiny, tiny_catalog, tmp_path):
-    """A law of somebody else's package, too; a recipe's story decides nothing."""
+    """A changed law, also of another package, makes a stored result stale. A recipe's story does not."""
 
     def digest(change: tuple[str, str] = ("", ""), law: str = "return []") -> str:
         folder, file = tmp_path / "recipes" / "tiny", tmp_path / "law.py"
@@ -320,7 +319,7 @@ def test_heads_of_one_base_share_its_process_and_no_heads_process_stays(
     run_sentinel, tiny, git, pull, mirror, monkeypatch
 ):
     fixed, base = git("show", f"{tiny.fixed}:{LOSSES}"), tiny.fixed
-    for number, name in enumerate(("lost", "found", "gone"), 1):  # each of another base, whose code is the same
+    for number, name in enumerate(("lost", "found", "gone"), 1):  # different bases with the same code
         base = pull(10 + number, base, {"notes.txt": name})
         git("reset", "-q", "--hard", base)
         git("update-ref", "-d", f"refs/pull/{10 + number}/merge")
@@ -343,7 +342,7 @@ def test_heads_of_one_base_share_its_process_and_no_heads_process_stays(
     found = run_sentinel("pulls", "tiny", "--json", *FEW).json()
     assert [each["answer"] for each in found] == ["introduces"] * 3
     assert len({each["base"] for each in found}) == 3
-    assert len({*opened}) == 4  # three heads, and one for all of their bases
+    assert len({*opened}) == 4  # three heads, and one process for all bases
     assert {ref.name for ref in ended} == {each["head"] for each in found}
 
 

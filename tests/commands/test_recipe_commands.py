@@ -1,5 +1,3 @@
-"""``sentinel recipe``, ``list`` and ``show``."""
-
 import json
 import re
 from pathlib import Path
@@ -46,7 +44,7 @@ def test_check_of_a_file_that_is_not_there_is_a_usage_error(run_sentinel, tiny):
 
 
 def test_a_template_suggests_values_that_the_contract_takes(tiny_catalog):
-    """Of every required input: a choice of its own, or a tensor of its shape and dtype."""
+    """For every required input: one of its choices, or a tensor of its shape and dtype."""
     for contract in bundled_catalog().contracts.values():
         text = template("MY-BUG", "tiny", "tiny.losses.agg_loss", contract)
         for item in (each for each in contract.inputs if each.default is REQUIRED):
@@ -70,7 +68,7 @@ def test_new_takes_the_contract_of_the_boundary(run_sentinel):
     assert text == answer.out
     assert "contract: loss_aggregation" in text
     assert "loss_mat: TODO" in text
-    assert run_sentinel("recipe", "check", "MY-BUG.yaml").status == 1  # there is something left to fill in
+    assert run_sentinel("recipe", "check", "MY-BUG.yaml").status == 1  # placeholders are left
 
 
 def test_new_refuses_to_overwrite(run_sentinel):

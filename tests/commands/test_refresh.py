@@ -1,5 +1,3 @@
-"""``sentinel report refresh`` and ``sentinel report show``: what recorded verdicts rest on, and whole documents."""
-
 import json
 import re
 import shutil
@@ -21,10 +19,10 @@ PLACE = "tiny/TINY-MEAN"
 
 @pytest.fixture
 def changed(catalog: Catalog, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``changed(old, new)``: as if the recipe or the adapter had another text, and no pin of a release."""
+    """Return a function that replaces text in the recipe or the adapter. The recipe has no pins of releases."""
 
     def change(old: str, new: str) -> None:
-        top = Path(tempfile.mkdtemp(dir=tmp_path))  # Python keeps the source of a file that it has read
+        top = Path(tempfile.mkdtemp(dir=tmp_path))  # Python caches the source of a file
         for name in ("recipes", "adapters"):
             shutil.copytree(tiny.recipe.parents[2] / name, top / name)
         for file in (top / "recipes" / "tiny" / "TINY-MEAN.yaml", top / "adapters" / "tiny.py"):
@@ -88,13 +86,13 @@ def test_what_a_newer_python_decided_is_refreshed_there(run_sentinel, recorded, 
     changed("-50.0", "-51.0")
     answer = run_sentinel("report", "refresh", "--check")
     assert "1 stale; 1 because its recipe changed; 3 more need the newer Python" in answer.out
-    assert answer.status == 1  # the pull request that nobody had was decided without a Python
+    assert answer.status == 1  # the unavailable pull request was decided without an interpreter
     named = run_sentinel("report", "refresh", "--check", "--python", sys.executable)
     assert ", 4 stale; 4 because" in named.out
 
 
 def test_refresh_decides_what_is_stale(run_sentinel, recorded, changed, evidence, monkeypatch):
-    """A run of pytest for the pins, and one for each other ref; what it leaves is accepted."""
+    """pytest runs once for the pins and once for each other ref, and the results are accepted."""
     changed("-50.0", "-51.0")
     runs: list[list[str]] = []
 
@@ -125,7 +123,7 @@ def test_refresh_decides_what_is_stale(run_sentinel, recorded, changed, evidence
 
 
 def test_a_run_that_decides_nothing_leaves_entries_stale(run_sentinel, recorded, changed):
-    """Here pytest does not know the target."""
+    """In this test, pytest does not know the target."""
     changed("-50.0", "-51.0")
     before = recorded.read_bytes()
     answer = run_sentinel("report", "refresh")
@@ -190,7 +188,7 @@ def test_an_entry_is_stale_if_its_pin_expects_another_verdict(run_sentinel, reco
 
 
 def test_one_commit_has_one_line(run_sentinel, recorded, tiny):
-    """main is the fixed commit."""
+    """``git:main`` is the fixed commit."""
     lines = [json.loads(line) for line in recorded.read_text().splitlines() if '"shared"' not in line]
     refs = {line["verdict"]: line["refs"] for line in lines}
     assert refs == {

@@ -1,5 +1,3 @@
-"""``sentinel report site``: what it writes, and what it will not write over."""
-
 import shutil
 from pathlib import Path
 

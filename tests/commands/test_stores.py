@@ -1,5 +1,3 @@
-"""``sentinel mirror`` and ``sentinel cache``."""
-
 import shutil
 
 import pytest
@@ -83,7 +81,7 @@ def test_cache_list_and_prune(run_sentinel, tiny, mirrored, catalog, tmp_path):
     assert found["wheel"]["size"] == 7
     assert "2 items, " in run_sentinel("cache", "list").out
     assert run_sentinel("cache", "prune").out == "0 items removed, 0 B freed\n"
-    # This very process uses both: nothing that is in use goes.
+    # This process uses both, so they are not pruned.
     assert all(row["in_use"] for row in found.values())
     assert run_sentinel("cache", "prune", "--all").out == "0 items removed, 0 B freed\n"
 
@@ -93,7 +91,7 @@ def test_a_mirror_of_something_else_is_refused(run_sentinel, tiny, tmp_path):
     shutil.copytree(tiny.upstream, other)
     for command in (["checkout", "-q", "--orphan", "another"], ["mv", "tiny", "large"], ["commit", "-qm", "another"]):
         git(other, *command)
-    # A history that had the package once, on any branch, is the target's.
+    # A mirror belongs to the target if any branch ever had the package.
     assert run_sentinel("mirror", "add", "tiny", "--from", other).status == 0
     assert run_sentinel("mirror", "remove", "tiny").out.startswith("tiny: removed, ")
     git(other, "branch", "-qD", "main")

@@ -1,5 +1,3 @@
-"""``sentinel sweep``: what it prints, and what it says to wrong input."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""``sentinel verify``, ``report``, ``baseline`` and the verdicts in ``show``: on evidence of real runs of ``tiny``."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +41,7 @@ def test_evidence_verifies(run_sentinel, mirrored, evidence, tiny):
         "git-pull-9-head.json": "undecided",
     }
     assert found["git-main.json"]["conclusion"] == "the same: every number is identical"
-    assert found["git-main.json"]["subject"].endswith(f"at git:{tiny.fixed[:7]}")  # what main was then
+    assert found["git-main.json"]["subject"].endswith(f"at git:{tiny.fixed[:7]}")  # the commit of main at that time
     assert found["git-pull-9-head.json"]["conclusion"] == "the same verdict; there are no numbers to compare"
     assert "of this catalog" in found["git-main.json"]["recipe"]
 
@@ -87,7 +85,7 @@ def test_every_forgery_is_found(run_sentinel, mirrored, forge):
 
 
 def _with_recipe(document: dict[str, Any], **changes: Any) -> None:
-    """Change the recipe inside evidence, and its digest too."""
+    """Change the recipe in evidence, and its digest."""
     document["recipe"]["document"] |= changes
     document["recipe"]["digest"] = document_digest(document["recipe"]["document"])
 
@@ -120,10 +118,7 @@ COULD_NOT: dict[str, tuple[Change, str]] = {
     "law": (lambda d: d.update(bug_id=""), "evidence of a law"),
     "work tree": (lambda d: d.update(ref="path", checkout={**d["checkout"], "dirty": True}), "--repo DIR"),
     "version": (lambda d: d.update(schema_version=99), "schema version 99"),
-    "folder": (
-        lambda d: d.update(ref="path:/"),
-        "the evidence names a folder, which a run never writes",
-    ),
+    "folder": (lambda d: d.update(ref="path:/"), "the evidence names a folder, which a run never writes"),
     "release": (
         lambda d: d.update(ref="pypi:latest", checkout={**d["checkout"], "commit": None, "version": "1; rm"}),
         "not a ref: 'pypi:1; rm'",
@@ -145,7 +140,7 @@ def test_what_cannot_be_checked_says_why(run_sentinel, mirrored, forge):
 
 
 def test_evidence_sets_no_option(run_sentinel, mirrored, forge):
-    """The level of containment, the device and the interpreter are the user's; that others are recorded is reported."""
+    """The user's options choose containment, device and interpreter. A difference from the evidence is reported."""
     claimed = {"sandbox": "off", "device": "cuda:0;rm", "python": "2.7", "platform": "x"}
     answer = run_sentinel("verify", forge("claims", lambda d: d["environment"].update(claimed)), "--sandbox=basic")
     assert answer.status == 0, answer.out + answer.err
@@ -177,7 +172,7 @@ def test_the_copy_inside_and_a_working_tree(run_sentinel, mirrored, forge, tiny)
     assert answer.status == 0
     assert "recipe: the copy inside the evidence; the recipe of this catalog differs" in answer.out
     assert answer.out.count("the same: every number is identical") == 2
-    other = run_sentinel("verify", clean, "--repo", tiny.upstream)  # which is at the fixed commit
+    other = run_sentinel("verify", clean, "--repo", tiny.upstream)  # main is at the fixed commit
     assert other.status == 2
     assert "could not be verified: the evidence is about code with tree hash" in other.out
 
@@ -234,11 +229,11 @@ def test_without_a_run_there_is_nothing_to_read(run_sentinel, command):
 
 
 def test_the_folders_of_evidence_are_those_of_the_settings(run_sentinel, mirrored, evidence, tiny, monkeypatch):
-    """Whoever reads what a run wrote looks where the run was told to write; the command line goes before that."""
+    """Commands read the folder that the settings give to a run. The command line takes precedence."""
     Path("sentinel.toml").write_text(f'report-dir = "{evidence}"\nbaseline = "accepted"\nrepo = "nowhere"\n')
     assert "1 reproduced, 1 unavailable, 2 fixed" in run_sentinel("report").out
     assert str(evidence) in run_sentinel("show", "TINY-MEAN").out
-    assert "accepted" in run_sentinel("report", "changes", "--no-bisect").err  # nothing is there yet
+    assert "accepted" in run_sentinel("report", "changes", "--no-bisect").err  # the folder does not exist yet
     assert run_sentinel("report", "accept").out.endswith("4 lines changed\n")
     assert Path("accepted/tiny.jsonl").is_file()
     out = run_sentinel("report", "changes", "--no-bisect").out
@@ -250,7 +245,7 @@ def test_the_folders_of_evidence_are_those_of_the_settings(run_sentinel, mirrore
     for command in (("report", "--from"), ("report", "accept", "--from"), ("report", "changes", "--baseline")):
         assert "no such folder: elsewhere" in run_sentinel(*command, "elsewhere").err
     Path("sentinel.toml").unlink()
-    monkeypatch.setenv("OUTPUT_DIR", str(evidence))  # a run follows it too
+    monkeypatch.setenv("OUTPUT_DIR", str(evidence))  # a run uses it too
     assert run_sentinel("report").status == 0
 
 

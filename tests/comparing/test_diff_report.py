@@ -1,4 +1,4 @@
-"""What a difference is called: one sentence that says what has changed, in numbers."""
+"""Sentences that describe a difference with numbers."""
 
 import pytest
 
@@ -19,12 +19,7 @@ TWO = tensor([1.0, 2.0], "float32")
             "has the same numbers with dtype float32; it was bfloat16",
         ),
         ("answer", None, TWO, "is [1.0, 2.0]; it was null"),
-        (
-            "masked",
-            TWO,
-            tensor([1.0, 0.0], "float32"),
-            "is now 0 in the elements that changed, only where",
-        ),
+        ("masked", TWO, tensor([1.0, 0.0], "float32"), "is now 0 in the elements that changed, only where"),
         ("value", TWO, tensor([2.0, 4.0], "float32"), "is 2 times the previous value"),
         ("shape", TWO, tensor([1.0], "float32"), ": the shape: [2] before, [1] after"),
     ],

@@ -1,4 +1,4 @@
-"""Judging a difference: a relation between two outputs by the size of its violation at both revisions."""
+"""Differences between two revisions are judged by how much each violates a relation between outputs."""
 
 from typing import Any
 

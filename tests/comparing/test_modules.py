@@ -1,4 +1,4 @@
-"""What is kept of parsed files says what parsing them says; what is not ours is parsed again."""
+"""The cache of parsed files returns the results of parsing. Invalid cache files are parsed again."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from sentinel.comparing import units
 from sentinel.comparing.units import Module, Modules
 
-#: Modules with all that a unit may be.
+#: Modules with every kind of unit.
 SOURCES = [file.read_bytes() for file in sorted(Path(units.__file__).parent.parent.rglob("*.py"))[::9]]
 
 

@@ -1,4 +1,4 @@
-"""Which changed statements ran, which a full search ran, and patch coverage as data."""
+"""Patch coverage: which changed statements ran."""
 
 from sentinel.comparing.observations import AFTER, BEFORE
 from sentinel.comparing.patch import PART, Patch, coverage, merge

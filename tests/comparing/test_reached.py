@@ -1,4 +1,4 @@
-"""What a boundary reaches in the syntax: all that may change its numbers, and nothing of what cannot."""
+"""The code that a boundary reaches according to its syntax tree."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ TARGET = Target("toy", "https://example.invalid/toy.git", (PackageRoot("toy"),))
 
 @dataclass(frozen=True)
 class Written:
-    """Files as a tree."""
+    """Files of a tree, given as text."""
 
     files: Mapping[str, str]
 
@@ -233,7 +233,7 @@ def test_a_value_that_is_made_when_a_module_is_loaded_cannot_be_seen_to_run(reac
 
 
 def test_what_is_reached_has_one_order(reaching):
-    """The options that are tried come from it; sets of names have another order in each process."""
+    """Options are tried in this order. The order of a set would differ between processes."""
     reached = reaching("toy.losses.chosen")
     assert list(reached.units) == sorted(reached.units)
 

@@ -1,4 +1,4 @@
-"""The contracts' float64 references, asked in an oracle process as a run asks them."""
+"""Fixtures: the contracts' float64 references, computed in an oracle process as in a run."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from sentinel.worker.client import Preloader
 
 @pytest.fixture(scope="session")
 def _sessions(preloader: Preloader) -> Iterator[Any]:
-    """Sessions, the next where one has died: an attack of another module takes the preloader's processes along."""
+    """Return oracle sessions, and a new one if one has died, because other tests may kill the preloader."""
     with contextlib.ExitStack() as stack:
 
         def sessions() -> Iterator[Any]:
@@ -31,7 +31,9 @@ def _sessions(preloader: Preloader) -> Iterator[Any]:
 
 @pytest.fixture
 def oracle(_sessions: Any) -> Oracle:
-    """``oracle(contract, **inputs)`` with the contract's defaults, or ``oracle(contract, whole scenario)``."""
+    """Return a function ``oracle(contract, **inputs)``, with the contract's defaults, or ``oracle(contract,
+    scenario)``.
+    """
 
     def ask(name: str, whole: Mapping[str, Any] | None = None, /, **inputs: Any) -> dict[str, Any]:
         contract = bundled_catalog().contracts[name]

@@ -1,4 +1,4 @@
-"""What a contract sees of a call: by default of its own oracle."""
+"""Measure calls as contracts do; by default, the call returns the oracle's values."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,12 +10,12 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values.literals import tensor
 
 Call = Callable[..., Mapping[str, Any]]
-#: ``oracle(contract, **inputs)``: what the float64 reference says, as lists and numbers; a fixture.
+#: The fixture ``oracle(contract, **inputs)`` returns the float64 reference as lists and numbers.
 Oracle = Callable[..., Mapping[str, Any]]
 
 
 def filled(contract: Contract, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A scenario with the defaults of what it leaves out."""
+    """Return a scenario with its defaults."""
     made: dict[str, Any] = {}
     for item in contract.inputs:
         default = item.default(made) if callable(item.default) else item.default
@@ -24,7 +24,7 @@ def filled(contract: Contract, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def measured(name: str, call: Call | None = None, **given: Any) -> dict[str, Any]:
-    """The observation of a call with these inputs, as plain data."""
+    """Return the observation of a call with these inputs, as plain data."""
     contract = bundled_catalog().contracts[name]
     oracle = contract.oracle
     seen = contract.measure(call or (lambda **inputs: oracle(inputs)), filled(contract, given))
@@ -32,7 +32,9 @@ def measured(name: str, call: Call | None = None, **given: Any) -> dict[str, Any
 
 
 def scenario(name: str, **inputs: Any) -> dict[str, Any]:
-    """The contract's defaults under the inputs given; lists are tensors in double precision, but for integers."""
+    """Return these inputs with the contract's defaults. Lists become float64 tensors, or int64 tensors if all items are
+    integers.
+    """
     made: dict[str, Any] = {}
     for item in bundled_catalog().contracts[name].inputs:
         value = inputs.pop(item.name, item.default)

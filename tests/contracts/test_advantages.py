@@ -1,5 +1,3 @@
-"""Oracles of advantages, returns and normalisations: numbers by hand and promises of the papers."""
-
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -28,7 +26,7 @@ EXAMPLES = settings(max_examples=25, suppress_health_check=[HealthCheck.function
 
 
 def drawn(name: str, choose: Choose, fixed: Inputs, **dialects: Any) -> dict[str, Any]:
-    """A scenario as a search draws it."""
+    """Return a scenario that a search draws."""
     contract = bundled_catalog().contracts[name]
     stated = tuple(Dialect(key, value) for key, value in dialects.items())
     binding = Binding("none", name, fixed=fixed, dialects=stated)
@@ -50,7 +48,7 @@ def valid(rows: Rows, mask: Rows) -> list[float]:
 
 
 def white(rows: Rows, mask: Rows) -> Rows:
-    """Whitening, in plain Python."""
+    """Whiten numbers in plain Python."""
     tokens = valid(rows, mask)
     spread = stdev(tokens) if len(tokens) > 1 else 0.0
     scale = math.sqrt(spread**2 + 1e-8)
@@ -60,8 +58,6 @@ def white(rows: Rows, mask: Rows) -> Rows:
     ]
 
 
-# -- group advantages, by hand -----------------------------------------------------------------------------------------
-
 #: The scenario of verl #6452: row 0 is rejected, and its reward must not matter.
 SIX_ROWS: dict[str, Any] = {
     "token_level_rewards": [[0, 0, 10.0], [0, 0, 1.0], [0, 0, 0], [0, 0, 2.0], [0, 0, 1.0], [0, 3.0, 0]],
@@ -69,7 +65,7 @@ SIX_ROWS: dict[str, Any] = {
     "group": ["p", "p", "p", "p", "q", "q"],
 }
 HALF = 1 / math.sqrt(2)
-WHITE = math.sqrt(1.2)  # ten tokens that are 0 or ±1, twelve of them with n - 1: variance 10 / 12
+WHITE = math.sqrt(1.2)  # variance 10 / 12
 BY_HAND: list[tuple[str, dict[str, Any], list[float]]] = [
     ("grpo", {"epsilon": 0.0}, [0, -1, 1, -HALF, HALF]),
     ("grpo", {"epsilon": 0.0, "std": "biased"}, [0, -math.sqrt(1.5), math.sqrt(1.5), -1, 1]),
@@ -82,7 +78,7 @@ BY_HAND: list[tuple[str, dict[str, Any], list[float]]] = [
     ("passk", {"norm_by_std": True, "epsilon": 0.0}, [0, 0, 1, 0, math.sqrt(2)]),
     ("reinforce_plus_plus_baseline", {}, [0, -WHITE, WHITE, -WHITE, WHITE]),
     ("reinforce_plus_plus_baseline", {"whiten": False}, [0, -1, 1, -1, 1]),
-    # Five responses that are 0 or ±1, four of them not 0: variance 4 / 4, however long each is.
+    # Five responses are 0 or ±1, four of them not 0, so the variance is 4 / 4 for any lengths.
     ("gdpo", {"norm_by_std": False}, [0, -1, 1, -1, 1]),
     ("rloo", {}, [0, -1.5, 1.5, -2, 2]),
     ("gpg", {}, [0, -1, 1, -1, 1]),
@@ -97,7 +93,7 @@ BY_HAND: list[tuple[str, dict[str, Any], list[float]]] = [
 def test_group_advantages_by_hand(estimator, more, first, oracle):
     inputs = {**SIX_ROWS, **more}
     if more.get("rejected") == "counted" and "masked_rewards" not in more:
-        # Without its reward the rejected row has the score 0, as in the table's column R = 0.
+        # Without its reward, the rejected row has the score 0, as in the table's column R = 0.
         first = [0.25, -0.75, 1.25, -1, 1]
     seen = oracle("group_advantage", scenario("group_advantage", **inputs, estimator=estimator))
     rows = [[0.0] * 3] + [
@@ -120,7 +116,7 @@ def test_remax_by_hand(oracle):
     assert seen == {"advantages": near([[2.5, 1.5, 1.5], [0, 3, 0]]), "returns": near([[3, 2, 2], [0, 5, 0]])}
 
 
-#: Tokens of probability 1/2, beside one other (square norm of the gradient 1/2) or beside many (1/4).
+#: Tokens of probability 1/2, with one alternative (squared gradient norm 1/2) or with many (1/4).
 TOKEN_BASELINE: dict[str, Any] = {
     "estimator": "optimal_token_baseline",
     "token_level_rewards": [[0, 0, 3.0], [math.nan, 1.0, 1.0], [2.0, 9.0, 9.0], [0, 4.0, 0]],
@@ -133,7 +129,7 @@ TOKEN_BASELINE: dict[str, Any] = {
 
 
 def test_token_baselines_by_hand(oracle):
-    """Weights 1/2, 3/4, 5/4 and 1/4, 1/2: the baselines are (3/2 + 2/4) / (3/4) and (9/4 + 1/2) / (5/4)."""
+    """With weights 1/2, 3/4, 5/4 and 1/4, 1/2, the baselines are (3/2 + 2/4) / (3/4) and (9/4 + 1/2) / (5/4)."""
     seen = oracle("group_advantage", scenario("group_advantage", **TOKEN_BASELINE, group_of_one="score"))
     first, second = 2 / 0.75, 2.75 / 1.25
     assert seen["advantages"] == near([[3 - first, 3 - second, 3.0], [0, 2 - first, 1 - second], [0.0] * 3, [4, 4, 0]])
@@ -163,8 +159,6 @@ def test_an_unknown_estimator_has_no_oracle(oracle):
         with pytest.raises(DoesNotApply):
             oracle("group_advantage", scenario("group_advantage", **SIX_ROWS, estimator=estimator))
 
-
-# -- discounted returns ------------------------------------------------------------------------------------------------
 
 THREE_STEPS: dict[str, Any] = {
     "token_level_rewards": [[1.0, 9.0, 2.0, 4.0], [0, 0, 0, 8.0]],
@@ -200,11 +194,8 @@ def test_whitened_returns(oracle):
     assert (fmean(tokens), stdev(tokens)) == (pytest.approx(0, abs=1e-9), pytest.approx(1))
 
 
-# -- generalised advantages --------------------------------------------------------------------------------------------
-
-
 def test_counted_steps_are_all_steps(oracle):
-    """The TD errors are 0.5, -1 and 1 with the masked step; each step ahead counts a quarter."""
+    """With the masked step, the TD errors are 0.5, -1 and 1. The discount per step is a quarter."""
     inputs = scenario(
         "generalised_advantage",
         token_level_rewards=[[0.0, 0.0, 1.0]],
@@ -216,8 +207,6 @@ def test_counted_steps_are_all_steps(oracle):
     )
     assert oracle("generalised_advantage", inputs)["advantages"] == near([[0.5 - 1 / 4 - 1 / 16, 0, -1.0]])
 
-
-# -- reward and advantage normalisation --------------------------------------------------------------------------------
 
 FIVE = {"rewards": [1.0, 0.0, 2.0, 1.0, 3.0], "group": ["p", "p", "p", "q", "q"], "epsilon": 0.0}
 
@@ -251,14 +240,15 @@ def test_normalised_rewards_by_hand(more, expected, oracle):
 
 @pytest.mark.parametrize(("group_of_one", "expected"), [("zero", 0.0), ("score", 2.0)])
 @pytest.mark.parametrize("leave_one_out", [False, True])
-def test_one_reward_alone(group_of_one, expected, leave_one_out, oracle):
-    more = {"group_of_one": group_of_one, "leave_one_out": leave_one_out, "epsilon": 1.0}
+@pytest.mark.parametrize("std", ["unbiased", "biased"])
+def test_one_reward_alone(group_of_one, expected, leave_one_out, std, oracle):
+    more = {"group_of_one": group_of_one, "leave_one_out": leave_one_out, "epsilon": 1.0, "std": std}
     inputs = scenario("reward_normalisation", rewards=[4.0], group=["p"], **more)
     assert oracle("reward_normalisation", inputs)["normalised"] == [expected]
 
 
 def test_advantages_are_normalised_as_the_numbers_that_count(oracle):
-    """1, 3 and 8 in one group, 5 in another; what does not count is 0 and has no part in the mean."""
+    """One group has 1, 3 and 8, the other has 5. Invalid tokens are 0 and do not affect the mean."""
     inputs = scenario(
         "advantage_normalisation",
         advantages=[[1.0, 99.0, 3.0], [8.0, 99.0, 99.0], [99.0, 5.0, 99.0]],
@@ -289,8 +279,6 @@ def test_equal_groups_are_often_several_of_several():
     assert sum(1 < len(set(labels)) < len(labels) for labels in layouts) >= 25
 
 
-# -- masked statistics -------------------------------------------------------------------------------------------------
-
 TWO_ROWS: dict[str, Any] = {
     "values": [[1.0, math.nan, 3.0, 8.0], [math.inf] * 4],
     "response_mask": [[1.0, 0, 1, 1], [0.0] * 4],
@@ -308,7 +296,7 @@ THIRTEEN = math.sqrt(13)  # 1, 3 and 8: mean 4, variance (9 + 1 + 16) / 2
         ({"statistic": "var", "response_mask": [[1.0, 0, 1, 0], [0.0] * 4]}, "statistic", 2.0),
         # A mean of 3 with one token more: (4 + 0 + 25) / 4, times 3 / 2.
         ({"statistic": "var", "count_epsilon": 1.0}, "statistic", 29 / 4 * 3 / 2),
-        # The count is a sum of a mask in single precision, which 1e-8 is too small for.
+        # The count is a float32 sum of a mask, which 1e-8 does not change.
         ({"statistic": "whiten", "count_epsilon": 1e-8, "values": [[3e4] * 4] * 2}, "whitened", [[0.0] * 4] * 2),
         ({"statistic": "var", "unbiased": False}, "statistic", 26 / 3),
         ({"statistic": "mean", "axis": "token"}, "row_statistic", [4.0, 0.0]),
@@ -340,10 +328,8 @@ def test_masked_statistics_by_hand(more, key, expected, oracle):
     assert set(seen.values()) == {None}
 
 
-# -- the whole step ----------------------------------------------------------------------------------------------------
-
 MEAN_OF_THE_BATCH = {"mean_level": "batch", "std_level": None}
-#: The second row fills its length; the third one's tokens are all rejected.
+#: The second row is full; all tokens of the third are rejected.
 STEP: dict[str, Any] = {
     "attention_mask": [[1.0, 1, 1, 0], [1.0, 1, 1, 1], [1.0, 1, 0, 0], [1.0, 1, 1, 0]],
     "loss_mask": [[0.0, 1, 1, 0], [0.0, 0, 1, 1], [0.0] * 4, [0.0, 0, 1, 0]],
@@ -402,9 +388,6 @@ def test_drawn_steps_are_sensible(data, oracle):
     assert all(math.isfinite(x) for row in seen["advantages"] for x in row)
 
 
-# -- scenarios ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("contract", "fixed"),
     [
@@ -421,7 +404,7 @@ def test_the_reference_answers_what_a_search_draws(contract, fixed, oracle):
 
 
 def test_outcome_rewards_stand_on_the_last_token_that_counts():
-    """The plainest scenario is one token; a bigger one shows where rewards stand, in each style."""
+    """The smallest scenario has one token; a larger one shows the place of rewards for each mask style."""
     from sentinel.contracts.normalisation import REWARD_STYLES, place_rewards
 
     class Chosen:
@@ -448,9 +431,6 @@ def test_outcome_rewards_stand_on_the_last_token_that_counts():
         }
         place_rewards(inputs, Chosen(style))  # type: ignore[arg-type]
         assert inputs["token_level_rewards"] == tensor(places, "bfloat16")
-
-
-# -- what a boundary lacks, and how it differs -------------------------------------------------------------------------
 
 
 def test_a_boundary_may_lack_returns_but_not_advantages():

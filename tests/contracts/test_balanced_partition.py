@@ -1,4 +1,4 @@
-"""Balanced partitions: the oracle keeps every promise, and partitions that break one each are seen to."""
+"""Balanced partitions: the oracle keeps every promise, and each broken promise is reported."""
 
 import random
 from typing import Any
@@ -12,7 +12,7 @@ KEPT = {"times": [1] * 6, "parts": 2, "empty": 0, "uneven": 0, "torn": 0, "stray
 
 
 def test_the_definitions_partition_by_hand():
-    """Two at a time in the order of their lengths, (1, 2), (2, 3), (3, 9): the longer one to the part that has less."""
+    """Rows are sorted by length and assigned in pairs, (1, 2), (2, 3), (3, 9): the longer one to the smaller part."""
     assert measured("balanced_partition", **GIVEN) == {**KEPT, "spread": 6}
 
 
@@ -28,7 +28,7 @@ def test_the_definitions_partition_by_hand():
         ([[0, 1], [2, 3], [4, 5]], {}, {"parts": 3, "spread": 6}),
         ([[0, 1, 4], [2, 3, 5]], {"prompts": ["p", "p", "p", "q", "q", "q"]}, {"torn": 2}),
         ([[1, 2, 0], [3, 4, 5]], {"prompts": ["p", "p", "p", "q", "q", "q"]}, {"spread": 6}),
-        # In minibatches of four each part trains on two at a time: 0 to 3 first, then 4 and 5.
+        # With minibatches of four, each part trains on two rows at a time: first 0 to 3, then 4 and 5.
         ([[1, 0, 5], [2, 3, 4]], {"minibatch_size": 4}, {}),
         ([[5, 1, 0], [2, 3, 4]], {"minibatch_size": 4}, {"strayed": 2}),
     ],
@@ -40,7 +40,6 @@ def test_partitions_that_break_a_promise(parts, given, seen):
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("kind", ["plain", "equal", "grouped", "minibatches"])
 def test_the_oracle_keeps_every_promise(seed, kind):
-    """Whatever the lengths are."""
     generator = random.Random(seed)
     parts, turns = generator.randint(1, 4), generator.randint(1, 4)
     count = parts * turns * 2 + (generator.randint(0, parts - 1) if kind == "plain" else 0)

@@ -1,5 +1,3 @@
-"""Batch surgery: the definition's row has every field and no weight; a wrong one is seen in each way it differs."""
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Contracts: what they declare is what they measure, on a right and on a broken twin of the framework's part."""
-
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -59,22 +57,17 @@ def test_every_binding_names_a_contract_and_its_inputs():
             assert not set(binding.outputs) - set(contract.keys) or binding.call, binding.boundary
 
 
-# -- loss aggregation --------------------------------------------------------------------------------------------------
-
-
 def test_loss_aggregation_measures_gradients_and_the_step(decide, broken_tree):
     scenario = {**MASKED_TOKENS["scenario"], "theta": 2.0, "learning_rate": 0.5}
     measured = decide({**MASKED_TOKENS, "scenario": scenario}, broken_tree).measurement
     seen = measured.observation[""]
-    # The loss of theta * loss_mat is 2 * 26; its slope in theta is 26, and the step goes the other way.
+    # The loss of theta * loss_mat is 2 * 26. Its derivative by theta is 26, and the step is negative.
     assert seen["loss"].nested() == 52.0
     assert seen["theta_gradient"].nested() == 26.0
     assert seen["parameter_update_delta"] == -13.0
     assert seen["per_token_gradient"].nested() == [[0.5, 0.5], [0.5, 0.5]]
     assert seen["masked_token_gradient_abs_sum"].nested() == 1.0
 
-
-# -- the generic call --------------------------------------------------------------------------------------------------
 
 CALLED = {
     "mod.py": """
@@ -167,8 +160,6 @@ def test_self_may_be_given_to_a_plain_function(lab):
     process = lab.open(lab.write(CALLED))
     assert returned(lab.probe(process, "pkg.mod.scaled", x=2, self=Namespace({"scale": 4}))) == 8
 
-
-# -- a contract of another package, with an oracle ---------------------------------------------------------------------
 
 SUMMING = """
 from sentinel.contracts.contract import Contract, Input, Observed

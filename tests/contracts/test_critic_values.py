@@ -1,5 +1,3 @@
-"""The oracle of critic values against numbers by hand, which code the positions."""
-
 import math
 from functools import partial
 from typing import Any
@@ -7,7 +5,7 @@ from typing import Any
 import pytest
 from contract_kit import Oracle
 
-#: What the value head says before each of three tokens, and after the last; the second row has a single token.
+#: The value head's output before each of three tokens and after the last. The second row has one token.
 CODED: dict[str, Any] = {
     "outputs": [[1.0, 2.0, 3.0], [5.0, 6.0, math.nan]],
     "output_after": [4.0, 8.0],
@@ -17,7 +15,7 @@ CODED: dict[str, Any] = {
 
 @pytest.fixture
 def oracle(oracle: Oracle) -> Oracle:
-    """``oracle(**inputs)``: what the float64 reference says."""
+    """Return a function that computes the contract's float64 reference."""
     return partial(oracle, "critic_values")
 
 

@@ -1,12 +1,8 @@
-"""What holds and cuts data: the oracles by hand, and what the measurement makes of broken twins."""
-
 from typing import Any
 
 import pytest
 import torch
 from contract_kit import measured
-
-# -- truncation --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -26,9 +22,6 @@ def test_a_truncation_that_knows_one_side():
     given: dict[str, Any] = {"token_ids": [6, 7, 8, 9], "max_length": 2}
     assert measured("truncation", right_alone, side="left", **given) != measured("truncation", side="left", **given)
     assert measured("truncation", right_alone, side="right", **given) == measured("truncation", side="right", **given)
-
-
-# -- padding -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -56,8 +49,6 @@ def test_padding_that_changes_the_dtype():
     assert (seen["dtype"], seen["dtype_kept"]) == ("int64", False)
 
 
-# -- collation ---------------------------------------------------------------------------------------------------------
-
 SAMPLES = [{"text": "a", "ids": torch.tensor([1, 2])}, {"text": "b", "ids": torch.tensor([3])}]
 
 
@@ -77,9 +68,6 @@ def test_samples_come_out_as_they_went_in():
 def test_batches_that_lose_something(twin, seen):
     found = measured("collation", lambda samples, **_: {"samples": list(map(twin, samples))}, samples=SAMPLES)
     assert found == {"count": 2, **seen}
-
-
-# -- epochs ------------------------------------------------------------------------------------------------------------
 
 
 def test_every_epoch_has_an_order_of_its_own():

@@ -1,5 +1,3 @@
-"""What is trained on of what was sampled: the oracles by hand, and what the measurement makes of broken twins."""
-
 from typing import Any
 
 import numpy
@@ -11,8 +9,6 @@ from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values.literals import Tensor, tensor
-
-# -- groups that teach nothing -----------------------------------------------------------------------------------------
 
 
 def _group(rewards: list[float], group: str, **more: Any) -> dict[str, Any]:
@@ -41,13 +37,13 @@ def _rows_alone(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
 
 
 def _by_a_mean_that_rounds(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
-    """A standard deviation that is compared with 0, about a mean that is not what it is the mean of."""
+    """Compare a standard deviation with 0, although its mean is rounded."""
     numbers = list(range(len(rewards))) if numpy.std(rewards.numpy()) > 0 else []
     return {"numbers": numbers, "rewards": rewards[numbers].tolist()}
 
 
 def _mixed(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
-    """The right rows, beside the rewards of the first ones."""
+    """Return the right rows with the rewards of the first rows."""
     return {"numbers": [2, 3], "rewards": rewards[:2].tolist()}
 
 
@@ -80,14 +76,11 @@ def test_a_search_makes_groups_that_are_alike(chosen, rewards):
     assert made.nested() == rewards
 
 
-# -- prompts that are too hard or too easy -----------------------------------------------------------------------------
-
-
 def test_prompts_of_medium_difficulty_are_kept():
     given = {"rewards": torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0]), "group": list("ppqqrr"), "low": 0.1}
     assert measured("difficulty_filter", **given, high=0.9) == {"kept": [1, 1, 0, 0, 0, 0]}
     assert measured("difficulty_filter", **given, high=1.5) == {"kept": [1, 1, 1, 1, 0, 0]}
-    # The bounds themselves are outside.
+    # The bounds are exclusive.
     assert measured("difficulty_filter", **{**given, "low": 0.5}, high=0.9) == {"kept": [0] * 6}
 
 
@@ -98,9 +91,6 @@ def test_a_threshold_on_each_response():
     given: dict[str, Any] = {"rewards": torch.tensor([1.0, 0.0]), "group": ["p", "p"], "low": 0.1, "high": 0.9}
     assert measured("difficulty_filter", alone, **given) == {"kept": [1, 0]}
     assert measured("difficulty_filter", **given) == {"kept": [1, 1]}
-
-
-# -- responses that were cut off ---------------------------------------------------------------------------------------
 
 
 def test_what_fills_all_columns_was_cut_off():
@@ -120,9 +110,7 @@ def test_cut_off_responses_that_are_kept(twin, seen):
     assert measured("overlong_filter", twin, response_mask=torch.tensor([[1, 1, 1], [1, 1, 0]])) == seen
 
 
-# -- second moments ----------------------------------------------------------------------------------------------------
-
-#: Squared log-ratios 4, 0.25, 0 and 1, of which the last does not count.
+#: Squared log-ratios 4, 0.25, 0 and 1. The last token is invalid.
 MOVED: dict[str, Any] = {
     "behaviour_log_probs": torch.tensor([[-1.0, -1.5], [-1.0, -2.0]], dtype=torch.float64),
     "proximal_log_probs": torch.tensor([[-3.0, -1.0], [-1.0, -1.0]], dtype=torch.float64),

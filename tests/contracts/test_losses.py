@@ -1,5 +1,3 @@
-"""Oracles of losses against numbers worked out by hand."""
-
 import math
 import random
 from collections.abc import Mapping
@@ -27,8 +25,6 @@ def near(value: Any) -> Any:
         return [near(row) for row in value]
     return pytest.approx(value, rel=1e-6, abs=1e-8)
 
-
-# -- aggregation, by hand ----------------------------------------------------------------------------------------------
 
 #: Rows of 3, 1 and no valid tokens; the loss of a masked token is 1000.
 THREE_ROWS: dict[str, Any] = {
@@ -78,9 +74,7 @@ def test_a_mode_that_nobody_has_defined_has_no_reference(oracle):
         oracle("loss_aggregation", **THREE_ROWS, loss_agg_mode="token-median")
 
 
-# -- policy losses, by hand --------------------------------------------------------------------------------------------
-
-#: One token; the policy gives it twice, or half, the old probability 1/4.
+#: One token, whose probability is twice or half the old probability 1/4.
 TWICE, HALF = math.log(0.5), math.log(0.125)
 OLD = math.log(0.25)
 
@@ -89,7 +83,7 @@ OLD = math.log(0.25)
     ("algorithm", "log_prob", "advantage", "given", "loss", "gradient"),
     [
         ("ppo", TWICE, 1.0, {}, -1.2, 0.0),  # clipped from above, so no gradient
-        ("ppo", TWICE, -1.0, {}, 2.0, 2.0),  # pushed back: never clipped
+        ("ppo", TWICE, -1.0, {}, 2.0, 2.0),  # moves back: never clipped
         ("ppo", HALF, 1.0, {}, -0.5, -0.5),
         ("ppo", HALF, -1.0, {}, 0.8, 0.0),
         ("ppo", TWICE, -1.0, {"dual_clip": 1.5}, 1.5, 0.0),
@@ -120,12 +114,12 @@ OLD = math.log(0.25)
         ("gmpo", TWICE, 1.0, {}, -math.exp(0.2), 0.0),
         ("gmpo", TWICE, -1.0, {}, 2.0, 2.0),
         ("gmpo", TWICE, -1.0, {"importance_weights": [[0.5]]}, 1.0, 1.0),
-        # |1/2 - 1/4| = 0.25 is over the threshold 0.2 and under 0.3
+        # |1/2 - 1/4| = 0.25 is between the thresholds 0.2 and 0.3
         ("dppo_tv", TWICE, 1.0, {}, 0.0, 0.0),
         ("dppo_tv", TWICE, 1.0, {"eps_clip_high": 0.3}, -2.0, -2.0),
         ("dppo_tv", TWICE, 1.0, {"eps_clip_high": 0.3, "ratio_cap": 1.5}, -1.5, -1.5),
         ("dppo_tv", TWICE, 1.0, {"eps_clip_high": 0.3, "surrogate": "log_prob"}, -2 * TWICE, -2.0),
-        ("dppo_tv", TWICE, -1.0, {}, 2.0, 2.0),  # the way back is open
+        ("dppo_tv", TWICE, -1.0, {}, 2.0, 2.0),  # moving back is never clipped
         ("dppo_tv", HALF, 1.0, {}, -0.5, -0.5),
         ("dppo_tv", HALF, -1.0, {}, 0.5, 0.5),  # |1/8 - 1/4| = 0.125
         ("dppo_tv", HALF, -1.0, {"eps_clip_low": 0.1}, 0.0, 0.0),
@@ -141,7 +135,7 @@ OLD = math.log(0.25)
     ],
 )
 def test_losses_of_one_token_by_hand(algorithm, log_prob, advantage, given, loss, gradient, oracle):
-    """And three times as much of an advantage that is three times as large, but for those that add something to it."""
+    """A loss is three times as large for three times the advantage, unless it has a term without the advantage."""
     token = {"log_probs": [[log_prob]], "old_log_probs": [[OLD]], "response_mask": [[1.0]]}
     for times in (1, *([] if algorithm in ("cross_entropy", "dro", "kimi") else [3])):
         seen = oracle("policy_loss", algorithm=algorithm, **token, advantages=[[times * advantage]], **given)
@@ -149,7 +143,7 @@ def test_losses_of_one_token_by_hand(algorithm, log_prob, advantage, given, loss
         assert seen["per_token_loss"] == near([[times * loss]])
 
 
-#: A ratio of 2 and one of 1/2, so 1 as a whole; the third token, 4 times as probable, does not count.
+#: Ratios 2 and 1/2, whose product is 1. The third token, with ratio 4, is invalid.
 TWO_TOKENS: dict[str, Any] = {
     "log_probs": [[math.log(0.5), math.log(0.125), math.nan]],
     "old_log_probs": [[math.log(0.25), math.log(0.25), math.inf]],
@@ -169,7 +163,7 @@ def test_gspo_clips_responses_and_ppo_tokens(oracle):
 
 
 def test_ratios_of_runs_of_tokens(oracle):
-    """Ratios 2 and 8, a masked token, 1/2: the runs' geometric means are 4 and 1/2."""
+    """The ratios are 2, 8, a masked token and 1/2, so the geometric means of the two runs are 4 and 1/2."""
     seen = oracle(
         "policy_loss",
         algorithm="importance_sampling",
@@ -185,7 +179,7 @@ def test_ratios_of_runs_of_tokens(oracle):
 
 
 def test_metrics_count_valid_tokens(oracle):
-    """Ratios 2, 2, 1, 1: with A > 0 clipped, with A < 0 cut by the dual clip, and two that nothing cuts."""
+    """The ratios are 2, 2, 1 and 1. The first is clipped (A > 0), the second is cut by the dual clip (A < 0)."""
     seen = oracle(
         "policy_loss",
         algorithm="ppo",
@@ -205,7 +199,7 @@ def test_the_reported_kl_is_cut_as_the_ratio_is_or_whole(given, kl, oracle):
     assert oracle("policy_loss", algorithm="ppo", log_ratio_clamp=0.5, **one, **given)["approx_kl"] == near(kl)
 
 
-#: Ratios of 2; the covariances of log-probs and advantages are 2, -2, -1 and 1. The fifth token does not count.
+#: Ratios of 2; the covariances of log-probs and advantages are 2, -2, -1 and 1. The fifth token is invalid.
 FOUR_TOKENS: dict[str, Any] = {
     "log_probs": [[-1.0, -1.0, -3.0, -3.0, math.nan]],
     "old_log_probs": [[-1.0 - LN2, -1.0 - LN2, -3.0 - LN2, -3.0 - LN2, math.inf]],
@@ -216,14 +210,14 @@ FOUR_TOKENS: dict[str, Any] = {
 
 
 def test_clip_cov_leaves_out_what_ppo_does_not_clip_and_the_covariance_names(oracle):
-    """PPO clips tokens 0 and 2, at -1.2 A; of the others only token 3 has a covariance between the bounds."""
+    """PPO clips tokens 0 and 2, at -1.2 A. Of the other tokens, only token 3 has a covariance between the bounds."""
     bounds = {"cov_low": 0.5, "cov_high": 1.5}
     seen = oracle("policy_loss", algorithm="clip_cov", **FOUR_TOKENS, cov_share=1.0, **bounds)
     assert seen["per_token_loss"] == near([[-2.4, 4.0, -1.2, 0.0, 0.0]])
     assert seen["per_token_gradient"] == near([[0.0, 4.0, 0.0, 0.0, 0.0]])
     assert seen["clip_fraction"] == 0.25
     one = oracle("policy_loss", algorithm="clip_cov", **FOUR_TOKENS, cov_share=0.01, **bounds)
-    assert one["loss"] == seen["loss"]  # one token at the least
+    assert one["loss"] == seen["loss"]  # at least one token
 
 
 def test_kl_cov_pulls_the_tokens_of_the_largest_covariance_back(oracle):
@@ -255,7 +249,7 @@ def test_a_batch_without_tokens_has_no_covariance(algorithm, oracle):
     assert oracle("policy_loss", algorithm=algorithm, **empty, cov_share=0.3)["loss"] == 0
 
 
-#: Every bound is crossed here, with advantages of both signs.
+#: Ratios beyond every bound, with advantages of both signs.
 CROSSING: dict[str, Any] = {
     "log_probs": [[-0.5, -1.5, -0.2], [-0.5, -1.5, -0.2]],
     "old_log_probs": [[-1.5, -0.5, -0.25], [-1.5, -0.5, -0.25]],
@@ -272,14 +266,13 @@ def test_gspo_token_is_gspo_where_a_response_has_one_advantage(oracle):
 
 
 def test_gmpo_clips_each_token_and_weighs_the_response_by_their_geometric_mean(oracle):
-    """Log-ratios 1 and 0.05 where A = 1: the first is cut at 0.2. 1 and -1 where A = -2: the second is, at -0.2."""
+    """The log-ratios are 1 and 0.05 where A = 1: the first is clipped at 0.2. They are 1 and -1 where A = -2: the
+    second is clipped at -0.2.
+    """
     seen = oracle("policy_loss", algorithm="gmpo", **CROSSING)
     first, second = math.exp((0.2 + 0.05) / 2), 2 * math.exp((1 - 0.2) / 2)
     assert seen["loss"] == near((second - first) / 2)
     assert seen["per_token_gradient"] == near([[0, 0, -first / 4], [second / 4, 0, 0]])
-
-
-# -- parts -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"])
@@ -328,7 +321,7 @@ def test_a_drawn_ratio_becomes_log_probs():
     drawn = {
         **CROSSING,
         "log_probs": [[-1.0, -2.0, -0.5]] * 2,
-        "old_log_probs": [[0.5, -0.25, 110.0]] * 2,  # log-ratios, at this point
+        "old_log_probs": [[0.5, -0.25, 110.0]] * 2,  # log-ratios
         "batch_num_tokens": 3,
         "global_batch_size": 0,
     }
@@ -338,9 +331,7 @@ def test_a_drawn_ratio_becomes_log_probs():
     assert (inputs["batch_num_tokens"], inputs["global_batch_size"]) == (4 + 3, 2)
 
 
-# -- value losses ------------------------------------------------------------------------------------------------------
-
-#: A critic that has moved from 0 to 1 (the return is 0.8), from 0 to 0.25 (return 1), and a token that does not count.
+#: A critic that moved from 0 to 1 (return 0.8) and from 0 to 0.25 (return 1), and an invalid token.
 VALUES: dict[str, Any] = {
     "vpreds": [[1.0, 0.25, math.nan]],
     "values": [[0.0, 0.0, math.inf]],
@@ -353,7 +344,7 @@ VALUES: dict[str, Any] = {
     ("given", "loss", "gradient", "clipped"),
     [
         ({}, (0.04 + 0.5625) / 2, [0.2, -0.75, 0], 0),
-        # clip(1, +-0.5) = 0.5 is further from 0.8 than 1 is
+        # clip(1, +-0.5) = 0.5 is further from 0.8 than 1
         ({"cliprange_value": 0.5}, (0.09 + 0.5625) / 2, [0, -0.75, 0], 0.5),
         ({"cliprange_value": 0.5, "factor": 0.5}, (0.09 + 0.5625) / 4, [0, -0.375, 0], 0.5),
         ({"kind": "huber", "huber_delta": 0.5}, (0.04 + 2 * 0.5 * 0.75 - 0.25) / 2, [0.2, -0.5, 0], 0),
@@ -367,7 +358,7 @@ def test_value_losses_by_hand(given, loss, gradient, clipped, oracle):
 
 
 def test_a_clip_fraction_over_sequences(oracle):
-    """One of three tokens of the first row, the only token of the second, and a row without any."""
+    """One of three tokens is clipped in the first row, the only token in the second, and the third row has none."""
     inputs = {
         "vpreds": [[1.0, 0.0, 0.0], [1.0, 9.0, 9.0], [9.0] * 3],
         "values": [[0.0] * 3] * 3,
@@ -380,9 +371,7 @@ def test_a_clip_fraction_over_sequences(oracle):
     assert oracle("value_loss", **inputs, empty_rows="counted")["clip_fraction"] == near((1 / 3 + 1) / 3)
 
 
-# -- importance weights ------------------------------------------------------------------------------------------------
-
-#: Ratios 4 and 1/2 in the first response (product 2, mean sqrt 2), 1 in the second; one token does not count.
+#: Ratios 4 and 1/2 in the first response (product 2, mean sqrt 2), 1 in the second; one token is invalid.
 WEIGHTS: dict[str, Any] = {
     "old_log_probs": [[math.log(0.5), math.log(0.25)], [math.log(0.5), math.nan]],
     "rollout_log_probs": [[math.log(0.125), math.log(0.5)], [math.log(0.5), 7.0]],
@@ -441,9 +430,7 @@ def test_weights_that_are_not_stopped_have_a_gradient_between_the_thresholds(ora
     assert seen["weight_gradient"] == near([[0, 0.5], [1, 0]])
 
 
-# -- sequence rejection, KL --------------------------------------------------------------------------------------------
-
-#: Mean log(p_old / p) over the valid tokens: 0.5, 0.5, -0.5; the first two have negative advantages, but one is short.
+#: Mean log(p_old / p) over the valid tokens: 0.5, 0.5, -0.5. The first two have negative advantages; one is short.
 REJECTION: dict[str, Any] = {
     "log_probs": [[-1.0, -2.0, -9.0], [-1.5, math.nan, math.nan], [-0.5, -1.0, -9.0]],
     "old_log_probs": [[-0.75, -1.25, 0.0], [-1.0, 0.0, 0.0], [-1.0, -1.5, 0.0]],
@@ -478,11 +465,9 @@ def test_a_sequence_with_advantages_of_both_signs_has_no_decision(oracle):
     mixed = {**REJECTION, "advantages": [[-1.0, 1.0, 0.0]] * 3}
     with pytest.raises(DoesNotApply, match="both signs"):
         oracle("sequence_rejection", **mixed, opsm_delta=0.4)
-    beyond = {**REJECTION, "advantages": [[-1.0, -1.0, 5.0]] * 3}  # a token that does not count has no say
+    beyond = {**REJECTION, "advantages": [[-1.0, -1.0, 5.0]] * 3}  # invalid tokens have no influence
     assert oracle("sequence_rejection", **beyond, opsm_delta=0.4)["opsm_clipfrac"] == 2
 
-
-# -- what a boundary may return ----------------------------------------------------------------------------------------
 
 ADAPTER = """
 from sentinel.targets import Binding, PackageRoot, Target

@@ -1,5 +1,3 @@
-"""What is reported of a batch: the oracles by hand, and what the measurement makes of broken twins."""
-
 from typing import Any
 
 import pytest
@@ -40,7 +38,7 @@ def test_the_smallest_ratio_is_no_masked_zero():
 
 
 def test_explained_variance(oracle):
-    """Over the three valid tokens, returns 1, 2 and 3 have variance 1, and errors 0, 0 and 1.5 have 0.75."""
+    """Over the three valid tokens, the returns 1, 2 and 3 have variance 1, and the errors 0, 0 and 1.5 have 0.75."""
     rows = {"returns": [[1.0, 2.0], [3.0, 9.0]], "values": [[1.0, 2.0], [1.5, 0.0]], "response_mask": [[1, 1], [1, 0]]}
     seen = oracle("explained_variance", scenario("explained_variance", **rows))
     assert seen == {"explained_variance": pytest.approx(0.25)}
@@ -60,7 +58,7 @@ def test_a_mean_weighs_samples_and_not_batches():
 
 
 def test_pass_at_k_counts_ways_to_take_k_responses():
-    """Of the six pairs of 1, 0, 0, 0 three have the 1; of 1, 1, 0, 0 one pair has none."""
+    """Three of the six pairs of 1, 0, 0, 0 contain the 1. One pair of 1, 1, 0, 0 contains none."""
     given = {"right": [[1, 0, 0, 0], [1, 1, 0, 0]], "of": "any"}
     assert measured("pass_at_k", k=2, **given)["pass_at_k"] == pytest.approx((3 / 6 + 5 / 6) / 2)
     assert measured("pass_at_k", k=4, **given) == {"pass_at_k": 1.0, "mean": 0.375}

@@ -1,5 +1,3 @@
-"""The oracle of microbatch packing, and packings that are none."""
-
 from typing import Any
 
 import pytest

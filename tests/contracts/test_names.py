@@ -1,5 +1,3 @@
-"""Parameter names of the field are matched to the inputs of a contract."""
-
 import pytest
 
 from sentinel.contracts.names import match_names, suggest_names

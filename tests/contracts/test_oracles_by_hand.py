@@ -1,4 +1,4 @@
-"""Oracles against numbers worked out by hand, and against what the definition promises of any distribution."""
+"""Oracles, compared with hand-computed numbers and with properties that hold for any distribution."""
 
 import math
 from typing import Any
@@ -10,9 +10,7 @@ def close(value: Any) -> Any:
     return [pytest.approx(row, rel=1e-6, abs=1e-7) for row in value]
 
 
-# -- KL estimates ------------------------------------------------------------------------------------------------------
-
-#: Two tokens: the policy gives the first twice the reference's probability, the second half of it.
+#: Two tokens, with twice and half of the reference's probability.
 TWICE_AND_HALF = {"log_probs": [[math.log(0.5), math.log(0.25)]], "ref_log_probs": [[math.log(0.25), math.log(0.5)]]}
 LN2 = math.log(2)
 
@@ -34,14 +32,12 @@ def test_kl_estimates_by_hand(estimator, kl, gradient, oracle):
     assert seen == {"kl": close([kl]), "per_token_gradient": close([gradient])}
 
 
-def test_a_clamped_estimate_has_no_gradient_beyond(oracle):
-    seen = oracle("kl_estimate", **TWICE_AND_HALF, kl_estimator="k3", clamp=0.25)
-    assert seen == {"kl": close([[LN2 - 0.5, 0.25]]), "per_token_gradient": close([[0.5, 0]])}
-
-
-def test_a_clamp_cuts_both_sides(oracle):
-    seen = oracle("kl_estimate", **TWICE_AND_HALF, kl_estimator="k1", clamp=0.25)
-    assert seen == {"kl": close([[0.25, -0.25]]), "per_token_gradient": close([[0, 0]])}
+@pytest.mark.parametrize(
+    ("estimator", "kl", "gradient"), [("k3", [LN2 - 0.5, 0.25], [0.5, 0]), ("k1", [0.25, -0.25], [0, 0])]
+)
+def test_a_clamp_cuts_both_sides_and_leaves_no_gradient_beyond(estimator, kl, gradient, oracle):
+    seen = oracle("kl_estimate", **TWICE_AND_HALF, kl_estimator=estimator, clamp=0.25)
+    assert seen == {"kl": close([kl]), "per_token_gradient": close([gradient])}
 
 
 def test_masked_estimates_are_zero_whatever_stands_there(oracle):
@@ -53,7 +49,7 @@ def test_masked_estimates_are_zero_whatever_stands_there(oracle):
 
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 def test_k1_and_k3_are_unbiased(estimator, oracle):
-    """Weighted with the policy's own probabilities they give the KL itself."""
+    """Their mean under the policy is the KL."""
     policy, other = (0.7, 0.2, 0.1), (0.25, 0.25, 0.5)
     seen = oracle(
         "kl_estimate",
@@ -64,8 +60,6 @@ def test_k1_and_k3_are_unbiased(estimator, oracle):
     mean = sum(p * k for p, k in zip(policy, seen["kl"][0]))
     assert mean == pytest.approx(sum(p * math.log(p / q) for p, q in zip(policy, other)), rel=1e-6)
 
-
-# -- generalised advantages --------------------------------------------------------------------------------------------
 
 THREE_STEPS = {
     "token_level_rewards": [[0.0, 0.0, 1.0]],
@@ -79,7 +73,7 @@ THREE_STEPS = {
     [
         # The TD errors are -0.375, 0.125 and 0.25; each step ahead counts a quarter.
         (0.5, 0.5, [-0.328125, 0.1875, 0.25]),
-        # lambda 0: the TD errors themselves. lambda 1: the discounted rewards to come (0.25, 0.5, 1) less the value.
+        # lambda 0: the TD errors. lambda 1: the discounted future rewards (0.25, 0.5, 1) minus the value.
         (0.5, 0.0, [-0.375, 0.125, 0.25]),
         (0.5, 1.0, [-0.25, 0.25, 0.25]),
         (1.0, 1.0, [0.5, 0.75, 0.25]),

@@ -1,5 +1,3 @@
-"""The oracle of policy updates against numbers by hand."""
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +25,7 @@ CUTS: list[dict[str, Any]] = [{}, {"micro_batch_size": 1}, {"max_tokens_per_micr
 
 @pytest.fixture
 def oracle(oracle: Oracle) -> Oracle:
-    """``oracle(**inputs)``: what the float64 reference says."""
+    """Return a function that computes the contract's float64 reference."""
     return partial(oracle, "policy_update")
 
 
@@ -68,7 +66,7 @@ CLIPPED: dict[str, Any] = {
 }
 
 
-#: Of the reference's log-prob less the policy's, the estimate and its slope in the policy's.
+#: For the reference's log-prob minus the policy's: the estimate, and its derivative by the policy's.
 ESTIMATES: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
     "k1": (lambda delta: -delta, lambda delta: 1.0),
     "abs": (abs, lambda delta: -math.copysign(1.0, delta)),
@@ -79,7 +77,7 @@ ESTIMATES: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] 
 
 @pytest.mark.parametrize("estimator", ESTIMATES)
 def test_clipped_and_kept_near_the_reference(estimator, oracle):
-    """Ratios e^0.5, which is clipped, e^-0.25 and e^0.1; the fourth token does not count."""
+    """The ratios are e^0.5, which is clipped, e^-0.25 and e^0.1. The fourth token is invalid."""
     estimate, slope = ESTIMATES[estimator]
     losses, slopes = [-1.2, -math.exp(-0.25) / 2, 2 * math.exp(0.1)], [0.0, -math.exp(-0.25) / 2, 2 * math.exp(0.1)]
     deltas = [0.25, -1.0, -0.5]
@@ -96,7 +94,7 @@ def test_without_a_reference_there_is_no_kl_term(oracle):
     assert oracle(**UNEVEN, kl_coef=0.5) == oracle(**UNEVEN)
 
 
-#: Entropies of 1 where the first row counts, and of 4 where the second does: they weigh less in a mean over rows.
+#: Entropies of 1 in the first row and of 4 in the second, which weigh less in a mean over rows.
 ENTROPIES: dict[str, Any] = {"entropies": [[1.0, 1.0, 9.0, 9.0], [4.0] * 4], "entropy_coef": 0.5}
 
 
@@ -121,9 +119,7 @@ def test_without_entropies_nothing_is_said_of_them(oracle):
     assert {"entropy", "entropy_gradient"}.isdisjoint(oracle(**UNEVEN))
 
 
-# -- the whole step of a driver ----------------------------------------------------------------------------------------
-
-#: Two prompts whose responses do not stand together.
+#: Two prompts whose responses are not adjacent.
 SCORED: dict[str, Any] = {
     "log_probs": torch.full((4, 2), -1.0, dtype=torch.float64),
     "old_log_probs": torch.full((4, 2), -1.0, dtype=torch.float64),
@@ -135,7 +131,7 @@ ROWS = {"number": torch.arange(4), "weights": torch.arange(12.0).reshape(4, 3), 
 
 
 def stepped(*stages, **more):
-    """What is seen of a driver whose batch comes out of each boundary in these parts."""
+    """Return the observation of a driver whose batch has these parts after each boundary."""
     by_definition = bundled_catalog().contracts["training_step"].oracle
     return measured(
         "training_step", lambda **inputs: {**by_definition(inputs), "stages": stages, "rows": ROWS}, **SCORED, **more
@@ -178,8 +174,6 @@ def test_the_first_boundary_that_loses_a_row_is_named(broken):
     seen = stepped(("balance", [part(2, 0, 3, 1)]), ("cut", broken), ("loss", broken))
     assert (seen["lost_at"], seen["lost_by"]) == (2, "cut")
 
-
-# -- recomputed log-probs ----------------------------------------------------------------------------------------------
 
 #: Two rows; the last token of the first is padding.
 PASS: dict[str, Any] = {

@@ -1,5 +1,3 @@
-"""What a response is worth, and where: the oracles by hand, and what the measurement makes of broken twins."""
-
 from typing import Any
 
 import pytest
@@ -7,8 +5,6 @@ import torch
 from contract_kit import measured
 
 MASK = torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
-
-# -- where a score lands -----------------------------------------------------------------------------------------------
 
 SCORES: dict[str, Any] = {"rewards": torch.tensor([1.0, -0.5, 2.0]), "response_mask": MASK}
 LANDED = [[0.0, 0.0, 0.0, 1.0], [0.0, -0.5, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]]
@@ -23,20 +19,18 @@ def test_the_last_token_may_stand_behind_a_gap():
     assert seen["token_level_rewards"] == [[0.0, 0.0, 3.0]]
 
 
-# -- the penalty of long responses -------------------------------------------------------------------------------------
-
 LENGTHS: dict[str, Any] = {"rewards": torch.tensor([1.0, 1.0, 1.0]), "response_mask": MASK}
 
 
 @pytest.mark.parametrize(
     ("options", "rewards"),
     [
-        # Of four tokens at most: up to two are free, then half a point each.
+        # At most four tokens: the first two are free, each further one costs half a point.
         ({"max_length": 4, "buffer": 2, "factor": 1.0}, [0.0, 1.0, 1.0]),
         ({"max_length": 4, "buffer": 4, "factor": 1.0}, [0.0, 0.5, 0.75]),
         ({"max_length": 4, "buffer": 4, "factor": 0.5}, [0.5, 0.75, 0.875]),
         ({"max_length": 5, "buffer": 2, "factor": 1.0}, [0.5, 1.0, 1.0]),
-        # Longer than there is room for: at worst the whole penalty, or more with each token.
+        # Longer than the limit: at most the whole penalty, or more with each token.
         ({"max_length": 2, "buffer": 1, "factor": 1.0}, [0.0, 0.0, 1.0]),
         ({"max_length": 2, "buffer": 1, "factor": 1.0, "beyond_limit": "linear"}, [-2.0, 0.0, 1.0]),
     ],

@@ -1,5 +1,3 @@
-"""What makes rollouts and batches of them: the oracles by hand, and what the measurement makes of broken twins."""
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -11,8 +9,6 @@ from contract_kit import measured
 
 from sentinel.contracts.rollouts import WeightEngine
 from sentinel.contracts.table_engine import TableEngine
-
-# -- masks of responses ------------------------------------------------------------------------------------------------
 
 #: Two prompts of 1 and 2 tokens; a response that ends with EOS, and one that fills its three columns.
 GENERATED: Mapping[str, Any] = {
@@ -44,9 +40,6 @@ def test_what_a_boundary_is_given_is_padded_on_both_sides():
     assert seen == {"response_mask": [[1, 0, 0], [1, 1, 1]], "counted_prompt_tokens": 3}
 
 
-# -- batches of rollouts -----------------------------------------------------------------------------------------------
-
-
 def test_what_is_not_taken_is_left():
     seen = measured("rollout_collection", completed=3, needed=2)
     assert seen == {"times": [1, 1, 1], "size": 2, "taken": [0, 1], "left": [2]}
@@ -67,10 +60,8 @@ def test_an_exhausted_loader_leaves_a_smaller_batch(rejected, taken, left):
     dropped = measured(
         "rollout_collection", lambda **_: {"taken": [], "left": rejected}, completed=3, needed=2, rejected=rejected
     )
-    assert dropped["times"] == [0, 0, 0]  # rejected rollouts may be left
+    assert dropped["times"] == [0, 0, 0]  # rejected rollouts may remain
 
-
-# -- rewards of an episode ---------------------------------------------------------------------------------------------
 
 #: Two turns of two tokens, with one token of the environment between them.
 EPISODE = {"said": [2, 2], "heard": [1, 0], "turns": 2, "max_tokens": 100}
@@ -89,9 +80,6 @@ def test_rewards_that_are_lost_or_misplaced(reward, total, turns):
     answer = {"loss_mask": [1, 1, 0, 1, 1], "cut": False, "reward": reward}
     seen = measured("rollout_episode", lambda **_: answer, **EPISODE, rewards=[1.0, 0.5])
     assert (seen["reward"], seen["turn_rewards"]) == (total, turns)
-
-
-# -- the weights of an engine ------------------------------------------------------------------------------------------
 
 
 def test_each_generation_has_the_weights_of_the_last_update():
@@ -119,11 +107,8 @@ def test_the_memory_of_a_sleeping_engine(level, wakes, version):
     assert engine.versions == [version]
 
 
-# -- what engines are asked, and answer --------------------------------------------------------------------------------
-
-
 def asked(request, configured=None, **given):
-    """What is seen of a boundary that asks for this, by a configuration that says this."""
+    """Return the observation of a boundary that sends this request for this configuration."""
     return measured(
         "sampling_request",
         lambda **inputs: {"request": request(inputs), "configured": configured or {}},
@@ -164,9 +149,6 @@ def test_an_option_that_is_left_alone_is_what_the_configuration_has():
     assert asked(lambda _: {"temperature": 0}, configured, temperature=0.7, greedy=True)["unlike_configured"] == 0
 
 
-# -- groups ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("numbers", "alike", "ends"),
     [
@@ -186,9 +168,6 @@ def test_labels_are_names():
     assert measured("group_numbers", labels=numpy.array([7, 3, 7]))["numbers"] == [0, 1, 0]
 
 
-# -- episodes ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("said", "heard", "room", "mask", "cut"),
     [
@@ -203,8 +182,6 @@ def test_what_is_never_answered_is_no_part_of_a_response(said, heard, room, mask
     seen = measured("rollout_episode", said=said, heard=heard, turns=len(said), max_tokens=room)
     assert (seen["loss_mask"], seen["cut"]) == (mask, cut)
 
-
-# -- conversations -----------------------------------------------------------------------------------------------------
 
 #: A question, and an answer of two words: <|im_start|> role, new line, words, <|im_end|>, new line.
 ASKED = [1, 7, 3, 100, 2, 3]
@@ -251,16 +228,14 @@ def test_a_mask_that_trains_the_question_is_seen():
     assert measured("trained_tokens", broken, conversation=CHAT)["trained"] == [1] * 12
 
 
-# -- rollouts, from a prompt to a response -----------------------------------------------------------------------------
-
-#: A question, an answer, what a tool says to it, another answer.
+#: A question, an answer, a tool's reply, another answer.
 TWO_TURNS = [["user", 1], ["assistant", 2], ["tool", 1], ["assistant", 1]]
 HEARD = [3, 1, 9, 3, 200, 2, 3, 1, 8, 3]
 ROW_OF = "of this row"
 
 
 def a_loop(broken: str = "", **inputs: Any) -> dict[str, Any]:
-    """A loop as it should be, for one answer or several, but for what is broken."""
+    """Return a correct agent loop for one or more answers, with the given fault."""
     engine, spent = TableEngine(inputs), 0
     prompt = engine.tokenizer.apply_chat_template(engine.prompt, add_generation_prompt=True)
     ids, mask, log_probs, experts, versions, shared = [], [], [], [], [], dict(inputs["options"])

@@ -1,5 +1,3 @@
-"""Surgery on rows and the minibatches of a batch: the oracles by hand, and what is seen of broken twins."""
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -85,13 +83,11 @@ def test_what_belongs_to_the_whole_container_is_missed():
     assert not _broken(lambda fields: fields, meta=[{"split": ["test"]}])["meta_kept"]
 
 
-# -- minibatches -------------------------------------------------------------------------------------------------------
-
 BATCH = {"number": torch.tensor([10, 11, 12, 13]), "label": ["a", "b", "c", "d"]}
 
 
 def _epochs(*orders: Sequence[int], shuffle: bool = True) -> dict[str, Any]:
-    """What is seen of these orders, in minibatches of two."""
+    """Return the observation of these orders, in minibatches of two."""
 
     def call(**_: Any) -> dict[str, Any]:
         rows = [row for order in orders for row in order]

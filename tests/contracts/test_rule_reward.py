@@ -1,5 +1,3 @@
-"""Rule-based rewards: the oracle by hand, and what the measurement makes of graders that are broken."""
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

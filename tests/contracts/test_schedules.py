@@ -1,5 +1,3 @@
-"""The KL coefficient and the learning rate: the oracles by hand, and broken twins."""
-
 import math
 from typing import Any
 
@@ -12,14 +10,14 @@ STEERED: dict[str, Any] = {
     "target_kl": 2.0,
     "horizon": 10,
     "samples_per_step": 5,
-    # 50 % above the target, 10 % above, on it, 50 % below.
+    # 50 % and 10 % above the target, at the target, 50 % below.
     "kls": [3.0, 2.2, 2.0, 1.0],
 }
 
 
 def test_a_coefficient_is_steered_towards_its_target():
     seen = measured("kl_coefficient", **STEERED)["coefficients"]
-    # By half the horizon's share of the error, which is cut to 0.2.
+    # By half of the error, which is clipped to 0.2.
     assert seen == pytest.approx([0.5, 0.5 * 1.1, 0.55 * 1.05, 0.55 * 1.05, 0.55 * 1.05 * 0.9], rel=1e-12)
 
 
@@ -52,7 +50,7 @@ def test_where_the_warm_up_begins():
 
 
 def test_a_first_update_without_a_rate():
-    """What verl had until #1463: of no warm-up steps it made one."""
+    """Until #1463, verl added one warm-up step if there were none."""
 
     def call(training_steps: int, warmup_steps: int, **_: Any) -> dict[str, Any]:
         return {"rates": [min(1, step / max(1, warmup_steps)) for step in range(training_steps)]}
@@ -65,7 +63,7 @@ def test_a_first_update_without_a_rate():
 
 
 def test_the_length_of_a_schedule_counts_turns_and_passes():
-    """8 steps, of which 6 are allowed; each has 4 * 2 * 3 samples, trained on twice in batches of 8: 6 updates."""
+    """6 of 8 steps are allowed. Each has 4 * 2 * 3 samples, trained on twice in batches of 8, so it makes 6 updates."""
     given = {"steps_per_epoch": 4, "epochs": 2, "max_steps": 6, "prompts_per_step": 4, "samples_per_prompt": 2}
     given |= {"turns": 3, "batch_size": 8, "update_epochs": 2, "warmup_ratio": 0.25}
 

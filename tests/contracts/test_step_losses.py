@@ -1,5 +1,3 @@
-"""Losses and advantages of whole steps: the oracles by hand, a second derivation, and broken twins."""
-
 import math
 from typing import Any
 
@@ -8,8 +6,6 @@ import torch
 from contract_kit import measured
 
 from sentinel.contracts.step_losses import PREFERENCE_UPDATE
-
-# -- prompts and ranks -------------------------------------------------------------------------------------------------
 
 LOSSES = {
     "loss_mat": torch.tensor([[1.0, 3.0], [5.0, 99.0], [2.0, 4.0], [6.0, 8.0]]),
@@ -43,9 +39,6 @@ def test_ranks_are_not_in_the_loss():
         assert measured("context_parallel_loss", **given) == {"loss": 3.0}
 
 
-# -- advantages --------------------------------------------------------------------------------------------------------
-
-
 def test_a_penalty_and_the_kl_that_is_told():
     seen = measured(
         "penalised_advantage",
@@ -61,8 +54,6 @@ def test_a_penalty_and_the_kl_that_is_told():
     assert seen["advantages"] == [[pytest.approx(1.05), pytest.approx(1.1), 0.0]]
 
 
-# -- decoupled losses --------------------------------------------------------------------------------------------------
-
 STEP: dict[str, Any] = {
     "log_probs": torch.tensor([[-1.0, -1.0]], dtype=torch.float64),
     "proximal_log_probs": torch.tensor([[-1.1, -1.0]], dtype=torch.float64),
@@ -75,7 +66,7 @@ STEP: dict[str, Any] = {
 
 def test_a_weight_is_a_constant():
     seen = measured("decoupled_loss", **STEP)
-    # r w / 2 of the first token; the second's weight e^3 is out of bounds.
+    # r w / 2 for the first token; the second's weight e^3 is out of bounds.
     value = math.exp(0.1) * math.exp(0.2) / 2
     assert seen["loss"] == pytest.approx(-value)
     assert seen["gradient"] == [[pytest.approx(-value), 0.0]]
@@ -97,9 +88,6 @@ def test_a_weight_that_is_not_detached():
     assert measured("decoupled_loss", twin, **STEP)["proximal_gradient"] == [[pytest.approx(0.0, abs=1e-15), 0.0]]
 
 
-# -- preferences -------------------------------------------------------------------------------------------------------
-
-
 def pairs(tokens: int, **more: Any) -> dict[str, Any]:
     ones = torch.ones(1, tokens, dtype=torch.float64)
     sides = {"chosen": 0.1, "rejected": -0.1}
@@ -119,7 +107,7 @@ def test_ipo_does_not_go_by_length(tokens):
 
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_orpo_compares_the_odds_of_a_token(tokens):
-    """0.8 against 0.2: odds of 4 and of 1/4, whose ratio is 16, however long the responses are."""
+    """Probabilities 0.8 and 0.2 have the odds 4 and 1/4, whose ratio is 16 for any length."""
     given = pairs(tokens, loss_type="orpo", reference="none")
     for side, likely in (("chosen", 0.8), ("rejected", 0.2)):
         given[f"{side}_log_probs"] = torch.full((1, tokens), math.log(likely), dtype=torch.float64)
@@ -135,7 +123,7 @@ def test_dpo_goes_by_the_sum():
 
 
 def test_tokens_beyond_the_shorter_response_weigh_less():
-    """One token is shared: the chosen response has 0.1 + 3 * 0.25 * 0.1, the rejected one -0.1."""
+    """The responses share one token. The chosen one has 0.1 + 3 * 0.25 * 0.1, the rejected one -0.1."""
     given = pairs(4, loss_type="sigmoid", ld_alpha=0.25)
     given["rejected_mask"] = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     assert measured("preference_loss", **given)["loss"] == pytest.approx(math.log1p(math.exp(-0.1 * 0.275)))
@@ -156,7 +144,7 @@ def test_how_pairs_are_cut_changes_nothing_and_a_sum_over_microbatches_does():
 
 
 def test_kto_is_relative_to_what_its_microbatch_says():
-    """Log-ratios 0.4 and 0.2 of the first pair, -0.6 and -0.4 of the second: of both together they say 0."""
+    """The log-ratios are 0.4 and 0.2, then -0.6 and -0.4. The KL estimate of all four is 0."""
     given = {
         "chosen_log_probs": torch.tensor([[-0.6], [-1.6]], dtype=torch.float64),
         "rejected_log_probs": torch.tensor([[-0.8], [-1.4]], dtype=torch.float64),
@@ -182,12 +170,9 @@ def test_without_a_reference_the_log_probs_themselves_are_compared():
     assert measured("preference_loss", **given)["loss"] == pytest.approx(relative["loss"])
 
 
-# -- distillation ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
 def test_a_divergence_by_hand(beta):
-    """A student of 3/4 and 1/4, a teacher of halves; the second token does not count."""
+    """The student has 3/4 and 1/4, the teacher 1/2 and 1/2. The second token is invalid."""
     student, teacher, step = (0.75, 0.25), (0.5, 0.5), 4
     logits = torch.tensor([[[math.log(p) for p in student], [5.0, 0.0]]], dtype=torch.float64)
     mixture = [beta * t + (1 - beta) * s for s, t in zip(student, teacher)]

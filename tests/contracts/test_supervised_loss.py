@@ -1,5 +1,3 @@
-"""The oracle of the supervised loss, by hand and against torch's cross entropy."""
-
 import math
 
 import pytest
@@ -16,7 +14,8 @@ def _loss(logits, ids, mask, total=None):
 def test_two_tokens_by_hand():
     logits = torch.tensor([[[math.log(3.0), 0.0], [0.0, math.log(7.0)], [9.0, 9.0]]], dtype=torch.float64)
 
-    # token 1 is 0, with 3 of 4; token 2 is 1, with 7 of 8; nothing predicts token 0, and the last logits predict none
+    # Token 1 is 0, with probability 3/4; token 2 is 1, with 7/8. Nothing predicts token 0; the last logits predict
+    # nothing.
     loss = _loss(logits, torch.tensor([[1, 0, 1]]), torch.tensor([[1, 1, 1]]))
     assert float(loss) == pytest.approx(-(math.log(3 / 4) + math.log(7 / 8)) / 2)
     assert float(_loss(logits, torch.tensor([[1, 0, 1]]), torch.tensor([[1, 0, 1]]), 4)) == pytest.approx(

@@ -1,5 +1,3 @@
-"""The oracle of supervised updates against numbers by hand, against a loop over tokens."""
-
 import math
 from functools import partial
 from typing import Any
@@ -7,7 +5,7 @@ from typing import Any
 import pytest
 from contract_kit import Oracle
 
-#: Rows of 1 and 3 tokens to learn; what stands at the others is nobody's.
+#: Rows with 1 and 3 trained tokens; other values have no meaning.
 UNEVEN: dict[str, Any] = {
     "log_probs": [[-5.0, -1.0, math.nan], [-2.0, -0.5, -4.0]],
     "output_after": [-50.0, math.inf],
@@ -17,7 +15,7 @@ UNEVEN: dict[str, Any] = {
 
 @pytest.fixture
 def oracle(oracle: Oracle) -> Oracle:
-    """``oracle(**inputs)``: what the float64 reference says."""
+    """Return a function that computes the contract's float64 reference."""
     return partial(oracle, "supervised_update")
 
 

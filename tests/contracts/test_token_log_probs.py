@@ -1,5 +1,3 @@
-"""The oracle of token log-probs against numbers by hand."""
-
 import math
 from functools import partial
 from typing import Any
@@ -12,7 +10,7 @@ from sentinel.recipes.catalog import bundled_catalog
 
 LN2, LN3 = math.log(2), math.log(3)
 
-#: Odds of 1 to 3 and of 2 to 1, then a token that does not count.
+#: Odds of 1 to 3 and of 2 to 1, then an invalid token.
 TWO_TOKENS: dict[str, Any] = {
     "logits": [[[0.0, LN3], [LN2, 0.0], [math.inf, math.nan]]],
     "token_ids": [[1, 1, 0]],
@@ -22,7 +20,7 @@ TWO_TOKENS: dict[str, Any] = {
 
 @pytest.fixture
 def oracle(oracle: Oracle) -> Oracle:
-    """``oracle(**inputs)``: what the float64 reference says."""
+    """Return a function that computes the contract's float64 reference."""
     return partial(oracle, "token_log_probs")
 
 
@@ -36,7 +34,7 @@ def test_log_probs_by_hand(oracle):
     first = -(math.log(1 / 4) / 4 + math.log(3 / 4) * 3 / 4)
     second = -(math.log(2 / 3) * 2 / 3 + math.log(1 / 3) / 3)
     assert seen["entropy"] == near([[first, second, 0.0]])
-    # One for the token itself, less its probability; nothing where no token counts.
+    # 1 for the token minus its probability; 0 at invalid tokens.
     assert seen["logits_gradient"][0][:2] == near([[-1 / 4, 1 / 4], [-2 / 3, 2 / 3]])
 
 

@@ -1,5 +1,3 @@
-"""The processes of a run, asked for from several threads at once."""
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -17,7 +15,7 @@ from sentinel.worker.client import Options, Preloader
 
 @pytest.mark.parametrize("kind", ["oracle", "target"])
 def test_what_several_threads_ask_for_at_once_is_made_once(kind, catalog, warm_runs, fixed_tree, monkeypatch):
-    """One that is dropped ends, and would take along what the loser of the race has begun in it."""
+    """A second process would be dropped and end, together with everything that a thread had started in it."""
     made: list[object] = []
     make = getattr(Preloader, kind)
 
@@ -49,7 +47,7 @@ def test_what_several_threads_ask_for_at_once_is_made_once(kind, catalog, warm_r
 
 @pytest.mark.parametrize(("device", "imported"), [("cpu", 1), ("cuda", 0)])
 def test_nothing_is_imported_before_probes_that_use_a_gpu(device, imported, catalog, fixed_tree, monkeypatch):
-    """A module that asks for the GPU as it is imported leaves a process whose forks cannot use it."""
+    """After a module has used the GPU at import, forks of the process cannot use it."""
     loads: list[object] = []
     process = SimpleNamespace(
         dead=None, load=lambda *paths: loads.append(paths), probe=lambda request: None, close=bool
@@ -66,7 +64,7 @@ def test_nothing_is_imported_before_probes_that_use_a_gpu(device, imported, cata
     ("packages", "said"),
     [
         (("modelscope",), "demo needs modelscope, not installed here: pip install modelscope"),
-        (("ray",), "demo needs ray, not installed here: pip install ray"),  # Sentinel's own extra is for its sweeps
+        (("ray",), "demo needs ray, not installed here: pip install ray"),  # Sentinel's own extra `ray` is for sweeps
         (
             ("tensordict", "modelscope", "omegaconf"),
             "demo needs tensordict and modelscope and omegaconf, not installed here: "
@@ -83,7 +81,7 @@ def test_all_missing_packages_are_named_with_an_extra_that_has_them(packages, sa
 
 
 def test_an_adapter_is_seen_with_the_package_that_it_is_a_module_of(tmp_path):
-    """It may import its neighbours, and its project may be installed to be edited, which alone shows nothing of it."""
+    """An adapter may import its neighbours, also from an editable install, of which only this package is mounted."""
     package = tmp_path / "project" / "mine"
     (package / "inner").mkdir(parents=True)
     for name in ("__init__.py", "inner/__init__.py"):

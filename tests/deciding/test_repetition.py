@@ -1,4 +1,4 @@
-"""Asking again: what is sent the second time, how its answer is made out, and what counts as the same."""
+"""The repetition of a question: the changed request, the restored answer, and equality."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ ROWS = {
 
 @pytest.mark.parametrize("honest", [True, False])
 def test_rows_in_an_order_that_nobody_has_seen(honest, catalog):
-    """A scenario that is answered by heart has no answer for its equivalent."""
+    """A memorised answer to the scenario is wrong for permuted rows."""
     repetition = Repetition(ROWS, catalog.contracts["loss_aggregation"])
     seen = [inputs["loss_mat"].array().ravel().tolist() for inputs in repetition.request["variants"].values()]
     assert sorted(map(sorted, seen)) == [[1, 2, 3]] * 2
@@ -64,7 +64,7 @@ def test_rows_in_an_order_that_nobody_has_seen(honest, catalog):
     assert seen[0] != seen[1]
 
     def per_token(order: list[float]) -> Tensor:
-        """A gradient of one tenth of each number; by heart: in the order of the scenario."""
+        """Return a tenth of each number as its gradient; if memorised, in the order of the scenario."""
         values = order if honest else [1, 2, 3]
         return Tensor("float32", (3, 1), (np.array(values, dtype="<f4") / 10).tobytes())
 

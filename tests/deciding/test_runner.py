@@ -1,5 +1,3 @@
-"""Questions about one checkout are measured together; what one leaves behind changes no other one's verdict."""
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +45,7 @@ def _calls(function: str, bug: str) -> dict[str, Any]:
 def _decide_together(
     recipes: list[Mapping[str, Any]], folder: Path, catalog: Catalog, warm: Preloader, timeout: float = 30
 ) -> tuple[list[Decision], list[str]]:
-    """The decisions, and the boundaries that were asked about in a process of their own."""
+    """Return the decisions, and the boundaries that were run in their own process."""
     tree = copy_demo(folder / "tree")
     (tree / "demo_rl" / "stateful.py").write_text(STATEFUL)
     files = [write_recipe(folder / "recipes", document) for document in recipes]
@@ -92,7 +90,11 @@ _WHERE_THERE = "import importlib.util\nif importlib.util.find_spec('{0}'):\n    
     ("head", "expected", "said"),
     [
         (_WHERE_THERE.format("absent_one"), ("unavailable", "python"), "its code needs absent_one (NameError"),
-        (_WHERE_THERE.format("json.absent"), ("inconclusive", "import"), "does not import: NameError"),  # json is there
+        (
+            _WHERE_THERE.format("json.absent"),
+            ("inconclusive", "import"),
+            "does not import: NameError",
+        ),  # json is installed
         ("def later():\n    from absent_one import Config\n", ("inconclusive", "import"), "does not import: NameError"),
         ("", ("inconclusive", "import"), "does not import: NameError"),
     ],
@@ -106,7 +108,7 @@ def test_code_that_needs_a_package_says_which_and_broken_code_is_only_broken(tmp
 
 
 def test_a_boundary_that_hangs_costs_its_timeout_once(tmp_path, catalog, warm_runs):
-    """The other questions about it are not asked, and their decisions say so."""
+    """Other questions about it are not run; their decisions give the reason."""
     recipes = [_calls("wait", f"DEMO-WAITS-{number}") for number in range(3)]
     decisions, _ = _decide_together([*recipes, MASKED_TOKENS], tmp_path, catalog, warm_runs, timeout=1)
     assert [decision.verdict.name for decision in decisions] == ["inconclusive"] * 3 + ["reproduced"]

@@ -1,5 +1,3 @@
-"""Observation and expectation to verdict: which of the two value sets, neither, or why it cannot be said."""
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ PROVENANCE = Provenance("pkg.f", "pkg", "pkg.py", 1, "0" * 40, "()")
 
 @pytest.fixture
 def recipe(loaded_recipe: Recipe) -> Recipe:
-    """Loss 26 unpatched and 1 fixed; a gradient that only the fixed side speaks of."""
+    """The loss is 26 unpatched and 1 fixed. Only the fixed values have a gradient."""
     return replace(
         loaded_recipe,
         expected_unpatched={"loss": Expected(26.0)},
@@ -96,7 +94,7 @@ VARIANTS: dict[str, Any] = {
         ("difference(outlier, baseline).advantages", tensor([-2.0, 0.0], "float32")),
         ("outlier.returned.a.1.b", 7),
         ("outlier.returned.a.0", 1),
-        ("baseline.returned.x.y", 5),  # as the contract `call` names the gradient of a nested argument
+        ("baseline.returned.x.y", 5),  # the name of a nested argument's gradient in the contract `call`
         ("baseline.returned.x.y.z.w.0", 6),
         ("difference(outlier, baseline).returned.a.1.b", 5),
     ],

@@ -1,4 +1,4 @@
-"""What befalls each command that writes, between any two of its effects."""
+"""Fixtures: interrupt each command that writes, between any two of its effects."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import walking
 
 from sentinel.sources import pypi
 
-#: Kills in every run; what else may befall a command in the nightly walks.
+#: Kills in every run; other disturbances in nightly runs.
 _WAYS = [
     pytest.param(name, id=name.replace(" ", "-"), marks=() if name == "killed" else pytest.mark.nightly)
     for name in walking.WALKS
@@ -16,7 +16,9 @@ _WAYS = [
 
 @pytest.fixture(params=_WAYS)
 def walked(request: pytest.FixtureRequest) -> walking.Walk:
-    """``walked(command, folder)``: at how many effects it was killed, or had no room; as often as there are ways."""
+    """Return a function ``walked(command, folder)`` that disturbs a command at each effect, in every way, and returns
+    the number of disturbed effects.
+    """
     reason = walking.unwalkable(request.param)
     if reason:
         pytest.skip(reason)
@@ -25,7 +27,7 @@ def walked(request: pytest.FixtureRequest) -> walking.Walk:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """``SENTINEL_HOME``: what is walked."""
+    """The ``SENTINEL_HOME`` in which effects are disturbed."""
     folder = tmp_path / "home"
     folder.mkdir()
     monkeypatch.setenv("SENTINEL_HOME", str(folder))

@@ -1,8 +1,8 @@
-"""Kill -9 between any two effects: an action runs in a process of its own, which ends before its n-th effect.
+"""Kill an action before its n-th effect, with SIGKILL.
 
-An effect is a system call that changes something in the folder: a file made, written, renamed, removed, locked. They
-are counted by ptrace, so git and pip are walked like Python, and nothing in ``sentinel/`` knows of it. The
-kernel stops a process *before* the call; to end it there is to end it between two effects.
+An action runs in its own process. An effect is a system call that changes something in a folder: it creates, writes,
+renames, removes or locks a file. ptrace counts them, so git and pip are included and ``sentinel/`` needs no support for
+it. The kernel stops a process *before* the call, so a kill there is a kill between two effects.
 """
 
 import ctypes
@@ -22,9 +22,9 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 @dataclass(frozen=True)
 class Call:
-    """A system call that has an effect: which argument names a path, relative to which other, or is a descriptor.
+    """A system call with an effect, and which of its arguments name a path or a descriptor.
 
-    :ivar flags: the argument that must have one of :data:`_WRITES` in it; a file that is only read is no effect.
+    :ivar flags: the argument that must contain one of :data:`_WRITES`; opening a file to read it is not an effect.
     """
 
     name: str
@@ -66,7 +66,7 @@ _PLAIN = {
     "rename": Call("rename", path=1),
     "chmod": Call("chmod", path=0),
 }
-#: Their numbers on each kind of machine.
+#: The numbers of the calls, by architecture.
 _NUMBERS = {
     "x86_64": """
         write 1 open 2 pwrite64 18 writev 20 sendfile 40 flock 73 truncate 76 ftruncate 77 rename 82 mkdir 83 rmdir 84
@@ -83,11 +83,11 @@ _WORDS = _NUMBERS.get(platform.machine(), "").split()
 CALLS = {int(number): {**_AT, **_PLAIN}[name] for name, number in zip(_WORDS[::2], _WORDS[1::2])}
 
 _TRACEME, _CONT_TO_CALL, _SET_OPTIONS, _CALL_INFO = 0, 24, 0x4200, 0x420E
-#: Mark stops at calls; follow fork, vfork and clone; see exec; take every process along when the tracer ends.
+#: Mark stops at calls; follow fork, vfork and clone; report exec; kill every process when the tracer ends.
 _FOLLOW = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x100000
-#: Of x86-64 only: where a stopped process has the number of its call, its third argument, and its answer.
+#: Only x86-64: the registers of a stopped process for the call's number, third argument and result.
 _SET_REGISTER, _NUMBER, _THIRD, _ANSWER = 6, 15 * 8, 12 * 8, 10 * 8
-#: There too, the calls whose third argument says how many bytes to write.
+#: Only x86-64: the calls whose third argument is the number of bytes to write.
 _COUNTED = (1, 18)
 _ANY_THREAD = 0x40000000
 
@@ -107,12 +107,12 @@ class CallInfo(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Error:
-    """What a call says instead of having its effect.
+    """An error that a call returns instead of having its effect.
 
-    :ivar number: of :mod:`errno`.
-    :ivar calls: the names of the calls that say so.
-    :ivar once: only this one; else each one from then on, as on a disk that is full.
-    :ivar partly: where the first one is a write, half of it is still written, and no error said.
+    :ivar number: from :mod:`errno`.
+    :ivar calls: the names of calls that fail.
+    :ivar once: True if only one call fails; otherwise all further calls fail, as on a full disk.
+    :ivar partly: if the first failing call is a write, it writes half of its data and reports no error.
     """
 
     number: int
@@ -123,12 +123,12 @@ class Error:
 
 @dataclass(frozen=True)
 class Run:
-    """What became of an action.
+    """The result of an action.
 
-    :ivar effects: those that took place, in order: ``rename mirrors/demo.git``.
-    :ivar status: what the action returned; None where it was killed.
-    :ivar said: what it printed.
-    :ivar failed: whether a call failed that was to fail.
+    :ivar effects: the effects in order, such as ``rename mirrors/demo.git``.
+    :ivar status: the returned status; None if it was killed.
+    :ivar said: its output.
+    :ivar failed: True if a call failed as requested.
     """
 
     effects: tuple[str, ...]
@@ -142,7 +142,7 @@ class Run:
 
 
 def possible() -> str:
-    """Why processes cannot be stopped at their calls here; empty where they can."""
+    """Return why ptrace does not work here; empty if it does."""
     if not sys.platform.startswith("linux") or not CALLS:
         return f"the system calls of {sys.platform} on {platform.machine()} are not known"
     try:
@@ -154,16 +154,15 @@ def possible() -> str:
 def run(action: Callable[[], int], folder: Path, before: int | None = None, error: Error | None = None) -> Run:
     """Run an action in a fork of this process.
 
-    :param before: the effect, counted from 0, before which all its processes are killed, as when a machine
-        goes down; None: none.
-    :param error: nothing is killed; from that effect on calls fail with this.
+    :param before: the effect, counted from 0, before which all its processes are killed; None for no kill.
+    :param error: from that effect on, calls fail with this error, and nothing is killed.
     """
     return _forked(action, folder.resolve(), before, error)
 
 
 def _forked(action: Callable[[], int], folder: Path, before: int | None, error: Error | None = None) -> Run:
     read, write = os.pipe()
-    tracer = os.fork()  # of its own: it waits for any child, and pytest has others
+    tracer = os.fork()  # a separate process, because it waits for any child, and pytest has others
     if not tracer:
         try:
             os.close(read)
@@ -180,7 +179,7 @@ def _forked(action: Callable[[], int], folder: Path, before: int | None, error: 
 
 
 def ptrace() -> Any:
-    """The C library's function, which must not cut a pointer to an int."""
+    """Return the C library's function, with argument types that keep pointers whole."""
     function = ctypes.CDLL(None, use_errno=True).ptrace
     function.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     function.restype = ctypes.c_long
@@ -243,15 +242,15 @@ class _Tracer:
                 self._end()
             elif effect:
                 self._effects.append(effect)
-        elif number not in (signal.SIGTRAP, signal.SIGSTOP):  # these two are the tracing's own
+        elif number not in (signal.SIGTRAP, signal.SIGSTOP):  # these two signals belong to the tracing
             pass_on = number
         self._go(pid, pass_on)
 
     def _go(self, pid: int, pass_on: int) -> None:
-        self._ptrace(_CONT_TO_CALL, pid, None, pass_on)  # fails for one that was killed meanwhile: nothing is lost
+        self._ptrace(_CONT_TO_CALL, pid, None, pass_on)  # fails for a process that was killed meanwhile
 
     def _fail(self, pid: int, effect: str) -> None:
-        """Let a call go to a number that no call has, and say on its way out what it is to say; or let it do half."""
+        """Let a call fail: call an invalid number, and set the result on return. Or let it write half."""
         if pid in self._failing:
             self._failing.discard(pid)
             self._ptrace(_SET_REGISTER, pid, _ANSWER, ctypes.c_void_p(-self._error.number))
@@ -281,15 +280,15 @@ class _Tracer:
         return info
 
     def _effect(self, pid: int) -> str:
-        """The effect on the folder that a process is about to have; empty where it has none."""
+        """Return the effect that a process is about to have on the folder; empty if it has none."""
         info = self._info(pid)
-        call = CALLS.get(info.number) if info.op == 1 else None  # 1: going in, 2: coming out
+        call = CALLS.get(info.number) if info.op == 1 else None  # 1: before the call, 2: after it
         if call is None or (call.flags is not None and not info.arguments[call.flags] & _WRITES):
             return ""
         try:
             place = self._place(pid, call, info.arguments)
         except OSError:
-            return ""  # a descriptor that is not open, a path that is not there to be read: the call will fail
+            return ""  # the call will fail: the descriptor is not open, or the path does not exist
         if place != self._folder and not place.startswith(self._folder + "/"):
             return ""
         return f"{call.name} {place[len(self._folder) + 1 :]}"
@@ -298,7 +297,7 @@ class _Tracer:
         if call.file is not None:
             return os.readlink(f"/proc/{pid}/fd/{arguments[call.file]}")
         assert call.path is not None
-        if not arguments[call.path]:  # utime and its like, given a descriptor and no path
+        if not arguments[call.path]:  # utime and similar calls with a descriptor instead of a path
             return os.readlink(f"/proc/{pid}/fd/{arguments[call.base or 0]}")
         name = self._text(pid, arguments[call.path])
         base = ctypes.c_int32(arguments[call.base]).value if call.base is not None else -100
@@ -309,13 +308,13 @@ class _Tracer:
             memory.seek(address)
             found = b""
             while b"\0" not in found and len(found) < 4096:
-                # To the end of a page at most: the next one may not be there.
+                # At most to the end of a page, because the next one may not be mapped.
                 found += memory.read(min(256, 4096 - (address + len(found)) % 4096))
         return os.fsdecode(found.split(b"\0")[0])
 
 
 def _act(action: Callable[[], int], said: int, first: Callable[[], None] = lambda: None) -> NoReturn:
-    """Do it, as the child of a fork: what it prints goes to a file, and its status is that of the process."""
+    """Run the action in the child of a fork. Its output goes to a file."""
     status = 99
     try:
         for stream in (1, 2):
@@ -335,7 +334,7 @@ def _text(said: int) -> str:
 
 
 def apart(action: Callable[[], int]) -> Run:
-    """Run an action in a fork of this process, to its end."""
+    """Run an action in a fork of this process, without disturbing it."""
     said = os.memfd_create("said")
     pid = os.fork()
     if not pid:

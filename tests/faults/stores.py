@@ -1,4 +1,4 @@
-"""What is done to a ``SENTINEL_HOME``, as actions; and what is in it afterwards."""
+"""Actions on a ``SENTINEL_HOME``, and its content afterwards."""
 
 import json
 import re
@@ -38,8 +38,11 @@ def said(*arguments: str) -> Callable[[], int]:
 
 
 def contents(home: Path) -> Callable[[], Any]:
-    """The store, and what git reads there; without locks (empty files that stay), time stamps, names of packs, and the
-    digest of a checkout's inodes and times of change, of which only the form is compared."""
+    """Return the store's files and what git reads there.
+
+    Lock files, time stamps and names of packs are left out. Of the digest of a checkout's inodes and times, only the
+    form is compared.
+    """
 
     def same(name: str, content: bytes) -> Any:
         if "objects/pack/" in name or "/.users/" in name or name.endswith(".lock"):

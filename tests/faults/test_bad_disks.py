@@ -1,4 +1,4 @@
-"""Disks that are read-only, and those that fill up where few look."""
+"""Disks that are read-only or full."""
 
 import errno
 import tempfile
@@ -18,7 +18,7 @@ READ_ONLY = Error(errno.EROFS, GROWS | {"unlink", "rmdir", "chmod", "utime"})
 
 
 def test_a_cache_that_is_there_and_read_only(home, demo_repository):
-    """What was made before is as good; what was not is refused with a sentence."""
+    """Existing checkouts are used; making a new one fails with a message."""
     sha, other = demo_repository.commits["fixed"], demo_repository.commits["broken"]
     warm = opened(f"git:{sha}")
     assert killing.apart(lambda: add(demo_repository)() or warm()).status == 0
@@ -28,7 +28,7 @@ def test_a_cache_that_is_there_and_read_only(home, demo_repository):
 
 
 def test_a_worker_without_a_place_for_its_files(tmp_path, monkeypatch):
-    """Nothing of it is left, and it says where it needs room."""
+    """Nothing is left, and the message names the folder that needs space."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
@@ -48,7 +48,7 @@ def test_a_worker_without_a_place_for_its_files(tmp_path, monkeypatch):
 
 
 def test_a_target_process_without_a_place_for_its_files(lab, monkeypatch):
-    """The preloader is not to blame, and serves on."""
+    """The preloader keeps running."""
     tree, pid = lab.write({"mod.py": "def f():\n    return 7\n"}), lab.preloader.hello()["pid"]
 
     def full(**place: object) -> str:

@@ -1,4 +1,4 @@
-"""Networks that are slow, truncate or lie: a clear sentence, nothing half-made, and all is well when they are."""
+"""Networks that are slow, truncate or send wrong data: a clear message, no partial result, and success afterwards."""
 
 import hashlib
 import http.server
@@ -20,18 +20,18 @@ from sentinel.targets.refs import Ref
 
 PAGE, FILE = "/simple/demo-dist/", "/files/demo_dist-1.0-py3-none-any.whl"
 
-#: Answers a request in its own way: the handler to send with, and what it would have sent.
+#: Answers a request, given the handler and the content that it would have sent.
 Way = Callable[["Handler", bytes], None]
 
 
 @dataclass
 class Site:
-    """What a web server on the loopback gives out.
+    """The content of a web server on the loopback interface.
 
-    :ivar files: path -> content; a path that is not there is a 404.
+    :ivar files: path -> content; other paths are 404.
     :ivar ways: path -> how it is answered.
-    :ivar requested: every path that was requested.
-    :ivar over: set when the server is to stop.
+    :ivar requested: all requested paths.
+    :ivar over: set to stop the server.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
+        """Write no log."""
 
 
 def closes_early(handler: Handler, content: bytes) -> None:
@@ -70,13 +70,13 @@ def closes_early(handler: Handler, content: bytes) -> None:
 
 
 def is_damaged(handler: Handler, content: bytes) -> None:
-    """Right in its length, and wrong in the middle."""
+    """Send content of the right length with wrong bytes in the middle."""
     handler.begin(200, content)
     handler.wfile.write(content[:-300] + bytes(byte ^ 0xFF for byte in content[-300:-290]) + content[-290:])
 
 
 def drips(handler: Handler, content: bytes) -> None:
-    """A byte now and then: no read of it ever takes long."""
+    """Send one byte at a time, so that no single read takes long."""
     handler.begin(200, bytes(100_000))
     while not handler.site.over.wait(0.05):
         handler.wfile.write(b" ")
@@ -142,7 +142,7 @@ def test_a_git_server_that_drips(site, store, capsys, monkeypatch):
 
 
 def test_a_server_of_plain_files(site, store, target, capsys, demo_repository, tmp_path):
-    """Without a word for it, git would start git for each object that is not here yet, without end."""
+    """Otherwise git would start itself for each missing object, without end."""
     bare = tmp_path / "demo.git"
     demo_repository.git("clone", "-q", "--bare", "--no-local", str(demo_repository.path), str(bare))
     demo_repository.git("--git-dir", str(bare), "update-server-info")

@@ -1,4 +1,4 @@
-"""What is there is damaged, empty, from another time, or used by others just now."""
+"""Stores that are damaged, empty, of another version, or in use by another process."""
 
 import os
 import time
@@ -27,25 +27,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def flip(file: Path, at: int, count: int = 16) -> None:
-    """Turn some bytes of a file over."""
+    """Invert some bytes of a file."""
     file.chmod(0o644)
     content = bytearray(file.read_bytes())
     content[at : at + count] = bytes(byte ^ 0xFF for byte in content[at : at + count])
     file.write_bytes(content)
 
 
-# -- damaged ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("damage", ["flipped", "cut off", "empty"])
 def test_a_pack_of_a_mirror(damage, home, demo_repository):
-    """No code comes out of it; made anew, the mirror is whole."""
-    bare = home.parent / "packed.git"  # one pack, as a clone has it
+    """No code is read from it. A new mirror is complete."""
+    bare = home.parent / "packed.git"  # one pack, as in a clone
     demo_repository.git("clone", "-q", "--bare", "--no-local", str(demo_repository.path), str(bare))
     assert main(["mirror", "add", "demo", "--from", str(bare)]) == 0
     (pack,) = home.glob("mirrors/demo.git/objects/pack/*.pack")
     content = pack.read_bytes()
-    pack.unlink()  # not the origin's, which it may be a link to
+    pack.unlink()  # not the origin's file, to which it may be a link
     pack.write_bytes({"flipped": content, "cut off": content[: len(content) // 2], "empty": b""}[damage])
     if damage == "flipped":
         for at in range(100, len(content) - 60, 50):
@@ -58,14 +55,12 @@ def test_a_pack_of_a_mirror(damage, home, demo_repository):
     assert opened(f"git:{demo_repository.commits['fixed']}")() == 0
 
 
-# -- clocks -----------------------------------------------------------------------------------------------------------
-
 YEAR = 365 * 86400.0
 
 
 @pytest.mark.parametrize("jump", [-YEAR, YEAR], ids=["set back", "set forward"])
 def test_a_clock_that_jumps(jump, home, fixed_tree, broken_tree):
-    """What a live run uses is kept, and what a dead one has left goes, whatever the clock says."""
+    """Whatever the clock says, files of a running process stay and files of a dead one are removed."""
     mine = open_checkout(target(), Ref("path", str(fixed_tree)), store=MirrorStore())
     assert killing.apart(opened(f"path:{broken_tree}")).status == 0
     leftover = home / "checkouts" / "demo" / ".new-killed"
@@ -80,18 +75,15 @@ def test_a_clock_that_jumps(jump, home, fixed_tree, broken_tree):
     assert (mine.path / "demo_rl").is_dir()
 
 
-# -- others at the same time ------------------------------------------------------------------------------------------
-
-
 def at_once(actions: Sequence[Callable[[], int]]) -> list[int]:
-    """Run each action in a process of its own, all of them from one moment on."""
+    """Run each action in its own process, starting all at the same moment."""
     ready, begin = os.pipe()
     pids = []
     for action in actions:
         pid = os.fork()
         if not pid:
             os.close(begin)
-            os.read(ready, 1)  # the end of the pipe
+            os.read(ready, 1)  # end of file
             done = killing.apart(action)
             if done.status:
                 os.write(2, done.said.encode())
@@ -103,7 +95,7 @@ def at_once(actions: Sequence[Callable[[], int]]) -> list[int]:
 
 
 def test_many_on_one_cold_cache(home, demo_repository):
-    """Each adds the mirror and opens two checkouts: in the end there is one of each."""
+    """Each process adds the mirror and opens two checkouts. Afterwards there is one of each."""
     refs = [f"git:{demo_repository.commits[name]}" for name in ("broken", "fixed")]
 
     def one() -> int:
@@ -120,7 +112,7 @@ def test_many_on_one_cold_cache(home, demo_repository):
 
 
 def test_pruning_beside_runs(home, fixed_tree, broken_tree):
-    """What a run has opened stays until it ends, however often others prune; and pruning is at peace with pruning."""
+    """An open checkout stays until its run ends, however often other processes prune."""
 
     def run() -> int:
         for _ in range(8):
@@ -142,15 +134,13 @@ def test_pruning_beside_runs(home, fixed_tree, broken_tree):
     assert list((home / "checkouts" / "demo").iterdir()) == []
 
 
-# -- notes of our own --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "content", [None, "", "\0" * 99, "[]", "null", '{"tree": 7}', '{"origins": 7, "left_out": [7]}']
 )
 def test_a_damaged_note_is_as_good_as_none(content, home, demo_repository, capsys):
-    """Whatever is left of one (None: its first half), no command ends in a traceback: what it is about is made anew,
-    or the message says how."""
+    """No command ends with a traceback: the file is made again, or the message says how. None means that half of the
+    file is left.
+    """
     assert add(demo_repository)() == 0
     ref = f"git:{demo_repository.commits['fixed']}"
     assert opened(ref)() == 0

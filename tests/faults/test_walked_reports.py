@@ -1,4 +1,4 @@
-"""Kills and full disks at any effect of what writes evidence, records and pages."""
+"""Kills and full disks at any effect of commands that write evidence, records and pages."""
 
 import json
 import shutil
@@ -31,9 +31,9 @@ Decided = Mapping[tuple[str, str], Decision]
 
 
 class Known:
-    """A runner that has decided everything before: what is walked is what a run writes, not what a worker does.
+    """A runner with known decisions, because this module tests writing, not workers.
 
-    What a checkout decides goes by what is in its file, so one that is not whole decides nothing.
+    The decision depends on the content of the checkout's file, so an incomplete file is not decided.
     """
 
     decided: Decided
@@ -59,7 +59,7 @@ def _code(tree: Path) -> str:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, which is walked; two recipes of the demo framework are beside it."""
+    """The current folder, in which effects are disturbed, with two recipes of the demo framework."""
     folder = tmp_path / "here"
     folder.mkdir()
     write_recipe(tmp_path / "mine", MASKED_TOKENS)
@@ -79,7 +79,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def decided(
     here: Path, decide: Decide, broken_tree: Path, fixed_tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Decided:
-    """(bug, code) -> what a real worker decided."""
+    """Return the decisions of a real worker by bug and code."""
     made = {
         (document["bug_id"], _code(tree)): decide(document, tree, trace=True)
         for document in (MASKED_TOKENS, REJECTED_ROW)
@@ -90,12 +90,12 @@ def decided(
     return made
 
 
-#: A run in which items fail: for what they have found, or for what could not be written.
+#: A run with failing items, because of their verdicts or because files could not be written.
 RUN = (0, pytest.ExitCode.USAGE_ERROR)
 
 
 def run_of(*trees: Path, report_dir: str = "sentinel-reports", more: str = "-q") -> Callable[[], int]:
-    """A run of pytest. That a bug is there is no fault of the run's."""
+    """Return a command that runs pytest and succeeds even if the run finds known bugs."""
     repos = [f"--sentinel-repo={tree}" for tree in trees]
     options = ["-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-laws=off", more]
 
@@ -107,7 +107,7 @@ def run_of(*trees: Path, report_dir: str = "sentinel-reports", more: str = "-q")
 
 
 def written(folder: Path) -> Callable[[], Any]:
-    """What is in a folder; of ``run.json`` what was decided, and not when. Whatever has an evidence's name is whole."""
+    """Return the content of a folder, of ``run.json`` only the decisions. Every evidence file must be complete."""
 
     def same(name: str, content: bytes) -> Any:
         return json.loads(content)["totals"] if name.endswith(store.RUN) else content
@@ -133,11 +133,11 @@ def test_a_run(walked, here, decided, broken_tree, fixed_tree):
 
 @pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "room can be taken")
 def test_a_run_that_cannot_write_its_summary(here, decided, broken_tree):
-    """What it has decided is shown all the same."""
+    """Its decisions are shown all the same."""
     act = run_of(broken_tree)
     effects = killing.run(act, here).effects
     numbers = [n for n, effect in enumerate(effects) if effect.startswith("open sentinel-reports/.run-")]
-    number = numbers[-1]  # the first one is written as the run begins
+    number = numbers[-1]  # the first one is written when the run begins
     shutil.rmtree(here / "sentinel-reports")
     done = killing.run(act, here, number, error=FULL[0])
     assert done.status == pytest.ExitCode.USAGE_ERROR
@@ -147,14 +147,14 @@ def test_a_run_that_cannot_write_its_summary(here, decided, broken_tree):
 
 @pytest.mark.nightly
 def test_a_run_on_other_code(walked, here, decided, broken_tree, fixed_tree):
-    """Evidence of an earlier run stays what it is until that of this one is whole."""
+    """Evidence of an earlier run stays until this run's evidence is complete."""
     reports = here / "sentinel-reports"
     act = Command(run_of(fixed_tree), written(reports), 5, before=run_of(broken_tree), whole=written(reports))
     assert walked(replace(act, refusals=RUN), here)
 
 
 def test_updating_a_baseline(walked, here, decided, broken_tree, fixed_tree):
-    """One file is new, one stays, and one that is not decided any more goes."""
+    """One file is new, one stays, and one is removed because it is no longer decided."""
 
     def ready() -> int:
         return run_of(broken_tree)() or main(["report", "accept"]) or _other(run_of(fixed_tree))
@@ -191,7 +191,7 @@ def test_a_saved_finding(walked, here):
 
 
 def test_an_export(walked, here, decided):
-    """What an earlier export left there and this one has not goes."""
+    """Files of an earlier export that are not in this one are removed."""
     sides = [Side(name, decision) for name, decision in zip(("base", "head"), decided.values())]
     bundle = Bundle(sides[0].decision.recipe, tuple(sides), "print('runner')\n", ("torch", "numpy"))
     recipe, catalog = bundle.recipe, sentinel.recipes.catalog.bundled_catalog()
@@ -205,7 +205,7 @@ def test_an_export(walked, here, decided):
 
 @pytest.mark.nightly
 def test_a_site(walked, here):
-    """Pages that stay, change, come and go."""
+    """Pages are kept, changed, added and removed."""
     first = {"index.html": "1", "bugs/a.html": "a", "bugs/b.html": "b", "evidence/demo/a.json": "{}"}
     then = {"index.html": "2", "bugs/a.html": "a", "bugs/c/c.html": "c" * 20_000}
 
@@ -220,7 +220,7 @@ def test_a_site(walked, here):
 def swept(
     here: Path, decided: Decided, decide: Decide, demo_repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """``SENTINEL_HOME``, inside of what is walked, with a mirror; what every commit decides is known."""
+    """A ``SENTINEL_HOME`` inside the disturbed folder, with a mirror. The decision at every commit is known."""
     home = here / "home"
     monkeypatch.setenv("SENTINEL_HOME", str(home))
     add = ["mirror", "add", "demo", "--from", str(demo_repository.path)]
@@ -235,7 +235,7 @@ def swept(
 
 
 def histories(home: Path) -> Callable[[], Any]:
-    """What a sweep keeps: the records, and the lines of units in whatever order."""
+    """Return what a sweep stores: the records, and the lines of verdicts in any order."""
 
     def same(name: str, content: bytes) -> Any:
         if "/objects/" in name or "mirrors/" in name:

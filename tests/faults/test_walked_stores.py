@@ -1,4 +1,4 @@
-"""Kills and full disks at any effect of what writes to ``SENTINEL_HOME``: mirrors, checkouts, releases, pruning."""
+"""Kills and full disks at any effect of commands that write to ``SENTINEL_HOME``."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def test_making_a_mirror_from_a_folder(walked, home, demo_repository):
 
 @pytest.fixture
 def moving(tmp_path: Path) -> Repository:
-    """A repository that gets a commit after its mirror was made."""
+    """A repository that gets a commit after it was mirrored."""
     repository = Repository(tmp_path / "moving")
     repository.path.mkdir()
     repository.git("init", "--quiet", "--initial-branch=main")
@@ -27,7 +27,7 @@ def moving(tmp_path: Path) -> Repository:
 
 @pytest.fixture
 def behind(home: Path, moving: Repository, tmp_path: Path) -> Command:
-    """To update a mirror of that repository."""
+    """Return the command that updates a mirror of that repository."""
     assert killing.apart(said("mirror", "add", "demo", "--from", f"file://{moving.path}")).status == 0
     moving.commit("fixed", copy_demo(tmp_path / "later", "fixed"))
     return Command(said("mirror", "update", "demo"), contents(home), 34, PRUNE)
@@ -53,7 +53,7 @@ def test_making_a_checkout(walked, home, demo_repository):
 
 @pytest.mark.nightly
 def test_mending_a_checkout(walked, home, fixed_tree):
-    """One that lacks a file is removed and made again."""
+    """A checkout that lacks a file is removed and made again."""
 
     def damage() -> int:
         opened(f"path:{fixed_tree}")()
@@ -76,7 +76,7 @@ def test_fetching_a_release(walked, home, fixed_tree, tmp_path, monkeypatch):
 
 
 def test_pruning(walked, home, demo_repository, broken_tree):
-    """What is pruned is gone; the mirror is not pruned."""
+    """The pruned checkout is removed; the mirror stays."""
 
     def ready() -> int:
         return add(demo_repository)() or opened(f"path:{broken_tree}")() or opened("git:main")()

@@ -1,4 +1,4 @@
-"""The walk: a command is killed before each of its effects in turn, and done again."""
+"""Kill a command before each of its effects in turn, and run it again."""
 
 import errno
 import importlib
@@ -23,13 +23,15 @@ from sentinel.recipes.catalog import bundled_catalog
 
 @dataclass(frozen=True)
 class Command:
-    """:ivar act: what is killed; its exit status.
-    :ivar outcome: what is there when it has been done, in plain data, without what varies from run to run.
-    :ivar step: by default only every so manieth effect is walked.
-    :ivar tidy: what a user does about what is left over.
-    :ivar before: what has been done already where it begins.
-    :ivar whole: fails where something that is only half made can be taken for whole.
-    :ivar refusals: how it may end where it could not write.
+    """A command to disturb.
+
+    :ivar act: runs it and returns its exit status.
+    :ivar outcome: returns the result as plain data, without parts that differ between runs.
+    :ivar step: disturb every ``step``-th effect.
+    :ivar tidy: cleans up leftovers as a user would.
+    :ivar before: runs before the command.
+    :ivar whole: fails if an incomplete file could be taken for a complete one.
+    :ivar refusals: exit statuses that are allowed if it could not write.
     """
 
     act: Callable[[], int]
@@ -43,13 +45,13 @@ class Command:
 
 #: What needs room on a disk. An unlink and a lock do not.
 GROWS = frozenset({"open", "write", "mkdir", "symlink", "link", "rename", "truncate"})
-#: A disk that is full from some effect on, and a user's part of one.
+#: A disk, or a user's quota, that is full from some effect on.
 FULL = (Error(errno.ENOSPC, GROWS), Error(errno.EDQUOT, GROWS))
-#: One that becomes full in the middle of a write.
+#: A disk that becomes full during a write.
 PARTLY = Error(errno.ENOSPC, GROWS, partly=True)
-#: One that is full, or bad, at one effect alone.
+#: A disk that is full or broken for a single effect.
 ONCE = tuple(Error(number, GROWS, once=True) for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO))
-#: What a command says then, or git, which does not say why: one of these.
+#: The messages of a command, or of git, which does not give the reason.
 SENTENCES = (
     *("no space left on the disk that holds", "cannot write", "Out of diskspace", "could not write", "couldn't write"),
     *("unable to write", "nable to create", "nable to append", "couldn't set '", "No space left on device"),
@@ -58,13 +60,13 @@ SENTENCES = (
 
 
 def walk(command: Command, folder: Path) -> int:
-    """Kill a command before each effect on a folder, do it again, and compare with one that nobody has killed.
+    """Kill a command before each effect on a folder, run it again, and compare the result with an undisturbed run.
 
-    :returns: at how many effects it was killed.
+    :returns: the number of effects at which it was killed.
     """
 
     def again(done: killing.Run, where: str) -> bool:
-        if not done.killed:  # it had fewer effects this time: a time stamp that was the same
+        if not done.killed:  # fewer effects than before, because a time stamp was the same
             assert done.status == 0, f"{where}: {done.said}"
         return done.killed
 
@@ -72,10 +74,11 @@ def walk(command: Command, folder: Path) -> int:
 
 
 def put_up_with(command: Command, folder: Path, *errors: killing.Error) -> int:
-    """Let calls fail at each effect on a folder, with these errors in turn; then do it again where nothing fails. A
-    command that says nothing of it is taken at its word: nothing is done again then.
+    """Let calls fail at each effect on a folder, with these errors in turn, and run the command again.
 
-    :returns: at how many effects something failed.
+    A command that reports no error must have the right result without another run.
+
+    :returns: the number of effects at which a call failed.
     """
 
     def again(done: killing.Run, where: str) -> bool:
@@ -92,14 +95,17 @@ def put_up_with(command: Command, folder: Path, *errors: killing.Error) -> int:
 def _at_each_effect(
     command: Command, folder: Path, again: Callable[[killing.Run, str], bool], errors: tuple[killing.Error, ...] = ()
 ) -> int:
-    """:param again: (what became of it, where) -> whether it is to be done again; fails where it took that badly."""
-    # Nothing of this is done in this process itself: it would hold what it uses as long as pytest lives.
+    """Disturb a command at each effect.
+
+    :param again: (result, place) -> True if the command must run again; fails if it reacted wrongly.
+    """
+    # In another process, because this one would hold the files until pytest ends.
 
     def act() -> int:
-        os.chdir(folder)  # anew each time: the one that pytest stands in may be gone
+        os.chdir(folder)  # each time, because the current folder may have been removed
         try:
             return command.act()
-        except SentinelError as error:  # as the command line does
+        except SentinelError as error:  # like the command line
             print(f"sentinel: {error}")
             return 2
 
@@ -134,14 +140,14 @@ def _at_each_effect(
 
 
 def _chosen(effects: Sequence[str], step: int, errors: tuple[killing.Error, ...]) -> Iterable[int]:
-    """The effects to disturb, by their numbers; where calls are to fail, those of calls that can."""
+    """Return the numbers of the effects to disturb. If calls are to fail, only those of calls that can."""
     assert effects, "a command without an effect is no command"
     can = [number for number, effect in enumerate(effects) if not errors or effect.split()[0] in errors[0].calls]
     return sorted({*can[::step], can[-1]})
 
 
 def _differ(found: Any, wanted: Any) -> str:
-    """Which files are not as they are without a kill."""
+    """Return the files that differ from an undisturbed run."""
     if not (isinstance(found, dict) and isinstance(wanted, dict)):
         return f"{found!r} instead of {wanted!r}"
     names = sorted(name for name in {*found, *wanted} if found.get(name, ...) != wanted.get(name, ...))
@@ -156,14 +162,14 @@ def _put_back(usual: Path, folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder that has read-only ones in it; the tests may run as somebody who is not root."""
+    """Remove a folder with read-only folders in it, also as an unprivileged user."""
     for place, _, _ in os.walk(folder):
         os.chmod(place, 0o755)
     shutil.rmtree(folder)
 
 
 def an_hour_later(folder: Path) -> None:
-    """Make everything in a folder an hour older."""
+    """Make all files in a folder an hour older."""
     then = time.time() - 3700
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -171,9 +177,9 @@ def an_hour_later(folder: Path) -> None:
 
 
 def listing(folder: Path, same: Callable[[str, bytes], Any] = lambda name, content: content) -> dict[str, Any]:
-    """Every file of a folder and what is in it; folders too.
+    """Return every file and folder with its content.
 
-    :param same: (path, content) -> what of it is the same in every run; None leaves the file out.
+    :param same: (path, content) -> the part that is the same in every run; None leaves the file out.
     """
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
@@ -190,7 +196,7 @@ def listing(folder: Path, same: Callable[[str, bytes], Any] = lambda name, conte
 
 
 def load_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run is a fork of this process: what is imported here, and looked up, costs hundreds of runs nothing."""
+    """Import modules and fill caches before the forks, because there are hundreds of them."""
     import git  # noqa: F401
 
     for module in pkgutil.walk_packages(sentinel.__path__, "sentinel."):
@@ -200,11 +206,11 @@ def load_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sentinel.commands.options._with_plugins", lambda catalog: catalog)
 
 
-#: ``walk(command, folder)``: at how many effects something befell it.
+#: ``walk(command, folder)`` returns the number of disturbed effects.
 Walk = Callable[[Command, Path], int]
 
 
-#: Name -> what can befall a command. Not all effects are walked, and all the errors share those that are.
+#: Name -> disturbance of a command. Only some effects are disturbed, each with one of the errors.
 WALKS: dict[str, Walk] = {
     "killed": walk,
     "without room": lambda command, folder: put_up_with(command, folder, FULL[0], ONCE[1], PARTLY, FULL[1], *ONCE[::2]),
@@ -212,7 +218,7 @@ WALKS: dict[str, Walk] = {
 
 
 def unwalkable(name: str) -> str:
-    """Why a walk cannot be taken on this machine; empty where it can."""
+    """Return why commands cannot be disturbed on this machine; empty if they can."""
     if name != "killed" and platform.machine() != "x86_64":
         return "answers of calls are changed on x86-64 only"
     return killing.possible()

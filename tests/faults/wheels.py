@@ -1,4 +1,4 @@
-"""A release of the demo framework."""
+"""Make a release of the demo framework."""
 
 import zipfile
 from pathlib import Path
@@ -11,7 +11,7 @@ _INFO = {
 
 
 def wheel(folder: Path, tree: Path) -> Path:
-    """The wheel of version 1.0 with a tree's code."""
+    """Make the wheel of version 1.0 from a tree's code."""
     path = folder / "demo_dist-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for file in sorted(tree.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""The readers of foreign bytes, on their seeds and on what Hypothesis makes of them; the long runs are in ``fuzz/``."""
+"""Readers of untrusted bytes, on seeds and on inputs from Hypothesis. ``fuzz/`` has the long runs."""
 
 import tracemalloc
 from functools import cache
@@ -13,7 +13,7 @@ from sentinel.targets.loading import load_file
 
 FUZZ = Path(__file__).parents[2] / "fuzz"
 READERS = sorted(file.stem.removeprefix("read_") for file in FUZZ.glob("read_*.py"))
-#: What one input may cost: a bomb of a few kilobytes that unpacks has cost more.
+#: The limits for one input. A compressed bomb of a few kilobytes has exceeded them.
 MOST = 300 << 20
 
 
@@ -29,7 +29,7 @@ def _seeds(name: str) -> tuple[bytes, ...]:
 
 @st.composite
 def mutations(draw: st.DrawFn, name: str) -> bytes:
-    """A seed with some pieces cut out, doubled or replaced; or any bytes at all."""
+    """Draw a seed with some pieces removed, doubled or replaced, or any bytes."""
     seed = draw(st.sampled_from(_seeds(name)))
     for _ in range(draw(st.integers(0, 3))):
         start = draw(st.integers(0, len(seed)))
@@ -58,7 +58,7 @@ _TOKENS = (
 def test_seeds(name):
     for seed in _seeds(name):
         _reader(name).one(seed)
-    tracemalloc.start()  # now that everything is imported
+    tracemalloc.start()  # after all imports
     try:
         for seed in _reader(name).FOUND:
             _reader(name).one(seed)
@@ -80,7 +80,7 @@ def test_mutations(name):
 
 
 def test_a_broken_reader_is_found(monkeypatch):
-    """The harness lets documented errors pass, and nothing else."""
+    """The harness allows documented exceptions only."""
     monkeypatch.setattr("sentinel.sources.gitrefs._BAD_NAME", __import__("re").compile("$^"))
     with pytest.raises(UnicodeEncodeError):
         _reader("git").one(_reader("git").FOUND[1])

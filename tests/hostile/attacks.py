@@ -1,13 +1,13 @@
-"""What an attacker's checkout holds: each function tries one thing, and tells what came of it.
+"""Functions of an attacker's checkout. Each tries one attack and returns its result.
 
-Bounded, so that a containment that fails harms nothing outside the test: 300 processes of no memory that end with the
-call, files of the test's own, no address but loopback.
+They are limited, so that a failed containment harms nothing outside the test: 300 processes without memory that end
+with the call, files of the test, and loopback addresses.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-#: ``attack(what, **arguments)``: what one of these functions tells, called in a probe.
+#: ``attack(what, **arguments)`` calls one of these functions in a probe and returns its result.
 Attack = Callable[..., Any]
 
 ATTACKS = '''

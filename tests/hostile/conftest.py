@@ -1,4 +1,4 @@
-"""Attackers' code, run for real, each under the containment level that a test names."""
+"""Fixtures: run attacks under the containment level that a test names."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

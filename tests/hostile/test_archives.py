@@ -1,4 +1,4 @@
-"""Releases and tars made to harm who unpacks them: what leads out, what never ends, what is two things at once."""
+"""Malicious releases and tars: paths that lead outside, endless data, ambiguous names."""
 
 import io
 import stat
@@ -25,7 +25,7 @@ TARGET = Target("demo", "https://example.invalid/demo.git", (PackageRoot("demo_r
 
 #: A member of a wheel: its name or its header, and its content.
 Member = tuple[str | zipfile.ZipInfo, bytes]
-#: ``release(members...)``: the checkout of a release that holds them.
+#: ``release(members...)`` returns the checkout of a release with these members.
 Release = Callable[..., Checkout]
 
 NEVER_ENDING = 64 << 20
@@ -57,7 +57,7 @@ def _write_wheel(folder: Path, *members: Member, change: Callable[[bytes], bytes
 
 @pytest.fixture
 def release(store: MirrorStore) -> Release:
-    """As pip has downloaded it: pip itself refuses some of what is tried here, and need not."""
+    """Make a release as pip has downloaded it. pip itself rejects some of these, but need not."""
 
     def make(*members: Member, change: Callable[[bytes], bytes] = bytes) -> Checkout:
         folder = store.home.wheels / "demo-dist"
@@ -70,7 +70,7 @@ def release(store: MirrorStore) -> Release:
 
 def _header(name: str, mode: int = stat.S_IFREG | 0o644, way: int = zipfile.ZIP_DEFLATED) -> zipfile.ZipInfo:
     header = zipfile.ZipInfo("x")
-    header.filename = name  # the constructor would cut it at a NUL
+    header.filename = name  # the constructor would cut the name at a NUL
     header.external_attr = mode << 16
     header.compress_type = way
     return header
@@ -78,9 +78,6 @@ def _header(name: str, mode: int = stat.S_IFREG | 0o644, way: int = zipfile.ZIP_
 
 def _files(made: Checkout) -> list[str]:
     return sorted(path.relative_to(made.path).as_posix() for path in made.path.rglob("*") if not path.is_dir())
-
-
-# -- names -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -114,7 +111,7 @@ def test_two_files_in_one_place(release, names, order):
 
 
 def test_names_that_differ_in_case_or_in_composition_alone_are_two_files(release, tmp_path):
-    """Where the file system tells them apart, as Linux's do; elsewhere the release is not used."""
+    """If the file system cannot distinguish them, the release is not used."""
     (tmp_path / "a").touch()
     names = ["demo_rl/A.py", "demo_rl/a.py", "demo_rl/e\u0301.py", "demo_rl/\u00e9.py", "demo_rl/\u202egnp.py"]
     if (tmp_path / "A").exists():
@@ -130,9 +127,6 @@ def test_what_lies_beside_the_package_is_not_there(release):
     late = "demo_dist-1.0.data/purelib/demo_rl/late.py"  # an installer puts it into the package
     made = _files(release(*((name, b"raise SystemExit") for name in [*beside, *scripts, late])))
     assert made == ["demo_rl/__init__.py", "demo_rl/late.py"]
-
-
-# -- what is no file ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK], ids=oct)
@@ -151,7 +145,7 @@ def test_a_link_in_a_wheel_is_left_out(release, points):
 
 
 def test_a_source_distribution_is_neither_built_nor_read(store, index, tmp_path):
-    """To build one is to run its ``setup.py``."""
+    """Building it would run its ``setup.py``."""
     ran = tmp_path / "ran"
     with tarfile.open(index / "demo-dist-1.0.tar.gz", "w:gz") as tar:
         for name, text in {"setup.py": f"open({str(ran)!r}, 'w')\n", "demo_rl/__init__.py": ""}.items():
@@ -174,11 +168,8 @@ def test_an_archive_in_a_wheel_stays_closed(release):
     assert (made.path / "demo_rl" / "inner.zip").read_bytes() == inner
 
 
-# -- what never ends ---------------------------------------------------------------------------------------------------
-
-
 def _saying(size: int, name: bytes) -> Callable[[bytes], bytes]:
-    """A wheel whose directory (and header) says that a member has another size."""
+    """Make a wheel whose directory (and header) gives a wrong size for a member."""
 
     def change(wheel: bytes) -> bytes:
         changed = bytearray(wheel)
@@ -233,9 +224,6 @@ def test_more_files_than_any_release_has(release, monkeypatch):
         release(*((f"demo_rl/{number}.py", b"") for number in range(20)))
 
 
-# -- what is broken ----------------------------------------------------------------------------------------------------
-
-
 def _encrypted(wheel: bytes) -> bytes:
     changed = bytearray(wheel)
     changed[wheel.rindex(b"PK\1\2") + 8] |= 1
@@ -263,9 +251,6 @@ def test_a_wheel_that_is_none(release, store, change):
     with pytest.raises(Unavailable, match="is not a complete wheel"):
         release(("demo_rl/last.py", b"VALUE = 1\n" * 20), change=change)
     assert list(store.home.wheels.rglob("*.whl")) == [], "it is not met again"
-
-
-# -- tars of mirrors ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -317,7 +302,7 @@ def test_a_tar_that_holds_more_than_a_mirror(store, repository, tmp_path, member
 
 @pytest.mark.parametrize("kind", ["tree", "commit", "blob"])
 def test_no_loose_object_has_the_name_of_another(store, repository, tmp_path, kind):
-    """git does not look: whoever makes the tar could show other code under the sha of an honest commit."""
+    """git does not check it, so a tar could give other code the hash of an honest commit."""
     honest = {name: repository.git("rev-parse", f"main{name}") for name in ("", "^{tree}", ":demo_rl/__init__.py")}
     (repository.path / "demo_rl" / "__init__.py").write_text("VALUE = 666\n")
     repository.commit("forged", {})

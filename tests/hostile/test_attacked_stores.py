@@ -1,6 +1,6 @@
-"""Attacks on what is kept between runs: checkouts, byte code, report folders, baselines, records and their locks.
+"""Attacks on data that is kept between runs: checkouts, byte code, report folders, baselines, records and locks.
 
-Each is one row of a table: what is planted, and what must then still be true.
+Each is a table row: what is planted, and what must still hold.
 """
 
 import json
@@ -50,7 +50,7 @@ def upstream(tmp_path: Path) -> Repository:
 
 
 def everything(folder: Path) -> dict[str, bytes | str]:
-    """All that lies below a folder: the content of files, and where links point."""
+    """Return everything below a folder: the content of files, and the targets of links."""
     return {
         str(place.relative_to(folder)): os.readlink(place) if place.is_symlink() else place.read_bytes()
         for place in sorted(folder.rglob("*"))
@@ -58,9 +58,7 @@ def everything(folder: Path) -> dict[str, bytes | str]:
     }
 
 
-# -- what an import says that it had to compile ------------------------------------------------------------------------
-
-#: Where a link of the head's leads: as many levels down as a path can then go up and still be inside, resolved.
+#: The target of the head's link, so deep that a path can go up as many levels and still be inside when resolved.
 DEEP = "/".join("d" * 40)
 
 #: Import-time code that finds the worker's list of compiled files, and adds to it.
@@ -75,8 +73,7 @@ for each in gc.get_objects():
 
 @pytest.fixture
 def compiled(lab: Lab, offered: Callable[[str], str], upstream: Repository, store: MirrorStore) -> Callable[..., Path]:
-    """``compiled(*added)``: the store's checkouts, after a head has said that it had to compile these files too, and
-    what it had to compile was compiled."""
+    """Return the store's checkouts, after a head has claimed that it compiled these files too."""
     lab.sandbox = offered("strict")
 
     def run(*added: Any) -> Path:
@@ -117,7 +114,7 @@ def compiled(lab: Lab, offered: Callable[[str], str], upstream: Repository, stor
     ids=["a link and ..", "another spelling", "outside", "no names", "no text", "many"],
 )
 def test_no_path_of_a_heads_is_followed(compiled, tmp_path, added):
-    """Of what a head says, only names of its own checkout count, each as the checkout has it."""
+    """Only names of files in its own checkout count."""
     made = list(compiled(*added).rglob("*.pyc"))
     assert {file.name.partition(".")[0] for file in made} in ({"__init__", "evil"}, set())
     assert all("/tree.pycache/" in str(file) and not file.is_symlink() for file in made)
@@ -125,11 +122,8 @@ def test_no_path_of_a_heads_is_followed(compiled, tmp_path, added):
     assert planted == []
 
 
-# -- checkouts that somebody has been at -------------------------------------------------------------------------------
-
-
 def _swap(file: Path) -> None:
-    """Other content of the same size, and the old time of modification."""
+    """Replace content by other content of the same size, and keep the time of modification."""
     was = file.stat()
     content = file.read_bytes()
     file.chmod(0o644)
@@ -158,7 +152,7 @@ def _empty(file: Path) -> None:
 TAMPERINGS: dict[str, Callable[[Path], object]] = {
     "other content": lambda tree: _swap(tree / "demo_rl" / "losses.py"),
     "one file more": lambda tree: (tree / "demo_rl" / "planted.py").write_text(""),
-    "one folder more": lambda tree: (tree / "demo_rl" / "torch").mkdir(),  # a package of a namespace
+    "one folder more": lambda tree: (tree / "demo_rl" / "torch").mkdir(),  # a namespace package
     "a folder beside the package": lambda tree: (tree / "numpy").mkdir(),
     "one link more": lambda tree: (tree / "demo_rl" / "planted.py").symlink_to("/etc/passwd"),
     "a pipe": lambda tree: os.mkfifo(tree / "demo_rl" / "pipe.py"),
@@ -194,7 +188,7 @@ def test_a_checkout_is_what_its_name_says_whenever_it_is_opened(upstream, store,
 
 
 def test_a_checkout_that_was_copied_is_read_once_and_believed(upstream, store):
-    """By its contents: inodes and times are others, and no git has to be asked."""
+    """Inodes and times differ, so its content is hashed. git is not needed."""
     store.add(TARGET, str(upstream.path))
     usual = open_checkout(TARGET, MAIN, store=store)
     copied = store.home.path.with_name("copied")
@@ -219,7 +213,7 @@ def test_a_note_that_names_no_tree_is_none(upstream, store, tree):
 
 
 def test_a_damaged_checkout_is_replaced_while_nobody_else_looks(upstream, store, monkeypatch):
-    """Two runs that both saw the damage: the second must not remove what the first has put there."""
+    """If two runs see the damage, the second must not remove what the first has replaced."""
     store.add(TARGET, str(upstream.path))
     usual = open_checkout(TARGET, MAIN, store=store)
     (usual.path / "demo_rl").chmod(0o755)
@@ -254,9 +248,6 @@ def test_links_in_the_cache_are_removed_and_not_what_they_lead_to(upstream, stor
     assert (mine / "sub" / "file").read_text() == "kept"
 
 
-# -- report folders of a stranger's repository -------------------------------------------------------------------------
-
-
 @pytest.fixture
 def decision(decide: Decide, broken_tree: Path) -> Decision:
     return decide(MASKED_TOKENS, broken_tree)
@@ -264,7 +255,7 @@ def decision(decide: Decide, broken_tree: Path) -> Decision:
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Iterator[Path]:
-    """A folder of the user's own; nothing in it may change."""
+    """A folder of the user. Nothing in it may change."""
     folder = tmp_path / "mine"
     (folder / "DEMO-MASKED-TOKENS").mkdir(parents=True)
     (folder / "file").write_text("mine")
@@ -280,7 +271,7 @@ def link(place: Path, points: Path | str) -> None:
 
 @pytest.mark.parametrize("level", range(3), ids=["target", "bug", "file"])
 def test_no_link_in_a_report_folder_is_written_through(decision, mine, tmp_path, level):
-    """By a run, by a baseline's update and prune, and by a sweep's records."""
+    """Neither by a run, nor by updating or pruning a baseline, nor by a sweep."""
     folder = tmp_path / "reports"
     place = reports.evidence_path(decision)
     link(folder.joinpath(*place.parts[: level + 1]), mine if level < 2 else mine / "file")
@@ -292,7 +283,7 @@ def test_no_link_in_a_report_folder_is_written_through(decision, mine, tmp_path,
     if level == 2:
         with pytest.raises(SentinelError, match="not JSON"):
             update(fresh, folder, recipes, prune=True)
-    else:  # what a link leads to is not the folder's
+    else:  # the target of a link is not in the folder
         update(fresh, folder, recipes, prune=True)
         (folder / f"{place.parts[0]}.jsonl").unlink()
     link(folder / f"{place.parts[0]}.jsonl", mine / "lines")
@@ -317,7 +308,7 @@ def test_no_link_in_a_site_or_among_findings_is_written_through(decision, mine, 
         life.place(tmp_path / "findings", "tiny")
     with pytest.raises(SentinelError, match="is a symbolic link"):
         reports.write_below(tmp_path / "findings", "demo/status.json", "x", "")
-    for name, points in (("X", mine / "file"), ("X-2", "nowhere")):  # a link that leads nowhere is somebody's too
+    for name, points in (("X", mine / "file"), ("X-2", "nowhere")):  # a dangling link may also belong to someone
         link(tmp_path / "recipes" / f"{name}.yaml", points)
     assert save(tmp_path / "recipes", {"bug_id": "X"}).name == "X-3.yaml"
 
@@ -338,7 +329,7 @@ def test_a_leftover_that_is_a_link(decision, mine, tmp_path, points):
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "socket"])
 def test_what_is_no_file_keeps_nobody_waiting(decision, tmp_path, kind):
-    """In the place of evidence, of what is recorded and of ``run.json``: for who writes, and for who reads."""
+    """In place of evidence, baseline entries and ``run.json``, for writers and readers."""
     folder = tmp_path / "reports"
     for place in (folder / reports.evidence_path(decision), folder / reports.RUN):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -361,7 +352,7 @@ def test_what_is_no_file_keeps_nobody_waiting(decision, tmp_path, kind):
 
 
 def test_reading_stays_in_the_folder(decision, tmp_path):
-    """A link to the root of the disk would be walked to its end."""
+    """A link to the root folder is not followed."""
     folder = tmp_path / "reports"
     file = reports.write(folder, decision)
     for name in ("etc", "DEMO", "history"):

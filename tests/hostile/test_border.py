@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (an attack is easier to read on one line)
-"""What a head has its worker say, and do: each attack ends in a verdict, and in evidence that can be read."""
+"""Attacks through a worker's answers: each ends with a verdict and readable evidence."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports import store
 from sentinel.worker import client
 
-#: ``judged(lines at the end of the boundary's module)``: the decision on a head that has the bug, and its evidence.
+#: ``judged(lines at the end of the boundary's module)`` returns the decision on a buggy head, and its evidence.
 Judged = Callable[..., Decision]
 
 
@@ -44,7 +44,7 @@ def of(decision: Decision) -> tuple[str, str]:
     return decision.verdict.name, decision.verdict.kind
 
 
-#: ``say(value)`` changes what a probe answers, or gives the frame itself; nothing in the worker looks at it again.
+#: ``say(value)`` changes a probe's answer, or replaces the frame. The worker does not check it again.
 SAYS = """
 import json, os, struct, types
 from sentinel.values.literals import Array, Attribute, Device, Namespace, New, Tensor, Tuple
@@ -88,7 +88,7 @@ target_process.protocol = types.SimpleNamespace(**fake)
 def say(value):
     return """
 
-#: What is no answer, whatever else it is.
+#: Invalid answers.
 NO_ANSWERS = {
     # kinds
     "the kind ref": "fail(value, 'ref')",
@@ -153,7 +153,7 @@ def test_what_is_no_answer(said, judged):
     assert re.search("sent an invalid answer|before it answered", decision.verdict.reason)
 
 
-#: What is an answer, if an odd one: (what it says, the verdict and its kind).
+#: Valid but strange answers: (answer, verdict and kind).
 ANSWERS = {
     "absence of what is not asked for": ("fail(value, 'not-in-this-version') or value['failure'].update(provenance=None)", ("inconclusive", "drift")),
     "absence of code that is not the checkout's": ("claims(value, file='/etc/passwd') or fail(value, 'not-in-this-version')", ("inconclusive", "drift")),
@@ -187,7 +187,7 @@ def test_what_is_an_odd_answer(said, expected, judged):
     assert of(decision) in (expected, ("inconclusive", "unsteady")), decision.verdict.reason
 
 
-#: What keeps whoever asks waiting.
+#: Code that delays the answer.
 WAITS = {
     "a byte now and then": """
 def dripped(channel, work, timeout, nonce):
@@ -228,7 +228,7 @@ def test_source_that_takes_long_to_parse(judged, monkeypatch):
     assert "no answer within 0.05 s" in decision.verdict.reason
 
 
-#: What a head does while it is imported, in classes that no other test has.
+#: Attacks during import that no other test has.
 AT_IMPORT = {
     "an exit handler that answers": "import atexit, os\natexit.register(os._exit, 0)",
     "no recursion": "import sys\nsys.setrecursionlimit(60)",
@@ -259,7 +259,7 @@ AT_IMPORT = {
     "a group of another": "import os\nos.setpgid(0, 0) if os.getpgrp() != os.getpid() else os.nice(19)",
 }  # fmt: skip
 
-#: What a boundary does, or returns.
+#: Attacks during the call, or by the return value.
 AT_CALL = {
     "a list of itself": "a = []; a.append(a); return a",
     "a mapping without end": "import itertools\n"
@@ -293,7 +293,7 @@ def test_what_a_head_does(lines, judged):
 
 
 def test_who_will_not_end_with_its_parent(offered, tmp_path):
-    """Controller and preloader are killed at once: nobody is left who could end a daemon, but the kernel."""
+    """Controller and preloader are killed at once, so only the kernel can end a daemon."""
     pytest.importorskip("pyseccomp")
     options = client.Options(timeout=30, sandbox=offered("strict"))
     preloader = client.Preloader(options, [], contained_places(bundled_catalog()))
@@ -302,7 +302,7 @@ def test_who_will_not_end_with_its_parent(offered, tmp_path):
         lab = Lab(preloader, tmp_path / "lab", sandbox="strict")
         process = lab.open(lab.write({"mod.py": f"{lines}def f():\n    return os.getpid()\n"}))
         assert returned(lab.probe(process, "pkg.mod.f")) > 1
-        os.kill(preloader.hello()["pid"], signal.SIGKILL)  # this process has its end of the target's socket still
+        os.kill(preloader.hello()["pid"], signal.SIGKILL)  # this process still has its end of the target's socket
         assert gone(process._leader.pid)
     finally:
         preloader.stop()

@@ -1,4 +1,4 @@
-"""A command that is strictly contained: what exported runners are tried with."""
+"""A strictly contained command, as used to try exported runners."""
 
 import os
 import subprocess
@@ -55,5 +55,5 @@ if os.fork() == 0:
     os.setsid()
     time.sleep(600)
 """
-    done = run(tmp_path, program)  # it would not end before the child has closed its output
+    done = run(tmp_path, program)  # it would wait until the child closes its output
     assert done.stdout == "101\n", done.stderr

@@ -1,4 +1,4 @@
-"""Heads that lie about what they compute: what is found out from outside, and what cannot be."""
+"""Heads that lie about their results: which lies are detected, and which cannot be."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +12,10 @@ from sentinel.worker import probe
 
 LOSSES = "demo_rl/losses.py"
 
-#: ``judged(lines at the end of the boundary's module)``: the decision on a head that has the bug.
+#: ``judged(lines at the end of the boundary's module)`` returns the decision on a buggy head.
 Judged = Callable[[str], Decision]
 
-#: A function that gives what the recipe calls fixed, for the recipe's own scenario.
+#: A function that returns the recipe's fixed values for the recipe's scenario.
 LIE = """
 def lie(loss_mat, loss_mask, loss_agg_mode="token-mean", **others):
     return (loss_mat * loss_mask).sum() / loss_mask.sum()
@@ -75,8 +75,9 @@ def test_code_from_no_file_of_the_checkout(judged):
     ids=["a function that claims the file", "a wrapper that claims to wrap the real function"],
 )
 def test_what_the_evidence_does_not_prove(lines, judged):
-    """The evidence names file, blob and path. It does not prove that the instructions are those of the file, because
-    a head can always lie about itself; SECURITY.md says so."""
+    """The evidence names file, blob and path. It does not prove that the file's instructions ran, because a head can
+    always lie about itself; SECURITY.md says so.
+    """
     decision = judged(lines)
     assert of(decision)[0] == "fixed"
     assert decision.measurement.provenance.file == LOSSES
@@ -91,7 +92,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 
 @pytest.mark.parametrize("seed", [probe.SEED, repetition.SEED])
 def test_an_answer_that_goes_by_how_it_is_asked(seed, judged):
-    """Here by the seed, which stands for all that an honest function does not ask for."""
+    """This function depends on the seed, which an honest function ignores."""
     name, kind, reason = of(judged(SEEDED.format(seed=seed)))
     assert (name, kind) == ("inconclusive", "unsteady")
     assert "in a second process, with another seed and the variants in another order, the values differed" in reason
@@ -107,7 +108,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 
 
 def test_an_answer_that_is_known_by_heart(judged):
-    """It knows the recipe's numbers, which are public. It does not know the order of rows that is drawn for it."""
+    """It knows the recipe's numbers, which are public, but not the random order of rows."""
     decision = judged(BY_HEART.format(otherwise="honest(loss_mat, loss_mask, loss_agg_mode) + loss_mat[0, 0]"))
     assert decision.verdict.name == "fixed"
     assert not decision.measurement.reordered
@@ -115,7 +116,7 @@ def test_an_answer_that_is_known_by_heart(judged):
     assert honest.measurement.reordered
 
 
-#: What code can leave behind when it is imported, to speak later.
+#: Code that runs after the import and writes answers.
 HOOKS = {
     "atexit": "import atexit\natexit.register(everywhere)",
     "garbage collection": "import gc\ngc.callbacks.append(lambda *_: everywhere())",
@@ -139,11 +140,11 @@ def everywhere():
 
 @pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS.keys())
 def test_code_that_speaks_unasked(hook, judged):
-    """Into every descriptor that it finds: what is no answer makes the real one unreadable, and no other."""
+    """Writing to every descriptor makes its own answer unreadable, and no other."""
     assert of(judged(f"{EVERYWHERE}{hook}"))[0] in ("reproduced", "inconclusive")
 
 
-#: What code can put in the place of the worker's own parts.
+#: Replacements for parts of the worker.
 REPLACED = {
     "the worker's modules": "import sys\nfor name in list(sys.modules):\n    if name.startswith('sentinel'):\n"
     "        sys.modules[name] = None",
@@ -160,7 +161,7 @@ def test_parts_that_are_replaced(lines, judged):
 
 @pytest.mark.parametrize("times", [1, 200])
 def test_answers_that_were_written_before_the_question(times, judged):
-    """Real frames, to every descriptor, by the code that is imported and by a child that it leaves behind."""
+    """The imported code and a child process write valid frames to every descriptor."""
     lines = f"""
 import os
 from sentinel.worker import protocol
@@ -186,8 +187,9 @@ if os.fork() == 0:
 
 
 def test_what_cannot_be_excluded(judged):
-    """The code runs in the interpreter that measures it. It can replace the function that turns tensors into numbers,
-    and then every process gives the same wrong answer. SECURITY.md says so."""
+    """The code runs in the interpreter that measures it. It can replace the function that converts tensors to numbers,
+    and then every process returns the same wrong result. SECURITY.md says so.
+    """
     lines = """
 from sentinel.worker import tensors
 honest = tensors.observe

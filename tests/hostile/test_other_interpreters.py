@@ -1,4 +1,4 @@
-"""Another environment, of ``--sentinel-python``, whose own files attack as its interpreter starts."""
+"""Another environment (``--sentinel-python``) whose files attack when its interpreter starts."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ from sentinel.targets.refs import Ref
 from sentinel.worker import interpreters
 from sentinel.worker.client import Options, Preloader, WorkerError
 
-#: What a line of a ``.pth`` file starts, in whatever interpreter of the environment: it tells on standard error.
+#: A program that a ``.pth`` file starts in any interpreter of the environment. It reports on standard error.
 ATTACK = """
 import json, os, socket, sys, time
 
@@ -66,7 +66,7 @@ def wrapped() -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """An environment that sees the packages of this one."""
+    """An environment with access to this one's packages."""
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)
     packages = "\n".join(dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]))
     (_packages(tmp_path / "env") / "these.pth").write_text(packages)
@@ -83,7 +83,7 @@ def server() -> Iterator[socket.socket]:
 def started(
     environment: Path, tmp_path: Path, server: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Preloader]]:
-    """``started(sandbox)``: the worker of an environment that attacks as it starts."""
+    """Return a function that starts the worker of an attacking environment."""
     preloaders = []
     tree = copy_demo(tmp_path / "lab" / "demo")
     (tmp_path / "secret").write_text("secret")
@@ -99,7 +99,7 @@ def started(
     for name in SECRETS:
         monkeypatch.setenv(name, "secret")
     places = contained_places(bundled_catalog())
-    # This environment's packages are named, as the .pth file of that one could not be believed.
+    # The packages of this environment are listed, because that environment's .pth file is untrusted.
     seen = (*places.readable, sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     places = replace(places, readable=seen, checkouts=(str(tmp_path / "lab"),))
 
@@ -128,7 +128,7 @@ def test_what_an_environment_runs_as_it_starts_is_contained(wrapped, started, tm
     told = _told(started("strict"))
     assert told["read"] == told["recipes"] == "FileNotFoundError"
     assert {told["write"], told["checkout"]} <= {"OSError", "PermissionError"}
-    assert told["connect"] in ("OSError", "ConnectionRefusedError")  # nobody listens on the loopback that it has
+    assert told["connect"] in ("OSError", "ConnectionRefusedError")  # nothing listens on its loopback interface
     assert told["signal"] == "ProcessLookupError"
     assert not {*told["environment"]} & {*SECRETS}
     user, capabilities = told["user"]
@@ -147,7 +147,7 @@ def test_nothing_that_it_leaves_behind_outlives_the_worker(wrapped, started):
     process, scratch = preloader._process, preloader._scratch
     assert scratch is not None
     inside = _below(process.pid)
-    assert len(inside) >= 3  # the first of the namespace, the worker, its daemon
+    assert len(inside) >= 3  # the namespace's first process, the worker, its daemon
     preloader.stop()
     assert all(map(gone, inside))
     assert not Path(scratch).exists()
@@ -158,7 +158,7 @@ def test_a_worker_that_is_killed_is_replaced(wrapped, started, tmp_path):
     lab = Lab(preloader, tmp_path / "lab", sandbox="strict")
     first = preloader._process
     assert returned(lab.call({"mod.py": "def f():\n    return 7\n"}, "pkg.mod.f")) == 7
-    for pid in reversed(_below(first.pid)):  # the first of them ends when the others have
+    for pid in reversed(_below(first.pid)):  # the first one ends after the others
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match=r"ended: it was killed by SIGKILL"):
@@ -167,7 +167,7 @@ def test_a_worker_that_is_killed_is_replaced(wrapped, started, tmp_path):
 
 
 def test_nothing_is_left_where_the_controller_is_killed(wrapped, environment, tmp_path, monkeypatch):
-    """The contained processes see the end of their socket, and the folder goes with them."""
+    """The contained processes see that their socket is closed. Their folder is removed too."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     script = """
 import os, signal, sys
@@ -198,7 +198,7 @@ def spin():
 """
     process = lab.open(lab.write({"mod.py": source}))
     found, processes, folder = returned(lab.probe(process, "pkg.mod.tell", path=str(tmp_path / "lab" / "demo")))
-    assert (found, processes) == (False, 2)  # its target process and itself
+    assert (found, processes) == (False, 2)  # the target process and the worker
     assert folder.startswith(str(lab.preloader._scratch))
     assert returned(lab.probe(process, "pkg.mod.spin")) == 7
     process.close()
@@ -216,11 +216,11 @@ def test_where_a_package_lies_is_asked_contained(wrapped, environment, tmp_path)
     assert (made.path / "demo_rl" / "__init__.py").is_file()
     assert not (tmp_path / "mark").exists()
     subprocess.run([python, "-c", ""], check=False)
-    assert (tmp_path / "mark").exists()  # without a sandbox it is run
+    assert (tmp_path / "mark").exists()  # without containment it runs
 
 
 def _below(pid: int) -> list[int]:
-    """The processes that come from one, by the numbers that they have here."""
+    """Return the process ids of a process's descendants, as seen here."""
     found = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, file.read_text().split()):

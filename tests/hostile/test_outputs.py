@@ -1,4 +1,4 @@
-"""What an attacker writes into names, values, tracebacks and commits, looked for in everything that Sentinel says."""
+"""Malicious text in names, values, tracebacks and commits, in every output of Sentinel."""
 
 import ast
 import contextlib
@@ -43,10 +43,10 @@ PAYLOAD = (
     "www.evil.invalid @everyone #1 `tick` ``` ~~~ | cell |"
 )
 LINES = f"{PAYLOAD}\n::error title=forged::forged\n  ::stop-commands::forged\n##[error]forged\n```\n# forged\n</pre>\n"
-#: In Python source: what would close a string and go on as code.
+#: Text that would close a string in Python source and continue as code.
 CODE = '"""\nimport os; os.forged()\n"""\' \\" \\'
 
-#: A name of a value; none that a recipe can expect, and it stands in what was observed.
+#: The name of an observed value, which no recipe can expect.
 KEY = "$\\frac{$ \x1b[31m\u202e<script>alert(1)</script>$"
 
 HEAD = f"""
@@ -65,7 +65,7 @@ def told(value):
     import torch
     return {{"text": TEXT, {KEY!r}: torch.tensor([[1.0, value]])}}
 """
-#: A function that says that it is called otherwise and stands elsewhere; of the boundary itself that is looked into.
+#: A function with a false name and place. For the boundary itself, both are checked.
 HEAD += """
 import sys
 qualified = {"co_qualname": TEXT} if sys.version_info >= (3, 11) else {}
@@ -73,7 +73,7 @@ inner.__code__ = inner.__code__.replace(co_filename="/x/" + TEXT, co_name=TEXT, 
 """
 
 
-#: One whose boundaries break laws, refuse now and then, and have more to say than numbers.
+#: A head whose boundaries break laws, sometimes raise, and return text.
 SEARCHED = {
     "losses.py": f"""
 TEXT = {LINES!r}
@@ -120,25 +120,22 @@ TELLS: dict[str, Any] = {
 TELLS.pop("invariant")
 
 
-#: Where a command finds the recipes above.
+#: The option for the recipes above.
 OURS = ("--recipes", "recipes")
 
 
-# -- what must not be there --------------------------------------------------------------------------------------------
-
-
 _ACTING = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-#: Signs that stand over or before others in some scripts are sorted as formats, and seen.
+#: Some visible signs are in Unicode's category of formats.
 _SEEN = "\n\t\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
 
 
 def hidden(text: str) -> list[str]:
-    """Characters that act or cannot be seen: controls and formats, as Unicode sorts them, and line separators."""
+    """Return invisible and active characters: Unicode controls, formats and line separators."""
     return sorted({repr(c) for c in text if unicodedata.category(c) in _ACTING and c not in _SEEN})
 
 
 def commands(text: str) -> list[str]:
-    """Lines that a hosted runner obeys; Sentinel's own annotations say so."""
+    """Return lines that a hosted runner executes, except Sentinel's own annotations."""
     lines = [line for line in text.splitlines() if line.lstrip().startswith("::") or "##[" in line]
     return [line for line in lines if not re.match(r"::error (file=[^:]*,)?title=DEMO-[A-Z]+%3A ", line)]
 
@@ -154,7 +151,7 @@ class _Tags(HTMLParser):
 
 
 def foreign_html(text: str) -> list[str]:
-    """Elements that no template of ours has, and attributes that act or lead away."""
+    """Return elements that no template has, and attributes that act or link elsewhere."""
     bad = []
     for tag, attributes in _Tags(text).found:
         values = " ".join(value or "" for value in attributes.values())
@@ -166,12 +163,12 @@ def foreign_html(text: str) -> list[str]:
     return bad
 
 
-#: The inline HTML of our own Markdown.
+#: The inline HTML in Sentinel's own Markdown.
 _OURS = re.compile(r"</?(details|summary|sub|code|br)>")
 
 
 def foreign_markdown(text: str) -> list[str]:
-    """Links, images, headings and HTML that the text of somebody else became."""
+    """Return links, images, headings and HTML that came from foreign text."""
     bad = []
     parser = MarkdownIt("commonmark", {"html": True}).enable("table")
     for block in parser.parse(text):
@@ -180,7 +177,7 @@ def foreign_markdown(text: str) -> list[str]:
                 bad += [tag for tag in re.findall(r"<[^>]*>?", token.content) if not _OURS.fullmatch(tag)]
             if token.type in ("image", "hr"):
                 bad.append(token.type)
-            ours = ("https://github.com/", "#", "../recipes/")  # within a page or beside it nobody is led astray
+            ours = ("https://github.com/", "#", "../recipes/")  # links within the page are harmless
             if token.type == "link_open" and not str(token.attrs["href"]).startswith(ours):
                 bad.append(f"link {token.attrs['href']}")
         if block.type == "inline" and block.content.strip() == "forged":
@@ -190,7 +187,7 @@ def foreign_markdown(text: str) -> list[str]:
     return bad + _LINKED.findall(_outside_fences(text, parser))
 
 
-#: What GitHub makes links and mentions of by itself, in the source: an entity in the place of a sign is none.
+#: Text that GitHub turns into links and mentions; an entity in place of a sign prevents it.
 _LINKED = re.compile(r"(?i)\bwww\.\w+|https?://(?!github\.com/)\S+|@everyone|(?<![&\w])#1\b")
 
 
@@ -207,9 +204,6 @@ def clean(text: str) -> None:
     assert commands(text) == []
 
 
-# -- the tests of the tests --------------------------------------------------------------------------------------------
-
-
 def test_what_is_looked_for_is_found():
     assert len(hidden(PAYLOAD)) >= 10
     assert len(commands(LINES)) == 3
@@ -223,9 +217,6 @@ def test_escaped_text_is_escaped(text, lines):
     clean(message(text))
     clean(passage(text))
     assert visible(visible(text, lines=lines), lines=lines) == visible(text, lines=lines)
-
-
-# -- the outputs -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -254,7 +245,7 @@ Said = Callable[..., str]
 
 @pytest.fixture
 def sentinel_says(recipes: Path, capsys: pytest.CaptureFixture[str]) -> Said:
-    """A command's whole output; the demo repository has a mirror."""
+    """Return the whole output of a command. The demo repository has a mirror."""
 
     def run(*arguments: object) -> str:
         capsys.readouterr()
@@ -267,7 +258,7 @@ def sentinel_says(recipes: Path, capsys: pytest.CaptureFixture[str]) -> Said:
 
 @pytest.fixture
 def run(head: Repository, recipes: Path, pytester: pytest.Pytester, warm_runs: Any, monkeypatch) -> Iterator[str]:
-    """The output of a run at the attacker's head, on a hosted runner; what else it wrote lies in the current folder."""
+    """The output of a run at the attacker's head on a hosted runner. Its other files are in the current folder."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_WORKSPACE", str(head.path))
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary.md"))
@@ -367,7 +358,7 @@ def test_what_a_command_says(sentinel_says, recipes, arguments):
 
 
 def test_a_mirror_of_an_attackers(head, sentinel_says, warm_runs):
-    """Commit subjects, names of branches and what cannot be resolved."""
+    """Commit subjects, branch names, and names that cannot be resolved."""
     clean(sentinel_says("mirror", "add", "demo", "--from", head.path))
     clean(sentinel_says("mirror", "list"))
     clean(sentinel_says("report", "duplicates", "DEMO-RAISES", *OURS))
@@ -378,7 +369,7 @@ def test_a_mirror_of_an_attackers(head, sentinel_says, warm_runs):
 
 
 def test_what_is_exported(head, broken_tree, fixed_tree, sentinel_says, warm_runs, pytester):
-    """Pages as Markdown, programs as Python: prose of a recipe is never code."""
+    """The prose of a recipe never becomes code in Markdown or Python."""
     out = pytester.path / "export"
     for name, tree in (("DEMO-RAISES", fixed_tree), ("DEMO-TELLS", head.path)):
         clean(sentinel_says("contribute", name, "--base", f"path:{tree}", "--out", out, "--no-check", *OURS))
@@ -403,7 +394,7 @@ def searched(tmp_path: Path) -> Path:
 
 
 def test_what_a_search_says(searched, sentinel_says, warm_runs, pytester):
-    """To a terminal, to a program, and as recipes."""
+    """On a terminal, as JSON, and as recipes."""
     search = ("discover", "demo", "--ref", f"path:{searched}", "--examples", "60", "--seed", "1", *OURS)
     said = sentinel_says(*search, "--save", "found")
     assert "not searched: demo_rl.rejection.reject_sequences: every call raised: " in said
@@ -423,14 +414,12 @@ def test_what_a_search_says(searched, sentinel_says, warm_runs, pytester):
         clean(sentinel_says("show", file.stem, "--recipes", "found"))
 
 
-# -- every field -------------------------------------------------------------------------------------------------------
-
-#: What JSON and Python can hold and no file can, too.
+#: Also text that JSON and Python allow but no file name.
 MARK = f"{LINES}\0\ud800"
 
 
 def planted(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Copies of data, in each of which one text, or one key, holds a mark."""
+    """Yield copies of data, each with a mark in one text or key."""
     if isinstance(value, str):
         yield place, f"{value}{MARK}"
     elif isinstance(value, Mapping):
@@ -443,14 +432,14 @@ def planted(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         for index, item in enumerate(value[:3]):
             for where, changed in planted(item, f"{place}[{index}]"):
                 yield where, type(value)([*value[:index], changed, *value[index + 1 :]])
-    elif is_dataclass(value) and not isinstance(value, (type, Tensor)):  # a tensor has one of a few dtypes, or is none
+    elif is_dataclass(value) and not isinstance(value, (type, Tensor)):  # otherwise it is not a tensor
         for field in fields(value):
             for where, changed in planted(getattr(value, field.name), f"{place}.{field.name}"):
                 yield where, replace(value, **{field.name: changed})
 
 
 def readers(document: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What each reader's report says of evidence: sink and text."""
+    """Return each reader's report of evidence, by sink."""
     results = [(document, "failed")]
     yield "terminal", summary(results, "reports")
     coloured = summary(results, "reports", terminal=True, width=2000, environ={})
@@ -468,7 +457,7 @@ def readers(document: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[t
 
 @pytest.fixture
 def decisions(decide: Decide, head: Repository, broken_tree: Path) -> list[Decision]:
-    """One of each kind: with numbers, with a traceback, by a law, of a revision that is not there."""
+    """Return one decision of each kind: with numbers, with a traceback, by a law, and of an unavailable revision."""
     law = {key: value for key, value in MASKED_TOKENS.items() if not key.startswith("expected")}
     variants = {"baseline": {}, "outlier": {"loss_mat": [[1.0, 0.0], [1.0, 0.0]]}}
     return [
@@ -480,7 +469,7 @@ def decisions(decide: Decide, head: Repository, broken_tree: Path) -> list[Decis
 
 
 def test_every_field_of_evidence_in_every_report(decisions):
-    """Whoever wrote it; what the schema refuses nobody shows."""
+    """Evidence that does not match the schema is not shown."""
     seen = set()
     for decision in decisions:
         usual = evidence(decision)
@@ -507,11 +496,11 @@ def test_every_field_of_evidence_in_every_report(decisions):
 
 
 def test_every_field_of_a_decision_in_what_is_written_of_it(decisions):
-    """All that a worker can have said is in it: JUnit's text and pytest's is :func:`explain`'s."""
+    """Any field may come from a worker. JUnit and pytest show the text of :func:`explain`."""
     seen = set()
     for decision in decisions:
         for where, marked in planted(decision):
-            if where == ".verdict.name":  # the controller's own word
+            if where == ".verdict.name":  # written by the controller
                 continue
             seen.add(where)
             clean(explain(marked, MARK))
@@ -526,7 +515,7 @@ def test_every_field_of_a_decision_in_what_is_written_of_it(decisions):
 
 
 def test_every_field_of_a_history(sentinel_says, pytester):
-    """A history that somebody has committed."""
+    """A history that a stranger committed."""
     source = Path(__file__).resolve().parents[2] / "reports" / "history"
     of_git = (each for each in load_all(source) if each["source"]["kind"] == "git")
     whole = fold(min(of_git, key=lambda each: len(json.dumps(each))))
@@ -536,7 +525,7 @@ def test_every_field_of_a_history(sentinel_says, pytester):
 
     def write(line: dict[str, Any]) -> None:
         lines = [*({"shared": "0", name: value} for name, value in shared.items()), {**line, "basis": "0", "tags": "0"}]
-        place.write_text("\n".join(map(json.dumps, lines)).replace("\\ud800", ""))  # which no file may hold
+        place.write_text("\n".join(map(json.dumps, lines)).replace("\\ud800", ""))  # not allowed in a file
 
     seen = set()
     for where, line in planted(whole):

@@ -1,4 +1,4 @@
-"""SECURITY.md names a test for each promise; each of them is there."""
+"""SECURITY.md names an existing test for each promise."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What strict containment promises, attack by attack; and beside it what basic does not."""
+"""The promises of strict containment, one attack each, compared with basic containment."""
 
 import os
 import secrets
@@ -27,7 +27,7 @@ REFUSED = {"FileNotFoundError 2", "OSError 30", "PermissionError 13", "ProcessLo
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """A file as the user's own are: outside of the checkout."""
+    """A file of the user, outside the checkout."""
     file = tmp_path / "home" / ".ssh" / "id_ed25519"
     file.parent.mkdir(parents=True)
     file.write_text("key")
@@ -42,14 +42,11 @@ def neighbour() -> Iterator[int]:
     process.communicate()
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
 def test_the_users_files_are_not_there(strict, basic, secret):
     for act in ("read", "write", "delete"):
         assert strict(act, path=str(secret)) == "FileNotFoundError 2"
     assert secret.read_text() == "key"
-    # Not promised under basic: a process of the same user reads what the user can read.
+    # Not promised under basic: the process can read whatever the user can read.
     assert basic("read", path=str(secret)) == "done"
     assert basic("write", path=str(secret)) == "done"
 
@@ -94,7 +91,7 @@ def test_the_root_holds_little(strict):
 def test_a_gpus_devices_are_there_where_they_are_asked_for(lab, strict, monkeypatch):
     monkeypatch.setattr(client.glob, "glob", lambda pattern: ["/dev/full"] if pattern == "/dev/nvidia*" else [])
     process = lab.open(lab.folder / "tree", sandbox="strict", device="cuda")
-    process._options = replace(process._options, device="cpu")  # there is no GPU to settle on
+    process._options = replace(process._options, device="cpu")  # without a GPU
     assert returned(lab.probe(process, "pkg.attacks.listed", path="/dev")) == [
         "full",
         "null",
@@ -114,9 +111,6 @@ def test_strict_is_the_default_on_a_gpu_as_well():
         preloader.stop()
 
 
-# -- the network -------------------------------------------------------------------------------------------------------
-
-
 def test_there_is_no_network(strict, basic):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -132,9 +126,6 @@ def test_abstract_sockets_are_not_there_either(strict, basic):
         server.listen()
         assert strict("abstract", name=name) == "ConnectionRefusedError 111"
         assert basic("abstract", name=name) == "done"  # not promised
-
-
-# -- processes ---------------------------------------------------------------------------------------------------------
 
 
 def test_other_processes_are_out_of_sight(strict, basic, neighbour):
@@ -161,10 +152,10 @@ def test_no_privilege_is_left(strict):
     assert strict("mount", where="here") == "Operation not permitted"
 
 
-#: Calls that ask for nothing but an answer, and what they get without a filter.
+#: Harmless calls, and their result without a filter.
 CALLS = {"keyctl": (0, -3, 0), "process_vm_readv": (0, 0, 0, 0, 0, 0), "io_uring_setup": (0, 0), "unshare": (0,)}
 CALLS |= {"move_pages": (0, 0, 0, 0, 0, 0), "personality": (0,), "inotify_init1": (0,)}
-CALLS["prctl"] = (1, 0)  # not to end with its parent
+CALLS["prctl"] = (1, 0)  # do not end with the parent
 
 
 def test_system_calls_that_numbers_do_not_need_are_refused(strict, basic):
@@ -193,7 +184,7 @@ def test_pairs_of_sockets_are_of_one_family(strict, basic):
 
 
 def test_a_lock_tells_one_process_nothing_about_another(strict, basic, lab):
-    """The files of a checkout are the same in the two processes that are asked the same question."""
+    """Both processes that answer a question see the same files of the checkout."""
     pytest.importorskip("pyseccomp")
     file = str(lab.folder / "tree" / "pkg" / "attacks.py")
     assert strict("locks", path=file) == ["done"] * 4 + ["PermissionError 1"]
@@ -206,7 +197,7 @@ def test_the_machine_has_no_name(strict):
 
 
 def test_children_can_have_no_namespaces_of_their_own(strict, basic):
-    """In one they would have capabilities, and so the parts of the kernel that only root can reach otherwise."""
+    """In a namespace they would have capabilities, and access to parts of the kernel that only root has otherwise."""
     assert strict("new_user_namespace") == "Operation not permitted"
     if os.geteuid() == 0:
         assert basic("new_user_namespace") == "done"
@@ -214,7 +205,7 @@ def test_children_can_have_no_namespaces_of_their_own(strict, basic):
 
 def test_a_fork_bomb_ends(strict):
     assert 0 < strict("fork_bomb", most=300) < 256
-    assert strict("fork_bomb", most=3) == 3  # the call before it has left nothing behind
+    assert strict("fork_bomb", most=3) == 3  # nothing is left of the previous call
 
 
 def test_a_daemon_ends_with_its_probe(strict):
@@ -232,7 +223,7 @@ def test_every_process_is_bounded(strict, basic):
 
 
 def test_what_processes_have_together_is_bounded(lab, strict, basic):
-    """Five children of 400 MB each, where one process may have 1.5 GB."""
+    """Five children use 400 MB each; one process may use 1.5 GB."""
     if not {"pids", "memory"} <= {folder.parts[4] for folder in Groups().make(1, 1).folders}:
         pytest.skip("no control group can be made here")
     if torch.version.cuda:
@@ -254,7 +245,7 @@ def test_files_are_bounded(strict):
 
 def test_the_scratch_folder_has_an_end(strict):
     assert strict("fill_scratch", files=3, megabytes=600) == 1
-    assert strict("fill_scratch", files=3, megabytes=600) in (0, 1)  # the probe before it has left its file there
+    assert strict("fill_scratch", files=3, megabytes=600) in (0, 1)  # the previous probe's file is there
 
 
 def test_nobody_else_can_be_signalled(strict):
@@ -267,8 +258,8 @@ def test_what_hangs_in_the_kernel_is_ended(level, lab):
     process = lab.open(lab.write({"attacks.py": ATTACKS}), sandbox=level, timeout=0.5)
     answer = lab.probe(process, "pkg.attacks.hang_in_c")
     assert answer.kind == "timeout"
-    process._options = replace(process._options, timeout=30.0)  # who answers may take longer, on a busy machine
-    assert returned(lab.probe(process, "pkg.attacks.system_call", call=[39])) == "done"  # the next one goes on
+    process._options = replace(process._options, timeout=30.0)  # an answer may take longer on a busy machine
+    assert returned(lab.probe(process, "pkg.attacks.system_call", call=[39])) == "done"  # the next probe works
 
 
 def test_the_environment_tells_nothing(strict, basic):

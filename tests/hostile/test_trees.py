@@ -1,4 +1,4 @@
-"""Trees, repositories and working trees made to harm who looks into them."""
+"""Malicious git trees, repositories and working trees."""
 
 import os
 import re
@@ -31,14 +31,17 @@ BLOB, LINK, TREE = "100644", "120000", "40000"
 
 
 class Raw(Repository):
-    """A repository whose objects are written byte by byte: git itself would refuse to."""
+    """A repository whose objects are written byte by byte, because git would reject them."""
 
     def write(self, kind: str, content: bytes) -> str:
         command = ["git", "-C", str(self.path), "hash-object", "-t", kind, "-w", "--literally", "--stdin"]
         return subprocess.run(command, input=content, capture_output=True, check=True).stdout.decode().strip()
 
     def tree(self, *entries: tuple[str, str, str]) -> str:
-        """:param entries: mode, name and object of each, in this order, whatever git thinks of it."""
+        """Write a tree object.
+
+        :param entries: mode, name and object of each entry, in this order.
+        """
         lines = (f"{mode} ".encode() + os.fsencode(name) + b"\0" + bytes.fromhex(sha) for mode, name, sha in entries)
         return self.write("tree", b"".join(lines))
 
@@ -64,7 +67,7 @@ def code(raw: Raw) -> str:
 
 @pytest.fixture
 def mirrored(raw: Raw, store: MirrorStore) -> Callable[[], Checkout]:
-    """The checkout of the repository's main, by way of a mirror."""
+    """Return the checkout of the repository's main, through a mirror."""
 
     def make() -> Checkout:
         store.add(TARGET, str(raw.path))
@@ -75,7 +78,7 @@ def mirrored(raw: Raw, store: MirrorStore) -> Callable[[], Checkout]:
 
 @pytest.fixture
 def ran(tmp_path: Path) -> Path:
-    """The file that ``program`` makes."""
+    """Return the file that ``program`` creates."""
     return tmp_path / "ran"
 
 
@@ -89,9 +92,6 @@ def program(tmp_path: Path, ran: Path) -> str:
 
 def _files(made: Checkout) -> list[str]:
     return sorted(path.relative_to(made.path).as_posix() for path in made.path.rglob("*") if not path.is_dir())
-
-
-# -- names in a tree ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_names_that_show_as_another_are_taken_as_they_are(raw, code, mirrored):
 
 
 def test_modes_that_git_does_not_write(raw, code, mirrored, move):
-    """What is neither a file, a link nor a folder is to git another repository's commit."""
+    """git treats an entry that is not a file, link or folder as a submodule."""
     modes = {"setuid.py": "104777", "fifo.py": "010644", "device.py": "060666", "none.py": "0"}
     package = raw.tree(*((mode, name, code) for name, mode in sorted(modes.items())))
     raw.head(package)
@@ -165,7 +165,7 @@ def test_links_lead_nowhere_else(raw, code, mirrored, tmp_path, points):
 
 @pytest.mark.parametrize("mode", [LINK, "160000"])
 def test_a_package_root_that_leads_elsewhere(raw, code, mirrored, mode):
-    """The package itself is a link, or another repository's commit."""
+    """The package itself is a link or a submodule."""
     points = raw.write("blob", b"/usr/lib/python3") if mode == LINK else "1" * 40
     commit = raw.git("commit-tree", raw.tree((mode, "demo_rl", points), (BLOB, "other.py", code)), "-m", "raw")
     raw.git("update-ref", "refs/heads/main", commit)
@@ -174,7 +174,7 @@ def test_a_package_root_that_leads_elsewhere(raw, code, mirrored, mode):
 
 
 def test_links_of_links(raw, code, mirrored, move):
-    """Chains longer than the kernel follows, circles, ways around: there is what ends inside, and nothing else."""
+    """Long chains, cycles and detours: only links that end inside the tree are followed."""
     points = {f"chain{n:02}.py": f"chain{n + 1:02}.py" for n in range(60)}
     points |= {"chain60.py": "__init__.py", "circle.py": "elcric.py", "elcric.py": "circle.py", "own.py": "own.py"}
     points |= {"up": "..", "around.py": "up/demo_rl/up/demo_rl/__init__.py", "out.py": "up/../checkout.json"}
@@ -190,7 +190,7 @@ def test_links_of_links(raw, code, mirrored, move):
 
 
 def test_names_that_tools_take_for_their_own(raw, code, mirrored):
-    """Compiled code and git's own folders belong to no revision; names that other systems take for those are names."""
+    """Compiled code and git's own folders are left out. Names that are special on other systems are kept."""
     inner = raw.tree((BLOB, "evil.cpython-311.pyc", code), (BLOB, "config", code))
     tools = [(TREE, ".git", inner), (TREE, "__pycache__", inner), (BLOB, "sourceless.pyc", code)]
     names = [
@@ -215,7 +215,7 @@ DATES = ["99999999999999999999 +0000", "-1 +0000", "0 +9999", "1 -9999", "253402
 
 
 def test_commits_that_git_would_not_write(raw, code):
-    """Dates of no calendar, no author, no message, what acts in a message, one parent many times, tags of tags."""
+    """Invalid dates, no author, no message, control characters, repeated parents, tags of tags."""
     tree = raw.tree((TREE, "demo_rl", raw.tree((BLOB, "__init__.py", code))))
     parent, made = "", []
     for date in DATES:
@@ -237,11 +237,8 @@ def test_commits_that_git_would_not_write(raw, code):
     assert {tag.name for tag in commits.releases(raw.path / ".git")} <= {"v1.0"}
 
 
-# -- how much there is -------------------------------------------------------------------------------------------------
-
-
 def test_a_tree_of_trees_of_trees(raw, code, mirrored):
-    """Ten objects, ten thousand million files."""
+    """Ten objects that describe ten billion files."""
     tree = raw.tree(*((BLOB, f"{number}.py", code) for number in range(10)))
     for _ in range(9):
         tree = raw.tree(*((TREE, str(number), tree) for number in range(10)))
@@ -273,9 +270,6 @@ def test_a_source_file_of_no_honest_size(raw, code, mirrored, monkeypatch):
     assert [(gone.path, gone.size) for gone in made.left_out] == [("demo_rl/large.py", 3 << 20)]
 
 
-# -- the working copy of a sweep ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def move(raw: Raw, tmp_path: Path) -> Iterator[Callable[[str], Checkout]]:
     """Move a sweep's working copy to a package root's tree."""
@@ -291,7 +285,7 @@ def test_a_folder_that_leads_out_is_neither_made_nor_removed(raw, code, move, tm
     nothing = raw.tree()
     for name in ("documents", "made"):
         tree = raw.tree((TREE, name, nothing))
-        for _ in range(3):  # from demo_rl over tree and copy to the user's own folder
+        for _ in range(3):  # out of demo_rl, tree and copy, into the user's folder
             tree = raw.tree((TREE, "..", tree))
         with pytest.raises(Unavailable, match="leads out"):
             move(tree)
@@ -301,7 +295,7 @@ def test_a_folder_that_leads_out_is_neither_made_nor_removed(raw, code, move, tm
 
 
 def test_a_package_root_inside_another_is_written_once(raw, code, tmp_path):
-    """A package was for three days in a folder of its own name, and copies move there and back."""
+    """For three days, a package was in a folder of its own name; working copies move there and back."""
     trees = GitTrees(raw.path / ".git")
     copy = WorkCopy(tmp_path / "user" / "copy", TARGET, trees)
     inner = raw.tree((BLOB, "__init__.py", code))
@@ -340,11 +334,8 @@ def test_a_sweep_meets_what_is_too_deep_too_large_or_no_tree(raw, code, move, mo
     assert [(gone.path, gone.size) for gone in made.left_out] == [("demo_rl/large.py", 3 << 20)]
 
 
-# -- what a repository tells git to run --------------------------------------------------------------------------------
-
-
 def _config(program: str, path: Path) -> str:
-    """Every setting by which a repository's own configuration can have a program run."""
+    """Yield every setting with which a repository's configuration can run a program."""
     hooks = path / "hooks"
     hooks.mkdir(exist_ok=True)
     names = ("post-checkout", "pre-auto-gc", "reference-transaction", "fsmonitor-watchman", "post-index-change")
@@ -403,8 +394,9 @@ def _config(program: str, path: Path) -> str:
 
 @pytest.fixture
 def armed(raw: Raw, program: str) -> Raw:
-    """A repository of the demo framework that wants a program run at every turn; one file is not in it, so that a
-    reader who would fetch it has a reason to."""
+    """A repository whose configuration runs a program at every opportunity. One object is missing, so that a reader has
+    a reason to fetch it.
+    """
     copy_demo(raw.path)
     raw.commit("broken", {"demo_rl/sub.py": "$Id$\n"})
     attributes = b"* filter=evil diff=evil export-subst working-tree-encoding=UTF-16 eol=crlf ident\n"
@@ -426,12 +418,12 @@ def armed(raw: Raw, program: str) -> Raw:
 
 @pytest.fixture(params=["git", "an older git"])
 def git_of_some_age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before 2.45 (and what it was brought back to) git knows no variable that forbids a lazy fetch."""
+    """Replace git by a version before 2.45, which has no variable that forbids a lazy fetch."""
     if request.param == "an older git":
         monkeypatch.delitem(gitbinary._ENVIRONMENT, "GIT_NO_LAZY_FETCH")
 
 
-#: A remote that wants a program to be run for whoever fetches from it.
+#: A remote that runs a program on every fetch.
 REMOTES = {
     "a program in the place of git's": "url = file://{path}\n\tuploadpack = {program}",
     "a transport that is a program": "url = ext::{program}",
@@ -440,7 +432,7 @@ REMOTES = {
 
 @pytest.fixture(params=REMOTES.values(), ids=REMOTES.keys())
 def promising(request: pytest.FixtureRequest, raw: Raw, program: str) -> Raw:
-    """A working tree whose own trees are to be fetched, so that git has a reason to."""
+    """A working tree whose trees have to be fetched."""
     copy_demo(raw.path)
     raw.commit("broken", {})
     gone = raw.git("rev-parse", "HEAD:demo_rl")
@@ -462,7 +454,7 @@ def test_a_working_tree_fetches_nothing(promising, store, ran):
 
 
 def test_plain_git_would_have(promising, ran):
-    """The test before this one can fail: a git that obeys its repository runs the program."""
+    """This shows that the previous test can fail: git runs the program if it obeys the repository."""
     command = ["git", "-C", str(promising.path), "ls-tree", "-r", "HEAD"]
     subprocess.run(command, check=False, capture_output=True, env={"PATH": os.environ["PATH"]}, timeout=30)
     assert ran.exists()
@@ -488,7 +480,7 @@ def test_a_mirror_takes_no_configuration_along(armed, store, ran):
 
 
 def test_attributes_change_no_content(armed, store):
-    armed.write("blob", (armed.path / "demo_rl" / "rejection.py").read_bytes())  # the one that was taken away
+    armed.write("blob", (armed.path / "demo_rl" / "rejection.py").read_bytes())  # the missing object
     store.add(TARGET, str(armed.path))
     made = open_checkout(TARGET, MAIN, store=store)
     assert (made.path / "demo_rl" / "sub.py").read_text() == "$Id$\n"
@@ -512,9 +504,6 @@ def test_the_environment_decides_nothing(armed, store, program, ran, monkeypatch
     made = open_checkout(TARGET, Ref("path", str(armed.path)), store=store)
     assert made.commit == armed.commits["armed"]
     assert not ran.exists()
-
-
-# -- a git directory that is something else ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -548,7 +537,7 @@ def test_a_pipe_in_a_git_directory_keeps_nobody(work_tree, store, monkeypatch, w
 
 
 def _within(seconds: float, act: Callable[[], None]) -> None:
-    """Let it be done in a thread, which a hang does not take along."""
+    """Run a function in a thread, so that a hang does not stop the test."""
     told: list[BaseException | None] = []
 
     def run() -> None:
@@ -599,7 +588,7 @@ def test_alternates_that_go_in_circles(work_tree, store):
 
 
 def test_no_ref_takes_the_name_of_another(raw, code, store):
-    """Python ends a line where git does not: behind U+2028 the rest of a name would be another line."""
+    """Python's line ends differ from git's: after U+2028, the rest of a name would be another line."""
     honest = raw.head(raw.tree((BLOB, "__init__.py", code)))
     forged = raw.head(raw.tree((BLOB, "evil.py", code)), "other")
     lines = f"# pack-refs with: peeled fully-peeled sorted \n{honest} refs/tags/v1.0\n"
@@ -610,16 +599,13 @@ def test_no_ref_takes_the_name_of_another(raw, code, store):
     assert store.resolve(TARGET, "v1.0") == honest
 
 
-# -- files of a working tree -------------------------------------------------------------------------------------------
-
-
 def test_pipes_sockets_devices_and_links_out_are_left_out(tmp_path, store):
     tree = copy_demo(tmp_path / "tree")
     package = tree / "demo_rl"
     (tmp_path / "secret.py").write_text("key")
     os.mkfifo(package / "pipe.py")
     with socket.socket(socket.AF_UNIX) as server:
-        here = os.open(package, os.O_RDONLY)  # the whole path may be longer than a socket's may be
+        here = os.open(package, os.O_RDONLY)  # the whole path may be too long for a socket
         server.bind(f"/proc/self/fd/{here}/socket.py")
         os.close(here)
         for name, points in {
@@ -634,9 +620,6 @@ def test_pipes_sockets_devices_and_links_out_are_left_out(tmp_path, store):
     gone = {Path(item.path).name for item in made[0].left_out}
     assert gone == {"pipe.py", "socket.py", "out.py", "zero.py", "self.py"}
     assert not any("key" in Path(made[0].path / file).read_text() for file in _files(made[0]))
-
-
-# -- names given by a user who was told to -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -672,8 +655,6 @@ def test_a_url_is_no_command(url, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "ran").exists()
 
 
-# -- files that Python and pytest look for -----------------------------------------------------------------------------
-
 PLANTED = (
     "sitecustomize.py", "usercustomize.py", "conftest.py", "torch.py", "numpy.py", "json.py", "colorsys.py",
     "sentinel.py", "pytest.py", "pip.py", "git.py", "evil.pth", "setup.py",
@@ -682,7 +663,7 @@ PLANTED = (
 
 @pytest.fixture
 def planted(broken_tree: Path, ran: Path) -> Path:
-    """The demo framework with files that others would run, beside the package and in it."""
+    """The demo framework with files next to it and in it that other programs would run."""
     for folder in (broken_tree, broken_tree / "demo_rl"):
         for name in PLANTED:
             (folder / name).write_text(f"import os; open({str(ran)!r}, 'a').write({name!r} + ' ' + __name__ + '\\n')\n")
@@ -719,7 +700,7 @@ def where(names, first):
 
 
 def test_the_interpreters_own_modules_are_found(planted, ran, lab, store):
-    """A checkout has the package roots only, so there is nothing beside them that could be found first."""
+    """A checkout has only package roots, so no file in it is found before the standard library."""
     (planted / "demo_rl" / "asking.py").write_text(WHERE)
     (planted / "demo_rl" / "colorsys.py").write_text("")
     made = open_checkout(bundled_catalog().targets["demo"], Ref("path", str(planted)), store=store)
@@ -729,7 +710,6 @@ def test_the_interpreters_own_modules_are_found(planted, ran, lab, store):
     found = returned(lab.probe(process, "demo_rl.asking.where", names=names, first=False))
     assert [name for name in names if str(made.path) in found[name]] == []
     assert not ran.exists()
-    # A head that puts its own folder first gets what it asks for, in its own process: the modules that the worker had
-    # loaded before stay what they are.
+    # A head may put its own folder first in its own process. Modules that the worker has loaded stay.
     found = returned(lab.probe(process, "demo_rl.asking.where", names=names, first=True))
     assert [name for name in names if str(made.path) in found[name]] == ["colorsys"]

@@ -1,5 +1,3 @@
-"""A user whose new files nobody else may read: contained processes are another user's where root runs them."""
-
 import os
 from collections.abc import Iterator
 

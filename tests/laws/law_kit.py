@@ -1,4 +1,4 @@
-"""A contract with every kind of observation, an honest function of it in numpy, and a way to ask a law about any."""
+"""Define a contract with every kind of observation, an honest function, and deviations from it."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -21,14 +21,14 @@ Function = Callable[[Inputs], Observation]
 
 
 class Dice(Drawn):
-    """Choices off a random generator, as a search's come off the bytes that it draws."""
+    """Choices from a random generator, in place of those that a search draws."""
 
     def __init__(self, generator: random.Random) -> None:
         super().__init__(generator.randbytes(256))
 
 
 def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """One part a group, with the count of the whole batch."""
+    """Return one part per group, with the count of the whole batch."""
     groups = dict.fromkeys(inputs["group"])
     if len(groups) < 2:
         raise DoesNotApply("one group cannot be cut")
@@ -79,7 +79,7 @@ BINDING = Binding("framework.scoring", "scoring")
 
 @dataclass(frozen=True)
 class Choices:
-    """What the twins of :func:`scoring` do differently, one thing each."""
+    """Deviations of :func:`scoring`, one each."""
 
     masked: str = "left out"  # or "multiplied", "counted"
     rejected: str = "absent"  # or "counted"
@@ -101,7 +101,7 @@ HONEST = Choices()
 
 
 def scoring(choices: Choices = HONEST) -> Function:
-    """The function, in the dtype of its scores."""
+    """Return the scores, in the dtype of the inputs."""
     return lambda inputs: _scoring(inputs, choices)
 
 
@@ -156,12 +156,12 @@ def _centred(rows: Array, valid: Array, group: Sequence[Any], choices: Choices) 
 
 
 def scenario(choose: Choose, contract: Contract = CONTRACT) -> dict[str, Any]:
-    """One scenario of the contract, as a search draws it."""
+    """Return one scenario of the contract, as a search draws it."""
     return draw(narrow(contract, BINDING), BINDING, choose)
 
 
 def batch(scores: list[list[float]], mask: list[list[int]], group: str, dtype: str = "float32") -> dict[str, Any]:
-    """A scenario written out."""
+    """Return a scenario with given values."""
     return {
         "scores": tensor(scores, dtype),
         "response_mask": tensor(mask, "float32"),
@@ -179,7 +179,7 @@ def ask(
     twin: Function | None = None,
     contract: Contract = CONTRACT,
 ) -> list[Violation]:
-    """What a law says about a function in one scenario, with :func:`scoring` in float64 as the oracle."""
+    """Return a law's violations for a function in one scenario. The oracle is :func:`scoring` in float64."""
     variants = {"": inputs} if law.vary is None else law.vary(narrow(contract, BINDING), inputs, choose)
     observation = {
         name: (twin or function)(given) if law.twin and name == law.twin else function(given)

@@ -1,4 +1,4 @@
-"""When two observations are the same: the error bound, honest infinities, and which positions count."""
+"""Equality of observations: the error bound, infinities, and the positions that count."""
 
 import math
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_masked_numbers_do_not_widen_the_bound():
 
 
 def test_a_distribution_has_logarithms_on_the_way_where_its_logits_are_nothing():
-    """What a mixture's logarithm loses is no disagreement, where the divergence is 0."""
+    """The logarithm of a mixture is rounded, so a divergence that should be 0 may differ slightly."""
     inputs = {name: tensor([[[0.0]]], "float32") for name in ("logits", "teacher_logits")}
     case = Case({"": inputs}, {"": {}}, contract=DISTILLATION_LOSS)
     assert scale_of(case, [inputs], [{"loss": 0.0}]).bound("float32") >= EPSILON["float32"]
@@ -108,9 +108,6 @@ def test_an_infinity_is_honest_where_numbers_of_that_size_cannot_be_added():
     assert eight.limit("int64") == math.inf
 
 
-# -- two variants ------------------------------------------------------------------------------------------------------
-
-
 def case(first: dict[str, Any], second: dict[str, Any], oracle: Any = None) -> Case:
     inputs = batch([[1.0, 2.0], [3.0, 4.0]], [[1, 0], [1, 1]], "pq")
     return Case({"baseline": inputs, "other": inputs}, {"baseline": first, "other": second}, oracle, CONTRACT)
@@ -126,7 +123,7 @@ def test_tokens_that_do_not_count_are_not_compared():
     (violation,) = same(case(one, advantages([[1.0, 7.0], [1.0, 2.0]])), "baseline", "other", prefix="so: ")
     assert violation.key == "other.advantages"
     assert violation.detail.startswith("so: element [1, 1]: 1.0 in 'baseline', 2.0 in 'other'")
-    assert violation.demanded is None  # they disagree, and nothing says which of them is right
+    assert violation.demanded is None  # they disagree, and neither is known to be right
 
 
 def test_rows_and_columns_are_compared_as_they_match():
@@ -155,9 +152,6 @@ def test_what_the_definition_moves_is_not_compared(moved, violations):
 
 def test_a_scalar_may_come_in_a_dimension_of_one():
     assert same(case({"loss": tensor([1.0], "float32")}, {"loss": tensor(1.0, "float32")}), "baseline", "other") == []
-
-
-# -- beside the oracle -------------------------------------------------------------------------------------------------
 
 
 def beside(observed: Any, demanded: Any) -> Case:

@@ -1,4 +1,4 @@
-"""Each law holds on a right twin and fires on a broken one, whatever the numbers."""
+"""Each law holds for a right function, and is broken by a wrong one."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -32,9 +32,6 @@ def masks(draw: st.DrawFn, rows: int = 4, columns: int = 3) -> Array:
     return np.array(draw(st.lists(cells, min_size=2, max_size=rows)))
 
 
-# -- masked values have no influence -----------------------------------------------------------------------------------
-
-
 def gradient_case(gradient: Array, mask: Array) -> Case:
     inputs = {"": {"response_mask": literal(mask, "int64")}}
     return Case(inputs, {"": {"per_token_gradient": literal(gradient)}})
@@ -58,8 +55,6 @@ def test_the_variant_is_named():
     assert violation.key == "dirty.per_token_gradient"
 
 
-# -- a rejected row is an absent row -----------------------------------------------------------------------------------
-
 GroupAdvantage = Callable[[Array, Array, list[str]], Array]
 
 
@@ -80,7 +75,7 @@ def _centred(scores: Array, mask: Array, group: list[str], counts: Array) -> Arr
 
 
 def rejection_case(estimator: GroupAdvantage, mask: Array, scores: Array, group: list[str], other: float) -> Case:
-    """The scores as they are, with another reward on each rejected row, and with those rows left out."""
+    """The scores, with another reward on each rejected row, and without the rejected rows."""
     kept = mask.any(axis=-1)
     variants = {
         "as_it_is": (scores, mask, group),
@@ -153,9 +148,6 @@ def test_rows_without_end_are_rejected_where_their_reward_is_masked():
     assert rejected_rows({**inputs, "mask_no_eos_with_zero": True}).tolist() == [False, True]
 
 
-# -- a sequence decision is one decision -------------------------------------------------------------------------------
-
-
 def decision_case(decision: Array, valid: Array) -> Case:
     return Case({"": {"response_mask": literal(valid, "int64")}}, {"": {"opsm_mask": literal(decision)}})
 
@@ -165,7 +157,7 @@ def test_one_decision_for_each_sequence(valid, data):
     rows, columns = valid.shape
     of_sequences = np.array(data.draw(st.lists(st.integers(0, 1), min_size=rows, max_size=rows)))
     assert a_sequence_decision_is_one_decision(decision_case(np.repeat(of_sequences[:, None], columns, 1), valid)) == []
-    # A decision by each token's own sign: alternating ones split every sequence of two adjacent valid tokens.
+    # The sign of each token decides. Alternating signs split every sequence with two adjacent valid tokens.
     of_tokens = np.tile(np.arange(columns) % 2, (rows, 1))
     split = any(len({int(v) for v in of_tokens[row][valid[row] != 0]}) > 1 for row in range(rows))
     violations = a_sequence_decision_is_one_decision(decision_case(of_tokens, valid))
@@ -173,9 +165,6 @@ def test_one_decision_for_each_sequence(valid, data):
     if violations:
         demanded = violations[0].demanded.array()
         assert a_sequence_decision_is_one_decision(decision_case(demanded, valid)) == []
-
-
-# -- the oracle agrees -------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=4), st.integers(0, 3))
@@ -195,9 +184,6 @@ def test_what_the_oracle_has_and_the_framework_lacks_is_a_violation():
     assert violation.key == "v.loss"
 
 
-# -- fields survive surgery --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("loss", ["dropped", "shape_changed", "dtype_changed"])
 def test_a_lost_field_is_named(loss):
     nothing: dict[str, list[str]] = {"dropped": [], "shape_changed": [], "dtype_changed": []}
@@ -205,9 +191,6 @@ def test_a_lost_field_is_named(loss):
     (violation,) = fields_survive_surgery(Case({"": {}}, {"": {**nothing, loss: ["rollout_logprobs"]}}))
     assert violation.key == loss
     assert "rollout_logprobs" in violation.detail
-
-
-# -- every law ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(bundled_catalog().laws))

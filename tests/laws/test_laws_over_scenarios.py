@@ -1,4 +1,4 @@
-"""Every law holds on an honest function, whatever the scenario, and fires on a twin that breaks it."""
+"""An honest function breaks no law in any scenario. Each law is broken by a function with the matching fault."""
 
 import random
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from sentinel.recipes.catalog import bundled_catalog
 
 LAWS = bundled_catalog().laws
 
-#: Laws that look at two calls, or at one call beside the oracle.
+#: Laws that compare two calls, or one call with the oracle.
 ASKED = sorted(set(LAWS) - {"fields_survive_surgery"})
 
 
@@ -35,7 +35,7 @@ def test_an_honest_function_breaks_no_law(name, generator):
     assert violations == []
 
 
-#: law -> what breaks it, and the symptoms that show.
+#: law -> deviations that break it, with their symptoms.
 BROKEN: list[tuple[str, Choices, set[str]]] = [
     ("masked_values_have_no_influence", Choices(masked="counted"), {"value", "non-finite"}),
     ("masked_values_have_no_influence", Choices(masked="multiplied"), {"value", "non-finite"}),
@@ -62,7 +62,7 @@ BROKEN: list[tuple[str, Choices, set[str]]] = [
 
 
 def found(name: str, function: Callable[..., object], twin: Callable[..., object] | None = None) -> set[str]:
-    """The symptoms in a hundred scenarios."""
+    """Return the symptoms in a hundred scenarios."""
     symptoms: set[str] = set()
     for seed in range(100):
         choose = Dice(random.Random(seed))
@@ -101,8 +101,6 @@ def test_what_answers_otherwise_the_second_time_is_found():
 
     assert found("nothing_else_is_touched", forgetful) == {"not-repeatable"}
 
-
-# -- what the laws vary ------------------------------------------------------------------------------------------------
 
 FULL = batch([[1.0, 2.0], [3.0, 4.0]], [[1, 1], [1, 1]], "pq")
 GAP = batch([[1.0, 2.0], [3.0, 4.0], [0.5, 0.5]], [[1, 0], [0, 0], [1, 1]], "ppq")

@@ -1,4 +1,4 @@
-"""A law says nothing about variants that differ in more than it speaks of: recipes write such ones."""
+"""Laws do not apply to variants that differ in other ways than the law describes. Recipes may have such variants."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def with_scores(*scores: list[float], **more: Any) -> dict[str, Any]:
 
 
 def asked(law: str, other: dict[str, Any], oracle: bool = False) -> Any:
-    """What a law says about two variants, answered honestly."""
+    """Return a law's result for two variants of an honest function."""
     inputs = {"baseline": ONE, "other": other}
     observation = {name: scoring()(given) for name, given in inputs.items()}
     return LAWS[law].check(Case(inputs, observation, observation if oracle else None, CONTRACT))

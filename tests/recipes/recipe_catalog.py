@@ -1,4 +1,4 @@
-"""A small catalog for the tests of recipes: one framework, a contract of each sort, two laws."""
+"""A small catalog for tests of recipes: one framework, a contract of each kind, two laws."""
 
 from pathlib import Path
 from typing import Any

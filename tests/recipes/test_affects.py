@@ -1,5 +1,3 @@
-"""The conditions of ``affects``: what holds, how it is said, and what a recipe may not say."""
-
 import json
 from typing import Any
 
@@ -63,7 +61,7 @@ def test_it_reads_as_a_sentence():
 
 
 def valid(entry: Any) -> bool:
-    """Whether the schema of recipes takes an entry of ``affects``."""
+    """Return True if the schema accepts an entry of ``affects``."""
     whole = schema()
     return JsonSchema({**whole["$defs"]["affected"], "$defs": whole["$defs"]}).accepts(entry)
 

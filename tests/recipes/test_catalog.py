@@ -1,5 +1,3 @@
-"""Adapters are files or packages, loaded by their path."""
-
 import re
 import subprocess
 import sys
@@ -97,7 +95,7 @@ def test_the_committed_index_of_recipes_is_the_generated_one(capsys):
 
 
 def test_whoever_says_how_many_bugs_there_are_counts_them_alike(capsys, monkeypatch):
-    """A bug is a root cause in one target, and hardening is none: README, index and `list recipes` say the same."""
+    """README, index and `list recipes` count root causes of each target, without hardening."""
     recipes = find_recipes(bundled_catalog())
     rows = [(recipe.target, root(recipe.document)) for recipe in recipes if realism(recipe.document) != "unreachable"]
     told = f"{len(set(rows))} bugs ({len(rows)} recipes)"
@@ -125,7 +123,7 @@ def test_no_shipped_recipe_is_more_severe_than_the_rule_allows():
 
 
 def test_no_bug_is_called_unreported_that_a_recorded_head_of_a_pull_request_mends():
-    """What a record says counts, and not what a pin expects; a `.fix.yaml` may name the head, too."""
+    """Recorded verdicts count, not what a pin expects. A `.fix.yaml` may also name the head."""
     head = re.compile(r"\bhead of #\d+|#\d+ as merged")
     wrong, looked = [], 0
     for recipe in find_recipes(bundled_catalog()):
@@ -189,7 +187,7 @@ def test_an_adapters_mistake_is_told_with_its_file(tmp_path, written, mistaken, 
 
 
 def test_a_dialect_that_disables_a_law_names_a_line_of_upstream_and_covers_no_known_bug():
-    """A bug of upstream's (NeMo-RL #4061) was declared as an intended difference."""
+    """An upstream bug (NeMo-RL #4061) was once declared as an intended difference."""
     catalog = bundled_catalog()
     targets = [target for target in catalog.targets.values() if target.name != "demo"]
     recipes = [recipe for recipe in find_recipes(catalog) if recipe.invariant]
@@ -229,7 +227,7 @@ def test_a_function_without_a_binding_is_reported_with_the_nearest_bound_one():
 
 
 def test_an_adapter_with_too_many_globs_is_refused(tmp_path):
-    """Globs are for kernels and servers. A list of all that nobody has bound belongs nowhere."""
+    """Globs are for kernels and servers, not for everything that nobody has bound."""
     catalog = bundled_catalog()
     text = catalog.adapters["demo"].file.read_text(encoding="utf-8").replace('name="demo"', 'name="mine"')
     globs = 'no_signal=tuple(f"demo_rl.{number}.*" for number in range({})),'

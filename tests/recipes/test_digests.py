@@ -1,4 +1,4 @@
-"""Digests of bindings: what the declaration reaches decides, and nothing else of the adapter's file."""
+"""Digests of bindings cover the code that the declaration reaches, and no other code of the adapter."""
 
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Values of the recipe language to literals, and addresses."""
-
 import math
 
 import pytest

@@ -1,6 +1,4 @@
 # ruff: noqa: E501 (a sentence of an error is easier to compare on one line)
-"""Recipes: what a file becomes, what is refused and how that is said, folders, published blobs, lint, template."""
-
 import copy
 import importlib.util
 import json
@@ -69,12 +67,12 @@ def refusal(text: str) -> list[str]:
 
 
 def dump(document: Any) -> str:
-    """As YAML without the aliases that PyYAML writes for one object in two places."""
+    """Write YAML without the aliases that PyYAML uses for repeated objects."""
     return yaml.safe_dump(json.loads(json.dumps(document)), sort_keys=False)
 
 
 def changed(**keys: Any) -> str:
-    """The good recipe with other keys, as YAML; None takes a key away."""
+    """Return the good recipe with other keys, as YAML; None removes a key."""
     document = yaml.safe_load(GOOD) | keys
     return dump({key: value for key, value in document.items() if value is not None})
 
@@ -470,7 +468,7 @@ _scalars = st.sampled_from(
 
 @st.composite
 def _documents(draw):
-    """A good document with a few places replaced, removed or added."""
+    """Draw a good document with a few places replaced, removed or added."""
     document = copy.deepcopy(
         draw(st.sampled_from([yaml.safe_load(GOOD), yaml.safe_load(variants()), json.loads(blob())]))
     )
@@ -515,7 +513,7 @@ def test_lint_says_what_could_be_better(tmp_path):
 
 
 def test_a_mode_that_nobody_knows_is_a_warning(tmp_path):
-    """As an error it would keep out a mode that is upstream's own."""
+    """An error would reject a mode that only upstream knows."""
     recipe = bundled("recipes") / "verl" / "VERL-ACTOR-TOKEN-MEAN-OF-MICROBATCH.yaml"
     path = tmp_path / recipe.name
     path.write_text(re.sub("loss_agg_mode: .*", "loss_agg_mode: tokn-mean", recipe.read_text(), count=1))
@@ -532,7 +530,7 @@ def test_a_template_checks_once_it_is_filled_in_and_not_before(tmp_path):
     path = write(tmp_path, "TOY-9.yaml", text)
     assert {problem.message for problem in check_files([path], CATALOG)} == {
         "still contains the placeholder TODO"
-    }  # all of them, at once
+    }  # all errors at once
     filled = (
         text.replace("loss_mat: TODO", "loss_mat: [[1.0, 5.0]]")
         .replace("response_mask: TODO", "response_mask: [[1, 0]]")
@@ -582,8 +580,6 @@ def test_counts_are_of_roots_with_recipes_in_brackets_and_hardening_apart():
     assert count_bugs(rows[:1]) == "1 bug (1 recipe)"
 
 
-# -- what the contract, the binding and the law need ------------------------------------------------------------------
-
 RULE = """\
 recipe_version: 1
 bug_id: RULE
@@ -616,7 +612,7 @@ expected_fixed: {{right_above_wrong: 1}}
     ],
 )
 def test_a_wording_has_a_place_for_the_answer(wording, good):
-    """Without one the contract's oracle divides by zero, which looked like an exception of upstream's."""
+    """Without one, the contract's oracle divided by zero, which looked like an exception of upstream."""
     text = RULE.format(wording=wording)
     if good:
         assert load(text, bundled_catalog()).bug_id == "RULE"
@@ -640,7 +636,7 @@ def test_a_law_that_compares_needs_variants():
 
 
 def bundled_like() -> Any:
-    """The toys' catalog with the real laws, which say whether they compare variants."""
+    """The catalog of toys with the bundled laws, which declare whether they compare variants."""
     return replace(CATALOG, laws=bundled_catalog().laws)
 
 

@@ -1,5 +1,3 @@
-"""``when:``: which scenarios trigger a recipe's bug."""
-
 import math
 from typing import Any
 
@@ -127,7 +125,7 @@ def test_all_of_an_alternative_is_needed_and_one_alternative_is_enough():
 
 
 def test_any_is_every_tensor_of_numbers_and_the_mask_goes_by_its_meaning():
-    """As at a loss, where a bug of what it calls shows, and nothing has the name that it has there."""
+    """A bug in a helper also shows at a loss, whose inputs have other names."""
     loss = {"advantages": tensor([[1.0, math.nan]], "float32"), "response_mask": tensor([[1, 0]], "int64")}
     assert met({"any": "non-finite where masked"}, loss, contract=LOSS)
     assert not met({"token_level_rewards": "non-finite where masked"}, loss, contract=LOSS)

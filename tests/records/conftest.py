@@ -1,4 +1,4 @@
-"""A target ``tiny`` whose history a test writes, mirrored in a home of its own."""
+"""Fixtures: a target ``tiny`` with a history that the test writes, and its mirror."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ def history(tmp_path: Path) -> History:
 
 @pytest.fixture
 def tiny_catalog(tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch) -> Catalog:
-    """The bundled contracts and laws, with ``tiny`` as the only target, and one recipe of it."""
+    """The bundled contracts and laws, with ``tiny`` as the only target, and one recipe."""
     (tmp_path / "adapters").mkdir()
     (tmp_path / "adapters" / "tiny.py").write_text(ADAPTER.format(repository=f"file://{history.path}"))
     recipes = tmp_path / "recipes" / "tiny"
@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> MirrorStore:
 
 @pytest.fixture
 def ledger(tiny_catalog: Catalog, history: History, store: MirrorStore, warm_runs: Preloader) -> Callable[[], Ledger]:
-    """The ledger of the history as it is now."""
+    """Return the ledger of the current history."""
 
     def make() -> Ledger:
         store.add(tiny_catalog.targets["tiny"], str(history.path))
@@ -59,7 +59,7 @@ def ledger(tiny_catalog: Catalog, history: History, store: MirrorStore, warm_run
 
 @pytest.fixture
 def swept(ledger: Callable[[], Ledger], tiny_catalog: Catalog) -> Swept:
-    """Sweep the history as it is now; the record of TINY-MEAN, with ``probed`` beside it."""
+    """Sweep the current history. Return the record of TINY-MEAN with the number of probes."""
 
     def run(**selection: Any) -> dict[str, Any]:
         book = ledger()
@@ -74,7 +74,7 @@ def swept(ledger: Callable[[], Ledger], tiny_catalog: Catalog) -> Swept:
 def brute_force(
     ledger: Callable[[], Ledger], tiny_catalog: Catalog, store: MirrorStore
 ) -> Callable[[Sequence[str]], dict[str, tuple[str, str]]]:
-    """Each commit by itself: a checkout, a target process, a probe, and nothing remembered."""
+    """Decide each commit alone: a checkout, a process and a probe, without a cache."""
     from sentinel.deciding.runner import Job, Runner
     from sentinel.targets.refs import Ref
     from sentinel.worker.client import Options

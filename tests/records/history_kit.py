@@ -1,4 +1,4 @@
-"""Synthetic histories: a repository of a tiny framework whose every commit says whether the bug is in it."""
+"""Make synthetic histories: each commit of a tiny framework has the bug or does not."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ CHANGED = BUGGY.replace("loss_mat.sum()", "7 * loss_mat.sum()")
 DRIFTED = BUGGY.replace("agg_loss", "aggregate")
 BROKEN = "import tiny.nowhere\n" + BUGGY
 
-#: What each text makes of the recipe: (verdict, kind).
+#: Source text -> the recipe's verdict and kind.
 VERDICTS = {
     BUGGY: ("reproduced", ""),
     FIXED: ("fixed", ""),
@@ -58,9 +58,9 @@ expected_fixed: {{loss: 1.0}}
 
 @dataclass
 class History:
-    """A repository under construction. Each commit is a day later than the last.
+    """A repository to which commits are added, one per day.
 
-    :ivar day: of the next commit, since the beginning of 2026.
+    :ivar day: the day of the next commit, counted from the beginning of 2026.
     """
 
     path: Path
@@ -72,7 +72,7 @@ class History:
         self.git("init", "-q", "-b", "main")
 
     def commit(self, files: Mapping[str, str | None], subject: str = "a change", day: int | None = None) -> str:
-        """Write some files (None: remove) and commit."""
+        """Write some files (None removes a file) and commit."""
         for name, text in files.items():
             file = self.path / name
             if text is None:
@@ -84,7 +84,7 @@ class History:
         return self._committed("commit", "-q", "--allow-empty", "-m", subject, day=day)
 
     def merge(self, branch: str, resolution: Mapping[str, str], subject: str = "a merge") -> str:
-        """Merge a branch into the current one, with these files as the outcome."""
+        """Merge a branch into the current one. These files are the result."""
         self.git("merge", "-q", "--no-ff", "--no-commit", "-s", "ours", branch)
         return self.commit(resolution, subject)
 

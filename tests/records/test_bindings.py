@@ -1,4 +1,4 @@
-"""Where boundaries are in a history: found by any of their names, alike under another, or not there."""
+"""Boundaries in a history: at one of their paths, probably renamed, or missing."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
 
-#: Lines that have letters enough to be looked for, as those of real functions do.
+#: Lines that are distinctive enough to be searched for, like those of real functions.
 AGGREGATE = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     weighted_sum_of_losses = (loss_mat * loss_mask).sum()
@@ -27,9 +27,9 @@ def entropy_of(logits):
 
 
 def seen(history: History, catalog: Catalog, **changes: Any) -> list[Seen]:
-    """The one binding of ``tiny`` at each commit, its adapter changed.
+    """Return the place of tiny's binding at each commit.
 
-    :param changes: of the target; those of its binding under ``binding``.
+    :param changes: changed fields of the target; those of its binding under ``binding``.
     """
     tiny: Target = catalog.targets["tiny"]
     bound = [replace(binding, **changes.pop("binding", {})) for binding in tiny.bindings]
@@ -66,7 +66,7 @@ def test_what_was_not_written_yet_is_not_missing(history, tiny_catalog):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": OTHER})
     history.commit({"tiny/losses.py": OTHER + AGGREGATE})
     history.commit({"tiny/losses.py": "def agg_loss(loss_mat = nothing\n"})
-    history.commit({"tiny/losses.py": AGGREGATE + "x = " + "-" * 100_000 + "1\n"})  # more than the parser's stack holds
+    history.commit({"tiny/losses.py": AGGREGATE + "x = " + "-" * 100_000 + "1\n"})  # deeper than the parser's stack
     found = seen(history, tiny_catalog)
     assert [(one.where.bound, one.missing) for one in found] == [(False, False), (True, False), *[(False, False)] * 2]
 

@@ -1,5 +1,3 @@
-"""Bisection finds what brute force finds, skips what cannot be decided."""
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The histories that are committed under ``reports/history``: what they say agrees with the recipes, and is shown."""
+"""The histories in ``reports/history`` agree with the recipes and can be shown."""
 
 import copy
 import json
@@ -39,7 +39,7 @@ def test_none_names_the_machine_that_made_it():
 
 
 def test_pins_say_the_same_as_sweeps():
-    """A pin was decided by itself; where a run begins or ends with its commit, the sweep came to the same."""
+    """A pin was decided alone; the sweep has the same verdict at its commit."""
     catalog = bundled_catalog()
     compared = 0
     for recipe in find_recipes(catalog, tuple(catalog.targets)):
@@ -57,7 +57,7 @@ def test_pins_say_the_same_as_sweeps():
 
 @pytest.mark.parametrize(("key", "told"), [("introduced_by", 60), ("fixed_by", 20)])
 def test_recipes_name_the_commits_that_sweeps_found(key, told):
-    """Where a sweep does not know, a recipe may know more."""
+    """If a sweep found no commit, the recipe may name one."""
     catalog = bundled_catalog()
     said = {r.bug_id: r.document.get(key) for r in find_recipes(catalog, tuple(catalog.targets))}
     of_git = (r for r in RECORDS if r["source"]["kind"] == "git" and r["source"]["walk"] != "tags")
@@ -79,7 +79,7 @@ WRONG = ("", "x", "2026-13-45T00:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T00
 
 
 def changed(document: Any, within: Any) -> Iterator[Any]:
-    """The document with one leaf or one list in it changed to something of a wrong kind, size or time."""
+    """Return the document with one leaf or list of a wrong type, size or time."""
     for key in list(within) if isinstance(within, dict) else range(len(within)):
         value = within[key]
         wrong = [[]] if isinstance(value, list) else [None] if isinstance(value, dict) else WRONG
@@ -95,7 +95,7 @@ def changed(document: Any, within: Any) -> Iterator[Any]:
     [("roll", "ROLL-PAD-TO-LENGTH-BOOL-TO-INT", "git"), ("verl", "VERL-MASKED-MEAN-EMPTY-NAN", "pypi")],
 )
 def test_a_history_of_a_stranger_is_refused_or_shown(target, bug, source, tmp_path):
-    """A date of no calendar, a count that is none, an empty list: what is let through can be shown."""
+    """Invalid dates, negative counts and empty lists are either rejected or can be shown."""
     place = tmp_path / f"{target}.jsonl"
     (record,) = (r for r in RECORDS if r["bug_id"] == bug and r["source"]["kind"] == source)
     whole = json.loads(json.dumps(history.fold(record)))

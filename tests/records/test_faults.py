@@ -1,4 +1,4 @@
-"""What goes wrong around a sweep: each with a clear result, and nothing lost."""
+"""Failures during a sweep: each has a clear result, and nothing is lost."""
 
 import errno
 import json
@@ -199,7 +199,7 @@ def test_a_clock_that_goes_backwards_changes_no_order(history, swept):
     assert verdicts(record) == [("fixed", "", 1), ("reproduced", "", 2), ("fixed", "", 1)]
     assert (record["spells"][0]["days"], record["spells"][0]["clock_went_backwards"]) == (0, True)
     assert swept(since=history.commits[1])["commits"] == 3
-    assert swept(since="2026-01-15")["commits"] == 3  # from the first commit of that day or later on, all of them
+    assert swept(since="2026-01-15")["commits"] == 3  # all commits from that day on
     assert swept(until="2026-01-10")["commits"] == 4
 
 

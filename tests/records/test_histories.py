@@ -1,5 +1,3 @@
-"""From verdicts to runs, changes and spells, by hand."""
-
 from dataclasses import replace
 from typing import Any
 
@@ -83,7 +81,7 @@ def test_a_clock_that_goes_backwards_gives_no_negative_days_and_is_told():
 
 
 def test_a_line_for_each_bug_from_all_that_was_recorded_of_it():
-    """Tags alone do not say with which commit a bug came."""
+    """Tags alone do not show which commit introduced a bug."""
     release = {"name": "v1", "commit": "0", "date": "", "verdict": "reproduced", "kind": ""}
     runs = [{"verdict": "reproduced", "kind": "", "reason": "", "commits": 1}]
 

@@ -1,5 +1,3 @@
-"""Which modules a revision's text imports, read from git objects alone."""
-
 import pytest
 from history_kit import History
 

@@ -1,5 +1,3 @@
-"""Which functions carry training signal, by their text alone; and what becomes of each over a history."""
-
 import ast
 import os
 import runpy
@@ -28,14 +26,14 @@ def carriers(text: str, module: str = "tiny.algos") -> list[str]:
     [
         AGGREGATE,
         "async def grade(sample):\n    return sample['answer'] == sample['ground_truth']",
-        # Its class says what it holds, and its annotation what it takes.
+        # The class names its content, and the annotation the input.
         "class Sample:\n    @classmethod\n    def from_dict(cls, data):\n        return cls(data['status'])",
         "def check(x: DataProto, group_index: int):\n    return x[group_index]",
-        # Rows that are given out one by one.
+        # Rows that are yielded one by one.
         "def cycle_dataloader(dataloader):\n    while True:\n        for x in dataloader:\n            yield x",
-        # Names say nothing; keys do.
+        # The names show nothing, but the keys do.
         "def prepare(x):\n    x['advantages'] = x['rewards'].sum() - x['values']\n    x['labels'] = x['loss_mask'] * 2",
-        # A closure's body is its function's.
+        # The body of a closure counts for the enclosing function.
         "def make_schedule(optimizer):\n    def factor(step):\n        return lr * step\n    return wrapped(factor)",
         "if True:\n    def masked_mean(x, mask):\n        return (x * mask).sum() / mask.sum()",
     ],
@@ -49,15 +47,15 @@ def test_what_carries_signal(text):
     [
         "def free_port(host):\n    return host + 1",
         "def launch_server(args, url):\n    return args[url]",
-        # It computes nothing: declared for others, or handed on.
+        # It computes nothing: abstract, or only passes its arguments on.
         "def agg_loss(loss_mat, loss_mask):\n    ...",
         "def agg_loss(loss_mat, loss_mask):\n    '''The loss.'''\n    raise NotImplementedError",
         "def agg_loss(loss_mat, loss_mask):\n    return other(loss_mat, loss_mask)",
-        # Words within words: a mask is not a task, a loss no blossom.
+        # Whole words only: `task` is not `mask`, and `blossom` is not `loss`.
         "def blossom(tasks, unique_lossless):\n    return tasks[0] + 1",
-        # What runs on a GPU alone: whoever launches it is counted.
+        # Kernels run on a GPU only; the function that launches them is counted.
         "@triton.autotune([])\n@triton.jit\ndef agg_loss(loss_mat, loss_mask):\n    return loss_mat * loss_mask",
-        # A layer of a model, whatever it is called with.
+        # A layer of a model, for any input.
         "class AttentionLayer:\n    def forward(self, hidden_states, x):\n        return hidden_states * x",
     ],
 )
@@ -80,7 +78,7 @@ def test_of_two_definitions_the_last_counts():
 @pytest.mark.parametrize("module", ["tiny.tests.test_loss", "tiny.test_loss"])
 def test_tests_train_nothing(module):
     assert carriers(AGGREGATE, module) == []
-    assert carriers(AGGREGATE, "tiny._test_helpers") == ["agg_loss"]  # that one trains, whatever it is called
+    assert carriers(AGGREGATE, "tiny._test_helpers") == ["agg_loss"]  # it trains, whatever its name
 
 
 def test_every_pattern_matches_whole_words_and_could_matter():
@@ -150,7 +148,7 @@ def test_the_states_of_functions_over_a_history(history, tiny_catalog):
     assert now.modules["tiny.rows"] == {"bound": 0, "not bound": 0, "no signal": 1}
     assert sum(now.totals.values()) == 3
     assert (now.outside, dict(now.unread)) == ((), {})
-    # What is bound and speaks of nothing is not counted, and what cannot be read is not passed over in silence.
+    # A bound function without signal names is not counted. Unreadable code is reported.
     assert broken.outside == ()
     assert [*broken.unread] == ["tiny/rows.py"]
 

@@ -1,5 +1,3 @@
-"""What changed overnight, which way it went, and with which commit."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,7 @@ def decide_main(ledger: Callable[[], Ledger], tiny_catalog: Catalog, store: Mirr
 def night(
     history: History, decide_main: Any, ledger: Callable[[], Ledger], tiny_catalog: Catalog, tmp_path: Path
 ) -> Callable[..., list[Change]]:
-    """What is told after these texts of tonight, where the first of all was recorded."""
+    """Return the changes after this history of texts; the first one was recorded."""
 
     def run(before: str, *after: str) -> list[Change]:
         history.commit({"tiny/__init__.py": "", "tiny/losses.py": before})

@@ -1,5 +1,3 @@
-"""Whether code was written in the commit that it is first seen in, or moved there."""
-
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ from sentinel.records.origins import Origin, origin
 from sentinel.sources.commits import commit
 from sentinel.sources.gittrees import GitTrees
 
-#: Lines that git takes for a copy: each has letters enough, as those of real functions do.
+#: Lines that git recognises as a copy, because they are as distinctive as those of real functions.
 BODY = """    weighted_sum_of_losses = (loss_mat * 1.0).sum()
     number_of_tokens_that_count = loss_mask.sum()
     return weighted_sum_of_losses / number_of_tokens_that_count

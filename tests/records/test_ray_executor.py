@@ -1,4 +1,4 @@
-"""Ray: a cluster of two nodes, of which one is taken away in the middle; nothing lost, nothing twice, all the same."""
+"""A sweep on a Ray cluster of two nodes, one of which fails: nothing is lost or done twice."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def test_without_ray_the_extra_is_named(monkeypatch, tiny_catalog):
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    """Two nodes of one core each, the driver on the first; torn down whatever happens."""
+    """A cluster of two nodes with one core each; the driver is on the first."""
     pytest.importorskip("ray")
     import ray
     from ray.cluster_utils import Cluster

@@ -1,4 +1,4 @@
-"""A sweep says of every commit what brute force says of it, and probes each distinct closure once."""
+"""A sweep returns the same verdicts as brute force, and probes each distinct closure once."""
 
 import random
 import sys
@@ -14,7 +14,7 @@ from sentinel.records.basis import surroundings
 from sentinel.records.history import Selection
 from sentinel.sources.commits import Lineage, releases
 
-#: ``losses.py`` that leaves the work to another module, so that the bug comes and goes beside the boundary's file.
+#: A ``losses.py`` that calls another module, so that the bug appears and disappears outside the boundary's file.
 INDIRECT = "from tiny.inner import agg_loss\n"
 
 
@@ -23,7 +23,7 @@ def verdicts(record: dict[str, Any]) -> list[tuple[str, str, int]]:
 
 
 def by_commit(record: dict[str, Any], commits: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The record's runs, unrolled over the commits in their order."""
+    """Return the record's verdicts in the order of the commits."""
     every = [(run["verdict"], run["kind"]) for run in record["runs"] for _ in range(run["commits"])]
     return dict(zip(commits, every, strict=True))
 
@@ -66,7 +66,7 @@ def test_each_distinct_closure_is_probed_once_and_a_second_run_probes_nothing(hi
     record = swept()
     assert verdicts(record) == [("reproduced", "", 5), ("fixed", "", 1), ("reproduced", "", 1)]
     assert record["closures"] == 2
-    assert record["probed"] <= 3  # two lanes may meet one closure at once
+    assert record["probed"] <= 3  # two lanes may probe one closure at the same time
     assert swept()["probed"] == 0
     history.commit({"tiny/unrelated.py": "y = 1"})
     again = swept()
@@ -81,7 +81,7 @@ def test_ranges_that_cannot_be_decided_are_shown_and_not_bridged(history, swept)
     introduced = record["changes"][0]
     assert (introduced["what"], introduced["undecided"], introduced["why"]) == ("introduced", 2, "drift, import")
     assert introduced["after"]["sha"] == history.commits[0]
-    assert len(record["changes"]) == 1  # what follows the second gap is what was before it
+    assert len(record["changes"]) == 1  # the verdict after the second gap equals the one before it
     assert "has no tiny.losses.agg_loss" in record["runs"][1]["reason"]
 
 
@@ -124,7 +124,7 @@ def test_what_lies_beside_the_imports_counts_too(history, swept, brute_force, be
     history.commit(after)
     record = swept()
     assert by_commit(record, history.commits) == brute_force(history.commits)
-    assert len(record["runs"]) == 2  # and it did make a difference
+    assert len(record["runs"]) == 2  # without it, the verdict differs
 
 
 def test_what_is_forgotten_is_asked_again(history, swept, monkeypatch):
@@ -146,7 +146,7 @@ def test_a_random_history_with_branches_is_swept_as_by_brute_force(history, swep
 
 
 def _write_history(history: History, random: random.Random) -> None:
-    """Commits, branches, merges, reverts and renames, in which the tree is whole at every commit."""
+    """Write commits, branches, merges, reverts and renames. The tree is complete at every commit."""
     texts = list(VERDICTS)
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY, "tiny/spare.py": "x = 0"})
     for step in range(10):
@@ -216,7 +216,7 @@ def test_recipes_of_two_modules_have_verdicts_of_their_own(history, ledger, tiny
     ]
 
 
-#: A module that says that its process asked nothing of its checkout.
+#: A module that forges the report of its process: no lookups in the checkout.
 LIES = """
 try:
     from sentinel.worker import trace
@@ -227,7 +227,7 @@ except Exception:
 
 
 def test_a_branch_decides_nothing_about_another_one(history, swept):
-    """What a head reports about itself is no evidence about upstream's own commits."""
+    """A head's own report is not evidence about upstream's commits."""
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY})
     history.commit({"README": "2"})
     history.git("checkout", "-q", "-b", "pull")
@@ -240,7 +240,7 @@ def test_a_branch_decides_nothing_about_another_one(history, swept):
 
 
 def test_a_verdict_of_a_branch_is_for_the_same_package_files_alone(history, swept):
-    """Code of a branch can hide what a function imports under a computed name."""
+    """Code of a branch can hide imports whose names it computes."""
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": FIXED})
     history.git("checkout", "-q", "-b", "pull")
     late = BUGGY.replace("return", "import importlib; importlib.import_module('.late', __package__)\n    return")
@@ -256,7 +256,7 @@ def test_a_verdict_of_a_branch_is_for_the_same_package_files_alone(history, swep
     "statement", ["from tiny.deep import late", "import importlib; importlib.import_module('tiny.deep.late')"]
 )
 def test_a_commit_that_lies_decides_nothing_about_other_texts(history, swept, brute_force, statement):
-    """Its import closure is read from the text: the boundary's module, and what that imports, in functions, too."""
+    """Its import closure is read from the source: the boundary's module and its imports, also those in functions."""
     late = BUGGY.replace("return", f"{statement}\n    return")
     history.commit(
         {"tiny/__init__.py": "", "tiny/losses.py": late, "tiny/deep/__init__.py": "", "tiny/deep/late.py": ""}

@@ -1,5 +1,7 @@
-"""The shell of each step of the workflows and of the action, run as a runner would: an empty home, nothing but its
-variables. Only ``pip install`` is not run; what it would install is what runs these tests."""
+"""Run the shell steps of the workflows and of the action as a runner would, in an empty home.
+
+Only ``pip install`` is not run, because its result is already installed.
+"""
 
 import json
 import os
@@ -23,8 +25,10 @@ EXPRESSION = re.compile(r"\$\{\{ *(.*?) *\}\}")
 
 @dataclass
 class Runner:
-    """:ivar values: what expressions stand for, such as ``inputs.targets``.
-    :ivar environment: of every step.
+    """A hosted runner.
+
+    :ivar values: values of expressions such as ``inputs.targets``.
+    :ivar environment: the variables of every step.
     """
 
     folder: Path
@@ -62,7 +66,7 @@ class Runner:
 
 @pytest.fixture
 def runner(tmp_path: Path, demo_repository: Repository) -> Runner:
-    """A machine with git, bash, and this Python; the demo framework's mirror can be had from a folder."""
+    """A machine with git, bash and this Python, which can copy the demo framework's mirror from a folder."""
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("python", "pytest", "sentinel"):
@@ -128,7 +132,7 @@ def test_the_nightly_run_is_green_where_nothing_changed_and_says_what_did(runner
     main_is(runner, "fixed")
     tag(runner, "v2", "fixed")
     third = night()
-    assert set(third.values()) == {0}, said  # what is mended is told, and is not red
+    assert set(third.values()) == {0}, said  # a fixed bug is reported and does not fail
     assert "newly fixed" in runner.summary
     last = runner.summary.rpartition("## Sentinel: what changed")[0]
     assert last.count("## Sentinel\n") == 2, "each night's run is told once, behind what changed"
@@ -159,7 +163,7 @@ def rev(runner: Runner, name: str) -> str:
 
 
 def guard(runner: Runner, **inputs: str) -> subprocess.CompletedProcess[str]:
-    """Run the steps of the action that are shell texts; what the last of them did."""
+    """Run the action's shell steps. Return the result of the last one."""
     action = read("action.yml")
     defaults = {name: str(told.get("default", "")) for name, told in action["inputs"].items()}
     runner.values.update({f"inputs.{name}": text for name, text in {**defaults, **inputs}.items()})
@@ -171,7 +175,7 @@ def guard(runner: Runner, **inputs: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def pull_request(runner: Runner, demo_repository: Repository) -> Runner:
-    """A checkout of one commit, as `actions/checkout` makes it by default, of a pull request to the fixed revision."""
+    """A checkout of one commit, as `actions/checkout` makes it, of a pull request to the fixed revision."""
     base = demo_repository.commits["fixed"]
     copied = runner.folder.parent / "origin"
     subprocess.run(["git", "clone", "-q", str(demo_repository.path), str(copied)], check=True)
@@ -185,7 +189,7 @@ def pull_request(runner: Runner, demo_repository: Repository) -> Runner:
 
 
 def documented() -> dict[str, str]:
-    """The inputs of the action in the workflow that docs/ci.md tells users to copy, for the demo framework."""
+    """Return the action's inputs in the workflow of docs/ci.md, for the demo framework."""
     text = (ROOT / "docs" / "ci.md").read_text()
     workflow = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
     assert workflow[True] == ["pull_request"]
@@ -229,7 +233,7 @@ def test_a_fix_passes_and_a_change_that_nothing_examines_warns(pull_request):
 
 
 def test_a_heads_own_configuration_is_not_the_users(pull_request, tmp_path):
-    """Files that pytest and Sentinel look for where they are started; the head has its say about none of it."""
+    """The head's own configuration files of pytest and Sentinel have no effect."""
     attack = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
     for name in (
         "conftest.py",
@@ -251,7 +255,7 @@ def test_a_heads_own_configuration_is_not_the_users(pull_request, tmp_path):
 
 
 def test_the_reusable_workflow_is_the_action_at_its_own_commit():
-    """Nothing is on PyPI, and what is installed must be what the caller named."""
+    """Nothing is on PyPI, so the workflow must install the commit that the caller named."""
     *checkouts, action = read(".github/workflows/guard.yml")["jobs"]["guard"]["steps"]
     own = next(step for step in checkouts if step["with"]["path"] == "sentinel")
     assert own["with"]["repository"] == "${{ job.workflow_repository }}"
@@ -264,7 +268,7 @@ def test_the_reusable_workflow_is_the_action_at_its_own_commit():
 
 @pytest.mark.parametrize("name", ["action.yml", *(f".github/workflows/{w}.yml" for w in ("nightly", "pages"))])
 def test_strangers_code_is_run_strictly_contained_or_not_at_all(name):
-    """Without namespaces a run ends without evidence, and what compares it with its base fails."""
+    """Without namespaces, a run ends without evidence, and the comparison with its base fails."""
     document = read(name)
     jobs = document.get("jobs", {"": document.get("runs")}).values()
     shell = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
@@ -276,7 +280,7 @@ def test_strangers_code_is_run_strictly_contained_or_not_at_all(name):
 
 
 def test_nothing_promises_a_release_that_is_not_there():
-    """``sentinel.errors.INSTALL`` alone says how Sentinel is installed."""
+    """Only ``sentinel.errors.INSTALL`` says how to install Sentinel."""
     told = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
     files = [ROOT / name for name in told if name.endswith((".py", ".md", ".yml", ".html", ".js", ".toml"))]
     promise = re.compile(r"pip3? install [^\n]*rl[-_]sentinel|rl-sentinel(\[\w+\])?==")

@@ -1,4 +1,4 @@
-"""Hand-built decisions: what the reports of a run are made from."""
+"""Fixtures: decisions for tests of reports."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -64,7 +64,7 @@ def measured(loss: float, gradient: list[list[float]], **changes: Any) -> Measur
 
 
 def roll_decision(name: str = "reproduced", **changes: Any) -> Decision:
-    """``reproduced``, ``fixed``, or a decision without a measurement."""
+    """Return a decision: ``reproduced``, ``fixed``, or without a measurement."""
     loss, gradient = (26.0, [[0.5, 0.5], [0.5, 0.5]]) if name == "reproduced" else (1.0, [[0.5, 0.0], [0.5, 0.0]])
     bad, decided = name == "reproduced", name in ("reproduced", "fixed")
     ref = Ref("git", BASE)
@@ -114,7 +114,7 @@ def roll_decision(name: str = "reproduced", **changes: Any) -> Decision:
 
 @pytest.fixture(scope="session")
 def decide() -> Callable[..., Decision]:
-    """Build the ROLL #444 decision, changed in any field."""
+    """Return the decision of ROLL #444 with changed fields."""
     return roll_decision
 
 
@@ -130,7 +130,7 @@ def measurement() -> Callable[..., Measurement]:
 
 @pytest.fixture(scope="session")
 def hostile() -> str:
-    """Everything that a terminal, rich, Markdown or a browser might obey."""
+    """Text that a terminal, rich, Markdown or a browser might interpret."""
     return HOSTILE
 
 

@@ -95,7 +95,7 @@ def test_what_is_not_evidence_is_not_overwritten(decide, tmp_path, content):
 @pytest.mark.parametrize("length", [1, 5, 40, 400, -2])
 @pytest.mark.parametrize("zeros", [0, 64])
 def test_evidence_that_was_cut_off_is_written_anew(decide, tmp_path, length, zeros):
-    """A machine that goes down may leave a part of a file, or zeros in its place. It is named, and no run fails."""
+    """After a power failure, a file may be incomplete or contain zeros. The run names it and continues."""
     file = store.write(tmp_path, decide())
     whole = file.read_bytes()
     file.write_bytes(whole[:length] + b"\0" * zeros)

@@ -1,5 +1,3 @@
-"""What GitHub Actions is told, and that nobody else is told it."""
-
 from pathlib import Path
 
 from sentinel.reports.evidence import evidence

@@ -1,5 +1,3 @@
-"""Summary, failure text, Markdown and HTML: what people look at."""
-
 import html
 import re
 from collections.abc import Callable, Iterable
@@ -20,7 +18,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def summary(results: Iterable[tuple[Any, str]], *arguments: Any, **options: Any) -> str:
-    """The table of decisions, as their evidence gives it."""
+    """Return the table of decisions, read from their evidence."""
     return table.summary([(evidence(decision), outcome) for decision, outcome in results], *arguments, **options)
 
 
@@ -175,7 +173,7 @@ def test_a_long_value_shows_the_elements_that_differ(decide):
 
 
 def test_what_no_schema_holds_is_shown_too(decide, hostile):
-    """Outcomes come from ``run.json``, which is anybody's; of the rest a schema is another's promise."""
+    """Outcomes come from ``run.json``, which has no schema."""
     document = {**evidence(decide("fixed")), "verdict": f"fixed{hostile}"}
     text = table.summary([(document, f"passed{hostile}")], f"reports{hostile}")
     assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", text)

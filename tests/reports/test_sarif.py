@@ -1,5 +1,3 @@
-"""SARIF: valid by the standard's schema, on the boundary's line, without anything of this machine."""
-
 import json
 from pathlib import Path
 from typing import Any

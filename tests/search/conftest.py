@@ -1,4 +1,4 @@
-"""An open target with toy functions: right and wrong ones, whose faults are known."""
+"""Fixtures: an open target with toy functions, some with known faults."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ def toys(catalog: Catalog) -> Catalog:
 
 @pytest.fixture
 def runners() -> Iterator[list[Runner]]:
-    """Those of the open targets that a test has opened, the last one last."""
+    """The runners of the open targets of a test, in order."""
     opened: list[Runner] = []
     yield opened
     for runner in opened:

@@ -1,4 +1,6 @@
-"""Hunts: what is wrong is found, shrunk and confirmed; what is rounding, meant or loud is not."""
+"""A search finds, shrinks and confirms violations; rounding errors, intended differences and exceptions are not
+violations.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -159,16 +161,13 @@ def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(further, o
     assert len(shrunk) == (2 if further else 1)
 
 
-def test_what_vanishes_in_float64_is_rounding(open_toys):
-    _, outcome = searched(open_toys, "rough")
+@pytest.mark.parametrize(
+    ("name", "counted"), [("rough", "rounding"), ("remembers", "unconfirmed"), ("meant", "dialects")]
+)
+def test_rounding_unconfirmed_and_intended_violations_are_counted_and_no_findings(open_toys, name, counted):
+    _, outcome = searched(open_toys, name, 40)
     assert outcome.findings == []
-    assert outcome.rounding > 0
-
-
-def test_what_a_fresh_process_does_not_show_is_no_finding(open_toys):
-    _, outcome = searched(open_toys, "remembers", 40)
-    assert outcome.findings == []
-    assert outcome.unconfirmed > 0
+    assert getattr(outcome, counted) not in (0, {})
 
 
 @pytest.mark.parametrize(("name", "kind"), [("refuses", "raised"), ("lacks", "not-in-this-version")])
@@ -202,12 +201,6 @@ def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_a
 def test_the_oracle_knows_a_declared_dialect(open_toys):
     _, outcome = searched(open_toys, "shifted")
     assert (outcome.judged, outcome.findings) == (60, [])
-
-
-def test_a_law_that_the_framework_means_to_break_is_shown_and_no_finding(open_toys):
-    _, outcome = searched(open_toys, "meant")
-    assert outcome.findings == []
-    assert outcome.dialects[0] > 0
 
 
 @pytest.mark.parametrize("parts", [(10, 20)])
@@ -264,7 +257,7 @@ def test_an_input_that_a_revision_does_not_have_is_left_out(open_toys):
 
 
 def test_a_boundary_that_hangs_costs_its_timeout_once(open_toys):
-    """In whatever session it is called afterwards, no question reaches it; other boundaries are searched."""
+    """No session calls it again; other boundaries are searched."""
     open_target, found = open_toys("hangs", "right", timeout=2.0)
     with pytest.raises(Undecidable, match="it hangs: no answer within 2 s"):
         BoundarySearch(open_target.law_session, found["hangs"], 0).run(60)
@@ -279,7 +272,7 @@ def test_a_boundary_that_hangs_costs_its_timeout_once(open_toys):
 
 
 def test_ranks_that_deadlock_are_reported_and_cost_no_timeout(open_toys):
-    """They are named in the scenarios that meet it; that others keep the law is no all-clear."""
+    """If ranks deadlock in some scenarios, the law's success on the others is not enough."""
     open_target, found = open_toys("whitens")
     search = BoundarySearch(open_target.law_session, found["whitens"], 0)
     search.run(60)

@@ -1,4 +1,4 @@
-"""Discoveries: turns, budgets, memory, grouping, and recipes that run at once."""
+"""Discovery: order, budget, stored examples, grouping, and recipes that run at the same time."""
 
 import shutil
 from dataclasses import replace
@@ -65,7 +65,7 @@ def test_a_budget_of_time_is_a_prefix_of_the_sequence(open_toys, monkeypatch):
 
 
 def test_an_interrupt_in_the_middle_of_a_call_leaves_a_bench_that_works(open_toys, monkeypatch):
-    """The answer that nobody waited for is not taken for that of the next call."""
+    """The late answer is not taken for the answer to the next call."""
     open_target, found = open_toys("unmasked")
     receive, asked = Session.receive, iter(range(100_000))
 
@@ -106,7 +106,7 @@ def test_what_is_fixed_is_forgotten(open_toys, tmp_path):
     assert memory.of("toys", found["unmasked"], law) == []
 
 
-#: What an adapter may say of the boundary by now, so that it takes the scenario no longer.
+#: Changes of the adapter after which the boundary no longer accepts the scenario.
 NARROWER: list[dict[str, Any]] = [
     {"accepts": {"response_mask": ("full",)}},
     {"fixed": {"scale": 3.0}},

@@ -1,5 +1,3 @@
-"""What is drawn depends on the seed alone: not on which modules happen to be imported."""
-
 import gzip
 import os
 import subprocess
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-#: Of every length that a draw may have; Hypothesis would draw each of these now and then.
+#: One of every length that Hypothesis may draw.
 CONSTANTS = "KNOWN = [" + ", ".join(repr(bytes(range(40, 40 + size))) for size in range(1, 33)) + "]\n"
 
 DRAWN = """
@@ -50,7 +48,7 @@ def test_the_constants_of_another_module_are_not_drawn(how, same, tmp_path):
 
 
 def test_a_table_of_hypothesis_in_the_working_directory_is_not_read(tmp_path):
-    """The working directory may be the checkout that is judged: its table lacks a category, which ends a draw."""
+    """The working directory may be an untrusted checkout. Its table lacks a category, which would end a draw."""
     table = tmp_path / ".hypothesis" / "unicode_data" / unicodedata.unidata_version / "charmap.json.gz"
     table.parent.mkdir(parents=True)
     table.write_bytes(gzip.compress(b'[["Co", [[983040, 983040]]]]'))

@@ -1,4 +1,4 @@
-"""Scenarios that a search is given, or makes of another one, are as it would have drawn them."""
+"""Given and derived scenarios are like those that a search draws."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from sentinel.search.boundary_search import CHOICES, Drawn, example
 from sentinel.targets import Binding, Dialect
 from sentinel.values.literals import tensor
 
-#: A search has the scale that ``shifted`` says, where nobody says otherwise.
+#: The default scale of a search, which ``shifted`` gives.
 SUBJECT = Subject(
     Binding("pkg.toys.right", "toy_sum", fixed={"shifted": False, "scale": lambda inputs: 3.0 + inputs["shifted"]}),
     TOY,
@@ -40,7 +40,7 @@ DIALECT = Dialect("shifted", True, "meant", "https://example.org")
 
 @pytest.mark.parametrize("states", [{"shifted": True}, {}], ids=["stated", "left out"])
 def test_what_a_recipe_states_is_tried_as_it_says(states):
-    """Whatever the adapter says of the boundary today, for every law that looks at the scenario too."""
+    """The adapter may have changed since. Each law gets the recipe's own values."""
     told = recipe(states, *({"scale"} if states else {"scale", "shifted"}))
     assert example(SUBJECT, told).variants[""]["shifted"] is bool(states)  # what the boundary fixes
     dialects = Subject(Binding("pkg.toys.right", "toy_sum", dialects=(DIALECT,)), TOY, (), "")
@@ -53,7 +53,7 @@ def test_what_a_recipe_states_is_tried_as_it_says(states):
 
 
 def test_a_turned_knob_leads_into_what_a_dialect_speaks_of():
-    """Or the reference would answer for another boundary than the one that is measured."""
+    """Otherwise the reference would compute another boundary's values."""
     dialect = Dialect("shifted", True, "meant", "https://example.org", where={"scale": (2.0,)})
     subject = Subject(Binding("pkg.toys.right", "toy_sum", dialects=(dialect,)), TOY, (), "")
     inputs = {**COUNTED, "scale": 1.0, "shifted": False}

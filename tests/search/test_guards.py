@@ -1,8 +1,9 @@
-"""What scenarios a function's text asks for: its constants, and the settings under which a line runs."""
+import ast
 
 import pytest
 
-from sentinel.search.guards import SIZE, SOME, Constants, constants_at, function_of, ways_to
+from sentinel.search.guards import SIZE, SOME, Constants, constants, constants_at, function_of, ways_to
+from sentinel.targets import PackageRoot
 
 CODE = '''
 def loss(ratio, mask, clip=0.3, *, scale=1.0):
@@ -19,9 +20,72 @@ def other(ratio):
 '''
 
 
-def test_constants_are_those_of_the_function_and_of_what_it_calls():
-    assert constants_at(CODE.encode(), 2) == Constants((0.3, -20.0, 12.5, 7.25), (32, 64))
-    assert constants_at(b"def broken(", 1) == constants_at(CODE.encode(), 1) == Constants()
+ROOTS = (PackageRoot("pkg"),)
+
+
+def write(folder, **files):
+    (folder / "pkg").mkdir()
+    for name, text in files.items():
+        (folder / "pkg" / f"{name}.py").write_text(text, encoding="utf-8")
+    return str(folder)
+
+
+def test_constants_are_those_of_the_function_and_of_what_it_calls(tmp_path):
+    base = write(tmp_path, code=CODE, broken="def broken(")
+    assert constants_at(base, ROOTS, "pkg/code.py", 2) == Constants((0.3, -20.0, 12.5, 7.25), (32, 64))
+    assert constants_at(base, ROOTS, "pkg/code.py", 1) == constants_at(base, ROOTS, "pkg/broken.py", 1) == Constants()
+
+
+@pytest.mark.parametrize(
+    ("start", "call"),
+    [
+        ("from pkg.far import near", "near(x)"),
+        ("from . import far as other", "other.near(x)"),
+        ("import pkg.far", "pkg.far.near(x)"),
+        ("", "self.near(x)"),
+    ],
+)
+def test_constants_of_functions_in_other_files_are_read(tmp_path, start, call):
+    caller = (
+        f"from pkg.far import Base\n{start}\n\nclass Grader(Base):\n    def score(self, x):\n        return {call}\n"
+    )
+    far = "class Base:\n    def near(self, x):\n        return near(x)\n\ndef near(x):\n    return x.clamp(max=7.5)\n"
+    base = write(tmp_path, code=caller, far=far)
+    line = caller.split("\n").index("    def score(self, x):") + 1
+    assert constants_at(base, ROOTS, "pkg/code.py", line).numbers == (7.5,)
+
+
+def test_calls_are_followed_up_to_a_bound(tmp_path):
+    files = {
+        f"f{n}": f"from pkg.f{n + 1} import g{n + 1}\ndef g{n}(x):\n    return g{n + 1}(x) > {n}.5\n" for n in range(6)
+    }
+    constants = constants_at(write(tmp_path, **files), ROOTS, "pkg/f0.py", 2)
+    assert constants.numbers == (0.5, 1.5, 2.5, 3.5)
+
+
+def test_a_file_outside_of_the_checkout_is_not_read(tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    base = write(inside, code="from pkg.far import near\ndef f(x):\n    return near(x)\n")
+    (tmp_path / "far.py").write_text("def near(x):\n    return x > 7.5\n", encoding="utf-8")
+    (inside / "pkg" / "far.py").symlink_to(tmp_path / "far.py")
+    assert constants_at(base, ROOTS, "pkg/code.py", 2) == Constants()
+
+
+def test_strings_that_are_searched_and_lengths_of_texts_are_constants():
+    text = """
+def score(text, mode):
+    tail = text[-LIMIT:]
+    if "<answer>" in tail and mode in ("strict", "####"):
+        return tail.rfind("\\\\fbox"), re.search(PATTERN, tail), tail.split(" "), tail.replace("x", "y")
+    return re.findall(r"(?i)Answer\\s*:\\s*([^\\n]+)", tail)
+"""
+    values = {"LIMIT": ast.parse("300", mode="eval").body}
+    values["PATTERN"] = ast.parse(r"re.compile(r'#### (\-?[0-9]+)')", mode="eval").body
+    found = constants([function_of(text)], values)
+    assert {*found.texts} == {"<answer>", "\\fbox", "####", "Answer:"}
+    assert found.lengths == (300,)
+    assert found.sizes == ()
 
 
 @pytest.mark.parametrize(

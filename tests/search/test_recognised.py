@@ -1,4 +1,4 @@
-"""Which recipe explains a finding: where the code was called something else, and where the recipe cannot be decided."""
+"""The recipe that explains a finding, also if the code has moved or the recipe cannot be decided."""
 
 import math
 from pathlib import Path
@@ -85,8 +85,8 @@ def test_one_option_that_is_ignored_explains_no_other():
 
 @pytest.fixture
 def told(open_toys: Any, runners: Any, toys: Any, tmp_path: Path) -> Any:
-    """``told(expected, when, code)``: what is recognised of what a short search finds at `unmasked`, which counts
-    masked values: what each finding is known as, and its mask.
+    """Return what a short search finds at `unmasked`, which counts masked values: for each finding the known bug, and
+    its mask.
 
     :param own: begin with the recipe's own scenario.
     :param more: fields of another recipe.
@@ -136,7 +136,7 @@ def test_a_bug_whose_numbers_are_others_or_whose_trigger_is_not_said_explains_no
 
 
 def test_what_breaks_the_law_where_the_bug_is_not_triggered_is_another_finding(told):
-    """The known bug's scenario is looked at first, and hides that the law is broken on another one."""
+    """The known bug's scenario comes first, and would hide that the law is broken in another one."""
     two = TOYS.replace("values.sum(-1)", "values.sum(-1) * (2 if len(values) > 2 else 1)")
     (known, _), (new, mask) = told([3.0], MASKED, two, own=True)
     assert (known, new) == (("TOYS-UNMASKED",), ())
@@ -144,7 +144,7 @@ def test_what_breaks_the_law_where_the_bug_is_not_triggered_is_another_finding(t
 
 
 def test_a_bug_that_explains_every_key_that_a_law_compares_leaves_the_law_undecided(told):
-    """The law compares the sums alone: no scenario could show that another bug breaks them, too."""
+    """The law compares only the sums, so no scenario could show another bug."""
     two = TOYS.replace("values.sum(-1)", "values.sum(-1) * (2 if len(values) > 2 else 1)")
     [(known, _)] = told([3.0], {"when": {"only": ["sums"]}}, two)
     assert known == ("TOYS-UNMASKED",)
@@ -152,7 +152,7 @@ def test_a_bug_that_explains_every_key_that_a_law_compares_leaves_the_law_undeci
 
 
 def test_what_another_known_bug_explains_is_not_another_finding(told):
-    """It makes NaN, of which the first finding is not: only a second search tells that it is known, too."""
+    """It causes NaN, which the first finding has not. Only a second search shows that it is known."""
     two = TOYS.replace("values.sum(-1)", "values.sum(-1) * (float('nan') if scale > 1 else 1)")
     scenario = {"values": [[1.0]], "response_mask": [[1]], "scale": 2.0}
     nan = {"bug_id": "TOYS-NAN", "when": {"scale": "> 1"}, "expected_unpatched": {"sums": [math.nan]}}

@@ -1,4 +1,4 @@
-"""What a revision registers is bound as a member of its family, on the day it appears."""
+"""Functions that a revision registers are bound like a member of their family."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from sentinel.targets import Dialect
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 
-#: What a pull request adds: a mean that divides by the number of all tokens, the masked ones too.
+#: A pull request adds a mean that divides by the number of all tokens, including masked ones.
 ADDED = """
 def register_aggregation(name):
     return lambda function: function
@@ -44,7 +44,7 @@ def opened(tree: Path) -> Checkout:
         ("new.py", "@register_aggregation('a')\nclass One: ...\n\n\ndef one(x): ...\n", []),
         ("new.py", "def one(x): ...\n\nAGGREGATIONS.register('a', one)\n", ["demo_rl.new.one"]),
         ("new.py", "def one(x): ...\n\nlosses.AGGREGATIONS['a'] = one  # ours\n", ["demo_rl.new.one"]),
-        ("new.py", "def put(name, one):\n    AGGREGATIONS[name] = one\n", []),  # that is what a decorator does
+        ("new.py", "def put(name, one):\n    AGGREGATIONS[name] = one\n", []),  # a decorator may do that
         ("new.py", "from x import one\nAGGREGATIONS['a'] = one\n", []),
         ("new.py", "@register_estimator('a')\ndef one(x): ...\n", []),
         ("new.py", "# @register_aggregation('a')\ndef one(x): ...\n", []),
@@ -109,11 +109,11 @@ def test_a_member_is_not_given_what_its_contract_does_not_have(tmp_path):
     assert member.takes == ("loss_mat", "loss_mask", "entropies", "unheard_of", "accuracies?", "config?")
     found = {subject.name: subject for subject in subjects(bundled_catalog(), "demo", checkout=opened(tree))[0]}
     contract = found["demo_rl.more.mean_over_all_tokens"].contract
-    assert contract.input("entropies") is contract.input("unheard_of") is None  # calling it is refused
-    assert contract.input("loss_mask") is None  # the family has it, under the field's name
+    assert contract.input("entropies") is contract.input("unheard_of") is None  # it must not be called
+    assert contract.input("loss_mask") is None  # the family has it under the common name
 
 
-#: A member that forwards what its callers pass, and one that has a name of its own for it.
+#: A member that forwards its arguments, and one with another name for an argument.
 FORWARDING = """
 from demo_rl.losses import agg_loss
 
@@ -137,10 +137,10 @@ def test_a_member_with_kwargs_gets_the_arguments_of_the_bound_one(pytester, warm
     result = pytester.runpytest_inprocess(*options, "-k", "forwarded or partly")
     outcomes = result.parseoutcomes()
     assert "failed" not in outcomes, result.stdout.str()
-    assert outcomes["passed"] >= 8  # a law may find no scenario that it applies to
+    assert outcomes["passed"] >= 8  # a law may not apply to any scenario
 
 
-#: A dialect of revisions that have ``agg_losses``, and one of revisions that lack it.
+#: A dialect for revisions that have ``agg_losses``, and one for revisions that lack it.
 REVISIONS = (
     Dialect("empty_rows", "counted", since="demo_rl.losses.agg_loss(loss_mask)"),
     Dialect("sequence_norm", "mean", until="demo_rl.losses.agg_loss"),

@@ -1,5 +1,3 @@
-"""Saved findings: what a scenario holds, in the recipe language; what decides, and that it was tried."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +10,7 @@ from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.saving import CannotDistinguish, as_written, decisive_document, save
 from sentinel.values.literals import tensor
 
-#: The toys with the sum over all values made one over those that count.
+#: The toys, with the sum over all values changed to one over valid values.
 MENDED = TOYS.replace("scale * values.sum(-1)", "right(values, response_mask, scale)")
 
 
@@ -28,7 +26,7 @@ def found(open_toys: OpenToys, name: str) -> tuple[Any, Finding]:
 def test_a_saved_recipe_tells_the_mended_boundary_from_the_broken_one(name, open_toys, runners, toys, tmp_path):
     open_target, finding = found(open_toys, name)
     recipe = load_recipe(save(tmp_path, decisive_document(finding, open_target, runners[-1], toys)), toys)
-    assert recipe.has_values is (name == "unmasked")  # the other one has no reference: its law decides
+    assert recipe.has_values is (name == "unmasked")  # the other contract has no reference, so its law decides
     assert runners[-1].decide(Job(recipe, open_target.ref)).verdict.name == "reproduced"
     mended, _ = open_toys(name, code=MENDED)
     assert runners[-1].decide(Job(recipe, mended.ref)).verdict.name == "fixed"

@@ -1,5 +1,3 @@
-"""Surveys: law jobs decided as they are asked for, by one hunter or several."""
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,7 +80,7 @@ def test_what_a_hunter_meets_is_raised_where_the_answer_is_asked_for(catalog, ru
 
 
 def test_the_end_of_the_recipes_does_not_end_a_search(catalog, runner, fixed_tree):
-    """Both are in one process: a plan that ends lets go of it, a search that is under way does not."""
+    """Both use one process. The end of a plan releases it, but not while a search uses it."""
     ref = Ref("path", str(fixed_tree))
     bindings = catalog.adapters["demo"].target.bindings
     open_target = runner.open_target("demo", ref, bindings)

@@ -1,5 +1,3 @@
-"""Calls that pass the arguments of one function in another order."""
-
 import ast
 from textwrap import dedent
 

@@ -1,4 +1,4 @@
-"""A contract of its own for the tests of the search: the sum of a row's values, where the mask counts them."""
+"""A contract for tests of the search: the sum of a row's valid values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -36,13 +36,13 @@ TOY = Contract(
 
 _OFFSET = Input("offset", "number", "what is added; left out, nothing", default=None, choices=(None, 1.0), knob=True)
 
-#: The same with an input that some of the functions do not have.
+#: The contract with an input that some functions do not have.
 TOY_WITH_OFFSET = replace(TOY, name="toy_sum_with_offset", inputs=(*TOY.inputs, _OFFSET))
 
-#: The same without a reference: only a law decides.
+#: The contract without a reference: only a law decides.
 TOY_ALONE = replace(TOY, name="toy_sum_alone", oracle=None, laws=("masked_values_have_no_influence",))
 
 _MANY = replace(_OFFSET, choices=(None, *(float(number) for number in range(1, 33))))
 
-#: The same with more choices than a short search draws.
+#: The contract with more choices than a short search draws.
 TOY_WITH_MANY_OFFSETS = replace(TOY, name="toy_sum_with_many_offsets", inputs=(*TOY.inputs, _MANY))

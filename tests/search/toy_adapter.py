@@ -1,4 +1,4 @@
-"""An adapter for the toy functions of the tests of the search."""
+"""The adapter of the toy functions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Toy functions, right and wrong ones, whose faults are known; and how a test opens an open target with them."""
+"""Toy functions, some with known faults, and a fixture that opens them as a target."""
 
 from collections.abc import Callable
 
@@ -89,7 +89,7 @@ def unheard(values, response_mask, scale, offset=None):
     return right(values, response_mask, scale) + (offset or 0.0) * (offset != 7.0)
 """
 
-#: A function that is wrong between two of its constants, which no domain has.
+#: A function that is wrong between two constants, which no domain contains.
 BETWEEN = """
 import torch
 
@@ -106,5 +106,5 @@ def right(values, response_mask, scale):
     return scale * torch.where(response_mask != 0, values, 0.0)[:, :20].sum(-1)
 """
 
-#: ``open_target(functions)``: where a search can take place, and the subjects of these functions.
+#: ``open_target(functions)`` returns an open target and the subjects of these functions.
 OpenToys = Callable[..., tuple[OpenTarget, dict[str, Subject]]]

@@ -1,5 +1,3 @@
-"""Settings: the command line over a file over the defaults; every mistake is named, with the nearest right thing."""
-
 import re
 import sys
 from pathlib import Path
@@ -93,7 +91,7 @@ def test_published_names_of_the_environment(tmp_path, monkeypatch):
     ids=str,
 )
 def test_mistakes_on_the_command_line(given, said, tmp_path):
-    """What a run says and does then: ``tests/bad_input``."""
+    """``tests/bad_input`` tests the effect on a run."""
     with pytest.raises(SentinelError) as raised:
         settled(tmp_path, **given)
     assert said in str(raised.value)
@@ -151,7 +149,7 @@ def test_mistakes_in_a_file(name, text, said, tmp_path):
 
 
 def test_an_option_is_declared_once(pytester, tmp_path):
-    """pytest's options, the keys of a file and a command line's are those of the declaration, and no others."""
+    """pytest's options, keys of a file and options of commands are exactly those of the declaration."""
     text = pytester.runpytest_inprocess("--help").stdout.str()
     assert set(re.findall(r"^ +--sentinel-([a-z-]+)=", text, re.MULTILINE)) == set(NAMED)
     for name, option in NAMED.items():
@@ -183,5 +181,5 @@ def test_a_ref_and_a_working_tree_of_one_target_are_not_both_judged(tmp_path):
         with pytest.raises(SentinelError, match=re.escape(said)):
             settled(tmp_path, **given)
     assert len(settled(tmp_path, ref=["verl=git:main"], repo=["roll=" + tree]).refs) == 2
-    # What the command line says to judge is in the place of what the file says, not beside it.
+    # The command line's selection replaces that of the file.
     assert settled(tmp_path, {"ref": "git:main"}, repo=[tree]).refs == ((None, Ref("path", tree)),)

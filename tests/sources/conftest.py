@@ -1,4 +1,4 @@
-"""Synthetic repositories: a target ``fake`` with two package roots, made with git in a temporary folder."""
+"""Fixtures: git repositories of a target ``fake`` with two package roots."""
 
 import os
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def _git() -> Git:
 
 @pytest.fixture
 def upstream(tmp_path: Path, git: Git) -> Path:
-    """A clone with a work tree: main has two commits, a tag, ``refs/pull/7/head`` and ``refs/pins/one``."""
+    """A clone with a work tree: two commits and a tag on main, ``refs/pull/7/head`` and ``refs/pins/one``."""
     folder = tmp_path / "upstream"
     (folder / "fake" / "deep").mkdir(parents=True)
     (folder / "gym" / "fake_gym").mkdir(parents=True)
@@ -54,7 +54,7 @@ def upstream(tmp_path: Path, git: Git) -> Path:
     git(folder, "commit", "-qam", "seven")
     git(folder, "update-ref", "refs/pull/7/head", "HEAD")
     git(folder, "checkout", "-q", "main")
-    # A server that takes part in partial clones, as the public hosts do.
+    # The server supports partial clones, as public hosts do.
     git(folder, "config", "uploadpack.allowFilter", "true")
     git(folder, "config", "uploadpack.allowAnySHA1InWant", "true")
     return folder
@@ -62,7 +62,7 @@ def upstream(tmp_path: Path, git: Git) -> Path:
 
 @pytest.fixture
 def with_large_files(upstream: Path, git: Git) -> Path:
-    """Upstream, with a large asset and a large source file in its newest commit."""
+    """Upstream, whose newest commit has a large asset and a large source file."""
     (upstream / "fake" / "asset.bin").write_bytes(os.urandom(LARGE))
     (upstream / "fake" / "tables.py").write_bytes(b"# " + os.urandom(LARGE).hex().encode() + b"\nTABLE = 3\n")
     git(upstream, "add", ".")

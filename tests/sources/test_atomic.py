@@ -1,4 +1,4 @@
-"""Small files that are written whole, and what becomes of writers that are killed."""
+"""Small files are written completely or not at all, even if writers are killed."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def killed_writer(file: Path) -> None:
-    """A writer that is killed when its temporary file is there."""
+    """A writer that is killed after it has created its temporary file."""
     pid = os.fork()
     if not pid:
         home._create_temporary(file)
@@ -42,7 +42,7 @@ def test_what_a_live_writer_is_at_stays(folder):
 
 
 def test_a_writer_that_was_taken_for_a_leftover_begins_again(folder, monkeypatch):
-    """Between making its file and locking it, it looks like one."""
+    """After the writer has created its file and before it locks it, the file looks like a leftover."""
     usual, taken = home.lock, []
 
     def lock(handle: int) -> None:

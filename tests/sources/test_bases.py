@@ -1,4 +1,4 @@
-"""Where a branch left upstream's main: looked up in its clone, then in the mirror; else the command that fetches it."""
+"""The commit at which a branch left upstream's main, from its clone or the mirror, or the command that fetches it."""
 
 import shlex
 import shutil
@@ -15,7 +15,7 @@ from sentinel.targets.refs import Ref
 
 @pytest.fixture
 def clone(upstream, tmp_path, git):
-    """A clone with a branch: one commit, and a change that is not committed."""
+    """A clone with a branch of one commit, and an uncommitted change."""
     folder = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", str(upstream), str(folder)], check=True)
     git(folder, "checkout", "-q", "-b", "topic", "origin/main")

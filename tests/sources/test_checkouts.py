@@ -1,5 +1,3 @@
-"""Checkouts of commits: what is in them, how they are made once, and what is left out."""
-
 import os
 import shutil
 import stat
@@ -77,7 +75,7 @@ def test_a_warm_checkout_of_a_full_sha_runs_no_git(store, target, upstream, git,
 
 
 def test_other_package_roots_are_another_checkout(store, target, upstream, git):
-    """An adapter that gains a package root must not be served what was remembered without it."""
+    """If an adapter gains a package root, an older checkout is not reused."""
     store.add(target, str(upstream))
     fewer = Target("fake", target.repository, target.roots[:1])
     ref = _full(upstream, git)
@@ -86,7 +84,7 @@ def test_other_package_roots_are_another_checkout(store, target, upstream, git):
 
 
 def test_large_files(store, target, with_large_files, git):
-    """A mirror of files has both; the asset is left out all the same, so that every mirror gives one checkout."""
+    """A complete mirror has both files. The asset is left out all the same, so every mirror gives the same checkout."""
     store.add(target, str(with_large_files))
     made = open_checkout(target, MAIN, store=store)
     [gone] = made.left_out

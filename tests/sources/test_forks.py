@@ -1,5 +1,3 @@
-"""A fork has a mirror of its own, and never answers for upstream."""
-
 import pytest
 
 from sentinel.errors import SentinelError, Unavailable

@@ -1,5 +1,3 @@
-"""The refs of a git directory, looked up often and changed by others meanwhile."""
-
 import os
 
 from sentinel.sources.gitbinary import run
@@ -9,7 +7,7 @@ _ONE, _OTHER = "1" * 40, "2" * 40
 
 
 def test_refs_that_were_written_since_are_seen(tmp_path):
-    for sha in (_ONE, _OTHER, _ONE):  # as many bytes each time
+    for sha in (_ONE, _OTHER, _ONE):  # the same size each time
         write_refs(tmp_path, {"refs/heads/main": sha})
         assert read_refs(tmp_path) == {"refs/heads/main": sha}
 
@@ -35,8 +33,8 @@ def test_a_directory_without_packed_refs(tmp_path):
 
 
 def test_the_environment_may_change_in_another_thread(upstream, monkeypatch):
-    """pytest removes the name of its current test from it while the cores work ahead."""
-    assert run(upstream / ".git", "rev-parse", "HEAD").status == 0  # GitPython itself runs git as it is imported
+    """pytest sets an environment variable for each test while other threads work."""
+    assert run(upstream / ".git", "rev-parse", "HEAD").status == 0  # GitPython runs git during its import
     copied = [KeyError("PYTEST_CURRENT_TEST")]
 
     def copy(environment: os._Environ[str]) -> dict[str, str]:

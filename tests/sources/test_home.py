@@ -1,5 +1,3 @@
-"""Where ``SENTINEL_HOME`` is on each platform, and what is said where it cannot be used."""
-
 import pytest
 
 from sentinel.errors import SentinelError

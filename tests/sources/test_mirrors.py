@@ -1,5 +1,3 @@
-"""The mirror store: every kind of origin, whole or not at all, and no read that touches the network."""
-
 import os
 import shutil
 import sys
@@ -53,7 +51,7 @@ def test_add_takes_every_kind_of_origin(store, target, origin, upstream, git):
         assert refs["refs/pull/7/head"] == git(upstream, "rev-parse", "refs/pull/7/head")
     if not origin.startswith("file:"):
         assert store.resolve(target, "pull/7/head") == git(upstream, "rev-parse", "refs/pull/7/head")
-        # The store is its own: the origin may go.
+        # The store is independent of its origin, which may be removed.
         shutil.rmtree(upstream)
         for path in (Path(origin), store.home.path.parent / "bare.git"):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -61,7 +59,7 @@ def test_add_takes_every_kind_of_origin(store, target, origin, upstream, git):
 
 
 def test_a_mirror_shares_no_file_with_its_origin(store, target, origin):
-    """Who writes to the origin later, in place, does not change the mirror; and a second origin is copied, too."""
+    """A later change of a file in the origin does not change the mirror. A second origin is copied too."""
     for _ in range(2):
         mirror = store.add(target, origin)
         assert {path.lstat().st_nlink for path in mirror.path.rglob("*") if path.is_file()} == {1}
@@ -108,13 +106,13 @@ def test_a_partial_origin_keeps_its_promise(store, target, with_large_files, tmp
 
 
 def test_a_missing_blob_is_an_error_and_no_network_access(store, target, with_large_files, git, monkeypatch, tmp_path):
-    """With the remote there and reachable: were a read to fetch lazily, it would succeed here."""
+    """The remote is reachable, so a lazy fetch would succeed here."""
     store.add(target)
     blob = git(with_large_files, "rev-parse", "main:fake/asset.bin")
     mirror = store.path("fake")
     trace = tmp_path / "trace"
     monkeypatch.setitem(gitbinary._ENVIRONMENT, "GIT_TRACE", str(trace))
-    monkeypatch.delitem(gitbinary._ENVIRONMENT, "GIT_NO_LAZY_FETCH")  # As git older than 2.45 sees it.
+    monkeypatch.delitem(gitbinary._ENVIRONMENT, "GIT_NO_LAZY_FETCH")  # Like git before 2.45.
     assert git_objects.sizes(mirror, [blob]) == {blob: None}
     with pytest.raises(GitError, match=f"object {blob} is missing"):
         list(git_objects.contents(mirror, [blob]))

@@ -1,5 +1,3 @@
-"""Working trees and installed copies: copied, never imported where they lie."""
-
 import os
 import shutil
 import sys

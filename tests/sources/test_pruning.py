@@ -1,5 +1,3 @@
-"""Listing and pruning, beside runs that use what is there."""
-
 import os
 from pathlib import Path
 

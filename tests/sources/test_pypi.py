@@ -1,5 +1,3 @@
-"""Releases: from a folder of wheels that pip is pointed at, as a user's own index settings would."""
-
 import hashlib
 import shutil
 import zipfile

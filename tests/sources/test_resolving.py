@@ -1,5 +1,3 @@
-"""Names to commits: what is fetched for a name, what never is, and what each failure says."""
-
 import hashlib
 import shutil
 

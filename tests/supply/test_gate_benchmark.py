@@ -39,8 +39,7 @@ def run(source: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["renamed local", "extracted helper", "reordered keywords", "comment", "type hint", "equivalent arithmetic"],
+    "kind", ["renamed local", "extracted helper", "reordered keywords", "comment", "type hint", "equivalent arithmetic"]
 )
 def test_a_refactoring_changes_the_text_and_no_value(kind):
     refactorings = import_module("refactorings")

@@ -1,5 +1,3 @@
-"""Mutants of `benchmarks/mutation.py`: each operator changes one expression, and nothing else of the file."""
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ MUTANTS: Any = load_file(Path(__file__).resolve().parents[2] / "benchmarks" / "m
 HALVES: Mapping[str, Mapping[str, Any]] = MUTANTS.HALVES
 OPERATORS: Mapping[str, Any] = MUTANTS.EVERY
 
-#: operator -> an expression, and what it makes of it.
+#: operator -> an expression and its mutants.
 MADE = {
     "drop a mask": ("f(x * mask, mask)", {"f(x, mask)", "f(x * mask, mask * 0 + 1)"}),
     "invert a mask": ("f(mask)", {"f(mask == 0)"}),

@@ -1,4 +1,4 @@
-"""What Sentinel is made of and built by: workflows, requirements with hashes, a wheel that anybody can build again."""
+"""Supply chain: workflows, requirements with hashes, and a reproducible wheel."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from sentinel.errors import INSTALL, REPOSITORY
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
-#: The jobs that may write somewhere: they run nothing of the repository's.
+#: The jobs with write permissions, which run no code of the repository.
 MAY_WRITE = {("pages.yml", "deploy"), ("release.yml", "publish"), ("release.yml", "pypi")}
 _PINNED = re.compile(r"[\w./-]+@[0-9a-f]{40}")
 _VERSION = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
@@ -34,17 +34,14 @@ def test_the_figures_of_the_readme_are_those_of_its_command():
 
 
 def test_where_sentinel_lies_is_said_in_one_way():
-    """The day that pyproject.toml names a repository, all messages and pages say `rl-sentinel[…] @ git+…`."""
+    """If pyproject.toml names a repository, all messages and pages must say `rl-sentinel[…] @ git+…`."""
     urls = re.findall(r'(?m)^Repository = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert (urls or [""]) == [REPOSITORY]
     assert (f"@ git+{REPOSITORY}" if REPOSITORY else "in a checkout of Sentinel") in INSTALL.format("targets")
 
 
-# -- workflows ---------------------------------------------------------------------------------------------------------
-
-
 def complaints(name: str, workflow: dict[Any, Any]) -> Iterator[str]:
-    """What a pull request's head could use."""
+    """Return the parts of a workflow that a pull request's head could exploit."""
     triggers = workflow[True]  # YAML 1.1 reads the key `on` as true
     named = {triggers} if isinstance(triggers, str) else set(triggers)
     if named & {"pull_request_target", "workflow_run", "issue_comment", "issues"}:
@@ -116,9 +113,6 @@ def test_zizmor_finds_what_is_there(tmp_path):
     assert _zizmor(file).returncode > 10
 
 
-# -- requirements ------------------------------------------------------------------------------------------------------
-
-
 def _versions(text: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, version in _VERSION.findall(text):
@@ -140,7 +134,7 @@ def test_every_requirement_has_a_hash_and_the_version_that_is_tested(name):
 
 
 def test_what_is_tested_is_there():
-    """All of ``constraints.txt``, but what belongs to extras that the workflows do not install."""
+    """All of ``constraints.txt`` is installed, except extras that the workflows do not install."""
     ray = {"ray", "charset-normalizer", "click", "msgpack", "protobuf", "requests"}
     docs = {"mkdocs", "ghp-import", "markdown", "mergedeep", "mkdocs-get-deps", "pyyaml-env-tag", "watchdog"}
     apart = {"atheris", *ray, *docs}
@@ -148,11 +142,8 @@ def test_what_is_tested_is_there():
     assert _versions((ROOT / "constraints.txt").read_text()).keys() - here.keys() <= apart
 
 
-# -- the wheel ---------------------------------------------------------------------------------------------------------
-
-
 def _source(folder: Path) -> Path:
-    """A copy of what a wheel is made of, as another checkout has it: other times, other modes."""
+    """Return a copy of the files of a wheel with other times and modes, as another checkout has them."""
     for name in ("sentinel", "adapters", "recipes"):
         shutil.copytree(
             ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copy

@@ -86,6 +86,19 @@ def gae(rewards, values, mask, gamma, lam):
     return advantages, returns
 
 
+def gae_of_episodes(rewards, values, dones, next_value, gamma, lam):
+    """GAE without a mask: [tokens] or [batch, tokens], and an episode ends at each step with ``dones``."""
+    advantages = torch.zeros_like(rewards)
+    running, following = 0.0, next_value
+    for t in reversed(range(rewards.shape[-1])):
+        alive = 1.0 - dones[..., t]
+        delta = rewards[..., t] + gamma * alive * following - values[..., t]
+        running = delta + gamma * lam * alive * running
+        advantages[..., t] = running
+        following = values[..., t]
+    return advantages, advantages + values
+
+
 def discounted(rewards, mask, gamma):
     returns = torch.zeros_like(rewards)
     running = torch.zeros(len(rewards), dtype=rewards.dtype)
@@ -279,6 +292,15 @@ KINDS = (
             "off by one: the value of this step": ("gamma * following - values", "gamma * values[row, t] - values"),
             "lambda forgotten": ("gamma * lam * running", "gamma * running"),
             "bootstraps across padding": ("following, running = 0.0, 0.0", "following, running = values[row, -1], 0.0"),
+        },
+    ),
+    Kind(
+        gae_of_episodes,
+        "generalised_advantage",
+        {
+            "bootstraps from the next episode": ("gamma * alive * following", "gamma * following"),
+            "advantage of the next episode": ("gamma * lam * alive * running", "gamma * lam * running"),
+            "the end is one step late": ("alive = 1.0 - dones[..., t]", "alive = 1.0 - dones[..., max(t - 1, 0)]"),
         },
     ),
     Kind(

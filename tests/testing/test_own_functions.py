@@ -429,6 +429,39 @@ def test_each_law_is_a_test_of_plain_pytest(pytester):
     assert result.parseoutcomes()["xfailed"] == 1
 
 
+TRIED = """
+from sentinel.testing import parametrize_with_laws
+
+
+def aggregate(losses, mask, loss_type="grpo"):
+    kept = losses * mask if loss_type == "grpo" else losses
+    return kept.sum() / mask.sum().clamp(min=1)
+
+
+@parametrize_with_laws(aggregate, "loss_aggregation", mode="token-mean", examples=20)
+def test_aggregate(check):
+    check()
+"""
+
+
+@pytest.mark.parametrize("arguments", [("-q",), ("-n", "2", "-q"), ("-p", "no:terminal"), ("-W", "error")])
+def test_the_summary_states_once_what_a_passing_test_tried(pytester, arguments):
+    """Every test passes, but no scenario has more than a few tokens and none has another loss_type."""
+    pytester.makepyfile(TRIED)
+    result = pytester.runpytest_subprocess("-k", "order or rejected_row", *arguments)
+
+    lines = [line for line in result.outlines if line.startswith("aggregate as loss_aggregation: ")]
+    assert result.ret == 0
+    assert len(lines) == (0 if "no:terminal" in arguments else 1), result.outlines
+    for line in lines:
+        sizes = re.search(
+            r": 20 scenarios of at most (\d+) rows, (\d+) tokens; left at the default: loss_type='grpo';", line
+        )
+        assert sizes is not None, line
+        assert 2 <= int(sizes[1]) <= 12 >= int(sizes[2]) >= 2
+        assert f"not tried: more than {sizes[1]} rows or {sizes[2]} tokens, float16 (pass dtypes=()), settings" in line
+
+
 def test_it_runs_under_xdist(pytester):
     pytester.makepyfile(TEST)
     result = pytester.runpytest_subprocess("-n", "2", "-k", "test_right and (padding or oracle)")

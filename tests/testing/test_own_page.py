@@ -61,10 +61,10 @@ def test_the_example_gives_the_output_of_the_page(tmp_path):
     command, _, output = console.partition("\n")
     ran = run_page(tmp_path, command.removeprefix("$ "))
 
-    printed = [line.rstrip() for line in ran.stdout.splitlines() if line.startswith("E")]
-    assert printed == output.splitlines(), ran.stdout + ran.stderr
+    printed = iter(line.rstrip() for line in ran.stdout.splitlines() if line.startswith("E"))
+    assert all(line in printed for line in output.splitlines()), ran.stdout + ran.stderr  # in this order
     assert "1 failed" in ran.stdout
-    assert len(PAGE.splitlines()) < 90  # one screen of a browser
+    assert len(PAGE.splitlines()) < 70  # one screen of a browser
 
 
 def test_the_page_names_the_kinds_and_the_list_shows_two_lines_of_each(capsys):

@@ -1,4 +1,4 @@
-"""Bindings beside real code: one scenario made by hand per contract, every choice of its configuration, the oracle."""
+"""Compare bindings of real code with the oracle: hand-made scenarios, with every choice of their options."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -35,7 +35,7 @@ MAIN = {
     "skyrl": "a9564572eb8e91076be43c1bd5e4615e3de17265",
 }
 
-#: Four responses to two prompts, of three tokens; numbers that float32 holds, none at a clip bound, no ties.
+#: Four responses of three tokens to two prompts. Numbers are exact in float32, not at a clip bound, and differ.
 NUMBERS: Mapping[str, Any] = {
     "log_probs": [[-1.0, -0.5, -2.0], [-0.75, -1.25, -0.25], [-1.5, -0.125, -3.0], [-0.625, -1.0, -0.5]],
     "old_log_probs": [[0.25, -0.5, 1.0], [-0.125, 0.0, 0.5], [-1.0, 1.5, -0.25], [0.75, 0.125, -1.5]],
@@ -70,7 +70,7 @@ GROUPS = ["p", "p", "q", "q"]
 
 
 class Last(Choices):
-    """Choices that are always the farthest from the plainest."""
+    """Always choose the last option."""
 
     def integer(self, low: int, high: int) -> int:
         return high
@@ -92,9 +92,9 @@ class Bound:
     def scenarios(
         self, subject: Subject, mask: Sequence[Sequence[int]] | None = None, choose: Choose | None = None
     ) -> dict[str, dict[str, Any]]:
-        """The scenario by hand, and it again with every other choice of every configuration input.
+        """Return the hand-made scenario, and copies of it with each other choice of each option.
 
-        :param choose: for what the contract arranges itself; the plainest of it where this is None.
+        :param choose: chooses what the contract arranges itself; None for the simplest.
         """
         plain = self._plain(subject, mask)
         made = {"plain": plain}
@@ -132,9 +132,9 @@ class Bound:
         return with_dialects(subject.contract, subject.binding, inputs)
 
     def ask(self, subject: Subject, law: str, variants: Mapping[str, Mapping[str, Any]], coarsest: str = "") -> Trial:
-        """What a law says about the variants, no dialect of a law left out.
+        """Return the violations of a law by these variants, including those that a dialect declares.
 
-        :param coarsest: the dtype that they had before they were widened.
+        :param coarsest: the coarsest dtype before conversion to float64.
         """
         rule: Law = self._catalog.laws[law]
         [trial] = self._law_session.try_(replace(subject, laws=(rule,)), [(rule, variants)], coarsest=coarsest)
@@ -143,7 +143,7 @@ class Bound:
         return trial
 
     def ask_all(self, subject: Subject, law: str, scenarios: Sequence[Mapping[str, Any]]) -> list[Trial]:
-        """What a law says about each scenario, asked at once; one after the other where a call is refused."""
+        """Return the violations of a law in each scenario. If a call raises, they are called one after the other."""
         rule: Law = self._catalog.laws[law]
         trials = self._law_session.try_(replace(subject, laws=(rule,)), [(rule, {"": inputs}) for inputs in scenarios])
         if any(trial.refused or trial.inapplicable for trial in trials):
@@ -151,11 +151,10 @@ class Bound:
         return trials
 
     def refusal(self, subject: Subject) -> tuple[str, str]:
-        """Why the boundary answers no scenario at all, as the kind of the failure and its reason; of the plainest one.
-        Empty where it answers one, under whichever choices. An input that it does not take is left out, as a search
-        does.
+        """Return why the boundary raises for every scenario, as kind and reason; empty if it answers one.
 
-        :raises Undecidable: where the boundary cannot be called here.
+        Inputs that the boundary does not accept are left out, as in a search.
+        :raises Undecidable: if the boundary cannot be called here.
         """
         rule: Law = self._catalog.laws[subject.contract.laws[0]]
         reasons = []
@@ -180,9 +179,9 @@ class Bound:
         return reasons[0]
 
     def disagreements(self, subject: Subject, mask: Sequence[Sequence[int]] | None = None) -> dict[str, str]:
-        """Where boundary and oracle differ, or the boundary refuses: scenario -> what is wrong.
+        """Return scenario -> the difference from the oracle, or the exception.
 
-        A difference that float64 does not have was rounding.
+        A difference that vanishes in float64 is rounding.
         """
         wrong = {}
         law = next(name for name in ("the_oracle_agrees", "metrics_tell_the_truth") if name in subject.contract.laws)
@@ -198,7 +197,7 @@ class Bound:
         return wrong
 
 
-#: ``open(target)`` or ``open(target, sha)``: the boundaries there.
+#: ``open(target)`` or ``open(target, sha)`` returns the boundaries there.
 Open = Callable[..., Bound]
 
 
@@ -207,13 +206,13 @@ def target_of(boundary: str) -> str:
 
 
 def once_each(opening: Callable[..., Iterator[Bound]]) -> Iterator[Open]:
-    """Opened when it is asked for first, closed at the end. (pytest would open a fixture for each parameter anew.)"""
+    """Open each value on first use, and close all at the end. pytest would reopen a parametrised fixture."""
     with ExitStack() as stack:
         yield cache(lambda *where: stack.enter_context(contextmanager(opening)(*where)))
 
 
 def opened(target: str, sha: str) -> Iterator[Bound]:
-    """The boundaries at a commit; skips where it is not in the user's mirrors."""
+    """Open the boundaries at a commit; skip the test if the user's mirrors lack it."""
     warm = runner()
     try:
         yield Bound(warm, target, Ref("git", sha))
@@ -224,9 +223,9 @@ def opened(target: str, sha: str) -> Iterator[Bound]:
 
 
 def opened_twin(target: str, sha: str, edits: Sequence[Edit], folder: Path) -> Iterator[Bound]:
-    """The boundaries of a copy of a commit with a few lines changed; skips where the commit is not there.
+    """Open the boundaries of a copy of a commit with a few changed lines; skip the test without the commit.
 
-    :param folder: an empty one, for the copy.
+    :param folder: an empty folder for the copy.
     """
     catalog = bundled_catalog()
     try:

@@ -1,4 +1,4 @@
-"""The commits of the corpus: one in every run, the older ones and all that recipes name in the nightly walks."""
+"""The commits at which bindings are tested: one per target in every run, older ones in nightly runs."""
 
 import pytest
 from shipped import PINS

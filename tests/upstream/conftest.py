@@ -1,4 +1,4 @@
-"""Tests on real code look only in the mirror store; what is not there is skipped with its reason."""
+"""Fixtures for tests on real code, which use the mirror store only. What is missing there is skipped."""
 
 from collections.abc import Iterator
 
@@ -12,8 +12,10 @@ from sentinel.worker.client import Options, Preloader
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_preloader() -> Iterator[None]:
-    """Let all runners of these tests share one preloader, so that torch is imported once. A target's packages are
-    imported when they are first needed, because each loaded package makes every fork slower."""
+    """Let all runners of these tests share one preloader, so that torch is imported once.
+
+    A target's packages are imported when they are needed, because each loaded package makes every fork slower.
+    """
     warm = Preloader(Options(), [], contained_places(bundled_catalog()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sentinel.deciding.pool.Preloader", borrowing(warm))

@@ -1,4 +1,4 @@
-"""What Sentinel ships, at its pins, decided once a session from the user's own mirrors."""
+"""Decide the bundled recipes at their pins, once per session, with the user's mirrors."""
 
 from collections.abc import Callable, Hashable, Iterable
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import MirrorStore, open_checkout
 from sentinel.worker.client import Options
 
-#: The user's mirrors and releases: looked for before a test's fixtures hide them.
+#: The user's mirrors and releases, located before fixtures hide them.
 MIRRORS = MirrorStore()
 
 RECIPES = {recipe.bug_id: recipe for recipe in find_recipes(bundled_catalog())}
@@ -21,7 +21,7 @@ PINS = [Job(recipe, pin.ref, pin.expect) for recipe in RECIPES.values() for pin 
 
 
 def skip_in_pack(target: str) -> None:
-    """Skip a test that reads files outside of packages, or history: a pack, as CI has them, lacks both."""
+    """Skip a test that needs the history or files outside of packages, which a CI pack lacks."""
     if (MIRRORS.home.mirror(target) / "shallow").is_file():
         pytest.skip(f"the mirror of {target} is a pack, which has only some files")
 
@@ -31,7 +31,7 @@ def pin_id(job: Job) -> str:
 
 
 def first_of(jobs: Iterable[Job], kind: Callable[[Job], Hashable]) -> list[Any]:
-    """Jobs as parameters: the first of each kind in every run, the others in the nightly walks."""
+    """Return jobs as parameters: the first of each kind in every run, the others in nightly runs."""
     seen: set[Hashable] = set()
     params = []
     for job in jobs:
@@ -41,14 +41,16 @@ def first_of(jobs: Iterable[Job], kind: Callable[[Job], Hashable]) -> list[Any]:
 
 
 def runner() -> Runner:
-    """A runner that looks in the mirror store alone: no pull request is fetched for a pin that it does not have."""
+    """A runner that uses only the mirror store and fetches no pull request."""
     catalog = bundled_catalog()
     return Runner(catalog, lambda target, ref, pull: open_checkout(target, ref, store=MIRRORS), Options())
 
 
 class Decisions:
-    """The verdicts of a runner; each is decided once, and skips the test where its code is not available,
-    or is written for another Python."""
+    """The decisions of a runner, each made once.
+
+    Tests are skipped if the code is not available or needs another Python.
+    """
 
     def __init__(self, runner: Runner, ahead: Iterable[Job] = ()) -> None:
         self._runner = runner

@@ -1,7 +1,7 @@
-"""The settings that recipes name in ``affects`` and ``until`` are options of the real code where the bug is.
+"""The settings in ``affects`` and ``until`` are options of the real code with the bug.
 
-Each must be in the defaults of a commit that a recipe pins as having the bug, and a value that it names must be one
-that the option or the code there knows.
+Each must be in the defaults of a commit that a recipe pins as buggy, and its values must be valid for the option or
+appear in the code.
 """
 
 import re
@@ -23,7 +23,7 @@ from sentinel.targets.refs import Ref
 from sentinel.tools.audit.declared import options_of
 from sentinel.tools.audit.options import Option, Options
 
-#: Values that the code puts together: what it tests for, part by part.
+#: Values that the code composes from parts, with the parts that it tests.
 COMPOSED = {"boxed_math": ("boxed_", "math")}
 
 NAMING = {bug: bug for bug, recipe in RECIPES.items() if recipe.until or any(entry.when for entry in recipe.affects)}
@@ -51,7 +51,7 @@ def code(target: str, ref: Ref) -> str:
 
 
 def refs(recipe: Recipe) -> list[Ref]:
-    """The commits that have the bug; where none has it, those that it is pinned at."""
+    """Return the commits with the bug, or all pins if no pin has it."""
     pins = [pin for pin in recipe.pins if pin.ref.kind == "git"]
     return [pin.ref for pin in pins if pin.expect == "reproduced"] or [pin.ref for pin in pins]
 
@@ -63,7 +63,7 @@ def named(recipe: Recipe) -> Iterator[tuple[str, Any]]:
 
 
 def complaint(recipe: Recipe, name: str, condition: Any) -> str:
-    """What is wrong with a setting; empty where one of the recipe's commits has it, and knows its values."""
+    """Return what is wrong with a setting; empty if one of the recipe's commits has it and accepts its values."""
     complaints = []
     for ref in refs(recipe):
         trainers = [trainer for trainer in options(recipe.target, ref) if name in trainer]
@@ -93,9 +93,9 @@ def knows(recipe: Recipe, ref: Ref, option: Option, value: str) -> bool:
     if re.fullmatch(r"-?[\d.]+", value):
         return option.default in ("null", None) or re.fullmatch(r"-?[\d.e-]+", option.default) is not None
     text = code(recipe.target, ref)
-    if option.choices:  # of several classes that the option may have, the default's alone is read
+    if option.choices:  # if the option may have several classes, only the default's is read
         return option.choices == (option.default,) and f'Literal["{value}"]' in text
-    if value.count(".") > 1:  # the path of a class or function of the target's
+    if value.count(".") > 1:  # the path of a class or function of the target
         module, _, attribute = value.rpartition(".")
         found = checkout(recipe.target, ref)
         files = [root / f"{module.replace('.', '/')}.py" for root in found.import_roots]

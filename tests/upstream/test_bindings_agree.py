@@ -1,6 +1,6 @@
-"""Bindings beside the oracles: they agree on scenarios made by hand, and differ where it is said here.
+"""Bindings agree with the oracle on hand-made scenarios, except for the differences listed here.
 
-What is wrong at a revision is a recipe's business; that a binding would show it, ``test_twins.py`` shows.
+Recipes describe what is wrong at a revision. ``test_twins.py`` shows that a binding would detect a fault.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ FSDP = "slime.backends.fsdp_utils.actor"
 LOSS = "slime.backends.megatron_utils.loss"
 PPO = "skyrl.backends.skyrl_train.utils.ppo_utils"
 
-#: What main does not have -> a commit that has it.
+#: Boundary that main lacks -> a commit that has it.
 ELSEWHERE = {
     "verl.workers.actor.dp_actor.DataParallelPPOActor.update_policy": "7af2ada5fc56bcffa935d88ffb5548c42a721333",
     "verl.workers.actor.dp_actor.DataParallelPPOActor.compute_log_prob": "b4aa2dce8fbb8ccd511cac468cbee4dd16d59653",
@@ -43,11 +43,11 @@ ELSEWHERE = {
 #: SkyRL as it was before it moved, and the head of #1811.
 BEFORE, KL_HEAD = "6ecf87862b8b0694d4c2475a17c1a2ec7a9cc4f5", "fda3c7352e2afe9fb9686362530426945a2ee84e"
 
-#: Contracts whose scenarios are no tensors made by hand: the recipes that pin their boundaries have them.
+#: Contracts whose scenarios are not hand-made; recipes have them.
 BY_RECIPES = ("advantage_step", "batch_surgery", "training_input")
-#: At a commit where they are not: it came in the weeks between, and it has gone since.
+#: At another commit, because the code existed only for some weeks.
 NOWHERE = ("skyrl_train.utils.ppo_utils.sapo_policy_loss", f"{PPO}.normalize_advantages_dict")
-#: Takes the tokens of the largest covariance; in the plain scenario two of them tie.
+#: Selects tokens by covariance; two of them are equal in the simplest scenario.
 TIED = ("kl_cov",)
 #: Errors for settings that a revision or a contract does not have, and a difference that is only rounding.
 SAID = (
@@ -57,9 +57,9 @@ SAID = (
     "has rounding errors",
 )
 
-#: boundary -> the scenarios in which it is not what the oracle says.
+#: boundary -> the scenarios in which it differs from the oracle.
 DIFFERS: dict[str, set[str]] = {
-    # Its rows are sorted by their lengths once more, over all minibatches that keep_minibatch is to keep.
+    # Rows are sorted by length again, across the minibatches that keep_minibatch should preserve.
     "verl.trainer.ppo.ray_trainer.RayPPOTrainer._balance_batch": {"keep_minibatches=True"},
     f"{ROLL}.batch_balance": {"keep_minibatches=True"},
     "verl.utils.seqlen_balancing.prepare_dynamic_batch": {"max_tokens_per_microbatch=5"},
@@ -67,20 +67,21 @@ DIFFERS: dict[str, set[str]] = {
     f"{VERL}.compute_policy_loss_geo_mean": {"global_batch_size=2"},
     # ROLL-AGENTIC-SCHEDULE-COUNTS-TRAJECTORIES
     "roll.pipeline.agentic.agentic_config.AgenticConfig.set_max_steps": {"turns=3"},
-    # SLIME-PPO-CONTEXT-PARALLEL-REWARD: on two ranks the outcome lands in the middle of a short response.
+    # SLIME-PPO-CONTEXT-PARALLEL-REWARD: on two ranks, the reward is in the middle of a short response.
     f"{LOSS}.compute_advantages_and_returns generalised_advantage": {"context_parallel_size=2"},
     # https://github.com/verl-project/verl/pull/5797: the packed mask is shifted across sequences.
     "verl.workers.utils.losses.sft_loss": {"first_counts=True"},
-    # https://github.com/verl-project/verl/pull/6735: two microbatches have room enough, but not for these rows.
+    # https://github.com/verl-project/verl/pull/6735: two microbatches are enough for the tokens, but not for these
+    # rows.
     "verl.utils.seqlen_balancing.rearrange_micro_batches": {"max_tokens_per_microbatch=5"},
     # https://github.com/verl-project/verl/pull/6309: an answer that fits exactly is dropped.
-    # As #2741 mended in the collate_fn of the datasets: lists of one length in a minibatch become one array of numbers.
+    # #2741 fixed this in the datasets' collate_fn: lists of equal length in a minibatch become one array.
     "verl.protocol.DataProto.make_iterator": {
         *("plain", "epochs=1", "epochs=3", "minibatch_size=1", "minibatch_size=3", "shuffle=True", "seed=1", "seed=7")
     },
     # https://github.com/verl-project/verl/pull/6497: it whitens over tokens, not over responses.
     f"{VERL}.compute_gdpo_outcome_advantage": {"plain", "epsilon=0.5", "norm_by_std=False"},
-    # Options that reach no engine: see the recipes whose names end in -IGNORED.
+    # Options that no engine receives: see the recipes whose names end in -IGNORED.
     "verl.experimental.agent_loop.agent_loop.AgentLoopWorker.generate_sequences": {
         *("repetition_penalty=1.5", "ignore_eos=True", "greedy=True")
     },
@@ -88,21 +89,21 @@ DIFFERS: dict[str, set[str]] = {
     "areal.engine.vllm_remote.VLLMBackend.build_generation_request": {"min_new_tokens=3"},
     "roll.distributed.strategy.vllm_strategy.create_sampling_params_for_vllm": {"greedy=True"},
     "roll.distributed.strategy.sglang_strategy.create_sampling_params_for_sglang": {"greedy=True"},
-    # A rule that answers a record makes every score of the batch 0: see VERL-PRIME-RECORDS-SCORE-NOTHING.
+    # If a rule returns a record, every score of the batch is 0: see VERL-PRIME-RECORDS-SCORE-NOTHING.
     "verl.workers.reward_manager.prime.PrimeRewardManager.__call__": {"score_as=record"},
-    # Of an open target truth with a root only the last number counts: see AREAL-GEOMETRY3K-LAST-NUMBER.
+    # Only the last number of a truth with a root counts: see AREAL-GEOMETRY3K-LAST-NUMBER.
     "areal.reward.geometry3k.geometry3k_reward_fn": {"ground_truth=5 \\sqrt { 3 }"},
-    # The recipes of slime say why.
+    # See slime's recipes.
     f"{LOSS}.get_responses": {"temperature=0.0"},
     f"{LOSS}.get_log_probs_and_entropy": {"temperature=0.0"},
     "slime.rollout.rm_hub.async_rm": {"rule=boxed_math"},
     "slime.rollout.rm_hub.math_utils.grade_answer_verl": {"wording=bare"},
     # The end of a response loses its log-prob: see SKYRL-END-TOKEN-LOGPROB-ZERO.
     "skyrl.train.generators.skyrl_gym_generator.SkyRLGymGenerator.agent_loop rollout": {"heard_as=text"},
-    # A batch of which no group is left ends the training: see SKYRL-DYNAMIC-SAMPLING-NO-GROUP-LEFT.
+    # A batch without a remaining group ends the training: see SKYRL-DYNAMIC-SAMPLING-NO-GROUP-LEFT.
     "skyrl.train.utils.trainer_utils.handle_filter_sampling": {"plain"},
 }
-#: As it is behind padding, where that is not the same: shorter rows fit; and the token axis of one normalisation.
+#: Differences with padding, if they are others: shorter rows fit; the token axis of one normalisation.
 BEHIND_PADDING: dict[str, set[str]] = {
     "verl.utils.seqlen_balancing.rearrange_micro_batches": set(),
     "verl.utils.seqlen_balancing.prepare_dynamic_batch": set(),
@@ -110,13 +111,14 @@ BEHIND_PADDING: dict[str, set[str]] = {
 }
 PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
 GAPS = [[1, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 1]]
-#: Where ROLL's means of tokens are right (#444). What its critic says of padding is in its advantages: a recipe's.
+#: A commit at which ROLL's token means are right (#444). A recipe covers its critic's values on padding.
 ROLL_FIX = "f67f5d31074bf71ff44ef674eaa2ebddfa57783d"
 
 
 def _bound() -> list[Any]:
-    """Every binding that a search can try, as parameters: the first of each contract in every run (the pins call all of
-    them), the others, and those of code that main does not have, in the nightly walks."""
+    """Return all searchable bindings as parameters: the first of each contract in every run, the others in nightly
+    runs, also those of code that main lacks.
+    """
     seen: set[str] = set()
     params = []
     for target in MAIN:
@@ -137,7 +139,7 @@ def code() -> Iterator[Open]:
 
 
 def _at(code: Open, boundary: str, contract: str, commits: Mapping[str, str] = MAIN) -> Bound:
-    """The commit that a boundary is tried at."""
+    """Return the commit at which a boundary is tested."""
     if contract == "rollout_kl":
         return code("skyrl", KL_HEAD)
     if boundary.startswith("skyrl_train."):
@@ -167,7 +169,7 @@ def test_oracle_and_boundary_agree(code, boundary, contract):
 
 @pytest.mark.parametrize(("boundary", "contract"), _bound())
 def test_oracle_and_boundary_agree_behind_a_mask(code, boundary, contract):
-    """With padding on the right; SkyRL's, which pads on the left, with gaps."""
+    """With padding on the right; SkyRL pads on the left, and has gaps."""
     bound = _at(code, boundary, contract, {**MAIN, "roll": ROLL_FIX})
     subject = bound.subject(boundary, contract)
     declared = subject.contract.input(subject.contract.mask)
@@ -196,7 +198,7 @@ def test_oracle_and_boundary_agree_behind_a_mask(code, boundary, contract):
     ],
 )
 def test_the_oracle_of_something_else_does_not_agree(code, boundary, contract, inputs):
-    """What a binding fixes, or states as a dialect, is what the code does."""
+    """The fixed inputs and dialects of a binding describe the code."""
     bound = code("skyrl", MAIN["skyrl"])
     subject = bound.subject(boundary, contract)
     scenario = {**bound.scenarios(subject)["plain"], **inputs}
@@ -215,7 +217,7 @@ def test_the_oracle_of_something_else_does_not_agree(code, boundary, contract, i
     ids=str,
 )
 def test_areals_whole_step_agrees(code, changes):
-    """On three rows: full, padded, and one whose tool has spoken between two turns."""
+    """Three rows: full, padded, and one with a tool's output between two turns."""
     bound = code("areal", MAIN["areal"])
     subject = bound.subject(STEP, "advantage_step")
     inputs: dict[str, Any] = {

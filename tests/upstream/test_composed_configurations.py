@@ -1,6 +1,6 @@
 """verl's and SkyRL's own configurations, composed as their trainers do; needs mirrors.
 
-Those of ROLL's and AReaL's examples lie outside of their packages, and are in no checkout.
+The example configurations of ROLL and AReaL are outside their packages, so checkouts do not have them.
 """
 
 from functools import cache
@@ -23,7 +23,7 @@ from sentinel.tools.audit.files import flattened, read_mapping, settings_of
 VERL = ("verl", "1dda039b9c6311889a9c9a26040677e1254814f9")
 SKYRL = ("skyrl", "6ecf87862b8b0694d4c2475a17c1a2ec7a9cc4f5")  # before there were dataclasses
 TRAINERS = "verl/trainer/config"
-#: What verl generated itself from each of the configurations, by composing it.
+#: verl's own generated file of each composed configuration.
 GENERATED = {"ppo_trainer": "_generated_ppo_trainer", "ppo_megatron_trainer": "_generated_ppo_megatron_trainer"}
 EXPERIMENTS = [
     "fully_async_policy/config/fully_async_ppo_trainer.yaml",
@@ -42,7 +42,7 @@ def copy(target: str, commit: str) -> Checkout:
 
 
 def of(file: Path, checkout: Checkout) -> tuple[dict[Any, Any], Training]:
-    """A configuration, and the run that it is for."""
+    """Return a configuration and the run that it is for."""
     catalog = bundled_catalog()
     target = catalog.targets[checkout.target]
     folders, left_out = search_path(read_mapping(file), catalog, target, checkout)
@@ -56,8 +56,8 @@ def test_it_is_what_verl_made_of_it(name):
     checkout = copy(*VERL)
     folder = checkout.path / TRAINERS
     data, _ = of(folder / f"{name}.yaml", checkout)
-    del data["model_engine"]  # which files to take; verl leaves it out of what it prints
-    ours = {key: text.replace("100_000", "100000") for key, text in flattened(data).items()}  # as YAML 1.1 has it
+    del data["model_engine"]  # the list of files, which verl's output omits
+    ours = {key: text.replace("100_000", "100000") for key, text in flattened(data).items()}  # in YAML 1.1
     assert ours == flattened(read_mapping(folder / f"{GENERATED[name]}.yaml"))
 
 
@@ -83,7 +83,7 @@ def test_its_search_path_is_found_in_the_copy(name, tmp_path, monkeypatch):
     ids=["verl", "skyrl"],
 )  # fmt: skip
 def test_a_users_own_needs_no_search_path(of_copy, text, settings, tmp_path):
-    """The second setting of each stands in a file that its base is composed of in turn."""
+    """The second setting of each is in a file that its base composes."""
     file = tmp_path / "run.yaml"
     file.write_text(text)
     _, run = of(file, copy(*of_copy))

@@ -1,4 +1,4 @@
-"""The commands in console blocks of the README and of docs/ run as written, in a folder with the files they name."""
+"""The commands in console blocks of the README and of docs/ run as written, in a folder with their files."""
 
 import os
 import re
@@ -90,13 +90,13 @@ def test_every_block_has_commands():
 )
 def test_the_command_does_what_it_says(folder, command):
     for target in re.findall(r"audit (\w+)", command):
-        skip_in_pack(target)  # it reads files outside of the packages
+        skip_in_pack(target)  # needs files outside of the packages
     words = {"FILE": str(evidence(folder)), "contribution/BUG/evidence.json": str(evidence(folder)), "BUG": BUG}
     words["DIR"] = str(MIRRORS.home.mirror("verl"))
     for word, value in words.items():
         command = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", value, command)
     ran = run(folder, command)
-    not_all_settings_read = "not decided:" in ran.stderr  # status 2 of `audit`, beside what it decided
+    not_all_settings_read = "not decided:" in ran.stderr  # `audit` exits with 2, in addition to its result
     assert ran.returncode in (0, 1) or not_all_settings_read, ran.stdout[-3000:] + ran.stderr[-3000:]
     assert "Traceback" not in ran.stdout + ran.stderr
     assert ran.stdout.strip()

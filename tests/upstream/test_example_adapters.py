@@ -1,4 +1,4 @@
-"""The adapters in docs/examples, made with ``sentinel adapt``: they load, and laws say of their code what is listed."""
+"""The adapters in docs/examples, made with ``sentinel adapt``, load, and break exactly the listed laws."""
 
 from contextlib import closing
 from pathlib import Path
@@ -23,7 +23,7 @@ NAN_GRADIENT = {*TIMES_THE_MASK, "gradients_stay_where_they_belong"}
 #: The standard deviation of one value is NaN.
 ALONE = {"finite_in_finite_out", "the_oracle_agrees"}
 
-#: Example -> the ref, and the laws that its functions break there.
+#: Example -> the ref and the laws that its functions break.
 BROKEN: dict[str, tuple[Ref, dict[str, set[str]]]] = {
     "swift": (
         Ref("pypi", "4.6.0"),
@@ -36,7 +36,8 @@ BROKEN: dict[str, tuple[Ref, dict[str, set[str]]]] = {
             "rlinf.algorithms.registry.calculate_adv_and_returns": ALONE,
             "rlinf.algorithms.utils.safe_normalize": ALONE,
             "rlinf.algorithms.advantages.compute_gae_advantages_and_returns": TIMES_THE_MASK,
-            # It looks for the last token in the mask of another response: `fliplr` reverses the batch, not the tokens.
+            # It searches another response's mask for the last token, because `fliplr` reverses the batch, not the
+            # tokens.
             "rlinf.algorithms.advantages.compute_reinpp_advantages": {
                 "a_rejected_row_is_an_absent_row", "padding_is_invisible", "the_oracle_agrees",
             },

@@ -1,6 +1,5 @@
-"""Exported runners agree with the evidence on real checkouts, in an environment of torch, numpy and what they name.
-
-So do the pages that lie prepared under findings/.
+"""Exported runners and prepared pages agree with the evidence on real checkouts, in an environment with torch and
+numpy.
 """
 
 import os
@@ -27,8 +26,8 @@ from sentinel.tools.upstream.page import MOST_WORDS, count_words, pages
 from sentinel.tools.upstream.trying import opening
 from sentinel.worker.client import Options
 
-#: What every run tries: a function of tensors, with nothing beside torch and numpy, and a target of one page. The
-#: nightly walks try the others, too; those whose revisions cannot be had are skipped with their reason.
+#: Tried in every run: a function of tensors that needs only torch and numpy, and a target with one page. Nightly runs
+#: try all; if a revision is not available, the test is skipped with the reason.
 ALWAYS = ("ROLL-AGGLOSS-TOKENMEAN-MASK", "slime")
 
 #: Every prepared pull request.
@@ -37,7 +36,7 @@ PREPARED = sorted((ROOT / "findings").glob("*/*/evidence.json"))
 
 
 def walked(values: Iterable[Any], name: Callable[[Any], str] = str) -> list[Any]:
-    """Parameters: what every run tries, and the others for the nightly walks."""
+    """Return parameters: some for every run, the others for nightly runs."""
     marks = {True: (), False: pytest.mark.nightly}
     return [pytest.param(value, id=name(value), marks=marks[name(value) in ALWAYS]) for value in values]
 
@@ -92,7 +91,7 @@ def test_a_prepared_page_says_what_its_evidence_says(file):
     assert ("PULL_REQUEST.md" in texts) == file.with_name("PULL_REQUEST.md").exists()
     assert count_words(text) <= (MOST_WORDS if "PULL_REQUEST.md" in texts else 2 * MOST_WORDS)
     assert not {"TODO", "FIXME", "by a person"} & set(text.split())
-    if made.fix and made.fix.edits:  # what speaks against upstream's own is said on the page
+    if made.fix and made.fix.edits:  # the page describes the objections to upstream's own fix
         assert (made.document["tried"] or {"problems": []})["problems"] == []
     runner = made.document["runner"]
     assert runner is None or set(runner["sides"].items()) == {("base", "reproduced"), ("head", "fixed")}
@@ -102,7 +101,7 @@ def test_a_prepared_page_says_what_its_evidence_says(file):
     "file", [file for file in PREPARED if file.with_name("fix.patch").exists()], ids=lambda file: file.parent.name
 )
 def test_git_am_accepts_a_prepared_patch(file, tmp_path):
-    """In a clone of the mirror at the commit, whose work tree has only the files that the patch changes."""
+    """In a clone of the mirror, whose work tree has only the changed files."""
     fix = prepared(file).fix
     assert fix
     skip_in_pack(fix.target)
@@ -126,7 +125,7 @@ def test_git_am_accepts_a_prepared_patch(file, tmp_path):
 
 @pytest.fixture(scope="module")
 def empty() -> Iterator[Environment]:
-    """What holds torch, numpy and what a page names, and nothing else: not even Sentinel."""
+    """An environment with torch, numpy and the packages that a page names, without Sentinel."""
     environment = Environment()
     yield environment
     environment.close()
@@ -157,7 +156,7 @@ def test_a_prepared_runner_says_in_an_empty_environment_what_its_page_says(file,
 
 @pytest.mark.parametrize("target", walked(sorted({file.parents[1].name for file in PREPARED})))
 def test_the_numbers_of_prepared_pages_come_out_again(target, monkeypatch):
-    """Every decision of every page; the runners are tried above."""
+    """This decides every page again; the tests above try the runners."""
     monkeypatch.setenv("SENTINEL_HOME", str(MIRRORS.home.path))
     files = [file for file in PREPARED if file.parents[1].name == target]
     for file in files:

@@ -19,9 +19,9 @@ SHIFT = "torch.roll(loss_mask_flatten, shifts=-1, dims=0)"
 
 
 def make_work_tree(mirror: Path, folder: Path) -> Path:
-    """Commit the package of the mirror's main to a branch ``package`` of a new repository, and check it out.
+    """Check out the package of the mirror's main on a branch ``package`` of a new repository.
 
-    A shallow mirror that lacks other files cannot be cloned, so the repository reads the mirror's objects.
+    A shallow mirror without other files cannot be cloned, so the repository reads the mirror's objects.
     """
     git(folder.parent, "init", "-q", str(folder))
     (folder / ".git" / "objects" / "info" / "alternates").write_text(f"{mirror / 'objects'}\n")
@@ -69,7 +69,7 @@ def test_labels_that_are_shifted_by_one_more_fail(pytester, clone):
 
 
 def test_another_definition_is_named_that_explains_the_new_numbers(pytester, clone):
-    """A known bug that both revisions have does not hide the definition."""
+    """A known bug of both revisions does not hide the definition."""
     replace(clone / ADVANTAGES, STD, STD.replace(")", ", unbiased=False)"))
     worse = compare(pytester, clone)
     definition = "the results follow the definition with std='biased', before with 'unbiased'"

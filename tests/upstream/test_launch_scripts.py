@@ -1,6 +1,6 @@
-"""Launch scripts and configurations that the frameworks publish are read as their programs read them; needs mirrors.
+"""Published launch scripts and configurations are read as their programs read them; needs mirrors.
 
-Two of each framework and two more, chosen by seed from all of their examples at these commits.
+Two of each framework and two more, chosen by seed from all examples at these commits.
 """
 
 import json
@@ -32,8 +32,7 @@ COMMITS = {
     "trl": "f2cd57710ae345ea6428ae95363267fcf38a3dc8",
     "verl": "1dda039b9c6311889a9c9a26040677e1254814f9",
 }
-#: Target, file, the trainer whose options it sets, how many settings are read, how many of them have unknown values,
-#: and words that are reported.
+#: Target, file, trainer, number of settings, number of unknown values among them, and reported words.
 LAUNCHES = [
     ("areal", "examples/tir/tir_math_config.yaml", "PPO", 136, 0,
      "tir is not an option of PPO"),
@@ -81,7 +80,7 @@ LAUNCHES = [
 
 @cache
 def repository(target: str, folder: Path) -> Path:
-    """A working tree with the texts of a framework's repository."""
+    """A working tree with the text files of a framework's repository."""
     mirror = MIRRORS.home.mirror(target)
     git = ["git", "-C", str(mirror)]
     listed = subprocess.run([*git, "ls-tree", "-rz", COMMITS[target]], capture_output=True)
@@ -114,7 +113,7 @@ def test_a_published_launch_is_read(target, name, trainer, count, unknown, said,
     checkout = open_checkout(bundled_catalog().targets[target], Ref("path", "."), store=MIRRORS)
 
     def decided(*_: Any) -> Any:
-        """Every known bug as if it were there: nothing of the framework runs."""
+        """Treat every known bug as present; no framework code runs."""
         recipes = find_recipes(bundled_catalog(), [target])
         found = [Decision(recipe, checkout.ref, Verdict("reproduced"), checkout=checkout) for recipe in recipes]
         return checkout, found, []

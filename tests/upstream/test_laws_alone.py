@@ -1,5 +1,4 @@
-"""Laws alone, recipes switched off: every buggy base is flagged by a search; at the fix, the recipe's own scenario
-breaks no law."""
+"""Laws without recipes: a search flags every buggy base, and the recipe's scenario breaks no law at the fix."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -18,20 +17,20 @@ from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Dra
 from sentinel.search.checks import subjects
 from sentinel.search.discovery import match_known_bugs
 
-#: Scenarios that may be needed to flag a bug: most need fewer than thirty, what overflows alone several hundred.
+#: The most scenarios for flagging a bug. Most need fewer than thirty, overflows several hundred.
 ENOUGH = 1000
 
 
 def wanted(job: Job) -> str:
-    """Of which the first is tried in every run: the verdict that a job expects."""
+    """Return jobs with the expected verdict; the first one runs in every run."""
     return str(job.expect)
 
 
-#: What laws can look at: the generic contract has none.
+#: Recipes that laws can judge; the generic contract has no laws.
 GIT = [job for job in PINS if job.ref.kind == "git" and bundled_catalog().contracts[job.recipe.contract].laws]
-#: Bugs that no law can see, and why.
+#: Bugs that no law can detect -> the reason.
 UNSEEN = {"ROLL-LOGPROBS-IN-BFLOAT16": "what is lost in sixteen bits is rounding to a law: it vanishes in float64"}
-#: What a scenario shows beside its recipe's bug, and why that is none.
+#: Further violations in a recipe's scenario -> why they are not bugs.
 NO_BUG = {
     ("ROLL-PAD-MASK-EOS-IS-PAD", "nothing_else_is_touched"): "the first call imports a module that sets variables",
     **dict.fromkeys(
@@ -82,11 +81,11 @@ def test_a_search_flags_every_buggy_base(job, searching, request):
 
 @pytest.mark.parametrize("job", REPRODUCED)
 def test_each_law_that_a_recipes_scenario_breaks_is_known_to_a_recipe(job, searching):
-    """Or a search would report the recipe's bug as a new one, wherever it draws a scenario of that kind."""
+    """Otherwise a search would report the recipe's bug as new."""
     subject = subject_of(job)
     open_target = opened_for(searching, job, subject)
     search = BoundarySearch(open_target.law_session, subject, 0, shrink_further=False)
-    # Each law looks with every choice, as if the recipe named it.
+    # Each law uses all its variants, as if the recipe named it.
     search.begin([replace(example(subject, job.recipe), laws=tuple(law.name for law in subject.laws))])
     found = [replace(finding, examples=()) for outcome in search.outcomes.values() for finding in outcome.findings]
     target = bundled_catalog().targets[job.recipe.target]
@@ -119,7 +118,7 @@ def test_at_a_fix_the_recipes_scenario_breaks_no_law(job, searching):
 
 
 def other_bugs(searching: Runner, job: Job, ran: Collection[str], law: str) -> list[str]:
-    """The other recipes that say that what ran breaks the law at this ref, and are right."""
+    """Return the other recipes that are reproduced at this ref and break the law there."""
     return [
         recipe.bug_id
         for recipe in RECIPES.values()

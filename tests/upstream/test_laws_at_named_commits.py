@@ -1,4 +1,4 @@
-"""Every law of every boundary at older commits of the corpus: it holds, or a recipe says what is wrong there."""
+"""Every law of every boundary at older commits holds, or a recipe explains why not."""
 
 from functools import cache
 
@@ -13,16 +13,16 @@ from sentinel.search.discovery import is_about
 from sentinel.search.survey import Survey, law_jobs
 from sentinel.targets.refs import Ref
 
-#: Upstream's text is read, and some of it has such strings.
+#: Reading upstream's source causes these warnings.
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore:invalid escape sequence")]
 
 
 #: At these commits a loss takes, averages or reports something else than before and after. No recipe pins them.
 ODD = [
-    ("areal", "d1b297adc9bbb72ec5b0a55233f729c0f6218460"),  # one bound of the ratio for both sides
-    ("skyrl", "05fdea7df10ed7dc6ce822d1eb4ca1c532de3e7e"),  # importance sampling averages, as no other commit has it
-    ("openrlhf", "f372a2d41e26c3c47a0f6653fb94c31f5c257942"),  # IcePop, and a microbatch without a token is NaN
-    ("trl", "722847abbc9de2a6a34d11bc0f416239f85ec1d6"),  # the parent of a fix of the clip ratio that is logged
+    ("areal", "d1b297adc9bbb72ec5b0a55233f729c0f6218460"),  # one clip bound for both sides
+    ("skyrl", "05fdea7df10ed7dc6ce822d1eb4ca1c532de3e7e"),  # importance sampling with an average, at this commit only
+    ("openrlhf", "f372a2d41e26c3c47a0f6653fb94c31f5c257942"),  # IcePop; a microbatch without a token is NaN
+    ("trl", "722847abbc9de2a6a34d11bc0f416239f85ec1d6"),  # the parent of a fix of the logged clip ratio
 ]
 
 
@@ -40,7 +40,7 @@ def test_what_breaks_a_law_is_explained_by_a_recipe(commit):
         return searching.decide(Job(RECIPES[bug], ref)).verdict.name
 
     def there(recipe: Recipe) -> bool:
-        """The bug is reproduced; or its own scenario breaks its law, in numbers that moved with something else."""
+        """Return True if the bug is reproduced, or its own scenario breaks its law with other numbers."""
         shown = any(
             recipe.bug_id in finding.examples and each.law == recipe.invariant
             for each in jobs

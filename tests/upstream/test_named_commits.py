@@ -1,4 +1,4 @@
-"""Every boundary at older commits of the corpus: bound, and answering; or the adapter says why not."""
+"""Every boundary at older commits is bound and returns values, or the adapter says why not."""
 
 import contextlib
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 
-#: Upstream's text is read, and some of it has such strings.
+#: Reading upstream's source causes these warnings.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 
 #: Contracts whose scenarios are not made by hand here, but by the recipes that pin their boundaries.
 BY_RECIPES = ("advantage_step",)
 
-#: What raises on every scenario, whoever calls it, and why: wherever it is, or at the head of one pull request.
+#: Boundaries that raise for every scenario -> the reason; everywhere, or at the head of one pull request.
 RAISES = {
     ("openrlhf.models.utils.masked_normalize", ""): "OPENRLHF-MASKED-NORMALIZE-WRONG-AXIS, but where shapes agree",
     ("verl.workers.actor.dp_actor.DataParallelPPOActor.update_policy", "1965ef5"): "#4933: its loss takes no index",
@@ -39,7 +39,7 @@ RAISES = {
     ("trl.trainer.grpo_trainer.GRPOTrainer.compute_liger_loss", "ecb2811"): "TRL-GRPO-ADVANTAGES-ACROSS-TOKENS",
 }
 
-#: What a failure may be: the adapter says that the version lacks it, or the version is for another Python.
+#: Allowed failures: the version lacks it according to the adapter, or needs another Python.
 SAID = ("not-in-this-version", "python")
 
 
@@ -47,7 +47,7 @@ SAID = ("not-in-this-version", "python")
 class Place:
     """One target at one commit.
 
-    :ivar there: what the checkout's text says of each binding.
+    :ivar there: the place of each binding in the checkout's source.
     """
 
     target: Target
@@ -64,7 +64,7 @@ class Place:
      for name in bundled_catalog().targets if name != "demo"],
 )  # fmt: skip
 def test_every_boundary_is_bound_throughout_history_or_its_function_is_not_there(name):
-    """At what the mirror has of the releases, of every 25th commit of main, and of the commits that recipes name."""
+    """At releases, every 25th commit of main, and the commits that recipes name, as far as the mirror has them."""
     target = bundled_catalog().targets[name]
     try:
         mirror = MIRRORS.path(name)
@@ -112,7 +112,7 @@ def test_every_boundary_answers_or_has_a_reason(place):
     for binding in place.target.bindings:
         key = (binding.boundary, binding.contract)
         if key not in searched or binding.contract in BY_RECIPES:
-            continue  # recipes are run at all their pins, and a contract without laws has nothing else
+            continue  # other tests run recipes at all their pins, and contracts without laws have only recipes
         try:
             kind, reason = place.code.refusal(searched[key])
         except Undecidable as error:
@@ -124,7 +124,7 @@ def test_every_boundary_answers_or_has_a_reason(place):
             and kind not in SAID
             and place.there[key].definition
             and not (kind == "raised" and any((binding.boundary, at) in RAISES for at in ("", place.sha)))
-            and not (kind == "import" and place.there[key].lacks)  # the adapter does not mean this version, either
+            and not (kind == "import" and place.there[key].lacks)  # the adapter does not support this version either
         ):
             wrong[key] = f"{kind}: {reason}; in the text {place.there[key]}"
     assert not wrong, "\n".join(f"{boundary} ({contract}): {why}" for (boundary, contract), why in wrong.items())

@@ -1,4 +1,4 @@
-"""The known relations of shipped recipes are found, in mirrors that hold the pull requests."""
+"""The known relations of bundled recipes are found in mirrors with pull requests."""
 
 import pytest
 from shipped import MIRRORS, RECIPES

@@ -1,7 +1,7 @@
-"""Recipes can fail: twins of real revisions, each with a few lines changed, give the other verdict.
+"""Recipes can fail: copies of real revisions with a few changed lines give the other verdict.
 
-For recipes of which no pin shows one of the two: the rollout KL option of SkyRL exists at one commit only, and no paper
-defines some losses token by token.
+This covers recipes whose pins have only one verdict: SkyRL's rollout KL option exists at one commit only, and no paper
+defines some losses per token.
 """
 
 from collections.abc import Iterator
@@ -211,7 +211,7 @@ TWINS: Twins = {
     ),
     "selected": (PRIMERL, ((_PRIME_LOSS, _IPO, _IPO + _SELECTED), (_PRIME_LOSS, _REF_KL, _REF_KL + _SELECTED))),
 }
-#: bug id -> the twin, the verdict at its pin, the verdict at the twin.
+#: bug id -> the changed copy, the verdict at its pin, the verdict at the copy.
 BY_TWIN = {
     "SKYRL-ROLLOUT-KL-LOGPROBS-OFF": ("broken", "fixed", "reproduced"),
     "SKYRL-ROLLOUT-KL-MISSING-LOGPROBS": ("broken", "fixed", "reproduced"),
@@ -252,14 +252,14 @@ def decide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Decide]:
 
 @pytest.mark.parametrize("bug_id", few({bug: bug for bug in BY_TWIN}))
 def test_a_twin_gives_the_other_verdict(decide, bug_id):
-    """Than its pin, which CI's one run of all pins decides."""
+    """Another test decides the pin."""
     twin, at_pin, at_twin = BY_TWIN[bug_id]
     assert {str(pin.ref): pin.expect for pin in RECIPES[bug_id].pins}[TWINS[twin][0]] == at_pin
     assert decide(bug_id, twin).verdict.name == at_twin
 
 
 def test_a_broken_estimator_is_told_by_every_output(decide):
-    """The masked mean left out: metric, loss and gradient are all off, and the evidence shows by how much."""
+    """Without the masked mean, metric, loss and gradient are wrong, and the evidence shows by how much."""
     broken = decide("SKYRL-ROLLOUT-KL-FSDP", "broken")
     keys = {item.key.partition(".")[2] for item in broken.comparisons}
     assert keys == {"rollout_kl", "loss", "per_token_gradient"}

@@ -1,4 +1,4 @@
-"""What verl and SkyRL register, bound by its family alone, as what a pull request adds tomorrow will be."""
+"""Registered functions of verl and SkyRL without a binding are bound like their family, as future ones will be."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -33,7 +33,7 @@ TARGET = replace(WHOLE, bindings=tuple(b for b in WHOLE.bindings if b.boundary i
     ("target", "members", "answering"), [pytest.param("verl", 24, 16, marks=pytest.mark.nightly), ("skyrl", 13, 10)]
 )
 def test_members_that_nobody_bound_answer(target, members, answering, tmp_path):
-    """The others want what their family's model does not: values, baselines, an option of their own."""
+    """The others need inputs that the family's model lacks: values, baselines, an option."""
     bundled = bundled_catalog()
     file = tmp_path / f"{target}.py"
     file.write_text(ALONE.format(adapter=str(bundled.adapters[target].file)))

@@ -1,7 +1,7 @@
-"""The main job: shipped recipes at git and PyPI pins, and proof that each could have said something else.
+"""The bundled recipes at their pins, and proof that each could give another verdict.
 
-``pytest --sentinel-target=verl`` decides every pin; CI runs it for each target, and compares each number with the
-committed evidence (``.ci/run``). Here one of each verdict is decided twice.
+``pytest --sentinel-target=verl`` decides every pin. CI runs it for each target and compares each number with the
+committed evidence (``.ci/run``). Here, one pin of each verdict is decided twice.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from sentinel.reports.store import facts_in, line_files
 from sentinel.search.scenarios import with_dialects
 from sentinel.values.literals import Tensor, tensor
 
-#: ``consulted(recipe)``: what the contract's reference answers to its scenario, in the dtypes of the framework.
+#: ``consulted(recipe)`` returns the reference's values for its scenario, in the framework's dtypes.
 Consulted = Callable[[Recipe], Measurement]
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -38,7 +38,7 @@ def consulted(consult: Consult) -> Consulted:
         contract = catalog.contracts[recipe.contract]
         binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
         fixed: dict[str, Any] = {}
-        if binding:  # not what a search derives from the rest of a scenario
+        if binding:  # without inputs that a search derives from others
             fixed = {name: value for name, value in binding.fixed.items() if not callable(value)}
         variants = {
             name: with_usual(contract, binding, {**inputs, **fixed}, recipe) for name, inputs in recipe.variants.items()
@@ -52,19 +52,19 @@ def consulted(consult: Consult) -> Consulted:
 
 
 def with_usual(contract: Any, binding: Any, inputs: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """The scenario with what the adapter states of the boundary, and what the recipe itself states over that."""
+    """Return the scenario with the values that the adapter fixes; the recipe's own values take precedence."""
     usual = with_dialects(contract, binding, dict(inputs)) if binding is not None else inputs
     return {name: usual[name] if name in recipe.defaulted else inputs[name] for name in usual}
 
 
 def narrowed(value: Any) -> Any:
-    """A number of the reference in single precision, as the frameworks have it."""
+    """Round a number of the reference to float32, the frameworks' dtype."""
     if isinstance(value, Tensor) and value.dtype == "float64":
         return tensor(value.nested(), "float32")
     return value
 
 
-#: The pins, those of the checkouts that most recipes name first: the fewest are opened where some stand for all.
+#: The pins, sorted so that a selection opens few checkouts: those of the most recipes first.
 _NAMED = Counter((pin.recipe.target, pin.ref) for pin in PINS)
 BY_CHECKOUT = sorted(PINS, key=lambda pin: -_NAMED[pin.recipe.target, pin.ref])
 
@@ -86,17 +86,17 @@ def test_the_committed_evidence_is_small():
     assert sum(file.stat().st_size for file in files) <= 5_000_000
 
 
-# -- every recipe can fail --------------------------------------------------------------------------------------------
-
-#: Told apart by pins: the recipes with a pin of each decided verdict.
+#: Recipes with a pin of each decided verdict.
 OPPOSITES = {name for name, recipe in RECIPES.items() if {"reproduced", "fixed"} <= {pin.expect for pin in recipe.pins}}
 
-#: Not fixed anywhere yet: told apart by the contract's float64 reference in the framework's place.
+#: Recipes that no revision fixes: the contract's float64 reference replaces the framework.
 NOT_FIXED = sorted(set(RECIPES) - set(OPPOSITES) - set(BY_TWIN))
 
 
 def test_every_shipped_recipe_is_shown_to_be_able_to_fail():
-    """A new recipe needs a pin of each verdict, a twin in a test beside this one, or a contract with an oracle."""
+    """A new recipe needs a pin of each verdict, a changed copy in a test next to this one, or a contract with an
+    oracle.
+    """
     contracts = bundled_catalog().contracts
     assert [name for name in NOT_FIXED if contracts[RECIPES[name].contract].oracle is None] == []
     assert all({at_pin, at_twin} == {"reproduced", "fixed"} for _, at_pin, at_twin in BY_TWIN.values())
@@ -104,7 +104,7 @@ def test_every_shipped_recipe_is_shown_to_be_able_to_fail():
 
 @pytest.mark.parametrize("bug_id", NOT_FIXED)
 def test_what_is_fixed_nowhere_is_fixed_in_the_oracle(bug_id, consulted):
-    """The reference's own answers give the verdict that the framework does not give yet."""
+    """The reference's values give the verdict that no revision gives yet."""
     recipe = RECIPES[bug_id]
     measured = consulted(recipe)
     if recipe.expected_fixed:
@@ -117,11 +117,8 @@ def test_what_is_fixed_nowhere_is_fixed_in_the_oracle(bug_id, consulted):
         assert verdict.name == "fixed", comparisons
 
 
-# -- nothing varies from run to run -----------------------------------------------------------------------------------
-
-
 def test_a_second_run_writes_the_same_bytes():
-    """In processes of its own, in the other order, and except for stub modules: one pin of each verdict."""
+    """One pin of each verdict, in other processes and the reverse order. Stub modules may differ."""
     chosen = {pin.expect: pin for pin in reversed(BY_CHECKOUT) if pin.ref.kind == "git"}
     there = [pin for pin in chosen.values() if MIRRORS.get(pin.recipe.target)]
     if not there:

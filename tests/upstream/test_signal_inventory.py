@@ -1,4 +1,4 @@
-"""Every boundary of a known bug carries training signal, by the rule; and the page's table is what the command says."""
+"""The inventory's rule finds every boundary of a known bug, and the page's table matches the command."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ TARGETS = [
     for name in bundled_catalog().targets
     if name != "demo"
 ]
-#: Boundaries that only hand on what they are given, and to whom: that one is counted.
+#: Boundaries that only pass their arguments on -> the function that is counted instead.
 HANDS_ON = {"zeroband.training.loss.grpo_loss": "_compile_grpo_loss"}
 #: Target -> its commit and the size of its inventory, before any exclusion, at Sentinel 09ff2d4b.
 INVENTORY = {
@@ -99,7 +99,7 @@ def test_the_table_of_the_page_is_what_the_code_says(name):
     assert (sha, len(found.functions), total) == (*INVENTORY[name], INVENTORY[name][1])
     assert total == bound + not_bound + no_signal
     assert share == round(100 * bound / total)
-    assert found.totals["bound"] >= bound  # the page stays true if an adapter has bound more since
+    assert found.totals["bound"] >= bound  # adapters may have bound more since
     assert found.totals["no signal"] <= no_signal
     assert found.unread == {}
-    assert len(found.outside) <= 0.1 * len(target.bindings)  # what a person bound and the rule does not see
+    assert len(found.outside) <= 0.1 * len(target.bindings)  # bound functions that the rule does not find

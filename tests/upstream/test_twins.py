@@ -1,6 +1,6 @@
-"""The laws see what breaks real code: in a copy of each target's main, a line of each of these boundaries is changed.
+"""Laws detect faults in real code: in a copy of each target's main, one line of each boundary is changed.
 
-That the laws hold on the code as it is, ``test_bindings_agree.py`` shows.
+``test_bindings_agree.py`` shows that the laws hold for the unchanged code.
 """
 
 import random
@@ -15,8 +15,7 @@ from sentinel.contracts.choices import Choices
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 
-#: A file; the boundaries of which one line of it is changed, with a contract where they have several; what stands there
-#: once, and what is put in its place.
+#: A file; boundaries in it, with a contract if they have several; the text to replace, and its replacement.
 EDITS = """
 --- verl/workers/engine/utils.py
 @@ verl.workers.engine.fsdp.transformer_impl.FSDPEngine.forward_backward_batch
@@ -424,7 +423,7 @@ EDITS = """
 
 
 def _edits() -> dict[tuple[str, str], Edit]:
-    """(boundary, contract) -> its edit."""
+    """Return (boundary, contract) -> its edit."""
     found = {}
     for file, changes in re.findall(r"^--- (.+)\n((?:(?!---).*\n)+)", EDITS, re.MULTILINE):
         for names, old, new in re.findall(r"^@@ (.+)\n- (.*)\n\+ ?(.*)$", changes, re.MULTILINE):
@@ -435,10 +434,10 @@ def _edits() -> dict[tuple[str, str], Edit]:
 
 TWINS = _edits()
 
-#: One target's in every run, the others' in the nightly walks.
+#: One target in every run, the others in nightly runs.
 PARAMS = [pytest.param(*names, marks=() if target_of(names[0]) == "roll" else pytest.mark.nightly) for names in TWINS]
 
-#: Boundaries that price and filter responses and have no twin of their own, and why.
+#: Boundaries that score or filter responses and have no edit -> the reason.
 WITHOUT = {
     "verl.utils.reward_score.math_batch.compute_score_batched": "it asks math_reward, which has one, for each response",
     "roll.utils.functionals.compute_token_reward": "it asks expand_to_token_level, which has one",
@@ -454,7 +453,7 @@ CONTRACTS = (
     *("group_filter", "difficulty_filter", "second_moment_mask"),
 )
 
-#: Where main itself is wrong (see DIFFERS in test_bindings_agree.py): the scenario, or what its laws say.
+#: Boundaries that are wrong at main (see DIFFERS in test_bindings_agree.py): the scenario, or the violations.
 KNOWN = {
     "verl.workers.reward_manager.prime.PrimeRewardManager.__call__": {"score_as=record"},
     "areal.reward.geometry3k.geometry3k_reward_fn": {"ground_truth=5 \\sqrt { 3 }"},
@@ -469,7 +468,7 @@ PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
 
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
-    """The main of a target, with all its edits."""
+    """The main of a target with all its edits."""
 
     def edited(target: str) -> Iterator[Bound]:
         edits = [edit for (boundary, _), edit in TWINS.items() if target_of(boundary) == target]

@@ -1,4 +1,4 @@
-"""Twins: the checkout of a pin, copied, with a few lines changed. Upstream's code is not in this repository."""
+"""Copies of pinned checkouts with a few changed lines. Upstream's code is not in this repository."""
 
 import os
 import shutil
@@ -18,18 +18,18 @@ from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
-#: A file, what stands there once, what is put in its place.
+#: A file, a text that occurs once, and its replacement.
 Edit = tuple[str, str, str]
 
-#: twin -> the pin that it is made from, and its edits.
+#: name -> the pin to copy, and the edits.
 Twins = Mapping[str, tuple[str, tuple[Edit, ...]]]
 
-#: ``decide(bug id, twin)``.
+#: ``decide(bug id, name of the copy)``.
 Decide = Callable[[str, str], Decision]
 
 
 def copied(checkout: Path, place: Path, edits: Iterable[Edit]) -> None:
-    """A copy of a checkout, edited."""
+    """Return an edited copy of a checkout."""
     shutil.copytree(checkout, place)
     for parent, folders, files in os.walk(place):
         for item in (".", *folders, *files):
@@ -41,10 +41,10 @@ def copied(checkout: Path, place: Path, edits: Iterable[Edit]) -> None:
 
 
 def deciding(twins: Twins, folder: Path, pull: int | None = None) -> Iterator[Decide]:
-    """Decide recipes at twins of their pins; the body of a fixture.
+    """Decide recipes at changed copies of their pins; the body of a fixture.
 
-    :param folder: an empty one, for the twins.
-    :param pull: the pull request that a commit may have to be fetched from.
+    :param folder: an empty folder for the copies.
+    :param pull: the pull request to fetch if the mirror lacks a commit.
     """
     catalog = bundled_catalog()
     own = MirrorStore(Home(folder / "home"))

@@ -1,5 +1,3 @@
-"""How closely values must agree: by dtype, exactly where it is no float, and said so that a reader finds the place."""
-
 import math
 import warnings
 from typing import Any
@@ -21,7 +19,9 @@ INTEGERS = sorted(set(STORAGE) - {*FLOATS, "bool"})
 @pytest.fixture(autouse=True)
 def _no_warnings() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)  # numpy's; of others, one may come from anywhere (a socket)
+        warnings.simplefilter(
+            "error", RuntimeWarning
+        )  # numpy's warnings; others may come from anywhere, such as a socket
         yield
 
 
@@ -42,7 +42,7 @@ def test_a_float_agrees_within_its_dtypes_tolerance_and_not_beyond(value, dtype,
     held = observed.nested()[0]
     if math.isinf(held):
         return
-    # The expectation is a float64; the bound is relative to it.
+    # The expected value is float64, and the tolerance is relative to it.
     away = held + times * (absolute + relative * abs(held)) / (1 - times * relative)
     assert (not mismatch(observed, [away])) is (abs(held - away) <= absolute + relative * abs(away))
     if times > 1:

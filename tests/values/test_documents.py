@@ -1,11 +1,10 @@
-"""YAML and JSON documents: scalars, positions, bounds, and what is refused."""
-
 import json
 import math
 import os
 import sys
 import time
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 import yaml
@@ -18,6 +17,14 @@ from sentinel.values.files import WRITTEN
 LOADERS = [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)]
 
 loaders = pytest.mark.parametrize("loader", LOADERS, ids=["python", "c"])
+
+
+def refused(words: str, place: tuple[int, int], read: Callable[..., object], *arguments: object) -> None:
+    """Check that reading fails with these words in the message, at this line and column."""
+    with pytest.raises(DocumentError) as caught:
+        read(*arguments)
+    assert words in caught.value.message
+    assert (caught.value.line, caught.value.column) == place
 
 
 @loaders
@@ -90,10 +97,7 @@ def test_every_key_and_value_has_a_line_and_a_column(loader):
     ],
 )
 def test_what_is_more_than_plain_data_is_refused_where_it_stands(loader, text, words, place):
-    with pytest.raises(DocumentError) as caught:
-        parse_yaml(text, loader)
-    assert words in caught.value.message
-    assert (caught.value.line, caught.value.column) == place
+    refused(words, place, parse_yaml, text, loader)
 
 
 @loaders
@@ -123,10 +127,7 @@ def test_deep_documents_are_refused_at_once_and_do_not_kill_the_process(loader, 
     ],
 )
 def test_json_is_strict(text, words, place):
-    with pytest.raises(DocumentError) as caught:
-        parse_json(text)
-    assert words in caught.value.message
-    assert (caught.value.line, caught.value.column) == place
+    refused(words, place, parse_json, text)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +140,7 @@ def test_json_is_strict(text, words, place):
     ],
 )
 def test_bytes_that_are_no_document(raw, words, place):
-    with pytest.raises(DocumentError) as caught:
-        read_text(raw)
-    assert words in caught.value.message
-    assert (caught.value.line, caught.value.column) == place
+    refused(words, place, read_text, raw)
 
 
 def test_a_100_mb_file_is_refused_without_being_read(tmp_path):
@@ -165,7 +163,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path, name):
         read(tmp_path / name)
 
 
-# Control characters are out: JSON escapes them, YAML has no plain way to hold them.
+# No control characters: JSON escapes them, and plain YAML scalars cannot contain them.
 _text = st.text(
     st.characters(blacklist_categories=("Cs", "Cc", "Cn", "Co"), blacklist_characters="\u2028\u2029\ufeff"), max_size=8
 )
@@ -193,9 +191,6 @@ def test_any_text_reads_or_is_refused_with_a_place(text):
         except DocumentError as caught:
             error = caught
         assert error is None or (error.line >= 1 and error.column >= 1)
-
-
-# -- configurations: PyYAML's words, and aliases up to a limit --------------------------------------------------------
 
 
 @loaders

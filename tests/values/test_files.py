@@ -1,5 +1,3 @@
-"""Files that a user names: regular files of limited size, in UTF-8."""
-
 import os
 from pathlib import Path
 

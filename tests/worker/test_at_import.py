@@ -1,5 +1,3 @@
-"""What an adapter answers for functions that a target's modules call while they are imported."""
-
 import importlib
 import string
 import sys
@@ -31,7 +29,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_a_module_gets_the_answer_while_it_is_imported(root):
     answer_at_import(ANSWERS, (root,))
     assert importlib.import_module(f"{PACKAGE}.worker").ADDRESS == "here"
-    assert not hasattr(sys.modules[f"{PACKAGE}.network"], "port")  # what a revision does not have stays away
+    assert not hasattr(sys.modules[f"{PACKAGE}.network"], "port")  # missing names stay missing
 
 
 def test_without_an_answer_it_does_not_import(root):

@@ -1,4 +1,4 @@
-"""Whose an exception is: the target's, or the harness's own."""
+"""An exception belongs to the target or to the harness."""
 
 import pytest
 
@@ -11,7 +11,7 @@ TARGET, ADAPTER, CONTRACT, KIT, TORCH = (
 
 
 def raised(statement: str, *files: str) -> BaseException:
-    """Return the exception of a statement in the last file, which code of each file calls in that of the next."""
+    """Return the exception of a statement in the last file; code of each file calls code of the next."""
     inner = f"lambda: exec(compile({statement!r}, {files[-1]!r}, 'exec'))"
     for file in files[-2::-1]:
         inner = f"lambda: eval(compile({f'({inner})()'!r}, {file!r}, 'eval'))"
@@ -31,10 +31,10 @@ def raised(statement: str, *files: str) -> BaseException:
         ("{}['ratio']", ["/elsewhere/adapter_of_another.py"], False),
         ("{}['ratio']", [ADAPTER, TARGET], False),
         ("raise ValueError('no batch')", [KIT, ADAPTER, TARGET], False),
-        ("1 / 0", [ADAPTER, TORCH], True),  # an error of torch's belongs to whoever called torch
+        ("1 / 0", [ADAPTER, TORCH], True),  # an error of torch belongs to its caller
         ("1 / 0", [ADAPTER, TARGET, TORCH], False),
-        ("{}['ratio']", [ADAPTER, TARGET, KIT], True),  # a stand-in that the target calls, and that is wrong
-        ("raise OSError('the engine is gone')", [ADAPTER, TARGET, KIT], False),  # one that answers so on purpose
+        ("{}['ratio']", [ADAPTER, TARGET, KIT], True),  # a wrong stand-in that the target calls
+        ("raise OSError('the engine is gone')", [ADAPTER, TARGET, KIT], False),  # a stand-in that raises on purpose
         ("raise ValueError('one value')", [KIT, ADAPTER], True),
         ("1 / 0", [KIT, "/site-packages/torch/autograd/__init__.py"], False),  # the target's graph has no derivative
     ],

@@ -1,4 +1,4 @@
-"""A checkout's byte code goes beside it, and nobody else's does."""
+"""Byte code is written next to its checkout, and nowhere else."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def test_byte_code_of_the_checkout_alone_is_moved(tmp_path):
 
 
 def listed(tree: Path) -> str:
-    """Note the files of a tree beside it, as a checkout has them; the hash of the tree."""
+    """Write the list of a tree's files next to it, as for a checkout, and return the tree's hash."""
     files = sorted(file for file in tree.rglob("*") if file.is_file())
     entries = [
         Entry(file.relative_to(tree).as_posix(), FILE, blob_id(content := file.read_bytes()), len(content))
@@ -82,7 +82,7 @@ def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(l
 
 
 def test_byte_code_goes_by_what_was_compiled_and_by_no_time(tmp_path):
-    """A process that compiles may be overtaken by a working copy that moves on: what it made is stamped afterwards."""
+    """A working copy may move while a process compiles, so byte code is stamped afterwards."""
     root, cache = tmp_path / "root", tmp_path / "cache"
     part = root / "part.py"
     root.mkdir()

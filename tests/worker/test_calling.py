@@ -1,4 +1,4 @@
-"""Finding and calling boundaries: by name across renamed arguments and moved functions; drift says what is near."""
+"""Boundaries are found and called across renamed arguments and moved functions; drift names similar names."""
 
 import ast
 from fnmatch import fnmatch
@@ -30,7 +30,7 @@ def demo_with(tmp_path: Path, losses: str, file: str = "losses.py") -> Path:
 )
 def test_arguments_are_bound_by_name(signature, mask, decide, tmp_path):
     tree = demo_with(tmp_path, f"def agg_loss({signature}):\n{LOSS.format(mask=mask)}")
-    if mask == "response_mask":  # not among the adapter's names: the canonical name itself is only used unlisted
+    if mask == "response_mask":  # the adapter lists other names, so the canonical name is not used
         assert decide(MASKED_TOKENS, tree).verdict.kind == "drift"
     else:
         assert decide(MASKED_TOKENS, tree).verdict.name == "fixed"
@@ -182,7 +182,7 @@ class Actor:
 
 
 def test_a_package_that_fails_to_import_says_the_same_each_time(lab):
-    """It has met a folder without an ``__init__.py`` before it failed; what is asked for needs that folder, too."""
+    """The failing import has found a folder without ``__init__.py``, which the path needs too."""
     files = {
         "__init__.py": "from .whole import loss\nraise RuntimeError('half a package')\n",
         "whole/__init__.py": "",

@@ -1,4 +1,4 @@
-"""Control groups: made, filled and removed, here where this machine allows it, and in folders that look like them."""
+"""Control groups are made, filled and removed: real ones if this machine allows it, and in imitated folders."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ def test_a_path_of_the_hosts_in_a_container(tmp_path):
 
 
 def test_version_two_has_one_folder_for_both(tmp_path):
-    """Our own group has processes and so cannot have groups with limits; the one that it lies in was delegated."""
+    """Our own group has processes, so its subgroups cannot have limits. The parent group was delegated."""
     root = tmp_path / "root"
     (root / "user.slice" / "ours").mkdir(parents=True)
     (root / "user.slice" / "cgroup.subtree_control").write_text("memory pids\n")

@@ -1,4 +1,4 @@
-"""The fork that a contained process begins with: by root into a PID namespace of its own, by others not yet."""
+"""The first fork of a contained process: root gets its own PID namespace, other users do not yet."""
 
 import os
 import subprocess
@@ -61,7 +61,7 @@ def test_anybody_else_forks_as_ever():
     assert told() == ["False as outside", "False as outside", "0"]
 
 
-#: A scratch folder is removed while a process makes its root there, as it is where the worker is killed.
+#: A scratch folder that is removed while a process makes its root there, as when the worker is killed.
 REMOVED = """
 import os, shutil, sys
 from sentinel.worker import containment
@@ -101,7 +101,7 @@ def test_a_root_whose_folder_is_removed_leaves_nothing(tmp_path):
     assert done.stdout.split() == ["False", "3", "False"], done.stderr
 
 
-#: Whoever contains itself has a folder on its path as a ``.pth`` file of its environment puts it there.
+#: A folder that a ``.pth`` file of the environment puts on the path.
 EDITABLE = """
 import site, sys
 from sentinel.worker import containment
@@ -123,7 +123,7 @@ for file in (secret, secret.replace(".env", "edited/__init__.py")):
     ("declared", "seen"), [([], ["FileNotFoundError"] * 2), (["edited.x"], ["FileNotFoundError", "5"])]
 )
 def test_another_project_installed_to_be_edited_is_not_there(tmp_path, declared, seen):
-    """But for the package that a target declares: its folder, and nothing beside it."""
+    """Only the folder of a package that a target declares is visible."""
     project = tmp_path / "project"
     (project / "edited").mkdir(parents=True)
     (project / "edited" / "__init__.py").write_text("x = 1")

@@ -1,5 +1,3 @@
-"""Read a framework's own defaults."""
-
 from collections.abc import Iterator
 from functools import partial
 
@@ -45,12 +43,12 @@ def sources(tmp_path, monkeypatch) -> Iterator[list[str]]:
     ("source", "given", "name", "said"),
     [
         (0, {"clip": 0.5, "mode": "sum", "of_another_package": 1}, "scale", [3]),
-        (0, {"clip": 0.5, "rate": 1.0}, "scale", [4]),  # the part that knows more of it
-        (0, {"clip": 0.5}, "scale", []),  # anything may have one attribute of that name
+        (0, {"clip": 0.5, "rate": 1.0}, "scale", [4]),  # the part with more of the options
+        (0, {"clip": 0.5}, "scale", []),  # one common attribute is not enough
         (0, {"clip": 0.5, "scale": 1}, "name", []),
         (1, {"clip": 0.5, "mode": "sum"}, "steps", [5]),
-        (1, {"clip": 0.5, "mode": "sum"}, "scale", []),  # it is another option's
-        (0, {"rate": 1.0, "mode": "sum", "clip": 0.5}, "scale", []),  # two parts know as much, and differ
+        (1, {"clip": 0.5, "mode": "sum"}, "scale", []),  # it belongs to another option
+        (0, {"rate": 1.0, "mode": "sum", "clip": 0.5}, "scale", []),  # two parts have as many, and differ
     ],
 )
 def test_a_default_comes_from_the_part_that_shares_most_attributes(sources, source, given, name, said):

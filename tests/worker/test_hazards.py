@@ -1,4 +1,4 @@
-"""What a stranger's code can do: every end of a probe becomes a reason, and nothing outlives it or leaks on."""
+"""Hostile code: every end of a probe becomes a reason, and nothing of it remains."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def lab(
         process.close()
 
 
-#: What strict containment makes impossible, or hides from the test.
+#: Hazards that strict containment prevents or hides from the test.
 under_basic = pytest.mark.parametrize("lab", ["basic"], indirect=True)
 
 
@@ -62,7 +62,7 @@ def test_a_probe_that_ends_badly_says_how(name, arguments, kind, said, lab, demo
 
 @under_basic
 def test_a_probe_that_kills_its_parent(lab, demo):
-    """Under strict the parent is the first process of a namespace, and cannot be killed from inside."""
+    """Under strict, the parent is the first process of a namespace, which cannot be killed from inside."""
     found = failure(lab.probe(demo, f"{HAZARDS}.kill_parent"))
     assert (found.kind, found.reason) == ("crash", "the target process ended while a probe ran")
 
@@ -81,7 +81,7 @@ def test_a_probe_that_hangs_is_ended(name, lab, tmp_path):
     process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl", timeout=0.3)
     found = failure(lab.probe(process, f"{HAZARDS}.{name}"))
     assert (found.kind, found.reason) == ("timeout", "no answer within 0.3 s")
-    process._options = lab.preloader.options  # who answers may take longer, on a busy machine
+    process._options = lab.preloader.options  # an answer may take longer on a busy machine
     assert returned(lab.probe(process, f"{HAZARDS}.forge_on_stdout")) == 7
 
 
@@ -140,12 +140,9 @@ def test_a_checkout_is_read_only(decide, broken_tree):
     )
     for path in (decision.checkout.path, *decision.checkout.path.rglob("*")):
         assert not path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH), path
-    if os.geteuid() != 0:  # nothing is read-only to root
+    if os.geteuid() != 0:  # root can write to read-only files
         assert decision.verdict.name == "fixed"
     assert "\n\n\n\n" not in (broken_tree / "demo_rl" / "losses.py").read_text()
-
-
-# -- while modules are imported ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -166,7 +163,7 @@ def test_an_import_that_ends_badly_says_how(body, kind, said, lab, monkeypatch):
     timeout = 0.3 if kind == "timeout" else 30.0
     process = lab.open(tree, timeout=timeout)
     lab.load(process, "pkg.mod.f")
-    if process.dead is not None:  # as the runner does: what brought it down is met again inside a probe
+    if process.dead is not None:  # like the runner: the same failure then happens inside a probe
         process = lab.open(tree, timeout=timeout)
         monkeypatch.setattr(client, "_GRACE", 5.0)
     found = failure(lab.probe(process, "pkg.mod.f", False))
@@ -183,9 +180,6 @@ def test_a_run_goes_on_after_an_import_that_kills(decide, broken_tree):
     assert (verdict.name, verdict.kind) == ("inconclusive", "memory")
     losses.write_text(good)
     assert decide(MASKED_TOKENS, broken_tree, sandbox="basic").verdict.name == "reproduced"
-
-
-# -- the worker's own processes ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Another interpreter, contained: what of its environment is seen; what cannot be started so."""
+"""Another interpreter, contained: what it can see of its environment, and interpreters that cannot start."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ def _offered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def packages(tmp_path: Path) -> Path:
-    """Of an environment with an interpreter that is a link to one elsewhere."""
+    """Return the packages of an environment whose interpreter is a link to another place."""
     (tmp_path / "base" / "bin").mkdir(parents=True)
     (tmp_path / "base" / "bin" / "python3").write_bytes(b"\x7fELF")
     (tmp_path / "env" / "bin").mkdir(parents=True)
@@ -30,7 +30,7 @@ def packages(tmp_path: Path) -> Path:
 
 
 def shown(packages: Path, *names: str) -> set[str]:
-    """What of a folder that the environment lies in is seen there."""
+    """Return what is visible of a folder that contains the environment."""
     words = interpreters.wrap([str(packages.parents[2] / "bin" / "python"), "-c", ""], "/scratch", packages=names)
     top = f"{packages.parents[3]}/"
     places = outermost(json.loads(words[words.index("--contained") + 1])["readable"])
@@ -42,7 +42,7 @@ def test_an_environment_and_what_it_was_made_from(packages):
 
 
 def test_what_was_installed_to_be_edited(packages, tmp_path):
-    """Of such a project, the packages that are named; and nothing beside them."""
+    """Only the named packages of such a project are visible."""
     for name in ("edited/named", "older/src/named", "older/src/unnamed"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "__init__.py").write_text("")

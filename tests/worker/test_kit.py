@@ -1,4 +1,4 @@
-"""The kit of adapters: what it swaps it puts back, what it reads it reads whole."""
+"""The adapters' kit restores what it replaces, and reads containers completely."""
 
 import sys
 from dataclasses import dataclass
@@ -112,9 +112,6 @@ def test_a_row_whose_label_is_not_its_own_is_dealt_to_nobody():
     assert kit.read_dealt_rows(batch, 2) == {"parts": [[2, 0], [3]]}
 
 
-# -- models of transformers --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def transformers() -> None:
     pytest.importorskip("transformers")  # not installed on Python 3.10
@@ -216,7 +213,7 @@ def test_ranks_talk_to_each_other_and_leave_nothing_behind():
 
 
 def test_collectives_are_among_the_ranks_of_a_group():
-    """In another order, too: a rank that is alone in its group waits for nobody."""
+    """The order may differ, and a rank that is alone in its group does not wait."""
     import torch
 
     dist = torch.distributed
@@ -233,7 +230,7 @@ def test_collectives_are_among_the_ranks_of_a_group():
 
 
 def test_ranks_take_turns():
-    """A stand-in that collects what ranks compute, and a replaced function, would depend on the scheduler otherwise."""
+    """Otherwise stand-ins that collect results, and replaced functions, would depend on the scheduler."""
     import torch
 
     events: list[int] = []
@@ -249,7 +246,7 @@ def test_ranks_take_turns():
         kit.on_ranks(3, work)
     finally:
         sys.setswitchinterval(interval)
-    # The last rank to arrive at a barrier goes on.
+    # The last rank to arrive at a barrier continues.
     assert [rank for rank, _ in groupby(events)] == [2, 0, 1, 0, 2]
 
 
@@ -295,12 +292,9 @@ def _has_a_group_of_its_own(rank: int) -> None:
     ],
 )
 def test_ranks_that_do_not_call_the_same_collectives_are_named(work, told):
-    """A training hangs there; whoever waited for the others would be ended by the timeout."""
+    """A training run would hang there. Here, only the timeout would end the waiting ranks."""
     with pytest.raises(RanksDisagreeError, match=told):
         kit.on_ranks(2, work)
-
-
-# -- calls that are declared -------------------------------------------------------------------------------------------
 
 
 def _cut(values: object, bounds: object, left_pad: bool = False, scale: int = 1) -> object:

@@ -1,4 +1,4 @@
-"""Who is ended by number: the process that was meant, its group, and nobody else."""
+"""Signals reach the intended process or group, and no other."""
 
 import os
 import select
@@ -15,7 +15,7 @@ from sentinel.worker.processes import Leader
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no process descriptors here")
 
-#: Leads a group, has a child that holds the pipe open, and ends when it is told to.
+#: Leads a group, has a child that keeps the pipe open, and ends on request.
 LEADER = """
 import os, sys, time
 if os.fork() == 0:
@@ -37,7 +37,7 @@ def leader() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether nobody has the other end of its output: neither the leader nor its child."""
+    """Return True if neither the leader nor its child has its output open."""
     return bool(select.select([process.stdout], [], [], 20)[0]) and process.stdout.read() == b""
 
 
@@ -68,7 +68,7 @@ def test_a_group_ends_whose_leader_is_gone(leader):
 
 
 def test_who_does_not_come_from_here_is_left_alone():
-    """The kernel may have given the number away between a session's first byte and the descriptor."""
+    """The kernel may reuse the number between a session's first byte and the descriptor."""
     lines = "import os\nif os.fork():\n    os._exit(0)\nprint(os.getpid(), flush=True)\ninput()"
     parent = subprocess.Popen(
         [sys.executable, "-c", lines], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
@@ -85,7 +85,7 @@ def test_folders_that_nobody_keeps_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     kept, handle = client._locked_folder()
     left, other = client._locked_folder()
-    os.close(other)  # as the kernel does for who is killed
+    os.close(other)  # as the kernel does for a killed process
     Path(left, "preloader.log").touch()
     (tmp_path / "sentinel-worker-file").touch()
     (tmp_path / "sentinel-worker-link").symlink_to(kept)
@@ -99,7 +99,7 @@ def test_a_number_that_another_process_has_by_now_is_left_alone(leader):
     gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     handle = Leader(gone.pid)
     gone.communicate()
-    handle.pid = leader.pid  # what the kernel does once the numbers begin anew
+    handle.pid = leader.pid  # as the kernel does when process ids wrap around
     handle.kill()
     assert leader.poll() is None
     assert leader.stdout is not None

@@ -1,4 +1,4 @@
-"""Frames: what is sent arrives unchanged; what is no frame is refused, whatever it is."""
+"""Frames arrive unchanged; invalid frames are rejected."""
 
 import contextlib
 import json
@@ -174,7 +174,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_read():
 
 
 def test_structure_costs_more_than_its_text():
-    """Lists in lists: fifty times their text as objects. Tensors may be large all the same."""
+    """Nested lists take fifty times the memory of their text. Tensors may still be large."""
     assert protocol.fits(protocol.encode(Tensor("float64", (1 << 17,), bytes(1 << 20))))
     bomb = b"[" + b"[]," * (protocol.MAX_TEXT // 3) + b"[]]"
     frame = struct.pack(">QQ", len(bomb), 0) + bomb

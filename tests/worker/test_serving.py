@@ -1,4 +1,4 @@
-"""Sessions: many calls in one fork, each answered on its own, and nothing of it left over."""
+"""Sessions: many calls in one fork, independent of each other, and nothing remains."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -141,13 +141,13 @@ def test_generators_are_seeded_before_every_call(process):
 
 
 def test_a_described_answer_names_the_functions_that_ran(process):
-    """Under the path where each is defined, and the one under which its package hands it on."""
+    """A function is named by the path of its definition, and by the path that its package exports."""
     names = ask(process.session(), "inner").functions
     assert names == ("pkg.code.double", "pkg.code.inner", "pkg.double")
 
 
 def test_lines_are_described_of_the_files_of_the_target_alone(process):
-    """Each two that ran one after the other, once a session."""
+    """Each pair of lines that ran one after the other is reported once per session."""
     session = process.session()
     marks = ask(session, "inner", "lines").functions
     assert {mark.rpartition("/")[2].partition(" ")[0] for mark in marks} == {"code.py"}
@@ -182,7 +182,7 @@ def test_threads_may_ask_one_process_at_the_same_time(process):
 
 
 def test_sessions_that_ended_leave_room_for_others(preloader, offered):
-    """Strictly contained there are at most 256 processes, and one that nobody has waited for is one of them."""
+    """Strict containment allows 256 processes, including those that have ended but were not waited for."""
     offered("strict")
     process = preloader.oracle()
     try:

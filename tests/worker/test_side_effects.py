@@ -1,5 +1,3 @@
-"""What a call hands on beside answering, and options that it finds set otherwise."""
-
 import dataclasses
 from typing import Any
 

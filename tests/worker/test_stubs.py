@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (a statement is easier to read on one line)
-"""Stub modules: who gets one, who does not, what one may do while a module is imported and must not do while a probe runs."""
+"""Stub modules: which packages get one, and what works during import but not during a probe."""
 
 import pytest
 from demo_kit import returned
@@ -28,9 +28,6 @@ def test_importlib_metadata_knows_the_version_too_for_the_targets_own_files_alon
     )
     process = lab.open(lab.write({"mod.py": text}), versions={"absent_one": "1.2.3"})
     assert returned(lab.probe(process, "pkg.mod.f")) == ["1.2.3", None, None, True]
-
-
-# -- who gets one -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -83,7 +80,7 @@ def test_an_unguarded_import_gets_a_stub(statement, lab):
 )
 def test_who_asks_whether_it_is_there_is_told_that_it_is_not(statement, lab):
     files = {
-        # Somebody else's unguarded import comes first, so that a stub exists already.
+        # An unguarded import in another module comes first, so a stub exists already.
         "unguarded.py": "import absent_one\n",
         "needs.py": "import absent_one\nname = 1\n",
         "chain.py": "from pkg.link import name\n",
@@ -120,7 +117,7 @@ sys.modules[__name__] = lazy
 
 
 def test_lazy_modules_are_no_guard(lab):
-    """A library that imports all of itself inside ``try/except Exception``, and says only why it failed."""
+    """The library imports everything inside ``try/except Exception`` and only stores the reason."""
     files = {
         "library/__init__.py": LAZY,
         "library/layers.py": "import absent_one\ndef layer():\n    return 7\n",
@@ -141,7 +138,7 @@ def test_a_third_party_importer_sees_no_stub(lab):
 def test_a_hard_import_of_a_third_party_package_fails_as_it_would(lab):
     tree = lab.write({"mod.py": "import vendor\ndef f():\n    return 7\n"})
     wrapped = "try:\n    import absent_one\nexcept Exception as error:\n    raise RuntimeError('no') from error\n"
-    for text in ("import absent_one\n", wrapped):  # the second is how lazy modules tell it
+    for text in ("import absent_one\n", wrapped):  # the second is the form of lazy modules
         (tree / "vendor.py").write_text(text)
         kind, reason = failure(lab.probe(lab.open(tree), "pkg.mod.f"))
         assert kind == "import"
@@ -169,7 +166,7 @@ def test_a_name_out_of_a_part_that_is_not_there_is_a_stub(lab):
 
 
 def test_a_stub_may_be_the_type_of_a_models_field(lab):
-    """pydantic asks a type for its schema as a model is made."""
+    """pydantic requests a type's schema when the model is defined."""
     pytest.importorskip("pydantic")
     text = """
 import pydantic
@@ -197,8 +194,6 @@ def test_the_evidence_names_the_stubs_that_the_boundary_reaches(lab):
     assert lab.probe(process, "pkg.far.h").ghosts == ("absent_three",)
     assert lab.probe(process, "pkg.mod.f").ghosts == ("absent_one", "absent_two")
 
-
-# -- what one may do while a module is imported ------------------------------------------------------------------------
 
 HARMLESS = """
 import abc, dataclasses, enum, typing
@@ -307,9 +302,6 @@ def test_what_is_no_use_of_a_stub(lab):
     assert lab.probe(process, "pkg.mod.reads_names").observation[""]["returned"] == "<stub absent.A.B>"
 
 
-# -- what one must not do while a probe runs ---------------------------------------------------------------------------
-
-
 USES = (
     "stub.get_rank()",
     "bool(stub.flag)",
@@ -376,7 +368,7 @@ def test_use_while_probing_is_inconclusive_and_names_it(lab):
 
 
 def test_import_time_is_import_time_even_inside_a_probe(lab):
-    """A boundary that imports a module of its own on first call: that module may still decorate with a stub."""
+    """A module that the boundary imports on its first call may still decorate with a stub."""
     files = {
         "mod.py": "def f():\n    from pkg.later import g\n    return g()\n",
         "later.py": "import absent\n\n@absent.remote(num_cpus=1)\ndef g():\n    return 7\n",

@@ -1,5 +1,3 @@
-"""What a probe asked of its checkout is told: modules found or not, files, folders; nothing of what it did not need."""
-
 from typing import Any
 
 import pytest

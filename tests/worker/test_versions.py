@@ -1,5 +1,3 @@
-"""Code for another Python is told apart from code that is broken."""
-
 import enum
 import sys
 

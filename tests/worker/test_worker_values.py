@@ -1,4 +1,4 @@
-"""Values on both sides: numpy literals in the controller, torch objects in the worker."""
+"""Values in both processes: numpy literals in the controller, torch objects in the worker."""
 
 import math
 from dataclasses import replace
@@ -211,11 +211,11 @@ def test_an_adapter_makes_its_tensors_where_the_scenario_has_its_own(tmp_path):
 
 
 def test_a_gpu_is_set_by_its_number(monkeypatch):
-    """PyTorch takes no ``cuda`` without one there."""
+    """PyTorch rejects ``cuda`` without a number there."""
     chosen: list[object] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: None)
-    for switch in ("set_num_threads", "set_deterministic_debug_mode"):  # of this process, in which other tests run
+    for switch in ("set_num_threads", "set_deterministic_debug_mode"):  # this process runs other tests too
         monkeypatch.setattr(torch, switch, lambda value: None)
     probe.settle("cuda")
     probe.settle("cuda:1")

@@ -31,8 +31,8 @@ class Packages:
 
     :ivar install: missing packages that the proposed functions use, or whose classes are bases of theirs -> the users.
     :ivar stub: missing packages that are only imported; they become stub modules.
-    :ivar preload: installed packages that are real only for a target that names them.
-    :ivar versions: the packages of ``stub`` whose version a module reads.
+    :ivar preload: installed packages that the functions use and that are real only for a target that names them.
+    :ivar versions: the packages of ``stub``, and the project's own, whose version a module reads.
     """
 
     install: Mapping[str, tuple[str, ...]]
@@ -68,10 +68,10 @@ class Imports:
         return Packages(
             {name: tuple(named[name]) for name in missing if name in named},
             tuple(name for name in missing if name not in named),
-            tuple(name for name in names if name in installed and name in ONLY_WHERE_NAMED),
+            tuple(name for name in names if name in installed and name in ONLY_WHERE_NAMED and name in named),
             tuple(
                 name
-                for name in missing
+                for name in (*missing, *sorted(self._own))
                 if name not in named and any(self._reads_version(each, name) for each in reached)
             ),
         )
@@ -80,7 +80,7 @@ class Imports:
         calls = (node for node in ast.walk(self._trees[module][1]) if isinstance(node, ast.Call))
         return any(
             ast.unparse(call.func).endswith("version")
-            and any(isinstance(each, ast.Constant) and each.value == package for each in call.args)
+            and any(_distribution(each, module) == package for each in call.args)
             for call in calls
         )
 
@@ -168,3 +168,10 @@ class Imports:
                     reached.add(each)
                     queue += self._paths(each)
         return reached
+
+
+def _distribution(name: ast.expr, module: str) -> str:
+    """Return the package whose version is read under this name; ``__name__`` is the module's own."""
+    if isinstance(name, ast.Name) and name.id in ("__name__", "__package__"):
+        return module.partition(".")[0]
+    return str(name.value).replace("-", "_") if isinstance(name, ast.Constant) else ""

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.contracts.contract import REQUIRED, Contract, Input
+from sentinel.binding import kit
+from sentinel.contracts.contract import REQUIRED, TOKENS, Contract, Input
 from sentinel.contracts.names import Matching, fits, match_names, suggest_names
-from sentinel.search.scenarios import declared
 from sentinel.targets import Target
-from sentinel.tools.adapt.signatures import Parameter, Signature
+from sentinel.testing.alternatives import other_settings
+from sentinel.tools.adapt.signatures import Classes, Parameter, Signature
 
 
 class Code(str):
@@ -31,6 +32,42 @@ _HELPER = re.compile(
 #: What a parameter without an input gets, by its annotation, so that the function can be called.
 _PLACEHOLDERS = {"bool": False, "int": 1, "float": 1.0, "str": ""}
 _TENSORS = re.compile(r"tensor|Sequence|List|list\[|ndarray|Batch|Dict|dict", re.I)
+#: A bound that nothing reaches, by the parameter's name.
+_BOUNDS = ((r"ratio|frac", 0.0), (r"min|lower|floor", -1e4), (r"max|upper|cap|limit", 1e4))
+#: The parameter of a learning rate's step; parameters of a rule for a response, and for the right answer.
+_STEP = re.compile(r"(current_|cur_|global_|train(ing)?_)?(step|it|iter|iteration|t)(_num|_idx)?")
+_RESPONSE = re.compile(
+    r"((model|llm|given|student|predicted|generated)_)?"
+    r"(response|completion|output|prediction|pred|solution|answer|text|generation|guess)(_(str|text))?"
+)
+_TRUTH = re.compile(
+    r"ground_truth|gt|gold|golden|target|label|reference|ref|expected|((correct|true|gold|ref)_)?answer"
+)
+#: Parameters for a name of each row.
+_ROW_NAMES = re.compile(r"(\w+_)?(uuids?|(traj|trajectory|row|sample|request|response)_ids?)")
+#: Annotation -> how a function gets numbers: one vector or a list of vectors, and their type.
+_VECTORS = (
+    (r"(list|Sequence|Iterable|tuple)\[(list|Sequence)\[(float|int|bool)", ("rows", "list")),
+    (r"(list|Sequence|Iterable|tuple)\[(np\.|numpy\.)?(nd)?array", ("rows", "array")),
+    (r"(list|Sequence|Iterable|tuple)\[(torch\.)?Tensor", ("rows", "tensor")),
+    (r"(list|Sequence|Iterable|tuple)\[(float|int|bool|SupportsFloat)", ("row", "list")),
+    (r"ndarray|NDArray", ("row", "array")),
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a function takes the tensors of a contract: see ``kit.call_each``.
+
+    :ivar each: empty for whole tensors, which need no ``call_each``.
+    """
+
+    each: str = ""
+    form: str = "tensor"
+
+    @property
+    def of_groups(self) -> bool:
+        return self.each in ("group", "groups")
 
 
 @dataclass(frozen=True)
@@ -78,9 +115,20 @@ KINDS = (
         {"estimator": _names(_ESTIMATORS, ("", "grpo"))},
         {"token_level_rewards": "response_mask"},
     ),
-    Kind("discounted_return", r"return|discount|reinforce|reinpp", ("returns", "advantages")),
+    Kind(
+        "discounted_return", r"return|discount|reinforce|reinpp|reward_?to_?go|future_sum", ("returns", "advantages"),
+        alone=True,
+    ),
     Kind("advantage_normalisation", r"norm|whiten|adv", ("normalised",), aside="loss"),
-    Kind("reward_normalisation", r"norm|adv|reward|baseline|score", ("normalised",), aside="loss|metric"),
+    Kind(
+        "reward_normalisation", r"norm|adv|reward|baseline|score", ("normalised",),
+        {
+            "std_level": [("rloo|loo|center", None), ("", "group")],
+            "leave_one_out": [("rloo|loo|leave", True), ("", False)],
+            "mean_level": [("batch|global", "batch"), ("", "group")],
+        },
+        aside="loss|metric",
+    ),
     Kind("kl_estimate", r"kl|log_?ratio", ("kl",), aside="loss|metric|jsd"),
     Kind("importance_weight", r"importance|(^|_)is_|weight|tis|correction|ratio", ("weights", "kept"), aside="loss"),
     Kind("loss_aggregation", r"agg|reduce|seq_mean|token_mean|token_sum", ("loss",), aside="metric", alone=True),
@@ -95,6 +143,11 @@ KINDS = (
         "preference_loss", r"dpo|preference|ipo|loss", ("loss",), {"loss_type": [("ipo", "ipo"), ("", "sigmoid")]},
         {f"{side}_{name}log_probs": f"{side}_mask" for side in _SIDES for name in ("", "ref_")},
     ),
+    Kind(
+        "rule_reward", r"reward|score|grade|verif|correct|equiv|match|check", ("score",),
+        {"wording": [(r"", "boxed")]}, aside="normali|extract|parse|compute_group",
+    ),
+    Kind("learning_rate", r"lr|learning_rate|schedul|warmup", ("rates",), {"warmup_steps": [("", 0)]}),
     Kind("overlong_penalty", r"overlong|length|long|penalty", ("rewards",)),
 )  # fmt: skip
 
@@ -111,7 +164,10 @@ _RETURNED = (
     (r"mask|keep|kept", "kept"),
     (r"log_?p", "log_probs"),
     (r"entrop", "entropy"),
+    (r"score|reward", "score"),
 )
+#: The wordings of a response that are tried for a rule, those of a whole response first.
+_WORDINGS = ("boxed", "<answer>{answer}</answer>", "The answer is {answer}", "#### {answer}", "bare")
 
 
 @dataclass(frozen=True)
@@ -124,7 +180,8 @@ class Proposal:
     :ivar accepts: input -> choices.
     :ivar reads: output -> place in the result.
     :ivar options: further options of ``kit.call_with``.
-    :ivar attributes: for a method, the attributes of its object -> the expression that gives each.
+    :ivar objects: parameter -> the attributes and keys that the body reads of it -> the expression that gives each.
+    :ivar layout: how it takes tensors.
     :ivar questions: the choices that are left to a person.
     :ivar dtypes: the float dtypes that the function accepts.
     """
@@ -139,8 +196,9 @@ class Proposal:
     reads: Mapping[str, Any]
     options: Mapping[str, Any]
     constants: Mapping[str, Any]
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    objects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     questions: tuple[str, ...] = ()
+    layout: Layout = Layout()
     dtypes: tuple[str, ...] = ()
     formerly: tuple[str, ...] = ()
     earlier: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -159,43 +217,217 @@ class NearMiss:
     reason: str
 
 
-def propose(signature: Signature, contracts: Mapping[str, Contract]) -> Proposal | NearMiss | None:
-    """Return the proposal whose contract explains most of a function's parameters; otherwise the nearest miss."""
+#: The most proposals for one function. They differ in contract or layout, and the laws choose.
+_MOST = 5
+
+
+def propose(
+    signature: Signature, contracts: Mapping[str, Contract], classes: Classes | None = None
+) -> list[Proposal] | NearMiss | None:
+    """Return the proposals for a function, the one whose contract explains most of its parameters first; if there is
+    none, the nearest miss.
+
+    :param classes: the project's classes, for the values of attributes.
+    """
     name = signature.name.lower()
-    if signature.is_async or not signature.own or "property" in str(signature.decorators) or _HELPER.match(name):
+    aside = signature.is_async or "property" in str(signature.decorators) or _HELPER.match(name)
+    if aside or not signature.own or "overload" in str(signature.decorators):
         return None
-    kinds = (kind for kind in KINDS if re.search(kind.about, name) and not re.search(kind.aside, name))
-    found = [each for kind in kinds if (each := _proposal(signature, kind, contracts[kind.contract])) is not None]
+    kinds = [kind for kind in KINDS if re.search(kind.about, name) and not re.search(kind.aside, name)]
+    found = [
+        each
+        for kind in kinds
+        for layout in _layouts(signature, contracts[kind.contract])
+        if (each := _proposal(signature, kind, contracts[kind.contract], layout, classes or {})) is not None
+    ]
     proposals = [each for each in found if isinstance(each, Proposal)]
     misses = [each for each in found if isinstance(each, NearMiss)]
     if proposals:
-        return max(proposals, key=lambda each: each.score)
+        return sorted(proposals, key=lambda each: -each.score)[:_MOST]
     return min(misses, key=lambda each: each.reason.count(";"), default=None)
 
 
-def _proposal(signature: Signature, kind: Kind, contract: Contract) -> Proposal | NearMiss | None:
+#: Contracts of functions that may take the steps of one response.
+_OF_STEPS = ("generalised_advantage", "discounted_return", "kl_estimate")
+
+
+def _layouts(signature: Signature, contract: Contract) -> list[Layout]:
+    """Return the layouts in which a function may take tensors, by its annotations and by how its body uses them."""
+    if any("_mask" in item.name and item.shape == TOKENS and item.name != contract.mask for item in contract.inputs):
+        return [Layout()]  # each of several masks has its own tensors
+    if contract.name == "rule_reward":
+        bare = any(re.search("answer|pred|guess", each.name) for each in signature.own[:1])
+        return [Layout(form=each) for each in (reversed(_WORDINGS) if bare else _WORDINGS)]
+    if contract.name == "learning_rate":
+        return [Layout("steps")]
+    of_rows = any(item.shape == ("batch",) and item.default is REQUIRED for item in contract.inputs)
+    labels = [each.name for each in signature.own if fits(contract, "group", each.name) is not None]
+    names = [each.name for each in signature.own if _ROW_NAMES.fullmatch(each.name)]
+    notes = [each.annotation for each in signature.own if each.name not in (*labels, *names)]
+    found = next(
+        (how for words, how in _VECTORS for note in notes if re.match(rf"(Optional\[)?(\w+\.)?{words}", note, re.I)),
+        None,
+    )
+    ends = contract.input("gamma") is not None and any(each.name in kit.ENDS for each in signature.own)
+    if ends:
+        form = found[1] if found else "tensor"
+        return [Layout("batch", form), Layout("stream", form)]
+    grouped = contract.name in ("group_advantage", "reward_normalisation") and not any(
+        fits(contract, "group", each.name) is not None or _GROUP_SIZE.fullmatch(each.name) for each in signature.own
+    )
+    if found is None:
+        masked = any(fits(contract, contract.mask, each.name) is not None for each in signature.own)
+        vectors = contract.name in _OF_STEPS and not masked
+        groups = [Layout("group", "tensor"), Layout("group", "array")] if grouped else []
+        return [Layout(), *groups, *([Layout("row")] if vectors else [])]
+    each, form = found
+    if grouped:
+        return [Layout("groups" if each == "rows" else "group", form)]
+    if of_rows:
+        return [Layout("batch", form)]
+    whole = [Layout("batch", form), Layout()] if each == "row" and form == "array" else []
+    return [*whole, Layout(each, form)]
+
+
+def _proposal(
+    signature: Signature, kind: Kind, contract: Contract, layout: Layout, classes: Classes
+) -> Proposal | NearMiss | None:
     parameters = {parameter.name: parameter for parameter in signature.own}
     size = next((name for name in parameters if _GROUP_SIZE.fullmatch(name)), "")
-    known = {*kind.settings, *({"group"} if size else ())}
-    required = [name for name, parameter in parameters.items() if parameter.required and name != size]
-    names = [name for name in parameters if name != size and not _fits_no_word(signature, name, contract)]
-    match, guess = match_names(contract, names, required, known=known), {}
+    objects = {name: signature.reads[name] for name in signature.reads if _is_object(parameters.get(name))}
+    leaves = {_leaf(path): name for name, paths in objects.items() for path in paths}
+    inner_size = "" if size else next((leaf for leaf in leaves if _GROUP_SIZE.fullmatch(leaf)), "")
+    ends = [name for name in parameters if layout.each in ("batch", "stream") and name in kit.ENDS]
+    ends += [name for name in parameters if ends and name in kit.AFTER_ENDS]
+    known = {*kind.settings, *({"group"} if size or inner_size or layout.of_groups else ())}
+    known |= {contract.mask} if ends else set()
+    apart = {size, *objects, *ends}
+    required = [name for name, parameter in parameters.items() if parameter.required and name not in apart]
+    names = [name for name in parameters if name not in apart and not _fits_no_word(signature, name, contract)]
+    rows = [name for name in required if _ROW_NAMES.fullmatch(name) and fits(contract, "group", name) is None]
+    names = [name for name in names if name not in rows]
+    given: dict[str, str] = {}
+    if contract.name == "rule_reward":
+        given = _of_rule(signature)
+        if not given:
+            return None
+        names = [name for name in names if name != given["response"]]
+        required = [name for name in required if name != given["response"]]
+    step = next((name for name in parameters if _STEP.fullmatch(name)), "")
+    if layout.each == "steps":
+        if not step:
+            return None
+        apart |= {step}
+        names, required = ([name for name in each if name != step] for each in (names, required))
+    forced = {"ground_truth": given["ground_truth"]} if given else {}
+    match, guess = match_names(contract, names, required, forced, known), {}
+    knobs = [item.name for item in contract.inputs if item.knob and item.name not in match.names]
+    guess |= {name: each for name in knobs for each in match.unknown if each.endswith(f"_{name}")}
+    if guess:  # dpo_beta is a beta
+        match = match_names(contract, names, required, {**forced, **guess}, known)
     for again in (True, False):
         missing = [item for item in match.missing if not _is_optional(contract, item)]
         foreign = [name for name in match.unknown if _placeholder(parameters[name]) is None]
+        unread = [name for name in foreign if name not in signature.names]
+        foreign = [name for name in foreign if name not in unread]
         if again and len(missing) == 1 and foreign and missing[0] != "group":
             alone = kind.alone and len(foreign) == 1
-            guess = {missing[0]: foreign[0]} if alone else suggest_names(contract, foreign, missing, 0.6)
-            match = match_names(contract, names, required, guess, known)
+            guess |= {missing[0]: foreign[0]} if alone else suggest_names(contract, foreign, missing, 0.6)
+            match = match_names(contract, names, required, {**forced, **guess}, known)
+    inner = _inner(contract, match, leaves, objects, signature, known)
+    missing = [name for name in missing if name not in inner]
     reads = _reads(signature, kind, contract)
-    if reads is None or len(match.names) < 2:
+    known_otherwise = 2 * layout.of_groups + (layout.each == "steps")
+    if reads is None or len({**match.names, **inner, **given}) + known_otherwise < 2:
         return None
     lacks = [f"no parameter is its {item}" for item in missing]
     lacks += [f"no input of it is {name}" for name in foreign]
-    lacks += ["no parameter gives the groups"] if contract.group and "group" not in match.names and not size else []
+    if contract.group and "group" not in {*match.names, *known, *inner}:
+        lacks.append("no parameter gives the groups")
     if lacks:
-        return NearMiss(signature, contract.name, "; ".join(lacks)) if len(missing) < 2 else None
-    return _written(signature, kind, contract, match, parameters, size, reads, guess)
+        near = len(missing) < 2 and any(contract.input(name).shape for name in match.names)  # type: ignore[union-attr]
+        return NearMiss(signature, contract.name, "; ".join(lacks)) if near else None
+    draft = _Draft(
+        leading=tuple(sorted(given, key=lambda name: list(parameters).index(given[name]))),
+        step=step if layout.each == "steps" else "",
+        unread=unread,
+        layout=layout,
+        ends=ends,
+        rows=rows,
+        inner=inner,
+        size=size,
+        inner_size=inner_size,
+    )
+    draft.objects = _objects(signature, objects, inner, inner_size, classes)
+    return _written(draft, signature, kind, contract, match, parameters, reads, guess)
+
+
+def _of_rule(signature: Signature) -> dict[str, str]:
+    """Return the parameters for the response and the right answer, if a function has both as texts."""
+    texts = [each.name for each in signature.own if each.required and re.search(r"^$|\bstr\b|Any", each.annotation)]
+    texts = [name for name in texts if not signature.reads.get(name)]
+    truth = next((name for name in reversed(texts) if _TRUTH.fullmatch(name)), "")
+    response = next((name for name in texts if name != truth and _RESPONSE.fullmatch(name)), "")
+    first = {each.name for each in signature.own[:2]}  # they are passed by position
+    return {"response": response, "ground_truth": truth} if first == {truth, response} else {}
+
+
+def _is_object(parameter: Parameter | None) -> bool:
+    """Return True for ``self`` and for parameters whose annotation is no tensor, number or text."""
+    return parameter is None or not re.search(r"tensor|ndarray|\b(int|float|bool|str)\b", parameter.annotation, re.I)
+
+
+def _leaf(path: str) -> str:
+    """Return the last name of a path: ``beta`` of ``args.beta`` and of ``["beta"]``."""
+    return re.split(r"[.\[]", path)[-1].strip("]'\"")
+
+
+def _inner(
+    contract: Contract,
+    match: Matching,
+    leaves: Mapping[str, str],
+    objects: Mapping[str, Sequence[str]],
+    signature: Signature,
+    known: Iterable[str],
+) -> dict[str, str]:
+    """Return input -> the attribute or key of an object that gives it. Those of ``self`` give options, not data."""
+    names = match_names(contract, list(leaves), (), dict(match.names), known).names
+    found = {}
+    for name, leaf in names.items():
+        item = contract.input(name)
+        own = leaf in leaves and leaves[leaf] not in {each.name for each in signature.own}
+        is_data = item is not None and bool(item.shape or item.kind == "labels")
+        if name in match.names or leaf not in leaves or item is None or item.kind == "string" or (own and is_data):
+            continue
+        found[name] = leaf
+    return found
+
+
+def _objects(
+    signature: Signature,
+    objects: Mapping[str, Sequence[str]],
+    inner: Mapping[str, str],
+    inner_size: str,
+    classes: Classes,
+) -> dict[str, dict[str, str]]:
+    """Return parameter -> path -> the expression for it: an input, a group size, a default of its class, or None."""
+    given = {leaf: f'inputs["{name}"]' for name, leaf in reversed(inner.items())}
+    if inner_size:
+        given[inner_size] = "kit.group_size(inputs)"
+    notes = {each.name: re.sub(r".*\.|[^\w.].*", "", each.annotation.strip("'\"")) for each in signature.own}
+    found: dict[str, dict[str, str]] = {}
+    for name, paths in objects.items():
+        defaults = _literals(classes, notes.get(name, signature.owner))
+        found[name] = {path: given.get(_leaf(path)) or defaults.get(path) or "None" for path in paths}
+    return found
+
+
+def _literals(classes: Classes, name: str, far: int = 4) -> dict[str, str]:
+    bases, own = classes.get(name, ((), {}))
+    found: dict[str, str] = {}
+    for base in bases if far else ():
+        found |= _literals(classes, re.sub(r"\[.*|.*\.", "", base), far - 1)
+    return {**found, **own}
 
 
 def _fits_no_word(signature: Signature, name: str, contract: Contract) -> bool:
@@ -214,9 +446,11 @@ def _placeholder(parameter: Parameter) -> Any:
     """Return a value with which a parameter may be called, by its annotation; None if it is a tensor or unknown."""
     if not parameter.annotation or _TENSORS.search(parameter.annotation):
         return None
-    return next(
+    value: Any = next(
         (value for kind, value in _PLACEHOLDERS.items() if re.search(rf"\b{kind}\b", parameter.annotation)), None
     )
+    bound = next((bound for words, bound in _BOUNDS if re.search(words, parameter.name)), value)
+    return bound if type(value) is float else value
 
 
 def _reads(signature: Signature, kind: Kind, contract: Contract) -> dict[str, Any] | None:
@@ -255,43 +489,79 @@ class _Draft:
     options: dict[str, Any] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
     questions: list[str] = field(default_factory=list)
+    objects: dict[str, dict[str, str]] = field(default_factory=dict)
+    layout: Layout = Layout()
+    ends: Sequence[str] = ()
+    rows: Sequence[str] = ()
+    inner: Mapping[str, str] = field(default_factory=dict)
+    size: str = ""
+    inner_size: str = ""
+    unread: Sequence[str] = ()
+    leading: Sequence[str] = ()
+    step: str = ""
 
 
 def _written(
+    draft: _Draft,
     signature: Signature,
     kind: Kind,
     contract: Contract,
     match: Matching,
     parameters: Mapping[str, Parameter],
-    size: str,
     reads: Mapping[str, Any],
     guess: Mapping[str, str],
 ) -> Proposal:
-    draft, names = _Draft(), dict(match.names)
+    names, layout, size = dict(match.names), draft.layout, draft.size
     draft.questions += [f"is {parameter} the contract's {name}?" for name, parameter in guess.items()]
     if "kl_coef" in names and "kl" not in names and contract.input("kl"):
         draft.fixed["kl_coef"] = 0.0
         draft.questions.append(f"it computes the KL itself, so {names.pop('kl_coef')} is left at its default.")
     for item in contract.inputs:
-        if not item.dialect and item.name not in names:
-            _without_parameter(draft, item, signature, kind, contract, size)
+        if not item.dialect and item.name not in {**names, **draft.inner}:
+            _without_parameter(draft, item, signature, kind, contract)
+    for name, leaf in draft.inner.items():
+        first = next(each for each, other in draft.inner.items() if other == leaf)
+        if first != name:
+            draft.fixed[name] = Code(f'lambda inputs: inputs["{first}"]')
     for name, alike in match.ambiguous.items():
         draft.questions.append(f"{name} may be {' or '.join(alike)}; {names[name]} is a guess.")
     if len(clips := {names.get("eps_clip_low"), names.get("eps_clip_high")}) == 1 and clips != {None}:
         draft.questions.append(f"{clips.pop()} is both clip bounds, so scenarios with two bounds are not called.")
     _words(draft, signature, contract, names)
-    left = _other_parameters(draft, signature, contract, match, parameters, {*names.values(), size}, size)
+    draft.constants |= dict.fromkeys(draft.unread)
+    if draft.step:
+        draft.options["step"] = draft.step
+    if kind.contract == "rule_reward":
+        draft.fixed["wording"] = layout.form
+        draft.options |= {"leading": draft.leading, "takes": ()}
+        draft.questions.append(f"which responses is it for? It is tried with the wording {layout.form!r}.")
+    responses = {each.name for each in signature.own[:2]} if draft.leading else set()
+    apart = {*responses, *names.values(), size, draft.step, *draft.objects, *draft.ends, *draft.rows}
+    left = _other_parameters(draft, signature, contract, match, parameters, apart, size)
     _layout(draft, signature, kind, names)
     masks = [name for name, several in draft.accepts.items() if several == ("full",)]
-    if masks or (contract.input("group") and "group" not in names):
+    partly = masks or layout.each or draft.objects or (contract.input("group") and "group" not in names)
+    if partly and "takes" not in draft.options:
         draft.options["takes"] = tuple(names)
-    attributes = _attributes(signature, contract)
-    if unknown := [name for name, value in attributes.items() if value == "None"]:
-        draft.questions.append(f"which values has the object in a real run: {', '.join(unknown)}?")
+    if draft.ends:
+        draft.options["ends"] = tuple(draft.ends)
+    if draft.rows:
+        draft.options["row_names"] = tuple(draft.rows)
+        draft.questions.append(f"{' and '.join(draft.rows)}: another name for each row. Is that right?")
+    if layout.of_groups:
+        if contract.mask:
+            draft.options["sums"] = {"token_level_rewards": contract.mask}
+        draft.questions.append(_OF_GROUPS[layout.each])
+    elif layout.each in _OF_LAYOUT:
+        draft.questions.append(_OF_LAYOUT[layout.each])
+    for name, paths in draft.objects.items():
+        if unknown := [path for path, value in paths.items() if value == "None"]:
+            what = "the object" if name not in parameters else name
+            draft.questions.append(f"which values has {what} in a real run: {', '.join(unknown)}?")
     return Proposal(
         signature,
         contract.name,
-        3 * (len(match.names) - len(guess)) - len(match.unknown) - len(left) + 2 * (len(reads) > 1),
+        3 * (len(match.names) + len(draft.inner) - len(guess)) - len(match.unknown) - len(left) + 2 * (len(reads) > 1),
         {name: parameter for name, parameter in names.items() if name != parameter},
         tuple(names),
         draft.fixed,
@@ -299,22 +569,38 @@ def _written(
         reads,
         draft.options,
         draft.constants,
-        attributes,
+        draft.objects,
         tuple(draft.questions),
+        layout,
         ("float32",) if re.search(r"assert [^\n]*dtype (==|is) torch\.float32", signature.body) else (),
     )
 
 
-def _without_parameter(
-    draft: _Draft, item: Input, signature: Signature, kind: Kind, contract: Contract, size: str
-) -> None:
+#: What is assumed of a layout.
+_OF_GROUPS = {
+    "group": "it takes no groups, so it is called once for each group. Is that right?",
+    "groups": "it takes a list, so it gets one vector for each group. Is that right?",
+}
+_OF_LAYOUT = {
+    "row": "it is called once for each response, with its valid tokens. Is that right?",
+    "rows": "it gets a list with a vector for each response. Is that right?",
+    "stream": "it gets the tokens of all responses one after another. Is that right?",
+}
+
+
+def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: Kind, contract: Contract) -> None:
     """Fix an input that no parameter gives."""
     if item.name in kind.settings:
         values = (value for word, value in kind.settings[item.name] if re.search(word, signature.name.lower()))
         draft.fixed[item.name] = next(values)
     elif item.name == "group":
-        draft.fixed["group_layout"] = "equal"
-        draft.options["group"] = size
+        if not draft.layout.of_groups:
+            draft.fixed["group_layout"] = "equal"
+        if draft.size:
+            draft.options["group"] = draft.size
+    elif item.domain == "mask" and (draft.ends or draft.layout.each):
+        if draft.layout.each == "batch":
+            draft.accepts[item.name] = ("full", "right") if draft.ends else ("full",)
     elif item.domain == "mask" and item.default is not None:
         draft.accepts[item.name] = ("full",)
         if item.name == contract.mask:
@@ -352,6 +638,8 @@ def _other_parameters(
     """Pass constants for required parameters without an input. Return the parameters that are left at defaults which
     may matter."""
     for name in match.unknown:
+        if name in draft.constants:
+            continue
         value = _placeholder(parameters[name])
         draft.constants[name] = signature.words.get(name, (value,))[0] if value == "" else value
         guess = f"{draft.constants[name]!r} is a guess."
@@ -408,17 +696,6 @@ def _per_row(signature: Signature, parameter: str, kind: Kind) -> bool:
     return bool(re.search(rf"\b{parameter}\.((view|reshape)\(-1, |(un)?squeeze\()", signature.body))
 
 
-def _attributes(signature: Signature, contract: Contract) -> dict[str, str]:
-    """Return the attributes that a method reads -> an expression for each: an input of the contract with that name, a
-    logger, or None where a person has to decide."""
-    found: dict[str, str] = {}
-    for path in signature.reads:
-        name = path.rpartition(".")[2]
-        input = next((item.name for item in contract.inputs if fits(contract, item.name, name) == 0), "")
-        found[path] = f'inputs["{input}"]' if input else "None"
-    return found
-
-
 #: Settings that do not define what a function computes.
 _COUNTS = {"batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor", "group_layout", "with_entropy"}
 
@@ -430,28 +707,20 @@ def alternatives(proposal: Proposal, contract: Contract, targets: Iterable[Targe
     :param targets: other frameworks, whose declared values are tried.
     """
     kind = next(each for each in KINDS if each.contract == contract.name)
-    guessed: list[dict[str, Any]] = []
-    stated: list[dict[str, Any]] = []
+    taken = {item.name for item in contract.inputs if f'inputs["{item.name}"]' in str(proposal.objects)}
+    taken |= {name for name, value in proposal.fixed.items() if isinstance(value, Code)}
+    skip = {*proposal.takes, *_COUNTS, *taken} - {"group"}
+    skip |= {item.name for item in contract.inputs if not item.dialect and item.name not in proposal.fixed}
+    more = {name: [value for _, value in values] for name, values in kind.settings.items()}
     for item in contract.inputs:
-        if item.name in proposal.takes or item.name in _COUNTS:
-            continue
-        numbers = proposal.signature.numbers if item.kind == "number" or "epsilon" in item.name else ()
-        if item.dialect:
-            given = [value for name, value in proposal.constants.items() if fits(contract, item.name, name) is not None]
-            values = [
-                *given,
-                *declared(targets, contract, item.name),
-                *numbers,
-                *((not item.default,) if item.kind == "boolean" else ()),
-            ]
-            stated += [{item.name: value} for value in dict.fromkeys(values) if value != item.default]
-        elif item.name in proposal.fixed:
-            values = [value for _, value in kind.settings.get(item.name, ())] + [*item.choices, *numbers]
-            guessed += [{item.name: value} for value in dict.fromkeys(values) if value != proposal.fixed[item.name]]
-    return guessed + stated
+        more.setdefault(item.name, []).extend(
+            value for name, value in proposal.constants.items() if fits(contract, item.name, name) is not None
+        )
+    return other_settings(contract, targets, proposal.fixed, skip, proposal.signature.numbers, more)
 
 
 #: Failure of every call -> how a proposal may mend it: options of ``kit.call_with``, or float dtypes.
+_LACKS = re.compile(r"object has no attribute '(\w+)'")
 _MENDS = (
     (r"operator.invert|boolean tensor|must be long, int, byte or bool|bool.* Float", "bools"),
     (r"must be float32|expected .*float32|dtype Double", "dtypes"),
@@ -460,6 +729,11 @@ _MENDS = (
 
 def mended(proposal: Proposal, contract: Contract, failure: str) -> Proposal | None:
     """Return a proposal that passes what a failed call seems to need; None if that is unknown or was tried."""
+    lacks, signature = _LACKS.search(failure), proposal.signature
+    if lacks and signature.owner and lacks[1] not in (own := proposal.objects.get(signature.parameters[0].name, {})):
+        objects = {**proposal.objects, signature.parameters[0].name: {**own, lacks[1]: "None"}}
+        question = f"which value has {lacks[1]} in a real run?"
+        return replace(proposal, objects=objects, questions=(*proposal.questions, question))
     for pattern, what in _MENDS:
         if re.search(pattern, failure):
             if what == "dtypes" and not proposal.dtypes:

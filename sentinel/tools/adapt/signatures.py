@@ -46,7 +46,8 @@ class Signature:
     :ivar words: parameter -> the strings that the body compares it with.
     :ivar numbers: the constants in the body.
     :ivar tokens_first: why tensors seem to be ``[tokens, batch]``; empty if they do not.
-    :ivar reads: the attributes of ``self`` that a method reads, such as ``args.beta``.
+    :ivar reads: parameter -> the attributes and keys that the body reads of it, such as ``args.beta`` or ``["mask"]``;
+        of ``self`` also those that its other methods read, if it calls them.
     :ivar names: the global names that the body uses.
     :ivar imports: the dotted paths that the body imports.
     """
@@ -64,7 +65,7 @@ class Signature:
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     numbers: tuple[float, ...] = ()
     tokens_first: str = ""
-    reads: tuple[str, ...] = ()
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
     imports: tuple[str, ...] = ()
     decorators: tuple[str, ...] = ()
@@ -91,6 +92,47 @@ def signatures(source: str, module: str, file: str, wanted: Iterable[str]) -> It
         if name in names:
             with suppress(RecursionError):
                 yield _signature(node, owner, f"{module}.{name}", module, file)
+
+
+#: Class -> (the bases as written, attribute -> its value as written where that is a literal).
+Classes = Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]]
+
+
+def classes_of(body: Iterable[ast.stmt]) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
+    """Return the classes of a module with the literals that their attributes have at first: a field's default, or a
+    default of ``__init__`` that it assigns."""
+    found = {}
+    for node in body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        literals: dict[str, str] = {}
+        for each in node.body:
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and _is_literal(each.value):
+                literals[each.target.id] = ast.unparse(each.value)  # type: ignore[arg-type]
+            elif isinstance(each, ast.FunctionDef) and each.name == "__init__":
+                literals |= _assigned(each)
+        found[node.name] = tuple(map(ast.unparse, node.bases)), literals
+    return found
+
+
+def _assigned(init: ast.FunctionDef) -> dict[str, str]:
+    named = [*init.args.posonlyargs, *init.args.args]
+    pairs = [*zip(reversed(named), reversed(init.args.defaults)), *zip(init.args.kwonlyargs, init.args.kw_defaults)]
+    defaults = {item.arg: default for item, default in pairs if _is_literal(default)}
+    literals = {}
+    for node in ast.walk(init):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            value = defaults.get(node.value.id) if isinstance(node.value, ast.Name) else node.value
+            for target in targets:
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self" and _is_literal(value):
+                    literals[target.attr] = ast.unparse(value)  # type: ignore[arg-type]
+    return literals
+
+
+def _is_literal(value: ast.expr | None) -> bool:
+    inner = value.operand if isinstance(value, ast.UnaryOp) else value
+    return isinstance(inner, ast.Constant)
 
 
 def _definitions(
@@ -130,7 +172,7 @@ def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, f
         words=_compared(inside, {parameter.name for parameter in parameters}),
         numbers=_numbers(inside),
         tokens_first=_tokens_first(node, inside),
-        reads=_attributes(inside, parameters[0].name) if owner and parameters else (),
+        reads=_reads(node, inside, owner),
         names=frozenset(each.id for each in inside if isinstance(each, ast.Name)),
         imports=tuple(dict.fromkeys(_imported(inside))),
         decorators=tuple(ast.unparse(each) for each in node.decorator_list),
@@ -216,18 +258,60 @@ def _tokens_first(node: _Def, nodes: Iterable[ast.AST]) -> str:
     return ""
 
 
-def _attributes(nodes: Iterable[ast.AST], self: str) -> tuple[str, ...]:
-    """Return the attributes of ``self`` that are read, as deep as they are written. Its own methods are left out."""
+#: Attributes of tensors and arrays.
+_OF_TENSORS = {"shape", "dtype", "device", "ndim", "T", "mT", "data", "is_cuda", "requires_grad", "grad", "size"}
+
+
+def _reads(node: _Def, inside: list[ast.AST], owner: ast.ClassDef | None) -> dict[str, tuple[str, ...]]:
+    """Return what a function reads of each parameter that is an object or a dictionary."""
+    parameters = [item.arg for item in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    found = {name: _attributes(inside, name) for name in parameters}
+    if owner is not None and parameters:
+        methods = {each.name: each for each in owner.body if isinstance(each, _Def)}
+        seen, queue = {node.name}, [(inside, parameters[0])]
+        own = set(found[parameters[0]])
+        while queue:
+            nodes, self = queue.pop()
+            called = {
+                each.attr for each in nodes if isinstance(each, ast.Attribute) and ast.unparse(each.value) == self
+            }
+            for name in sorted(called & methods.keys() - seen):
+                seen.add(name)
+                inner = [each for statement in methods[name].body for each in ast.walk(statement)]
+                first = [*methods[name].args.posonlyargs, *methods[name].args.args][:1]
+                if first:
+                    queue.append((inner, first[0].arg))
+                    own |= set(_attributes(inner, first[0].arg))
+        found[parameters[0]] = tuple(sorted(own - methods.keys()))
+    return {name: paths for name, paths in found.items() if paths and not _OF_TENSORS.issuperset(paths)}
+
+
+def _attributes(nodes: Iterable[ast.AST], name: str) -> tuple[str, ...]:
+    """Return the attributes and constant keys of a name that are read, as deep as they are written. Called methods are
+    left out."""
     paths, nodes = set(), list(nodes)
     methods = {node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
     for node in nodes:
-        if node in methods and isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            if ast.unparse(node.func.value) == name and node.args and isinstance(node.args[0], ast.Constant):
+                paths.add(f"[{node.args[0].value!r}]")
             continue
         parts: list[str] = []
-        inner: ast.AST = node
+        inner: ast.AST = node.value if node in methods and isinstance(node, ast.Attribute) else node
         while isinstance(inner, ast.Attribute):
             parts.append(inner.attr)
             inner = inner.value
-        if parts and isinstance(inner, ast.Name) and inner.id == self and isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
+        key = inner.slice if isinstance(inner, ast.Subscript) else None
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and ast.unparse(inner.value) == name:  # type: ignore[attr-defined]
+            paths.add(f"[{key.value!r}]")
+        if (
+            parts
+            and isinstance(inner, ast.Name)
+            and inner.id == name
+            and isinstance(getattr(node, "ctx", None), ast.Load)
+        ):
+            while parts and parts[0] in _OF_TENSORS:
+                parts.pop(0)
             paths.add(".".join(reversed(parts)))
+    paths -= {""}
     return tuple(sorted(path for path in paths if not any(other.startswith(f"{path}.") for other in paths)))

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sentinel.deciding.law_session import LawSession, Subject, Undecidable
 from sentinel.deciding.open_target import OpenTarget
@@ -15,16 +16,18 @@ from sentinel.deciding.runner import Runner
 from sentinel.deciding.setup import options_of
 from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import Catalog, OnDemand
+from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.checks import subjects
 from sentinel.search.saving import as_written
-from sentinel.search.scenarios import NotSearchable, combined, declared, narrow
+from sentinel.search.scenarios import NotSearchable, narrow
 from sentinel.settings import Settings
 from sentinel.targets import Dialect, Target
+from sentinel.testing.alternatives import explaining, other_settings
 from sentinel.tools.adapt.project import Project
 from sentinel.worker.client import Options
 
 #: Scenarios of each boundary; those of one attempt at other choices; the most attempts; calls to shrink a finding.
-_SCENARIOS, _FEW, _ATTEMPTS, _SHRINKING = 60, 30, 60, 60
+_SCENARIOS, _FEW, _ATTEMPTS, _SHRINKING = 60, 30, 12, 60
 _ORACLE = "the_oracle_agrees"
 
 
@@ -97,15 +100,10 @@ def _try(target: OpenTarget, subject: Subject, catalog: Catalog, others: Sequenc
     session = target.law_session.fresh()
     try:
         session.find(subject)
-        for changes in combined(others, 3, _ATTEMPTS) if _agrees(session, subject) is False else ():
-            changed = _changed(subject, catalog, changes)
-            if changed is not None and _agrees(session, changed):
-                dialects = {name for name in changes if _is_dialect(subject, name)}
-                result.dialects = {name: value for name, value in changes.items() if name in dialects}
-                result.settings = {name: value for name, value in changes.items() if name not in dialects}
-                subject = _changed(subject, catalog, result.settings) or subject
-                break
-        _search(session, subject, result)
+        changes = _agreeing(session, subject, catalog, others)
+        result.dialects = {name: value for name, value in changes.items() if _is_dialect(subject, name)}
+        result.settings = {name: value for name, value in changes.items() if name not in result.dialects}
+        _search(session, _changed(subject, catalog, result.settings) or subject, result)
     except Undecidable as error:
         result.failed, result.packages = error.failure.reason, error.failure.packages
     except SentinelError as error:
@@ -116,8 +114,6 @@ def _try(target: OpenTarget, subject: Subject, catalog: Catalog, others: Sequenc
 
 
 def _search(session: LawSession, subject: Subject, result: Result) -> None:
-    from sentinel.search.boundary_search import BoundarySearch  # importing Hypothesis takes about 0.3 s
-
     search = BoundarySearch(session, subject, 0, None, _SHRINKING, shrink_further=False)
     with suppress(Undecidable):
         search.run(_SCENARIOS)
@@ -143,21 +139,43 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
         result.failed = next(iter(result.silent.values()))
 
 
-def _agrees(session: LawSession, subject: Subject) -> bool | None:
-    """Return True if the oracle agrees in a few scenarios, ignoring results that are not finite; None if no call
-    returned."""
-    from sentinel.search.boundary_search import BoundarySearch
+def _agreeing(
+    session: LawSession, subject: Subject, catalog: Catalog, others: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the other choices with which the oracle agrees in a few scenarios; empty if there are none.
 
+    Choices that explain one scenario are tried on others. What disagrees there is explained by further choices.
+    """
+    queue, left = [(dict[str, Any](), _disagreement(session, subject))], _ATTEMPTS
+    while queue and left:
+        changes, finding = queue.pop(0)
+        free = [other for other in others if not other.keys() & changes.keys()]
+        for more in (
+            islice(explaining(session, finding, free, pairs=True), left) if isinstance(finding, Finding) else ()
+        ):
+            left, several = left - 1, {**changes, **more}
+            changed = _changed(subject, catalog, several)
+            found = False if changed is None else _disagreement(session, changed)
+            if found is None:
+                return several
+            queue.append((several, found))
+    return {}
+
+
+def _disagreement(session: LawSession, subject: Subject) -> Finding | Literal[False] | None:
+    """Return a scenario in which the oracle disagrees with finite results; None if it agrees; False if few calls
+    return."""
     law = next((law for law in subject.laws if law.name == _ORACLE), None)
     if law is None:
-        return None
+        return False
     search = BoundarySearch(session, subject, 0, [law], 1, shrink_further=False, glimpse=True)
     search.run(_FEW)
     outcome = search.outcomes[law]
-    if not outcome.judged and not outcome.answered:
-        return None
+    wrong = [each for each in outcome.findings if each.symptom != "non-finite"]
+    if wrong:
+        return wrong[0]
     few = "adapter" in outcome.kinds.values() or 2 * outcome.judged < search.tried  # the choice itself prevents calls
-    return not few and all(each.symptom == "non-finite" for each in outcome.findings)
+    return False if few else None
 
 
 def other_dialects(subject: Subject, targets: Iterable[Target]) -> list[dict[str, Any]]:
@@ -166,14 +184,8 @@ def other_dialects(subject: Subject, targets: Iterable[Target]) -> list[dict[str
     :param targets: other frameworks, whose declared values are tried.
     """
     now = {dialect.name: dialect.value for dialect in subject.binding.dialects}
-    changes: list[dict[str, Any]] = []
-    for item in subject.contract.inputs:
-        if item.dialect and not callable(item.default):
-            current = now.get(item.name, item.default)
-            values = [item.default, *declared(targets, subject.contract, item.name), *item.choices]
-            values += [not current] if isinstance(current, bool) else []
-            changes += [{item.name: value} for value in dict.fromkeys(values) if value != current]
-    return changes
+    options = [item.name for item in subject.contract.inputs if not item.dialect]
+    return other_settings(subject.contract, targets, now, options)
 
 
 def _is_dialect(subject: Subject, name: str) -> bool:

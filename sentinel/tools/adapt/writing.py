@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -44,7 +45,7 @@ def adapter_text(
         "stub_versions": dict(target.stub_versions),
     }
     lines = [f"{name}={_text(value)}," for name, value in facts.items() if value or name == "repository"]
-    body = "".join(_skeleton(each) for each in proposals if each.signature.owner) + "\n\nTARGET = Target(\n"
+    body = "".join(_skeleton(each) for each in proposals if _has_skeleton(each)) + "\n\nTARGET = Target(\n"
     body += (
         textwrap.indent("\n".join([*lines, "bindings=(", textwrap.indent(bindings, "    "), "),"]), "    ") + "\n)\n"
     )
@@ -78,11 +79,15 @@ def _root(root: PackageRoot) -> Code:
 def _binding(proposal: Proposal, contract: Contract) -> str:
     fixed, accepts = dict(proposal.fixed), dict(proposal.accepts)
     knobs = [
-        item.name for item in contract.inputs if item.knob and (item.name in proposal.takes or item.name in accepts)
+        item.name
+        for item in contract.inputs
+        if item.knob and (item.name in {*proposal.takes, *accepts} or f'inputs["{item.name}"]' in str(proposal.objects))
     ]
     call = _call(proposal)
     name, words = _family(proposal, knobs, fixed, accepts, call)
     outputs = () if name == "masked_statistic" else _outputs(proposal)
+    if proposal.layout.each and name == "group_advantage":
+        outputs = tuple(proposal.reads)
     if name != "Binding":
         for input, value in contract.lacking(*knobs).items():  # the family fixes it
             if fixed.get(input, value) == value:
@@ -149,15 +154,33 @@ def _in_order(proposal: Proposal) -> bool:
 
 
 def _options(proposal: Proposal, *without: str) -> dict[str, Any]:
-    reads = {} if _in_order(proposal) else {"reads": dict(proposal.reads)}
-    return {name: value for name, value in {**proposal.options, **reads}.items() if name not in without}
+    options: dict[str, Any] = dict(proposal.options)
+    if proposal.layout.each not in ("", "steps"):
+        form = {} if proposal.layout.form == "tensor" else {"form": proposal.layout.form}
+        options = {"each": proposal.layout.each, **form, "reads": dict(proposal.reads), **options}
+    elif not _in_order(proposal) and not proposal.layout.each:
+        options["reads"] = dict(proposal.reads)
+    return {name: value for name, value in options.items() if name not in without}
+
+
+def _has_skeleton(proposal: Proposal) -> bool:
+    return bool(proposal.signature.owner or proposal.objects)
+
+
+def _function(proposal: Proposal) -> str:
+    """Return the name of the function that calls a method, or a function of objects; unique in the adapter."""
+    return re.sub(r"\W+", "_", f"_{proposal.path.removeprefix(proposal.signature.module.partition('.')[0])}").lower()
+
+
+def _caller(proposal: Proposal) -> str:
+    return {"": "kit.call_with", "steps": "kit.call_rates"}.get(proposal.layout.each, "kit.call_each")
 
 
 def _call(proposal: Proposal) -> str:
-    if proposal.signature.owner:
-        return f"_{proposal.signature.name.strip('_')}"
+    if _has_skeleton(proposal):
+        return _function(proposal)
     options = ", ".join(f"{name}={_text(value)}" for name, value in _options(proposal).items())
-    return f"partial(kit.call_with, {options})" if options else ""
+    return f"partial({_caller(proposal)}, {options})" if options else ""
 
 
 def _text(value: Any) -> str:
@@ -174,23 +197,31 @@ def _text(value: Any) -> str:
 
 
 def _skeleton(proposal: Proposal) -> str:
-    """Return a function that calls a method on an object with the attributes that the method reads."""
+    """Return a function that makes the objects with the attributes and keys that a function reads, and calls it."""
     signature, options = proposal.signature, {"takes": proposal.takes, **_options(proposal, "takes")}
-    said = "".join(f", {name}={_text(value)}" for name, value in options.items())
-    head = f"\n\ndef _{signature.name.strip('_')}(boundary: Any, inputs: Mapping[str, Any]) -> Any:\n"
-    if "staticmethod" in signature.decorators:
-        call = f"    return kit.call_with(boundary, inputs{said})\n"
-        return f'{head}    """Call {signature.owner}.{signature.name}, a static method."""\n{call}'
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for path, value in proposal.attributes.items():
-        first, _, rest = path.partition(".")
-        groups.setdefault(first, []).append((rest, value))
-    lines = "".join(f"        {first}={_stand_in(parts)},\n" for first, parts in groups.items())
-    return (
-        f'{head}    """Call {signature.owner}.{signature.name} on an object with the attributes that it reads."""\n'
-        f"    own = kit.make_unbuilt(\n        boundary.owner,\n{lines}    )\n"
-        f'    return kit.call_with(boundary, {{**inputs, "self": own}}, leading=("self",){said})\n'
-    )
+    said = [f"{name}={_text(value)}" for name, value in options.items()]
+    what = f"{signature.owner}.{signature.name}".lstrip(".")
+    static, own = "staticmethod" in signature.decorators, "inputs"
+    lines = ""
+    first = "" if static or not signature.owner else signature.parameters[0].name
+    for name, paths in proposal.objects.items():
+        if name != first:
+            said.append(f"{name}={_stand_in(paths.items())}")
+    if first:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for path, value in proposal.objects.get(first, {}).items():
+            head, _, rest = path.partition(".")
+            groups.setdefault(head, []).append((rest, value))
+        inner = "".join(f"        {head}={_stand_in(parts)},\n" for head, parts in groups.items())
+        lines = f"    own = kit.make_unbuilt(\n        boundary.owner,\n{inner}    )\n"
+        leading = _text((first, *options.get("leading", ())))
+        said = [f"leading={leading}", *(each for each in said if not each.startswith("leading="))]
+        own = f'{{**inputs, "{first}": own}}'
+    text = f"Call {what} with the attributes that it reads." if proposal.objects else f"Call {what}."
+    call = f"    return {_caller(proposal)}(\n        boundary,\n        {own},\n"
+    call += "".join(f"        {each},\n" for each in said) + "    )\n"
+    head = f"\n\ndef {_function(proposal)}(boundary: Any, inputs: Mapping[str, Any]) -> Any:\n"
+    return f'{head}    """{text}"""\n{lines}{call}'
 
 
 def _stand_in(parts: Iterable[tuple[str, str]]) -> str:
@@ -198,9 +229,12 @@ def _stand_in(parts: Iterable[tuple[str, str]]) -> str:
     pairs = list(parts)
     if len(pairs) == 1 and not pairs[0][0]:
         return pairs[0][1]
+    keys = [f"{path[1:-1]}: {value}" for path, value in pairs if path.startswith("[")]
+    if len(keys) == len(pairs):
+        return f"{{{', '.join(keys)}}}"
     inner: dict[str, list[tuple[str, str]]] = {}
     for path, value in pairs:
         first, _, rest = path.partition(".")
-        if first:
+        if first and not first.startswith("["):
             inner.setdefault(first, []).append((rest, value))
     return f"kit.bookkeeping({', '.join(f'{name}={_stand_in(each)}' for name, each in inner.items())})"

@@ -57,6 +57,7 @@ _FILE_COMMANDS = re.compile(
     "realpath|rm|rsync|scp|sed|tail|tar|tee|test|touch|wc|wget|which"
 )
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_ALL_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
 
 
 class _Word(str):
@@ -84,6 +85,8 @@ class CommandLine:
     :ivar assumed: ``NAME=default``, for each ``${NAME:-default}`` that was read as its default. The environment may set
         the variable.
     :ivar program: the Python file, module or command that gets the settings; empty if none is named.
+    :ivar arguments: the script's word for its own arguments (``"$@"``), with the line, if it was read as no words
+        because the user gave none; empty otherwise.
     """
 
     settings: tuple[str, ...]
@@ -94,6 +97,7 @@ class CommandLine:
     program: str = ""
     others: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    arguments: str = ""
 
 
 def of_words(words: Sequence[str], where: str = "") -> CommandLine:
@@ -104,7 +108,8 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
     """
     inner = _shell_command(words)
     if inner is not None:
-        return of_script(Path("bash -c"), inner.encode())
+        line = of_script(Path("bash -c"), inner.encode())
+        return replace(line, further=(*line.further, line.arguments), arguments="") if line.arguments else line
     settings: list[str] = []
     unknown: list[str] = []
     single: list[str] = []
@@ -226,7 +231,8 @@ def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] 
     best = max(commands, key=lambda command: len(command.settings) + len(command.unknown))
     others = [f"{other.where} ({other.program})" for other in commands if other is not best]
     assumed = [f"{name}={text.replace(_ONE, '…')}" for name, text in script.assumed.items()]
-    return replace(best, others=tuple(dict.fromkeys([*others, *script.unread])), assumed=tuple(assumed))
+    others = list(dict.fromkeys([*others, *script.unread]))
+    return replace(best, others=tuple(others), assumed=tuple(assumed), arguments=script.absent)
 
 
 @dataclass
@@ -255,6 +261,10 @@ class _Script:
     written: dict[str, str | None] = field(default_factory=dict)
     #: The scripts that it runs and that were not read, with their places.
     unread: list[str] = field(default_factory=list)
+    #: Whether a command such as ``set --`` may give the script other arguments.
+    given: bool = False
+    #: The word for the script's arguments that was read as no words, with its line.
+    absent: str = ""
     #: Variables that were read as the default in ``${NAME:-default}``, which the environment may replace.
     assumed: dict[str, str] = field(default_factory=dict)
     commands: list[tuple[str, list[str]]] = field(default_factory=list)
@@ -287,6 +297,8 @@ class _Script:
             self.scopes.setdefault(name, set()).add(-1 if loop or index else scope)
         elif kind in ("command", "unset_command"):
             names = [_of(child).strip("'\"") for child in node.named_children if child.type != "command_name"]
+            if kind == "command" and names and _of(node.named_children[0]) == "set":
+                self.given |= names[0][:1] not in "-+" or not {"-", "--"}.isdisjoint(names)
         elif kind == "declaration_command" and any(re.match("-[a-zA-Z]*n", _of(item)) for item in node.named_children):
             text = _of(node)
         elif kind == "arithmetic_expansion" or (node.children and node.children[0].type == "(("):
@@ -484,8 +496,8 @@ class _Script:
         name = _array(inner)
         if name:
             words = self._words(name, _ANY_NUMBER)
-        elif _of(inner) in ("$@", "$*"):
-            words = [*self.arguments] if self.arguments and not self.inside else [_ANY_NUMBER]
+        elif _of(inner) in _ALL_ARGUMENTS:
+            words = [*self._own_arguments(node)]
         else:
             text = self._text(node)
             one = text.replace(_ANY_NUMBER, UNKNOWN)
@@ -495,6 +507,14 @@ class _Script:
                 words.append(_ANY_NUMBER)
         source = f"{' '.join(_of(node).split())} (line {node.start_point[0] + 1})"
         return [_Word.of(word, source) if UNKNOWN in word and not isinstance(word, _Word) else word for word in words]
+
+    def _own_arguments(self, node: Node) -> Sequence[str]:
+        """Return the script's arguments: those that the user gave, or none. Those of a function are unknown."""
+        if self.inside or self.given:
+            return [_ANY_NUMBER]
+        if not self.arguments:
+            self.absent = self.absent or f"{_of(node)} (line {node.start_point[0] + 1})"
+        return self.arguments
 
     def _text(self, node: Node) -> str:
         if node.type in ("string_content", "heredoc_content"):
@@ -507,6 +527,8 @@ class _Script:
             return "".join(map(self._text, node.named_children))
         if node.type == "string":
             return self._quoted(node, 1).replace(_ANY_NUMBER, UNKNOWN)
+        if _of(node) in _ALL_ARGUMENTS:
+            return " ".join(self._own_arguments(node)).replace(_ANY_NUMBER, UNKNOWN)
         if node.type == "simple_expansion":
             return self._value(_of(node)[1:])
         if node.type == "command_substitution":

@@ -127,14 +127,14 @@ def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named))
 
 
-def newest_with(target: Target, options: Options, name: str) -> str:
-    """Return the newest release whose file declares an option, as far as the mirror has the history; empty if none.
+def newest_with(target: Target, options: Options, name: str) -> tuple[str, str]:
+    """Return the newest release whose file declares an option, and the release after it; empty if there is none.
 
-    Only the file of these options is read, not the classes that it inherits from.
+    Only the file of these options is read, as far as the mirror has the history, not the classes that it inherits from.
     """
     store, last = MirrorStore(), re.escape(name.rpartition(".")[2])
     if not store.has(target.name):
-        return ""
+        return "", ""
     flag = f"--{last.replace('_', '[-_]')}[\"']"
     pattern = flag if options.file.endswith(".py") and not options.made_by else f"^[[:space:]]*{last}[[:space:]]*:"
     try:
@@ -142,9 +142,10 @@ def newest_with(target: Target, options: Options, name: str) -> str:
         words = ("grep", "-l", "-E", "-e", pattern, *(f"refs/tags/{tag}" for tag in tags), "--", options.file)
         found = run(store.path(target.name), *words).out.decode(errors="replace") if tags else ""
     except (Unavailable, GitError):
-        return ""
+        return "", ""
     having = {line.partition(":")[0].removeprefix("refs/tags/") for line in found.splitlines()}
-    return next(filter(having.__contains__, tags), "")
+    pairs = zip(tags, ("", *tags))
+    return next((pair for pair in pairs if pair[0] in having), ("", ""))
 
 
 #: The most releases in which an option is looked up.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from sentinel.tools.audit.options import Options, is_trainer
@@ -63,6 +63,7 @@ class Training:
     :ivar doubtful: options that code which was not read may set, so that their defaults are not used. A section ends
         with a dot; the empty name stands for all options.
     :ivar trainers: the names of the trainer classes that the script uses, and of their base classes; empty if unknown.
+    :ivar apart: the dotted path of a function -> the trainer that it belongs to, which the script does not use.
     """
 
     configuration: Mapping[str, str]
@@ -71,6 +72,7 @@ class Training:
     added: frozenset[str] = frozenset()
     doubtful: frozenset[str] = frozenset()
     trainers: tuple[str, ...] = ()
+    apart: Mapping[str, str] = field(default_factory=dict)
 
     def unused(self, name: str) -> str:
         """Return the name of a trainer class if the script certainly does not use it; otherwise empty."""

@@ -34,7 +34,7 @@ class Launch:
     :ivar trainers: the trainer classes that a Python script uses, as in :class:`Script`.
     :ivar program: the Python script, and the classes besides ``made_by`` that it fills from its command line.
     :ivar places: setting -> ``file:line``, if a script sets it.
-    :ivar own: the settings that the script's own subclass of the configuration class declares.
+    :ivar own: the fields that the script's own configuration classes declare.
     :ivar read: what was read, in words.
     :ivar unread: what could not be read, in words.
     """
@@ -84,9 +84,9 @@ def launch_of(
     if line.unknown:
         unread.append(f"not known, because only a shell can compute them: {', '.join(line.unknown)}")
     if line.further:
-        own = any("$@" in word for word in line.further)
-        advice = "; give the arguments of the script after --" if script and own and not words else ""
-        unread.append(f"not known, because further options may be set by {', '.join(line.further)}{advice}")
+        unread.append(f"not known, because further options may be set by {', '.join(line.further)}")
+    if line.arguments:
+        unread.append(f"{line.arguments} was read as no further options; give the arguments of the script after --")
     if line.assumed:
         more = f" and {len(line.assumed) - _MOST} more" if len(line.assumed) > _MOST else ""
         unread.append(
@@ -97,7 +97,7 @@ def launch_of(
         unread.append(f"not read, other commands of the script: {', '.join(line.others[:_MOST])}{more}")
     is_file = line.program.endswith(".py")
     near = _file_near(script, line.program) if is_file else None
-    program = near or (find(line.program) if is_file else None)
+    program = near or (find(line.program) if is_file or "." in line.program else None)
     made = Launch()
     if program is not None:
         made = _of_python(
@@ -105,7 +105,7 @@ def launch_of(
             line.settings,
             classes,
             must=not line.settings and not line.unknown and not line.further,
-            shown="" if near else line.program,
+            shown="" if near else line.program if is_file else program.name,
         )
         if made.read:
             return replace(made, unread=(*unread, *made.unread))
@@ -140,6 +140,7 @@ def launch_of(
         references=made.references,
         trainers=made.trainers,
         program=made.program,
+        own=made.own,
         places={name: line.where for name, _ in settings} if line.where else {},
         read=read,
         unread=tuple(unread),
@@ -164,10 +165,13 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
         raise NothingExamined(f"{shown}: {names}; give the configuration with --config, or single settings with --set")
     assigned = {option: f"{shown}:{line}" for option, line in made.assigned.items()}
     if not calls:
-        made_by = parsed[0] if len(parsed) == 1 else ""
-        program = (file, made.also_parsed)
         return Launch(
-            made_by=made_by, assigned=assigned, references=made.references, trainers=made.trainers, program=program
+            made_by=parsed[0] if len(parsed) == 1 else "",
+            assigned=assigned,
+            references=made.references,
+            trainers=made.trainers,
+            program=(file, made.also_parsed),
+            own=made.fields,
         )
     call, *others = calls
     differ = _differences(call, [one for one in others if one.name == call.name])

@@ -6,13 +6,16 @@ Values that code computes (in ``__post_init__``, or as the result of a function)
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from functools import cached_property
 from pathlib import Path
 
-from sentinel.tools.audit.options import Option, called, choices_of, name_of, parsed, text_of
+from sentinel.errors import SentinelError
+from sentinel.tools.audit.options import Option, called, choices_of, is_trainer, name_of, parsed, text_of
 
 _DEEPEST = 12
 
@@ -41,27 +44,48 @@ def options_of_class(
     return (dict(modules.options(owner)) if owner else {}), modules.open
 
 
-def lineage_of(path: str, find: Find) -> tuple[str, ...]:
+def lineage_of(path: str, find: Find) -> dict[str, Path]:
     """Return the names of a class and of its base classes; empty if the source of the class is not found.
 
     :param path: its dotted path, or the path of a name that is imported from elsewhere.
     """
     prefix, _, name = path.rpartition(".")
     file = find(prefix) if prefix else None
-    return lineage_in(file, name, find) if file is not None else ()
+    return lineage_in(file, name, find) if file is not None else {}
 
 
-def lineage_in(file: Path, name: str, find: Find) -> tuple[str, ...]:
-    """Return the names of a class that a file defines or imports, and of its base classes; empty if it is not found."""
+def lineage_in(file: Path, name: str, find: Find) -> dict[str, Path]:
+    """Return the names of a class that a file defines or imports, and of its base classes; empty if it is not found.
+
+    Each name has the file that defines the class, or the file that names it as a base if its source is not found.
+    """
     modules = _Modules(find)
     left = [modules.class_named(modules.read(file), name)]
-    names: list[str] = []
+    names: dict[str, Path] = {}
     while left and next(modules.left, None) is not None:
         owner = left.pop(0)
         if owner is not None:
-            names += [owner.node.name, *map(name_of, owner.node.bases)]
+            names |= dict.fromkeys(map(name_of, owner.node.bases), owner.module.file) | names
+            names[owner.node.name] = owner.module.file
             left += [modules.class_named(owner.module, name_of(base)) for base in owner.node.bases]
-    return tuple(dict.fromkeys(filter(None, names)))
+    return {name: file for name, file in names.items() if name}
+
+
+def trainer_next_to(boundary: str, used: Collection[str], callers: Iterable[Path], find: Find) -> str:
+    """Return the trainer that a function or class in a trainer's module belongs to; empty if others may call it.
+
+    :param used: the trainers that a script uses, and their base classes.
+    :param callers: the script, and the files of these trainers.
+    """
+    parts = boundary.split(".")
+    found = ((find(".".join(parts[:size])), parts[size]) for size in range(len(parts) - 1, 0, -1))
+    file, name = next(((file, name) for file, name in found if file is not None), (None, ""))
+    with suppress(SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
+        trainers = [each for each in _Module(parsed(file), file).classes if is_trainer(each)] if file else []
+        if trainers and not {*trainers} & {*used}:
+            texts = (caller.read_text(encoding="utf-8", errors="replace") for caller in {*callers} - {file})
+            return "" if any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts) else trainers[0]
+    return ""
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,7 @@ class Script:
     :ivar references: the reward functions and data that it names.
     :ivar trainers: the dotted paths of the trainer classes that it uses; without a module if the script does not show
         where a class comes from.
+    :ivar fields: the fields that its own subclasses of configurations declare.
     """
 
     calls: list[Call]
@@ -77,6 +78,7 @@ class Script:
     references: tuple[str, ...] = ()
     trainers: tuple[str, ...] = ()
     also_parsed: tuple[str, ...] = ()
+    fields: frozenset[str] = frozenset()
 
 
 def read_script(file: Path, classes: Collection[str]) -> Script:
@@ -103,7 +105,23 @@ def read_script(file: Path, classes: Collection[str]) -> Script:
         raise SentinelError(f"{file}:{error.lineno or 1}:{error.offset or 1}: not Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SentinelError(f"{file}: not Python that can be parsed: {error or type(error).__name__}") from None
-    return Script(calls, assigned, parsed, references, trainers, others)
+    return Script(calls, assigned, parsed, references, trainers, others, _fields(tree))
+
+
+#: Base classes that have options.
+_CONFIGURATION = re.compile(r".*(Config|Args|Arguments|Options|Settings|Params|Parameters)")
+
+
+def _fields(tree: ast.Module) -> frozenset[str]:
+    """Return the fields that subclasses of configurations declare, except sections whose class the script defines.
+
+    A section of the program's configuration has such a class if the program extends only this section.
+    """
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    own = {node.name: node for node in classes if any(map(_CONFIGURATION.fullmatch, map(name_of, node.bases)))}
+    declared = (node for each in own.values() for node in each.body if isinstance(node, ast.AnnAssign))
+    named = ((name_of(node.target), name_of(node.annotation)) for node in declared)
+    return frozenset(name for name, section in named if section not in own)
 
 
 #: Methods that change a dictionary or a list.

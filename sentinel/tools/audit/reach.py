@@ -39,10 +39,10 @@ class Reach:
 def reach(affects: Sequence[Affected], run: Training, boundary: str = "") -> Reach:
     """Return whether a run's settings trigger a bug: whether they meet one entry of its ``affects``.
 
-    :param boundary: the dotted path of the function that has the bug. If it is a method of a trainer that the user's
-        script does not use, the answer is "not reached".
+    :param boundary: the dotted path of the function that has the bug. If it belongs to a trainer that the user's script
+        does not use, the answer is "not reached".
     """
-    if unused := run.unused(boundary.rpartition(".")[0].rpartition(".")[2]):
+    if unused := run.unused(boundary.rpartition(".")[0].rpartition(".")[2]) or run.apart.get(boundary, ""):
         return Reach("not reached", f"the script does not use {unused}", unused=unused)
     answers = [_entry(entry, run) for entry in affects]
     nothing = Reach("not known", "the recipe does not name a setting")

@@ -79,7 +79,7 @@ def _cells(rows: Sequence[Row]) -> dict[str, dict[str, tuple[Row, ...]]]:
 
 
 def _over_time(table: Table) -> dict[str, int]:
-    """Count root causes at main and in the first and the last release of the table in which a bug was decided."""
+    """Count the root causes at main, and in the first and the last release in which a bug was decided."""
     rows = [row for row in table.rows if row.realism != "unreachable"]
     places = [n for n in range(len(table.versions)) if any(row.versions[n] in "x-" for row in rows)]
     chosen = sorted({*places[:2], *places[-1:]}, reverse=True)

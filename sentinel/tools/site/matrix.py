@@ -93,7 +93,7 @@ def counted_rows(rows: Sequence[Row]) -> str:
 
 
 def ranked(tables: Sequence[Table]) -> list[Row]:
-    """Return all bugs, sorted by severity, by how realistic they are, and by whether they are present today."""
+    """Return all bugs, sorted by severity, then by realism, then by whether they are present today."""
     rows = [row for table in tables for row in table.rows]
     return sorted(rows, key=lambda row: (*order(row.bug.document), row.now != "reproduced", row.bug.bug_id))
 

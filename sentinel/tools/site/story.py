@@ -89,7 +89,7 @@ class Story:
 
     @property
     def unmoved(self) -> tuple[Outcome, ...]:
-        """The right values; without evidence of the bug, all values. Those that nothing shows are left out."""
+        """The values that are right with and without the bug; all values if no evidence has the bug."""
         return tuple(outcome for outcome in self.outcomes if outcome.same and (outcome.before or outcome.after))
 
     @property

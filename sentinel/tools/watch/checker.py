@@ -43,7 +43,7 @@ from sentinel.tools.watch import meeting
 from sentinel.tools.watch.invariants import INVARIANTS, Invariant, Memory, mismatch
 from sentinel.tools.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.tools.watch.values import unpacked
-from sentinel.tools.watch.wrapping import ENDED, Call
+from sentinel.tools.watch.wrapping import ENDED, Call, function_at
 from sentinel.values.literals import Tensor, typed
 from sentinel.worker import answers, calling, probe, stubs
 from sentinel.worker.answers import Failed, Replies
@@ -72,7 +72,9 @@ _LONGEST = 600.0
 #: Values of `Invariant.where` for invariants that examine computed values, not only settings.
 _EXAMINES = ("loss", "compute_loss", "advantages", "samples")
 #: The most causes of unexamined calls that are printed; the events file has all of them.
-_CAUSES = 5
+_CAUSES = 2
+#: The most names that are printed for one reason.
+_NAMES = 4
 
 
 class OwnSession(LawSession):
@@ -172,6 +174,9 @@ class Checker:
         self._lost: list[int] = []
         self._told_of: tuple[str, Mapping[str, str]] = "", {}
         self._skipped: dict[str, str] = {}
+        self._firsts: dict[str, int] = {}
+        self._place: Path | None = None
+        self._applied: dict[str, str] = {}
 
     def prepare(self, modules: Sequence[str]) -> None:
         """Read the functions of these modules before the run starts."""
@@ -190,6 +195,7 @@ class Checker:
 
     def serve(self, listening: socket.socket | None = None, place: Path | None = None) -> None:
         """Serve the run's processes until the last one ends."""
+        self._place = place
         while True:
             faulthandler.dump_traceback_later(_LONGEST, exit=True, file=sys.stderr)
             sources: list[Any] = [*self._processes, *([listening] if listening is not None else ())]
@@ -217,8 +223,12 @@ class Checker:
             message = connection.recv()
         except (EOFError, OSError):
             message = ("end", {})
-            self._lost.append(process.pid)
-            _say(f"process {process.pid}{_rank_of(process)} has ended without a report: its last calls may be missing")
+            if self._place is None or not meeting.is_stopped(self._place):
+                self._lost.append(process.pid)
+                _say(
+                    f"process {process.pid}{_rank_of(process)} ended without a report, because it was killed or the "
+                    "checker was too busy to receive it: its last calls were not examined"
+                )
         if message[0] == "end":
             self._end(process, message[1])
         else:
@@ -336,33 +346,36 @@ class Checker:
         lines = {name: why for name, why in skipped.items() if name not in self._without}
         applies = [one for one in INVARIANTS if not one.note and not one.unless(facts, process.memory.steps)]
         of = [one.name for one in applies if one.name not in (*lines, *self._without)]
+        self._applied |= dict.fromkeys(of, "its inputs did not occur in a checked step")
         if self._told_of == (facts["class"], lines):
             return
         self._told_of = facts["class"], lines
-        _say(f"{facts['class'].rpartition('.')[2] or 'the trainer'}: checked if its inputs occur: {', '.join(of)}")
+        name = facts["class"].rpartition(".")[2] or "the trainer"
+        _say(f"{name}: {len(of)} of {len(of) + len(lines)} invariants of this trainer apply to this run")
         for why, names in _by_reason(lines):
-            _say(f"not checked: {', '.join(names)}: {why}")
+            _say(f"not checked: {_some(names)}: {why}")
 
     def _tell_of(self, process: Process, one: Invariant, how: str, step: int) -> None:
         if one.note:
             if not self._noted[one.name]:
-                _say(f"note, step {step}{_rank_of(process)}: {how} ({one.reason})")
+                _say(f"note, step {step}{_rank_of(process)}: {how}")
             self._noted[one.name] += 1
             return
-        if not self._first(process, ("", one.name, "training")):
+        if not self._first(process, ("", one.name, "training"), step):
             return
-        _say(f"{one.name} does not hold, step {step}{_rank_of(process)}: {how} ({one.reason})")
+        _say(f"{one.name} does not hold, step {step}{_rank_of(process)}: {how}", True)
         self._write(
             {
                 "event": "violation", "target": self._target.name, "version": self._version, "law": one.name,
                 "rank": 2, "statement": one.reason, "boundary": "", "symptom": "training", "step": step,
-                "seen": "run", "key": "", "detail": how, "known": [], "variants": None,
+                "seen": "run", "key": "", "detail": how.replace("\n  ", "; "), "known": [], "variants": None,
             },
             process,
         )  # fmt: skip
 
-    def _first(self, process: Process, kind: tuple[str, str, str]) -> bool:
+    def _first(self, process: Process, kind: tuple[str, str, str], step: int) -> bool:
         """Count a violation, and return True if it is the first of its kind in this run."""
+        self._firsts.setdefault(kind[1], step)
         self._kinds[kind] += 1
         self._where.setdefault(kind, set()).add(process.pid)
         return self._kinds[kind] == 1
@@ -486,15 +499,21 @@ class Checker:
         where: str,
     ) -> None:
         boundary = reading.boundary.path
-        if not self._first(process, (boundary, law.name, violation.symptom)):
+        if not self._first(process, (boundary, law.name, violation.symptom), call.step):
             return
         names = [bug for bug, paths, laws in self._bugs if law.name in laws and boundary in paths]
-        hint = f" (compare {', '.join(names[:3])})" if names else ""
         how = "" if where == "run" else ", the run's function on a few of its rows"
-        _say(
+        of_variant = next((name for name in variants if name and violation.key.startswith(f"{name}.")), "")
+        key = violation.key.removeprefix(f"{of_variant}.")
+        lines = [
             f"{law.name} does not hold: {boundary}, call {call.call}, step {call.step}{_rank_of(process)}{how}: "
-            f"{violation.key}: {violation.detail}{hint}"
-        )
+            f"{key}: {violation.detail}",
+            f"expected: {law.statement}",
+            f"in {_place(reading)}" + f"; set: {process.memory.settings}" * bool(process.memory.settings),
+            f"try: sentinel watch replay {self.events.name}, which shrinks this call"
+            + (f"; known bug with this symptom: {names[0]}" if len(names) == 1 else ""),
+        ]
+        _say("\n  ".join(lines), True)
         small = self._whole or all(_elements(inputs) <= _MOST_WRITTEN for inputs in variants.values())
         self._write(
             {
@@ -521,7 +540,11 @@ class Checker:
         return {
             "violations": kinds,
             "invariants": dict(self._invariants),
-            "skipped": {name: why for name, why in sorted(self._skipped.items()) if not self._invariants[name]},
+            "skipped": {
+                name: why
+                for name, why in sorted({**self._applied, **self._skipped}.items())
+                if not self._invariants[name]
+            },
             "notes": dict(self._noted),
             **({"lost": self._lost} if self._lost else {}),
             "mismatch": mismatch(self._together.get("the_first_ratio_is_one", {})),
@@ -559,27 +582,37 @@ class Checker:
         several = f" in {len(self._ranks)} processes" if len(self._ranks) > 1 else ""
         kinds = counts["violations"]
         if "nothing_examined" in counts:
-            _say(f"nothing was examined: {counts['nothing_examined']}")
+            _say(f"nothing was examined: {counts['nothing_examined']}", True)
+        laws = ", ".join(f"{law} (step {step})" for law, step in self._firsts.items())
+        looks, functions = sum(self._invariants.values()), counted(len(self._readings), "function")
         _say(
-            f"{counted(len(self._readings), 'boundary')} watched{several}, {counts['copied']} calls copied in "
-            f"{counts['seconds']:.2f} s, {counts['read']} read, {counts['laws']} checks by laws: {len(kinds)} "
-            f"kinds of violation; {self.events}"
+            f"{counted(len(kinds), 'kind')} of violation" + f": {laws}" * bool(laws) + "\n  "
+            f"checked{several}: {counted(len(+self._invariants), 'invariant')} {looks} times; "
+            f"{counts['read']} of {counted(counts['copied'], 'copied call')} of {functions} by laws "
+            f"{self._counts['laws']} times; in {counts['seconds']:.2f} s of the run",
+            True,
         )
+        if counts["held_back"]:
+            _say(f"not checked: {counted(counts['held_back'], 'more step')}, to stay within the time limit")
         for why, names in _by_reason(counts["skipped"]):
-            _say(f"skipped: {', '.join(names)}: {why}")
-        for name, noun in (("watched", "function"), ("copied", "call"), ("read", "call"), ("checked", "call")):
-            why = counts[f"not_{name}"]
-            for line in _causes({f"not {name}: {reason}": count for reason, count in why.items()}, noun):
-                _say(line)
-        if kinds:
-            what = (
-                "whole calls, with the names of their groups"
-                if self._whole
-                else (f"calls with tensors of up to {_MOST_WRITTEN} elements, without texts and group names")
-            )
-            _say(f"the events file contains {what}")
+            _say(f"not checked: {_some(names)}: {why}")
+        for name, noun in (("copied", "call"), ("read", "call"), ("checked", "call")):
+            for why, count in itertools.islice(counts[f"not_{name}"].items(), _CAUSES):
+                _say(f"not {name}: {counted(count, noun)}: {why}")
+        unwatched = sum(counts["not_watched"].values())
+        what = (
+            "whole calls, with the names of their groups"
+            if self._whole
+            else f"calls of up to {_MOST_WRITTEN} elements, without texts and group names"
+        )
+        _say(
+            f"{self.events}: the violations ({what}), and all reasons"
+            + f", also why {counted(unwatched, 'bound function')} could not be watched" * bool(unwatched)
+        )
         if self._configured is not None:
-            _say(f"to check the settings of this run: sentinel audit {self._target.name} --config {self._configured}")
+            _say(
+                f"known bugs that its settings trigger: sentinel audit {self._target.name} --config {self._configured}"
+            )
 
     def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
         """Append a line atomically, because several processes write to the file. If the disk is full, stop writing."""
@@ -640,6 +673,19 @@ def _by_reason(reasons: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
         yield why, [name for name, other in reasons.items() if other == why]
 
 
+def _some(names: Sequence[str]) -> str:
+    """Return a list of names that fits a line."""
+    return ", ".join(names[:_NAMES]) + f" and {len(names) - _NAMES} others" * (len(names) > _NAMES)
+
+
+def _place(reading: Reading) -> str:
+    """Return a function's name, file and line."""
+    module, name = reading.plan.function
+    function = function_at(module, name)
+    line = f":{function.__code__.co_firstlineno}" if function is not None else ""
+    return f"{name} ({module.replace('.', '/')}.py{line})"
+
+
 def _names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'other')}"
 
@@ -659,10 +705,15 @@ def _version(target: Target) -> str:
         return ""
 
 
-def _say(text: str) -> None:
+def _say(text: str, important: bool = False) -> None:
+    """Print lines.
+
+    :param important: whether to begin a line, because a progress bar may have left the cursor within one.
+    """
     from sentinel.reports.escaping import visible
 
-    print(f"sentinel watch: {visible(text)}", file=sys.stderr, flush=True)
+    lines = "\n".join(map(visible, text.split("\n")))
+    print("\n" * important + f"sentinel watch: {lines}", file=sys.stderr, flush=True)
 
 
 def _rank_of(process: Process) -> str:

@@ -24,7 +24,15 @@ _HARMLESS = (
 #: Kinds of distributed training in which a process has only a part of each parameter.
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
 #: Methods of every trainer whose places are given in messages.
-_METHODS = ("compute_loss", "training_step", "create_optimizer", "create_scheduler", "_clip_grad_norm", "__init__")
+_METHODS = (
+    "compute_loss",
+    "training_step",
+    "create_optimizer",
+    "create_scheduler",
+    "_clip_grad_norm",
+    "__init__",
+    "_get_num_items_in_batch",
+)
 #: Methods of a callback that are called within a step.
 _STEP_CALLBACKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_step_end")
 
@@ -67,6 +75,8 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "changed": sorted(_changed(options, {*packages})),
         "places": dict(_places(type(trainer), (*_METHODS, *methods))),
         "random": list(_random(trainer)),
+        "compiled": bool(getattr(options, "torch_compile", False))
+        or any(getattr(trainer.model, name, None) is not None for name in ("_orig_mod", "_compiled_call_impl")),
         "device": str(getattr(getattr(options, "device", None), "type", "")),
         "scaler": getattr(accelerator, "scaler", None) is not None,
         "distributed": str(getattr(getattr(accelerator, "distributed_type", None), "value", "NO")),

@@ -73,6 +73,13 @@ class Memory:
         """Return the adapter's declaration for this trainer, or None."""
         return next((one for one in self.known if one.trainer == self.facts.get("class")), None)
 
+    @property
+    def settings(self) -> str:
+        """Return the framework's options that are not at their defaults, for a message."""
+        options = self.facts.get("options", {})
+        chosen = [name for name in self.facts.get("changed", ()) if name not in _ASIDE and name in options]
+        return ", ".join(f"{name}={options[name]!r}" for name in chosen[:_SETTINGS]) if self.steps else ""
+
     def look(self, kind: str, values: Mapping[str, Any]) -> list[tuple[Invariant, str]]:
         if kind == "facts":
             self.facts, self.kept = values, {}
@@ -96,15 +103,13 @@ class Memory:
         return [(one, how + self._more(one)) for one, how in looks if how]
 
     def _more(self, one: Invariant) -> str:
-        """Return the method, the settings and the advice for a message."""
+        """Return the method, the settings and the advice for a message, each on a line of its own."""
         steps, places = self.steps, self.facts.get("places", {})
         names = (steps.methods.get(one.where) if steps else None) or (one.where,)
         place = next((places[name] for name in names if name in places), "")
-        options = self.facts.get("options", {})
-        chosen = [name for name in self.facts.get("changed", ()) if name not in _ASIDE and name in options]
-        shown = ", ".join(f"{name}={options[name]!r}" for name in chosen[:_SETTINGS]) if steps else ""
-        more = f"; in {place}" * bool(place) + f"; set: {shown}" * bool(shown)
-        return f"{more}. {one.advice}" if one.advice else more
+        shown = self.settings
+        lines = [f"in {place}" * bool(place), f"set: {shown}" * bool(shown), f"try: {one.advice}" * bool(one.advice)]
+        return "".join(f"\n  {line}" for line in lines if line)
 
 
 #: Options that are left out of messages, and the most options that a message shows.
@@ -156,6 +161,15 @@ def _documented(what: str) -> Unless:
 def _repeatable(facts: Mapping[str, Any], steps: Steps | None) -> str:
     random = facts.get("random")
     return f"two forward passes differ: {random[0]}" if random else _facts_read(facts, steps)
+
+
+def _observed(facts: Mapping[str, Any], steps: Steps | None) -> str:
+    return "the model is compiled (torch_compile), so its outputs are not observed" if facts.get("compiled") else ""
+
+
+def _has_reference(facts: Mapping[str, Any], steps: Steps | None) -> str:
+    none = steps is not None and steps.advantages is not None and not facts["options"].get("beta", True)
+    return "there is no reference (beta is 0)" if none else ""
 
 
 def _sharded(facts: Mapping[str, Any], steps: Steps | None) -> str:
@@ -365,8 +379,14 @@ def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
         raise DoesNotApply("the documented loss of this batch is not finite")
     if abs(loss - expected) <= float(rounding) + 1e-6:
         return ""
-    ratio = f" ({loss / expected:.4g} times as much)" if abs(expected) > 1e-9 else ""
-    return f"a micro-batch's loss is {loss:.6g}, and its documented value is {expected:.6g}{ratio}"
+    ratio = loss / expected if abs(expected) > 100 * float(rounding) + 1e-9 else math.nan
+    shown = f" ({ratio:.4g} times as much)" if math.isfinite(ratio) else ""
+    steps = values["attributes"].get("current_gradient_accumulation_steps") or 1
+    if steps > 1 and _near(ratio, steps, 1e-2):
+        shown += f", as if the accumulation of {steps} micro-batches were left out of the divisor"
+    elif steps > 1 and _near(ratio, 1 / steps, 1e-2):
+        shown += f", as if the accumulation of {steps} micro-batches were divided by twice"
+    return f"a micro-batch's loss is {loss:.6g}, and its documented value is {expected:.6g}{shown}"
 
 
 def _advantages(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
@@ -436,6 +456,18 @@ def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any])
 
 #: Relative change of a weight that must change log-probs, and the number of equal batches after which it is reported.
 _MOVED, _EQUAL = 1e-3, 2
+
+
+def _rows_are(name: str) -> Check:
+    """Return the check of a comparison that was made inside the training."""
+
+    def broken(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+        fault, why = values[name]
+        if why:
+            raise DoesNotApply(why)
+        return str(fault)
+
+    return broken
 
 
 def _batch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -522,6 +554,9 @@ def _optimizer(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
         if decayed and not _same(group["weight_decay"], options["weight_decay"]):
             right = options["weight_decay"]
             return f"weight_decay of {decayed[0]} is {group['weight_decay']}, but {right} is configured"
+        others = [name for name in group["names"] if name.endswith(".bias") or name in created["norms"]]
+        if others and group["weight_decay"]:
+            return f"weight_decay of {others[0]} is {group['weight_decay']}, but biases and norms do not decay"
     return ""
 
 
@@ -533,6 +568,31 @@ def _divided_once(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
                 f"{float(raw) / steps:.6g} is right for {values['wanted']} micro-batches of a step"
             )
     return "" if values["returned"] else None
+
+
+def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    """Compare the number of tokens by which a supervised loss is divided with the labels of a whole step."""
+    if kind == "answers":
+        labels, items = values["batch"].get("labels"), values["items"]
+        if memory.get("step") != values["step"]:
+            memory.clear()
+            memory |= {"step": values["step"], "items": [], "trained": 0, "labels": 0}
+        known = labels is not None and items is not None and "shift_labels" not in values["batch"]
+        if known and labels.dim() == 2 and "advantages" not in values["batch"]:
+            memory["items"].append(float(items))
+            memory["trained"] += int((labels[:, 1:] != -100).sum())
+            memory["labels"] += int((labels != -100).sum())
+        return None
+    items = memory.get("items", ())
+    if memory.get("step") != values["step"] or not items or len(items) != len(values["losses"]):
+        return None
+    if min(items) == max(items) and memory["trained"] <= items[0] <= memory["labels"]:
+        return ""
+    shown = f"{min(items):g}" if min(items) == max(items) else f"{min(items):g} to {max(items):g}"
+    return (
+        f"losses of a step are divided by {shown} tokens (num_items_in_batch), and its {len(items)} micro-batches "
+        f"train on {memory['trained']} labels"
+    )
 
 
 def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -567,6 +627,10 @@ def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
     if memory.get("step") != values.get("step"):  # the event that ended the previous step may have been dropped
         memory.update(step=values.get("step"), batches=[])
     if kind == "consumed":
+        options, age = values["facts"]["options"], values.get("age", 0)
+        most = (options.get("steps_per_generation") or math.inf) * (options.get("num_iterations") or 1)
+        if age > most:
+            return f"a rollout is used by {age} micro-batches; steps_per_generation and num_iterations allow {most}"
         rows = values["rows"]
         batch = [tuple(_trimmed(rows[name][row]) for name in sorted(rows)) for row in range(len(rows["advantages"]))]
         before = memory.setdefault("batches", [])
@@ -743,7 +807,7 @@ INVARIANTS = (
     ),
     Invariant(
         "the_loss_is_the_documented_one", ("answers",), "the configuration names the loss",
-        f"{_TRAINER} that the adapter documents", _loss, _also(_documented("loss"), _own("loss")), "loss",
+        f"{_TRAINER} that the adapter documents", _loss, _also(_documented("loss"), _own("loss"), _observed), "loss",
         "Compare this function with the formula of loss_type in the documentation.",
     ),
     Invariant(
@@ -753,6 +817,18 @@ INVARIANTS = (
         "Print what the reward functions return, and the advantages.",
     ),
     Invariant(
+        "rewards_judge_their_own_rows", ("rows",), "a reward function gets a row's own completion, prompt and columns",
+        f"{_TRAINER} that the adapter documents, and reward functions of Python", _rows_are("rewarded"),
+        _also(_documented("completions"), _own("rewards")), "rewards",
+        "Print the arguments of the reward function next to the decoded completion_ids of the batch.",
+    ),
+    Invariant(
+        "prompts_are_the_datasets", ("rows",), "completions continue the dataset's prompts, whole and unchanged",
+        f"{_TRAINER} that the adapter documents", _rows_are("prompts"),
+        _also(_documented("prompts"), _own("prompts")), "prompts",
+        "Decode prompt_ids of the batch next to the dataset's prompt.",
+    ),
+    Invariant(
         "rewards_differ", ("scored",), "equal rewards give no advantage", f"{_TRAINER} with reward functions",
         _constant, where="advantages", advice="Print some completions with their rewards.", note=True,
     ),
@@ -760,7 +836,7 @@ INVARIANTS = (
         "the_reference_starts_as_the_policy", ("answers",), "the reference is the policy before training",
         f"{_TRAINER} that the adapter documents, with a reference, and no dropout", _starts_as_policy,
         _also(
-            _documented("references"), _own("loss", "advantages"), _repeatable,
+            _documented("references"), _has_reference, _own("loss", "advantages"), _repeatable, _observed,
             lambda facts, steps: "ref_model was given" if "ref_model" in facts.get("given", {}) else "",
             lambda facts, steps: "" if "given" in facts else "the trainer was created before watching began",
         ),
@@ -770,7 +846,7 @@ INVARIANTS = (
         "the_reference_is_not_the_policy", ("answers", "stepped"), "the reference does not follow the policy",
         f"{_TRAINER} that the adapter documents, with a reference", _is_not_policy,
         _also(
-            _documented("references"), _own("loss", "advantages"),
+            _documented("references"), _has_reference, _own("loss", "advantages"), _observed,
             lambda facts, steps: "sync_ref_model" if facts["options"].get("sync_ref_model") else "",
         ),
         "loss", "Check that adapters are off, and weights are not shared, in the reference's forward pass.",
@@ -789,14 +865,14 @@ INVARIANTS = (
     Invariant(
         "other_tokens_change_nothing", ("disturbed",), "a token depends on the tokens of its own document only",
         f"{_TRAINER}, padding or packed documents, no dropout, and whole parameters", _disturbed,
-        _also(_repeatable, _sharded, _own("loss", "compute_loss")), "compute_loss",
+        _also(_repeatable, _sharded, _observed, _own("loss", "compute_loss")), "compute_loss",
         "Print attention_mask and position_ids of the model's forward pass.",
     ),
     Invariant(
         "samples_come_from_the_policy", ("answers",), "the policy that generates is the one that is trained",
         f"{_TRAINER} that the adapter documents, and no dropout", _samples,
         _also(
-            _documented("samples"), _own("samples", "loss"), _repeatable,
+            _documented("samples"), _own("samples", "loss"), _repeatable, _observed,
             lambda facts, steps: f"the model's generation config sets {facts['generation'][0]}" if facts["generation"]
             else "",
         ),
@@ -816,12 +892,14 @@ INVARIANTS = (
     ),
     Invariant(
         "log_probs_are_the_models", ("call", "answers"), "the loss trains the tokens whose log-probs it receives",
-        f"{_TRAINER}, and a loss with log-probs whose calls can be read", _of_the_model, _own("loss"), "loss",
+        f"{_TRAINER}, and a loss with log-probs whose calls can be read", _of_the_model, _also(_own("loss"), _observed),
+        "loss",
         "Check the shift between logits and labels, and the temperature.",
     ),
     Invariant(
         "reported_log_probs_are_the_models", ("answers",), "reported log-probs equal those of the model's last layer",
-        f"{_TRAINER}, and a model that reports log-probs", _reported_are_the_models, _own("loss"), "loss",
+        f"{_TRAINER}, and a model that reports log-probs", _reported_are_the_models, _also(_own("loss"), _observed),
+        "loss",
         "Check the temperature and the labels of the model's output layer.",
     ),
     Invariant(
@@ -842,11 +920,22 @@ INVARIANTS = (
         "the_loss_is_that_of_the_labels", ("answers",), "a supervised loss is the mean cross-entropy of its labels",
         f"{_TRAINER} that uses the model's own loss, and labels", _mean_of_labels,
         _also(
-            _own("compute_loss"),
+            _own("compute_loss"), _observed,
             lambda facts, steps: _ELSEWHERE if facts["class"] != "transformers.trainer.Trainer"
             else "compute_loss_func or label smoothing" if facts["loss_function"] or facts["smoothing"] else "",
         ),
         "compute_loss", "Check the divisor: the tokens of the whole step, not of the micro-batch.",
+    ),
+    Invariant(
+        "the_divisor_is_the_number_of_labels", ("answers", "stepping"),
+        "a supervised loss is divided by the labels of the whole step", f"{_TRAINER} in one process, and labels",
+        _items,
+        _also(
+            _own("compute_loss", "training_step", "get_batch_samples", "_get_num_items_in_batch"),
+            lambda facts, steps: "" if facts["distributed"] == "NO" else "labels of several processes are counted",
+            lambda facts, steps: "several devices in one process" if (facts["options"].get("_n_gpu") or 1) > 1 else "",
+        ),
+        "_get_num_items_in_batch", "Print num_items_in_batch in compute_loss.",
     ),
     Invariant(
         "micro_batches_add_up", ("stepping",), "splitting a batch does not change the loss", _TRAINER, _divided_once,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib.machinery
 import os
 import queue
 import socket
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,30 @@ _OF_RANKS = (
     *("SENTINEL_WATCH", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_", "TORCHELASTIC_"),
     *("ACCELERATE_", "FSDP_", "DEEPSPEED_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "RAY_"),
 )
+
+
+class _Attaching:
+    """An import finder that attaches to a trainer's module when it is imported, before a trainer can be created."""
+
+    def __init__(self, modules: set[str], attach: Callable[[], None]) -> None:
+        self._modules, self._attach = modules, attach
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
+        if name not in self._modules:
+            return None
+        self._modules.discard(name)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        loader: Any = getattr(spec, "loader", None)
+        if not hasattr(loader, "exec_module"):
+            return None
+        execute = loader.exec_module
+
+        def executed(module: Any) -> None:
+            execute(module)
+            self._attach()
+
+        loader.exec_module = executed
+        return spec
 
 
 class Watching:
@@ -49,7 +74,8 @@ class Watching:
     ) -> None:
         self.counts: dict[str, Any] = {}
         self.watcher = Watcher(budget, names=capture == "full")
-        self._training, self._producers = Training(self.watcher, packages, _steps(target)), ()
+        steps = _steps(target)
+        self._training, self._producers = Training(self.watcher, packages, steps), ()
         self._packages = packages
         self._pid = os.getpid()
         self._ending, self._ready = threading.Event(), threading.Event()
@@ -65,6 +91,8 @@ class Watching:
             print(f"sentinel watch: this run is not watched: {error}", file=sys.stderr)
             self._ending.set()
             return
+        self._finder: Any = _Attaching({one.trainer.rpartition(".")[0] for one in steps}, self._training.attach)
+        sys.meta_path.insert(0, self._finder)
         self._thread = threading.Thread(target=self._talk, name="sentinel-watch", daemon=True)
         self._thread.start()
         atexit.register(self.stop)
@@ -113,6 +141,8 @@ class Watching:
         """Restore every function's code, and wait briefly until copied calls are checked."""
         if os.getpid() != self._pid or self._ending.is_set():
             return
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self._finder)
         self._training.stop()
         self.watcher.restore()
         self._ending.set()
@@ -122,7 +152,7 @@ class Watching:
 
     def _talk(self) -> None:
         """Exchange messages with the checker. An error ends only this thread, not the run."""
-        idle = 0.0
+        idle, reported = 0.0, False
         try:
             while not self._ending.is_set():
                 self._tell_rank()
@@ -140,11 +170,14 @@ class Watching:
             totals = {"lost": watcher.lost, "failed": watcher.failed, "held_back": watcher.budget.held_back}
             seconds = watcher.budget.spent + time.thread_time()
             self._connection.send(("end", {**totals, "calls": watcher.calls, "seconds": seconds}))
+            reported = True
             self._hear(PATIENCE)
         except BaseException as error:
             self.watcher.note(error)
             self.watcher.restore()
             self._connection.close()  # so that the checker reports the cause, too
+            if reported:  # a busy checker prints its summary later
+                return
             gone = (
                 "the checker has ended"
                 if isinstance(error, (EOFError, OSError))

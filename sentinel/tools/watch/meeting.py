@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-#: Seconds that a run waits at its end for the checks of copied calls.
-PATIENCE = 20.0
+#: Seconds that a run waits at its end for the checks of copied calls, and that the command waits for a living checker.
+PATIENCE, LONG_PATIENCE = 20.0, 300.0
 #: Seconds that a process waits for another process that is connecting.
 _PATIENCE = 5.0
 
@@ -43,6 +43,24 @@ def address(words: Sequence[str], packages: Sequence[str]) -> Path:
 def sockets(number: str) -> list[Path]:
     """Return the open sockets of the run with this number. A checker removes its socket when it ends normally."""
     return [file for file in _folder().glob(f"{number}-*") if file.is_socket()]
+
+
+def is_alive(socket: Path) -> bool:
+    """Return True if a process still listens at a socket. A checker that was killed leaves its socket's file behind."""
+    return any(line.endswith(f"/{socket.name}") for line in Path("/proc/net/unix").read_text().splitlines())
+
+
+def mark_stopped(number: str, stopped: bool = True) -> None:
+    """Mark that the command stops the run with this number, so that its processes end without a report."""
+    mark = _folder() / f"{number}.stopped"
+    if stopped:
+        mark.touch()
+    else:
+        mark.unlink(missing_ok=True)
+
+
+def is_stopped(place: Path) -> bool:
+    return place.with_name(f"{place.name.partition('-')[0]}.stopped").exists()
 
 
 def _folder() -> Path:

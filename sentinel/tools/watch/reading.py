@@ -312,7 +312,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
             open_[item.name] = item.choices
         elif item.kind == "tensor" and item.name != subject.contract.mask and item.default is not None:
             if item.shape != TOKENS:
-                raise Unreadable(f"no part of a call shows {item.name}")
+                raise Unreadable(f"a call's arguments do not determine its {item.name}")
             per_token.append(item.name)
     for one, other in itertools.permutations(per_token, 2) if len(per_token) == 2 else ():
         between = _source([live[one] - live[other] for live, _, _ in calls], parts_of_calls, paths)
@@ -493,7 +493,7 @@ def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path
         attempt = replace(reading, sources={**reading.sources, **dict(zip(names, way))})
         if attempt.reads(calls[0]) + attempt.reads(calls[1]) and sum(map(attempt.reads, calls)) * 2 > len(calls):
             return attempt
-    raise Unreadable(f"no part of a call shows {' and '.join(names)}")
+    raise Unreadable(f"a call's arguments do not determine its {' and '.join(names)}")
 
 
 def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]) -> frozenset[str]:
@@ -567,7 +567,9 @@ def _calls(
             raise
         except Exception as error:  # the scenario is invalid, or not of this version
             if stubs.state().used:
-                raise Unreadable(f"{stubs.state().used[0]} cannot be called while watching") from None
+                raise Unreadable(
+                    f"it calls {stubs.state().used[0]}, which the checker leaves out to save memory"
+                ) from None
             errors.append(error)
             continue
         yield {name: tensors.build(value, _no_object) for name, value in inputs.items()}, arguments, answers

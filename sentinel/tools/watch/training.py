@@ -10,12 +10,14 @@ import contextlib
 import inspect
 import queue
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
+from sentinel.contracts.contract import DoesNotApply
 from sentinel.targets import Steps
 from sentinel.tools.watch.facts import (
     SHARDED,
@@ -27,6 +29,7 @@ from sentinel.tools.watch.facts import (
     is_undisturbed_by_calls,
     plain,
 )
+from sentinel.tools.watch.rows import compare_prompts, compare_rewarded, frozen, tokens_of
 from sentinel.tools.watch.values import LARGEST, Copier
 from sentinel.tools.watch.wrapping import Made, Watcher, function_at
 
@@ -71,6 +74,7 @@ class Training:
         self._watcher, self._packages, self._steps = watcher, packages, steps
         self._trainer: Any = lambda: None
         self._attached: set[str] = set()
+        self._attaching = threading.Lock()
         self._handles: list[Any] = []
         self._look = True
         self._micro: list[Any] = []
@@ -85,11 +89,15 @@ class Training:
         self._notes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._created: dict[str, bool] = {}
         self._training_step = self._producing = self._inside = False
-        self._disturb, self._disturbing, self._random = True, False, True
-        self._looks = 0
+        self._disturb, self._disturbing, self._random, self._compiled = True, False, True, False
+        self._looks = self._age = 0  # ``_age`` counts the micro-batches that use the last rollout
         self._raw: Any = None
         self._returned: list[tuple[Any, ...]] = []
         self._rewards: list[tuple[int, Any]] = []
+        self._documented: Steps | None = None  # the declarations for the observed trainer
+        self._rows: list[Any] = []  # of the dataset, for the batch that is being produced
+        self._rewarded: list[tuple[int, dict[str, Any]]] = []
+        self._conditioned: list[list[int]] = []  # the prompt tokens from which this batch's completions are generated
         self._rewarding = 0
         self._sums: dict[str, Any] = {}
         self._summed: list[Any] = []
@@ -98,8 +106,13 @@ class Training:
     def attach(self, producers: tuple[tuple[str, str], ...] = ()) -> None:
         """Attach to the modules that are imported now.
 
-        :param producers: functions that return the rows of a batch as a mapping: module and qualified name.
+        :param producers: functions that return the rows of a batch as a mapping: module and qualified name. The
+            documented trainers' methods for advantages are attached in any case.
         """
+        with self._attaching:  # both an import and the sending thread attach
+            self._attach(producers)
+
+    def _attach(self, producers: tuple[tuple[str, str], ...]) -> None:
         optimiser: Any = sys.modules.get("torch.optim.optimizer")
         if "torch" not in self._attached and hasattr(optimiser, "register_optimizer_step_post_hook"):
             self._attached.add("torch")
@@ -119,6 +132,8 @@ class Training:
             if constructor is not None and f"{kind}.__init__" not in self._attached:
                 names = tuple(inspect.signature(constructor).parameters)
                 places.append((module, f"{kind}.__init__", self._around(self._making(names), self._make)))
+            makes = one.methods.get("advantages", ())[:1]
+            places += [(module, f"{kind}.{name}", self._around(self._produce, self._hold)) for name in makes]
         for module, name, wrapper in places:
             if name not in self._attached and self._watcher.replace(module, name, wrapper):
                 self._attached.add(name)
@@ -155,9 +170,12 @@ class Training:
                 {**plain(group), "names": [name_of.get(id(one), "") for one in group["params"]]}
                 for group in optimizer.param_groups
             ]
-            modules = trainer.model.named_modules()
+            modules = list(trainer.model.named_modules())
             linear = [f"{name}.weight" for name, one in modules if type(one) is torch.nn.Linear and "norm" not in name]
-            self._notes.setdefault(trainer, {})["created"] = {"groups": groups, "linear": linear}
+            norms = [
+                f"{name}.weight" for name, one in modules if type(one) is torch.nn.LayerNorm or _is_norm(name, one)
+            ]
+            self._notes.setdefault(trainer, {})["created"] = {"groups": groups, "linear": linear, "norms": norms}
 
     # -- one micro-batch -----------------------------------------------------------------------------------------------
 
@@ -166,12 +184,15 @@ class Training:
         if not self._watcher.on:
             return
         self._training_step = True
+        self._age += 1
         if self._trainer() is not trainer:
             methods = [name for one in self._steps for several in one.methods.values() for name in several]
             facts = {**facts_of(trainer, self._packages, methods), **self._notes.get(trainer, {})}
             if not self._send("facts", {}, facts):  # without them, nothing of this trainer is judged
                 return
+            self._compiled = bool(facts["compiled"])
             self._random = facts["random"] or facts["distributed"] in SHARDED
+            self._documented = next((one for one in self._steps if one.trainer == facts["class"]), None)
             self._trainer = weakref.ref(trainer)
             self._notes.pop(trainer, None)
             self._send("configuration", _plain_options(trainer.args))
@@ -210,7 +231,7 @@ class Training:
             self._watcher.replace_function(function, wrapper)
 
     def _listen_to_reward(self, function: Any) -> None:
-        """Record what a reward function returns."""
+        """Record the arguments and the result of a reward function."""
         if isinstance(function, sys.modules["torch"].nn.Module):  # a module's __call__ is shared by all modules
             return
         direct = isinstance(function, (FunctionType, MethodType))
@@ -219,14 +240,23 @@ class Training:
         if not isinstance(plain_function, FunctionType) or inspect.iscoroutinefunction(plain_function):
             return
 
-        def called(_: tuple[Any, ...], __: dict[str, Any]) -> None:
+        def places_of(args: tuple[Any, ...]) -> list[int]:
+            if self._rewarding or not self._producing:  # another function may call it
+                return []
+            functions = list(getattr(self._trainer(), "reward_funcs", None) or ())
+            return [place for place, one in enumerate(functions) if one == (function if direct else args[0])]
+
+        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            places = places_of(args) if self._rows else []
             self._rewarding += 1
+            if places:
+                given = {name: one for name, one in kwargs.items() if isinstance(one, list)}
+                self._rewarded.append((places[0], frozen(given)))
 
         def returned(args: tuple[Any, ...], result: Any) -> None:
             self._rewarding -= 1
-            functions = list(getattr(self._trainer(), "reward_funcs", None) or ())
-            places = [place for place, one in enumerate(functions) if one == (function if direct else args[0])]
-            if self._rewarding or not places or not self._producing:  # another function may call it
+            places = places_of(args)
+            if not places:
                 return
             if hasattr(result, "__getitem__"):  # observing an iterator would exhaust it
                 self._rewards.append((places[0], [None if one is None else float(one) for one in result]))
@@ -270,6 +300,8 @@ class Training:
         """Yield hooks that record the outputs of the trained model and the reference."""
         prompt = batch.get("prompt_ids")
         first = prompt.shape[1] - 1 if some and prompt is not None else 0
+        if self._compiled:  # hooks would be ignored, or change what is compiled
+            return
         mixed = bool(getattr(trainer.args, "bf16", False) or getattr(trainer.args, "fp16", False))
         for name, model in (("trained", trainer.model), *_references(trainer)):
             causal = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -361,12 +393,17 @@ class Training:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
-    def _produce(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    def _produce(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         model = getattr(args[0], "model", None) if args else None
         self._producing = bool(
             getattr(model, "training", True)
         )  # rows of an evaluation must not replace those of the training
-        self._rewarding, self._rewards = 0, []
+        self._rewarding, self._rewards, self._rewarded, self._conditioned = 0, [], [], []
+        given = [one for one in (*args, *kwargs.values()) if isinstance(one, list) and one]
+        self._age = 1 if self._producing else self._age
+        looks = self._producing and self._look and self._documented is not None
+        # A framework may add fields to the rows, so their mappings are copied.
+        self._rows = [dict(one) for one in given[0] if isinstance(one, Mapping)] if looks and given else []
 
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
         """Send the rows of an observed step. Keep the rows of other steps, because a later step may use them."""
@@ -378,11 +415,30 @@ class Training:
             made = {**rows, **{name: one for name, one in result.items() if getattr(one, "dim", int)() == 0}}
             attributes = {"attributes": attributes_of(trainer, self._settings)}
             self._send("scored", {"batch": made, "rewards": self._rewards, **_ranks(trainer)}, attributes)
+            self._compare_rows(trainer, rows)
         small = rows if sum(one.nbytes for one in rows.values()) <= LARGEST else {}
         versions = [(name, one, None if one.is_inference() else one._version) for name, one in small.items()]
         self._held = versions
         if self._look:
             self._produced()
+
+    def _compare_rows(self, trainer: Any, batch: Mapping[str, Any]) -> None:
+        """Compare a batch with the dataset's rows and with what reward functions received, and send what differs."""
+        steps, found = self._documented, {}
+        if steps is None or not self._rows:
+            return
+        compared = steps, trainer, self._rows, batch
+        checks: Mapping[str, Callable[[], str]] = {
+            "prompts": lambda: compare_prompts(*compared, self._conditioned),
+            "rewarded": lambda: compare_rewarded(*compared, self._rewarded),
+        }
+        for name, check in checks.items():
+            try:
+                found[name] = check(), ""
+            except DoesNotApply as why:
+                found[name] = "", str(why)
+        self._rows = []
+        self._send("rows", {}, found)
 
     def _produced(self) -> bool:
         """Send the last produced rows without the fields that were since changed in place. Return True if they are
@@ -397,7 +453,7 @@ class Training:
         """Send the rows of the batch that reaches a loss. Return True if the batch has advantages."""
         rows = _rows(batch)
         if "advantages" in rows and self._produced():
-            self._send("consumed", {"rows": rows})
+            self._send("consumed", {"rows": rows, "age": self._age})
         return "advantages" in rows
 
     # -- generation ----------------------------------------------------------------------------------------------------
@@ -406,6 +462,9 @@ class Training:
         if not self._producing:  # another model, or an evaluation
             return
         self._watcher.generated = self._watcher.steps
+        ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
+        if self._rows and ids is not None and getattr(mask, "shape", None) == ids.shape:
+            self._conditioned += tokens_of(ids, mask)
         options = getattr(self._trainer(), "args", None)
         more = getattr(options, "generation_kwargs", None) or {}
         config = kwargs.get("generation_config", args[2] if len(args) > 2 else None)
@@ -556,6 +615,13 @@ class Training:
             watcher.lost += 1
             return False
         return True
+
+
+def _is_norm(name: str, module: Any) -> bool:
+    """Return True for a layer that transformers exempts from weight decay by its name, since version 5."""
+    recent = not sys.modules["transformers"].__version__.startswith(("3.", "4."))
+    named = "layernorm" in name or name.rpartition(".")[2] == "norm"
+    return recent and named and type(module).__name__.endswith("RMSNorm")
 
 
 def _tell_logger(trainer: Any, counts: Mapping[str, float], step: int) -> None:

@@ -14,11 +14,12 @@ from sentinel.cli import main
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes.catalog import bundled_catalog, load_adapter
 from sentinel.search.bindings import CheckoutTrees, Definitions
+from sentinel.targets import Target
 from sentinel.tools.adapt.imports import Imports
 from sentinel.tools.adapt.past import with_past
 from sentinel.tools.adapt.project import open_project
-from sentinel.tools.adapt.proposals import NearMiss, Proposal, propose
-from sentinel.tools.adapt.signatures import Signature, signatures
+from sentinel.tools.adapt.proposals import Layout, NearMiss, Proposal, propose
+from sentinel.tools.adapt.signatures import Signature, classes_of, signatures
 from sentinel.tools.adapt.writing import adapter_text
 
 CONTRACTS = bundled_catalog().contracts
@@ -87,8 +88,8 @@ def read(name: str, text: str = LOSSES) -> Signature:
 
 def proposed(name: str) -> Proposal:
     found = propose(read(name), CONTRACTS)
-    assert isinstance(found, Proposal)
-    return found
+    assert isinstance(found, list)
+    return found[0]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_a_setting_without_a_parameter_is_a_guess_and_a_question():
 
 def test_the_attributes_of_a_method_are_listed():
     found = proposed("MyTrainer.dpo_loss")
-    assert found.attributes == {"args.beta": 'inputs["beta"]', "smoothing": "None"}  # log is a method
+    assert found.objects == {"self": {"args.beta": 'inputs["beta"]', "smoothing": "None"}}  # log is a method
     assert "which values has the object in a real run: smoothing?" in found.questions
 
 
@@ -233,8 +234,9 @@ def test_what_a_strangers_code_reports_stays_a_comment(tmp_path):
         .replace('"k1"', '"k1"')
         .replace("kind ==", "kind in (None, 'k2') or kind ==")
     )
-    found = propose(read("kl_penalty", text), CONTRACTS)
-    assert isinstance(found, Proposal)
+    several = propose(read("kl_penalty", text), CONTRACTS)
+    assert isinstance(several, list)
+    found = several[0]
     found = replace(
         found, questions=(*found.questions, "it cannot be called: \nimport os\r\n\x1b]0;title\x85\u2028raise")
     )
@@ -268,7 +270,7 @@ def test_nothing_that_fits_is_nothing_examined(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     project_in(
         tmp_path / "work",
-        other="def teacher_advantages(rewards, mask, group_size, teacher):\n    return rewards * mask\n",
+        other="def teacher_advantages(rewards, mask, group_size, teacher):\n    return teacher(rewards) * mask\n",
     )
     assert main(["adapt", "work"]) == 2
     said = capsys.readouterr().err
@@ -324,6 +326,137 @@ def test_an_adapter_is_written_and_tried(tmp_path, capsys, monkeypatch):
     assert "broken: " in table
     assert re.search(r"mylab\.losses\.masked_mean breaks the_oracle_agrees: .*expected .*\n  \w+ = \[", table)
     assert re.search(r"masked_sum .* \d+ hold \(in at least \d+ scenarios each\)", table)
+
+
+#: Right functions of vectors, configurations, attributes, ends of episodes, texts and steps.
+VECTORS = """
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import numpy as np
+import torch
+
+VERSION = version("mylab")
+
+
+@dataclass
+class Config:
+    scale_rewards: bool = True
+    unused: int = 3
+
+
+def future_sum(values: list[float], discount_factor: float) -> list[float]:
+    sums, running = [], 0.0
+    for value in reversed(values):
+        running = value + discount_factor * running
+        sums.append(running)
+    return sums[::-1]
+
+
+def group_advantages(rewards: np.ndarray) -> np.ndarray:
+    mean, std = (rewards.mean(), rewards.std()) if len(rewards) > 1 else (0.0, 1.0)
+    return (rewards - mean) / (std + 1e-6)
+
+
+def grpo_advantages(rewards: list[np.ndarray], config: Config, tracker) -> list[np.ndarray]:
+    found = []
+    for group in rewards:
+        centred = group - group.mean()
+        found.append(centred / (group.std(ddof=1) + 1e-6) if config.scale_rewards and len(group) > 1 else centred)
+    return found
+
+
+def gae_returns(rewards, values, dones, gamma, lam):
+    advantages, running, following = torch.zeros_like(rewards), 0.0, 0.0
+    for t in reversed(range(len(rewards))):
+        alive = 1.0 - dones[t]
+        running = rewards[t] + gamma * alive * following - values[t] + gamma * lam * alive * running
+        advantages[t] = running
+        following = values[t]
+    return advantages, advantages + values
+
+
+def grade_answer(given_answer: str, ground_truth: str) -> bool:
+    return given_answer.strip() == ground_truth.strip()
+
+
+def lr_multiplier(step: int, total_steps: int) -> float:
+    return 0.5 * (1 + np.cos(np.pi * step / total_steps))
+
+
+class Trainer:
+    def __init__(self, model, clip_coef=0.2, reduction="mean"):
+        self.model, self.clip_coef = model, clip_coef
+        self.reduction = reduction
+
+    def policy_loss(self, log_probs, old_log_probs, advantages, mask):
+        ratio = torch.exp(torch.where(mask.bool(), log_probs - old_log_probs, 0.0))
+        losses = -torch.min(ratio * advantages, ratio.clamp(1 - self.clip_coef, 1 + self.clip_coef) * advantages)
+        return self.average(losses, mask)
+
+    def average(self, losses, mask):
+        assert self.reduction == "mean"
+        return torch.where(mask.bool(), losses, 0.0).sum() / mask.sum().clamp(min=1)
+"""
+
+
+def several(name: str) -> list[Proposal]:
+    found = propose(read(name, VECTORS), CONTRACTS, classes_of(ast.parse(VECTORS).body))
+    assert isinstance(found, list)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "contract", "layouts"),
+    [
+        ("future_sum", "discounted_return", [Layout("row", "list")]),
+        ("group_advantages", "group_advantage", [Layout("group", "array")]),
+        ("grpo_advantages", "group_advantage", [Layout("groups", "array")]),
+        ("gae_returns", "generalised_advantage", [Layout("batch"), Layout("stream")]),
+        ("lr_multiplier", "learning_rate", [Layout("steps")]),
+    ],
+)
+def test_annotations_and_parameters_tell_how_a_function_takes_numbers(name, contract, layouts):
+    assert [each.layout for each in several(name) if each.contract == contract] == layouts
+
+
+def test_a_configuration_gets_the_inputs_and_defaults_that_the_body_reads():
+    found = several("grpo_advantages")[0]
+    assert found.objects == {"config": {"scale_rewards": 'inputs["norm_by_std"]'}}
+    assert found.constants == {"tracker": None}  # never read
+    loss = several("Trainer.policy_loss")[0]
+    assert loss.objects == {"self": {"clip_coef": 'inputs["eps_clip_low"]', "reduction": "'mean'"}}
+
+
+def test_a_dictionary_gets_the_keys_that_the_body_reads():
+    text = (
+        "def value_loss(batch, cliprange):\n"
+        "    values, kept = batch['values'], batch['old_values']\n"
+        "    return (values - batch['returns']).square().mean() * batch.get('mask') + kept * cliprange\n"
+    )
+    found = propose(read("value_loss", text), CONTRACTS)
+    assert isinstance(found, list)
+    keys = found[0].objects["batch"]
+    assert keys["['values']"] == 'inputs["vpreds"]'
+    assert keys["['mask']"] == 'inputs["response_mask"]'
+    assert "batch={'mask': inputs[" in adapter_text(Target("m", "", ()), found[:1], [], CONTRACTS, "own.py")
+
+
+def test_right_functions_are_proposed_in_the_form_in_which_the_oracle_agrees(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project_in(tmp_path / "work", losses=VECTORS)
+    assert main(["adapt", "work", "--json"]) == 0
+    rows = {row["function"].partition("losses.")[2]: row for row in json.loads(capsys.readouterr().out)["proposals"]}
+    agree = {name for name, row in rows.items() if "the_oracle_agrees" in row["held"] or row["oracle_agrees_with"]}
+    assert agree == {
+        "future_sum", "group_advantages", "grpo_advantages", "gae_returns", "grade_answer", "lr_multiplier",
+        "Trainer.policy_loss",
+    }  # fmt: skip
+    assert rows["group_advantages"]["oracle_agrees_with"] == {"std": "biased", "group_of_one": "score"}
+    text = (tmp_path / "mylab_adapter.py").read_text()
+    assert 'each="stream", reads={"advantages": 0, "returns": 1}, takes=' in text  # the rows of [batch, tokens] differ
+    assert 'stub_versions={"mylab": "0.0.0"}' in text
+    assert main(["adapt", "work", "--check", "mylab_adapter.py"]) == 0  # the written file gives the same
 
 
 ADAPTER = """

@@ -1,4 +1,4 @@
-"""What a command, or a launch script, sets: nothing of it is executed."""
+"""Settings in commands and launch scripts, which are read without executing them."""
 
 import os
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_launchers_are_looked_through(words, program, settings):
 
 
 def test_a_launch_script(script):
-    """Its variables and arrays, what it sources, and what only a shell knows."""
+    """Variables, arrays, sourced files, and what only a shell can evaluate."""
     line = of_script(script)
     assert line.where == f"{script}:18"
     assert line.settings == (
@@ -97,7 +97,7 @@ def test_a_launch_script(script):
         "data=${?}",
     )
     assert line.unknown == ("tp", "sequence-parallel", "data")
-    assert line.further == ("$(ls data) (line 20)", '"$@" (line 20)')
+    assert (line.further, line.arguments) == (("$(ls data) (line 20)",), '"$@" (line 20)')
     assert line.others == (f"{script}:3 (tools/convert.py)",)
 
 
@@ -298,7 +298,7 @@ def test_what_is_no_launch_script(tmp_path, content, says):
 
 
 def test_files_that_source_each_other_are_not_read_again_and_again(tmp_path):
-    """A hundred lines in each of five files would be read ten thousand million times."""
+    """Five files with a hundred such lines each would otherwise be read ten billion times."""
     for number in range(6):
         text = f'source "$HERE/{number + 1}.sh"\n' * 100 if number < 5 else "A=1\n"
         (tmp_path / f"{number}.sh").write_text(text + "python train.py --lr 1\n")
@@ -325,5 +325,12 @@ def test_the_arguments_of_a_script_are_its_own(tmp_path):
     assert of_script(file, arguments=["--beta", "2", "a.b=3"]).settings == ("lr=1", "beta=2", "a.b=3")
     file.write_text('run() { python train.py --lr 1 "$@"; }\nrun --beta 2\n')
     assert of_script(file, arguments=["--beta", "3"]).further == ('"$@" (line 1)',)
+    file.write_text("set -euo pipefail\nOWN=$@\npython train.py --lr 1 $OWN ${@}\n")
+    line = of_script(file)
+    assert (line.settings, line.further, line.arguments) == (("lr=1",), (), "$@ (line 2)"), "read as none, and said"
+    assert of_script(file, arguments=["--beta", "3"]).settings == ("lr=1", "beta=3", "beta=3")
+    for again in ("set a --beta 3", "set -- --beta 3", "set -e -- --beta 3"):
+        file.write_text(f'{again}\npython train.py --lr 1 "$@"\n')
+        assert (of_script(file).further, of_script(file).arguments) == (('"$@" (line 2)',), "")
     file.write_text("alias t='python train.py --lr 1'\nt --x\n")
     assert of_script(file, arguments=["--beta", "3"]).further == ('"$@" (line 1)',)

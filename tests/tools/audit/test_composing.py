@@ -1,4 +1,4 @@
-"""Hydra configurations: the files that a ``defaults`` list names, where they are looked for, and what is not read."""
+"""Hydra configurations: the files of a ``defaults`` list, their search path, and what is not read."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ OPTIONS = '[[options]]\nname = "PPO"\nkind = "tree"\nfile = "sub/tiny/config/ppo
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Checkout:
-    """An installed copy, with a folder for a configuration of its own."""
+    """An installed copy, with its own folder for a configuration."""
     root = tmp_path / "copy"
     (root / "tiny" / "config").mkdir(parents=True)
     (root / "tiny" / "config" / "ppo.yaml").write_text("lr: 1\n")
@@ -69,7 +69,7 @@ def test_what_names_nothing_of_the_copy_is_left_out_and_told(catalog, copy, entr
     assert told.endswith("give the folder as file:///…")
 
 
-#: What hydra-core 1.3.2 made of each.
+#: The result of hydra-core 1.3.2 for each.
 FILES = {
     "base": "lr: 1\nactor: {clip: 0.1}\n",
     "actor/dp": "clip: 0.2\nmode: ${lr}\n",
@@ -134,7 +134,7 @@ def _composed(folder: Path, text: str, files: dict[str, str] = FILES) -> tuple[A
 
 @pytest.mark.parametrize("written", ["../base.yaml", ["../base.yaml"]])
 def test_a_file_that_inherits_from_another_is_merged_over_it(tmp_path, written):
-    """As NeMo-RL writes it: ``defaults: ../base.yaml``, relative to the file; ``_override_`` replaces a section."""
+    """NeMo-RL writes ``defaults: ../base.yaml``, relative to the file; ``_override_`` replaces a section."""
     (tmp_path / "recipes").mkdir()
     (tmp_path / "base.yaml").write_text("defaults: root.yaml\npolicy: {lr: 1, optim: {name: adam}}\n")
     (tmp_path / "root.yaml").write_text("seed: 7\npolicy: {lr: 2, size: 3}\n")

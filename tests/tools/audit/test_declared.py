@@ -1,4 +1,4 @@
-"""Which options a copy has: the declarations beside the recipes, and the files of the copy that they name."""
+"""The options of an installed copy, from the declarations next to the recipes and the copy's files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ ENTRY = '[[options]]\nname = "{name}"\nkind = "{kind}"\nfile = "{file}"\n'
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Checkout:
-    """An installed copy: the package without the folder that it has in the repository."""
+    """An installed copy: the package without the folder that contains it in the repository."""
     package = tmp_path / "copy" / "tiny"
     package.mkdir(parents=True)
     (package / "old.yaml").write_text("n: 1\n")

@@ -1,4 +1,4 @@
-"""A configuration as settings, and what a run has for one."""
+"""A configuration as settings, and the values that a run uses."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Options read off code and YAML without importing it."""
+"""Options are read from code and YAML without importing it."""
 
 import pytest
 
@@ -92,7 +92,7 @@ def test_classes_and_their_sections(tmp_path):
 
 
 def test_a_base_class_of_another_package_may_declare_more(tmp_path):
-    """Without it no option is certainly absent."""
+    """Without that package, no option is known to be missing."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
     (tmp_path / "package" / "base.py").write_text(

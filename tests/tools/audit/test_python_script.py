@@ -1,4 +1,4 @@
-"""Python scripts that make a configuration: what is read without executing them, and what is reported as not read."""
+"""Python scripts that make a configuration are read without executing them; what is not read is reported."""
 
 from pathlib import Path
 
@@ -150,7 +150,7 @@ def test_subclasses_setattr_and_replace_are_read(tmp_path):
     ],
 )
 def test_every_way_to_write_an_option_makes_it_not_known(tmp_path, write):
-    """Where a script makes the configuration, and where it parses it from its command line."""
+    """Both if the script makes the configuration, and if it parses it from its command line."""
     file = tmp_path / "train.py"
     file.write_text(f"args = C(beta=0, lr=1)\n{write}\nGRPOTrainer(args=args)\nprint(args)\n")
     launch = launch_of(file, (), ("C",))
@@ -271,19 +271,20 @@ def test_code_that_only_reads_the_configuration_changes_nothing(tmp_path):
     assert (launch.settings, launch.assigned, launch.hidden, launch.unread) == ((("beta", 0),), {}, frozenset(), ())
 
 
-@pytest.mark.parametrize("use", ["other = common\nother['a'] = 1", "tweak(common)", "def f():\n    return common"])
-def test_a_dictionary_that_something_else_may_change_is_not_known(tmp_path, use):
+@pytest.mark.parametrize(
+    ("text", "unread"),
+    [
+        ("common = {'a': 0}\nother = common\nother['a'] = 1\nC(**common)\n", "**common"),
+        ("common = {'a': 0}\ntweak(common)\nC(**common)\n", "**common"),
+        ("common = {'a': 0}\ndef f():\n    return common\nC(**common)\n", "**common"),
+        ("config = C(a=1)\ndef never():\n    config.a = 2\n", "a"),
+    ],
+)
+def test_values_that_other_code_may_change_are_not_known(tmp_path, text, unread):
     file = tmp_path / "train.py"
-    file.write_text(f"common = {{'a': 0}}\n{use}\nC(**common)\n")
+    file.write_text(text)
     (call,) = read_script(file, ("C",)).calls
-    assert (call.settings, call.unread) == ({}, ["**common"])
-
-
-def test_an_assignment_in_another_function_need_not_happen(tmp_path):
-    file = tmp_path / "train.py"
-    file.write_text("config = C(a=1)\ndef never():\n    config.a = 2\n")
-    (call,) = read_script(file, ("C",)).calls
-    assert (call.settings, call.unread) == ({}, ["a"])
+    assert (call.settings, call.unread) == ({}, [unread])
 
 
 def test_what_a_program_assigns_to_its_arguments_is_told(tmp_path):
@@ -309,9 +310,6 @@ def test_what_is_not_python_is_refused(tmp_path, content, says):
         return
     with pytest.raises(SentinelError, match=says):
         read_script(tmp_path / "train.py", ("C",))
-
-
-# -- what starts it ----------------------------------------------------------------------------------------------------
 
 
 def test_a_program_that_makes_a_configuration_is_read_instead_of_its_arguments(tmp_path, monkeypatch):
@@ -347,7 +345,7 @@ def test_a_script_and_its_arguments_are_a_command(tmp_path):
     assert launch_of(file, (), ("C",), configured=True).made_by == "C"
     (tmp_path / "run.sh").write_text('python train.py --seed 3 "$@"\n')
     (told,) = launch_of(tmp_path / "run.sh", (), ("C",)).unread
-    assert told.endswith('by "$@" (line 1); give the arguments of the script after --')
+    assert told == '"$@" (line 1) was read as no further options; give the arguments of the script after --'
     assert launch_of(tmp_path / "run.sh", ["--lr", "1"], ("C",)).settings == (("seed", 3), ("lr", 1))
 
 

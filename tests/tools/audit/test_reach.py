@@ -1,4 +1,4 @@
-"""Whether a configuration reaches a bug: by the settings that the recipe names, defaults for the rest."""
+"""A configuration reaches a bug by the settings that the recipe names, and by defaults."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Records to make a site of: evidence of a few bugs, changed and with a history where a test asks for it."""
+"""Fixtures: records for a site with a few bugs; tests change them and add histories."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def reports(tmp_path: Path) -> Path:
 
 
 def few_reports(folder: Path) -> Path:
-    """A report folder with a few published bugs, and one law that a search found broken: as once committed."""
+    """A report folder with a few published bugs and one violated law, in the old form."""
     shutil.copytree(DATA, folder)
     return folder
 
@@ -36,7 +36,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 def few_recipes(folder: Path) -> Catalog:
-    """What is shipped, with the recipes of these few bugs alone."""
+    """The bundled catalog with only the recipes of these bugs."""
     shipped = bundled_catalog()
     for place in BUGS:
         copy = folder / f"{place}.yaml"
@@ -47,7 +47,7 @@ def few_recipes(folder: Path) -> Catalog:
 
 @pytest.fixture(scope="session")
 def few_records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Catalog]:
-    """For tests that change nothing: the report folder, with a history, and the catalog."""
+    """A report folder with a history, and the catalog, for tests that change nothing."""
     folder = tmp_path_factory.mktemp("few")
     add_history(few_reports(folder / "reports"))
     return folder / "reports", few_recipes(folder / "recipes")
@@ -55,7 +55,7 @@ def few_records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Catalog
 
 @pytest.fixture
 def changed(reports: Path) -> Callable[[str, Change], Path]:
-    """``changed(place, change)``: the evidence with a change written over it."""
+    """Return a function that writes a change over an evidence file."""
 
     def over(place: str, change: Change) -> Path:
         file = next(iter(sorted(reports.glob(place))))
@@ -73,7 +73,7 @@ def history(reports: Path) -> Path:
 
 
 def add_history(reports: Path) -> Path:
-    """A history next to the evidence: introduced, shipped, mended."""
+    """Add a history: introduced, released, fixed."""
 
     def commit(sha: str, day: str, subject: str = "", **pull: int) -> dict[str, Any]:
         return {"sha": sha * 40, "date": f"{day}T12:00:00Z", "subject": subject, **pull}
@@ -100,7 +100,7 @@ def add_history(reports: Path) -> Path:
 
 @pytest.fixture
 def site(reports: Path, catalog: Catalog, tmp_path: Path) -> Callable[[], Path]:
-    """``site()``: the site of the report folder as it is now."""
+    """Return a function that builds the site of the report folder."""
 
     def made() -> Path:
         write(tmp_path / "site", build(read(reports, catalog)))

@@ -1,7 +1,7 @@
-"""The site as a person has it: a real Chromium, opened from ``file://``, with nothing to reach on any network.
+"""The site in a real Chromium, opened from ``file://``, without a network.
 
 Needs Chromium with its driver (Debian: ``apt-get install chromium chromium-driver``) and axe-core (``npm install
-axe-core`` here or globally, or ``AXE_CORE=/path/to/axe.min.js``); what is missing is said where it is skipped.
+axe-core`` here or globally, or ``AXE_CORE=/path/to/axe.min.js``). If something is missing, the skip reason names it.
 """
 
 import json
@@ -22,7 +22,7 @@ from sentinel.tools.site.material import read
 
 ROOT = Path(__file__).resolve().parents[3]
 
-#: What stands for all: a leak with gradients and a life, a rejected row, no evidence of a mended revision.
+#: Representative pages: a leak with gradients and a history, a rejected row, no evidence of a fixed revision.
 BUG = "bugs/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.html"
 PAGES = (
     "index.html",
@@ -65,7 +65,7 @@ def browser() -> Iterator[Any]:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     chromium = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    chromium.set_script_timeout(240)  # a busy machine is no failure
+    chromium.set_script_timeout(240)  # a busy machine must not fail a test
     yield chromium
     chromium.quit()
 
@@ -79,12 +79,12 @@ def made(few_records: tuple[Path, Catalog]) -> Path:
 
 @pytest.fixture
 def at(browser: Any, made: Path) -> Any:
-    """``at("index.html?target=verl")`` opens a page; what the console said before is forgotten."""
+    """Return a function that opens a page, and clears the console."""
 
     def go(address: str) -> Any:
         browser.get_log("browser")
         browser.get(f"{made.as_uri()}/{address}")
-        browser.execute_async_script(  # on a busy machine the driver may be ahead of the page's own script
+        browser.execute_async_script(  # on a busy machine, the driver may be faster than the page's script
             "const done = arguments[0]; if (document.readyState === 'complete') done();"
             "else addEventListener('load', () => done())"
         )
@@ -108,7 +108,7 @@ def _shown(browser: Any) -> list[str]:
 
 
 def _choose(browser: Any, name: str, value: str) -> None:
-    """As a person does: the value, and the event that goes with it."""
+    """Choose an option as a person does: set the value and send the event."""
     browser.execute_script(
         "const field = document.querySelector(`[name=${arguments[0]}]`); field.value = arguments[1];"
         "field.dispatchEvent(new Event('input', {bubbles: true}))",
@@ -291,11 +291,12 @@ def test_axe_finds_nothing(at, browser, scheme, width):
         for page in PAGES:
             at(page)
             browser.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
-            # The fortieth line of a table is made as the first ones are; axe takes seconds for hundreds of cells.
+            # All rows of a table are alike, and axe takes seconds for hundreds of cells.
             browser.execute_script(
                 "for (const r of document.querySelectorAll('tr:nth-child(n+9), .bugs li:nth-child(n+9)')) r.remove()"
             )
-            # Selenium's script is the browser's own, as an extension's is: the page's policy is not loosened for it.
+            # Selenium's script belongs to the browser, like that of an extension, so the page's policy need not allow
+            # it.
             browser.execute_script(axe.read_text(encoding="utf-8"))
             found = browser.execute_async_script(
                 "axe.run(document, {preload: false}).then(arguments[arguments.length - 1])"
@@ -310,7 +311,7 @@ def test_axe_finds_nothing(at, browser, scheme, width):
 
 
 def test_a_hostile_page_runs_nothing(at, made):
-    """The policy by itself: a page with every escape missed."""
+    """The content policy alone, on a page without any escaping."""
     page = made / "hostile.html"
     head = (made / "index.html").read_text().partition("</head>")[0]
     page.write_text(

@@ -1,4 +1,4 @@
-"""A site on disk: what may be written to, what is left behind, and what an interruption leaves."""
+"""The site's folder: what may be overwritten, and what an interruption leaves."""
 
 import json
 from collections.abc import Iterator

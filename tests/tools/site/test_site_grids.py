@@ -1,4 +1,4 @@
-"""Values as tables: what is masked, what differs, what a person reads."""
+"""Values as tables: masked cells, differences, number formats."""
 
 from typing import Any
 

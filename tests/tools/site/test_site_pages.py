@@ -1,4 +1,4 @@
-"""The pages: inert, linked, small, the same each time, and about what the evidence says."""
+"""The pages: inert, linked, small, reproducible, and consistent with the evidence."""
 
 import json
 import re
@@ -28,7 +28,7 @@ HOSTILE = (
 
 
 class Page(HTMLParser):
-    """The elements of a page, each with its attributes; and its text."""
+    """The elements of a page with their attributes, and its text."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -55,9 +55,6 @@ def pages(site: Path) -> list[Path]:
 
 def bug_page(site: Path, bug: str) -> Page:
     return Page(next(site.glob(f"bugs/*/{bug}.html")))
-
-
-# -- inert -------------------------------------------------------------------------------------------------------------
 
 
 def _poisoned(document: dict[str, Any]) -> None:
@@ -124,9 +121,6 @@ def test_only_plain_https_is_a_place_to_go_to(url):
     assert not https(url)
 
 
-# -- linked ------------------------------------------------------------------------------------------------------------
-
-
 def test_every_link_of_the_site_leads_somewhere(site, history):
     made = site()
     parsed = {file: Page(file) for file in pages(made)}
@@ -161,9 +155,6 @@ def test_each_chip_leads_to_its_evidence(site, reports):
     assert len(documents) > 8
 
 
-# -- small, and the same each time -------------------------------------------------------------------------------------
-
-
 def test_the_committed_records_make_pages_of_a_size_that_loads_at_once():
     from sentinel.tools.site import building
     from sentinel.tools.site.bug_files import bug_page as page_of
@@ -176,9 +167,6 @@ def test_the_committed_records_make_pages_of_a_size_that_loads_at_once():
     assert len(page_of(pages, material, largest).encode()) < BUG_LIMIT
 
 
-# -- about what the evidence says --------------------------------------------------------------------------------------
-
-
 def test_a_masked_leak_is_drawn_before_beside_after(site):
     page = bug_page(site(), "ROLL-AGGLOSS-TOKENMEAN-MASK")
     assert page.classes().count("masked leak") == 2  # the losses 100 and -50
@@ -188,7 +176,7 @@ def test_a_masked_leak_is_drawn_before_beside_after(site):
 
 
 def chips(page: Page) -> set[str]:
-    """The texts of chips, each verdict with a sign and a word."""
+    """Return the texts of verdict labels, each with a sign and a word."""
     return {" ".join(text.split()) for text in re.findall(r"(?:today|base|fix) \S+ [\w, ]+? \w{7}\b", page.text)}
 
 

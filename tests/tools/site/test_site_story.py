@@ -1,4 +1,4 @@
-"""Which values leak, which differ between variants, and what came out before and after."""
+"""Values that leak or differ between variants, and the results before and after."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -94,7 +94,7 @@ def test_without_the_bug_nothing_is_called_wrong(told, reports, catalog):
 
 
 def test_no_page_shows_equal_numbers_as_wrong_and_right(reports, catalog, changed):
-    """A law once told itself broken at a variant whose answer was right; evidence of that is there to stay."""
+    """Old evidence has a law that was reported broken at a variant with the right result."""
 
     def equal(document: dict[str, Any]) -> None:
         for item in document["comparison"]:
@@ -114,7 +114,7 @@ def test_no_page_shows_equal_numbers_as_wrong_and_right(reports, catalog, change
 
 
 def test_a_value_that_no_evidence_shows_is_left_out(told):
-    """A law that holds has evidence without the bug alone, and no right value for some keys."""
+    """A law that holds has evidence only without the bug, and no right value for some keys."""
     found = told("VERL-REJECTED-ROW-GRPO")
     empty = Outcome("loss", "", None, None, same=True)
     assert replace(found, outcomes=(*found.outcomes, empty)).unmoved == found.unmoved

@@ -1,4 +1,4 @@
-"""The workflow that publishes the site: the shell of its build, and what each of its jobs may do."""
+"""The workflow that publishes the site: its build steps, and the permissions of its jobs."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A recipe of the demo framework, exported from two trees."""
+"""Fixtures: a recipe of the demo framework, exported from two trees."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ Export = Callable[..., Bundle]
 
 @pytest.fixture
 def export(warm_runs: Preloader, tmp_path: Path) -> Iterator[Export]:
-    """``export(recipe document, base tree, head tree or None, check=False, **changes)``"""
+    """Return ``export(recipe document, base tree, head tree or None, check=False, **changes)``."""
     catalog = bundled_catalog()
     exporter = Exporter(
         catalog,

@@ -1,4 +1,4 @@
-"""Every cited pull request and hash is looked up in a mirror; what a mirror cannot know is left to a person."""
+"""Every cited pull request and hash is looked up in a mirror; what a mirror cannot show is reported."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ TARGETS = {"demo": bundled_catalog().targets["demo"], "verl": bundled_catalog().
 
 @pytest.fixture
 def cited(tmp_path: Path):
-    """``cited(text)`` resolves a text of the demo target; HASH stands for the commit of #3, which #4 does not have."""
+    """Return a function that resolves a text of the demo target; HASH stands for the commit of #3, which #4 lacks."""
     upstream = Repository(tmp_path / "upstream")
     upstream.path.mkdir()
     upstream.git("init", "--quiet", "--initial-branch=main")

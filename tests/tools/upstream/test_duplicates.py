@@ -1,4 +1,4 @@
-"""Looking for a bug elsewhere: recipes up to symmetries, history, pull requests, a fork; the unsearched says why."""
+"""Searches for a known bug: similar recipes, history, pull requests, a fork; what was not searched is reported."""
 
 import http.server
 import json
@@ -33,7 +33,7 @@ def recipe(tmp_path: Path, demo_repository: Repository) -> Recipe:
 
 @pytest.fixture
 def upstream(demo_repository: Repository, tmp_path: Path) -> Repository:
-    """A copy of the demo's history with two pull requests: one changes the boundary, one another function."""
+    """The demo repository with two pull requests: one changes the boundary, one another function."""
     copy = Repository(tmp_path / "upstream")
     demo_repository.git("clone", "--quiet", str(demo_repository.path), str(copy.path))
     copy.git("checkout", "--quiet", "--detach", demo_repository.commits["broken"])
@@ -54,9 +54,9 @@ def store(upstream: Repository, tmp_path: Path) -> MirrorStore:
     return mirrors
 
 
-def sources_of(recipe: Recipe, store: MirrorStore, others: Any = (), **more: Any) -> dict[str, Source]:
+def sources_of(recipe: Recipe, store: MirrorStore, **more: Any) -> dict[str, Source]:
     target = bundled_catalog().targets["demo"]
-    return {item.name: item for item in duplicates(recipe, others, target, store, environ={}, **more)}
+    return {item.name: item for item in duplicates(recipe, (), target, store, environ={}, **more)}
 
 
 def test_history_and_pulls_that_touch_the_boundary_are_found(recipe, store):
@@ -68,7 +68,7 @@ def test_history_and_pulls_that_touch_the_boundary_are_found(recipe, store):
 
 
 def test_pulls_with_its_names_are_found_in_every_state(recipe, store, upstream):
-    """#5 names the function in its subject, and changes none of its lines; #3 and #4 do not name it."""
+    """#5 names the function in its subject without changing it; #3 and #4 do not name it."""
     upstream.git("checkout", "--quiet", "--detach", "refs/pull/4/head")
     upstream.commit("speed up agg_loss", {"README.md": "fast\n"})
     upstream.git("update-ref", "refs/pull/5/head", "HEAD")
@@ -88,7 +88,7 @@ def test_each_source_that_is_not_searched_says_why(recipe, tmp_path):
 
 
 class GitHub(http.server.BaseHTTPRequestHandler):
-    """Answers every search with what the server holds."""
+    """Answers every search with the server's content."""
 
     def do_GET(self) -> None:
         asked.append((urllib.parse.unquote(self.path), self.headers["Authorization"]))
@@ -108,7 +108,7 @@ answers: list[tuple[int, bytes]] = []
 
 @pytest.fixture
 def search_github(recipe: Recipe, tmp_path: Path) -> Iterator[Callable[..., Source]]:
-    """``search_github(status, content)``: what becomes of it where GitHub answers so."""
+    """Return a function that searches while GitHub answers with this status and content."""
     server = http.server.HTTPServer(("127.0.0.1", 0), GitHub)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -1,4 +1,4 @@
-"""A bug of the demo framework as a script that does without Sentinel."""
+"""A bug of the demo framework as a script that runs without Sentinel."""
 
 import ast
 import json
@@ -30,13 +30,13 @@ VARIANTS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def bare() -> Iterator[Environment]:
-    """An environment that holds torch and numpy, and nothing else."""
+    """An environment with only torch and numpy."""
     environment = Environment()
     yield environment
     environment.close()
 
 
-#: Runs a script for each tree, as a fork of one process that has loaded torch.
+#: Runs a script on each tree in a fork of one process that has loaded torch.
 EACH = """
 import os, runpy, sys
 import numpy, torch
@@ -55,7 +55,7 @@ def edited(tree: Path, module: str, text: str) -> None:
 
 
 def thrice(function: str) -> str:
-    """Another implementation, whose results are three times the honest ones."""
+    """Another implementation, whose results are three times the right ones."""
     return (
         f"import functools\n\nhonest = {function}\n\n\n@functools.wraps(honest)\ndef {function}(*a, **k):\n"
         "    found = honest(*a, **k)\n"
@@ -143,7 +143,7 @@ def test_a_bug_that_only_a_law_decides_has_no_runner(export, broken_tree, fixed_
 
 
 def calling(function: str, scenario: dict[str, Any], key: str, values: tuple[Any, Any]) -> dict[str, Any]:
-    """Make a recipe of the contract that calls anything; with values with the bug, and right ones."""
+    """Return a recipe of the contract that calls any function, with values with the bug and right ones."""
     told = dict(zip(("expected_unpatched", "expected_fixed"), ({key: {"value": value}} for value in values)))
     plain = {name: item for name, item in MASKED_TOKENS.items() if name not in ("variants", "invariant", "tolerance")}
     return {**plain, "contract": "call", "boundary": f"demo_rl.losses.{function}", "scenario": scenario, **told}

@@ -1,4 +1,4 @@
-"""The life of a finding: each state from its facts, kept once, and back again where a bug comes back."""
+"""The states of a finding: each follows from facts, is stored once, and reverts if the bug returns."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -143,7 +143,7 @@ def test_the_committed_findings_are_those_of_the_shipped_recipes_and_the_page_is
     kept = {bug: each for target in catalog.targets for bug, each in load(folder, target).items()}
     recipes = {recipe.bug_id: recipe for recipe in find_recipes(catalog)}
     assert kept.keys() <= recipes.keys(), "findings of recipes that are no more"
-    entries = [  # a recipe has no life yet before `sentinel report findings` has looked at it
+    entries = [  # before `sentinel report findings`, a recipe has no state
         Entry(
             kept[bug],
             recipe,
@@ -170,5 +170,5 @@ def test_the_state_page_lists_only_recorded_bugs_that_were_fixed_after_the_last_
 
     before, now = ("reproduced", "2025-12-01"), ("fixed upstream", "2026-01-15")
     assert f"* {recipe.target}: " in text(before, now)
-    assert "None.\n" in text(now)  # it was fixed before it was recorded
+    assert "None.\n" in text(now)  # fixed before it was recorded
     assert "None.\n" in text(before, ("fixed upstream", "2026-01-01"))

@@ -1,4 +1,4 @@
-"""The page of a bug: what a maintainer sees, and what nobody may smuggle into it."""
+"""The page of a bug: its content, and attempts to inject text."""
 
 import re
 from pathlib import Path

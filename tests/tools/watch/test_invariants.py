@@ -12,6 +12,7 @@ from sentinel import DoesNotApply, Steps
 from sentinel.tools.watch import training
 from sentinel.tools.watch.invariants import INVARIANTS, Memory
 from sentinel.tools.watch.link import Watching
+from sentinel.tools.watch.rows import compare_prompts, compare_rewarded
 from sentinel.tools.watch.training import TILTS, Event, Training
 from sentinel.tools.watch.wrapping import Budget, Call, Watcher
 
@@ -28,9 +29,10 @@ _FACTS: dict[str, Any] = {
     "class": "transformers.trainer.Trainer", "own": {}, "callbacks": {}, "collator": "", "changed": [], "random": [],
     "places": {"compute_loss": "Trainer.compute_loss (transformers/trainer.py:2122)"}, "device": "cpu",
     "scaler": False, "distributed": "NO", "generation": [], "loss_function": False, "smoothing": False, "given": {},
-    "created": {"groups": [], "linear": []},
+    "created": {"groups": [], "linear": [], "norms": []},
     "options": {"learning_rate": 0.1, "max_grad_norm": 1.0, "completion_only_loss": True, "optim": "adamw_torch",
-                "adam_epsilon": 1e-8, "adam_beta1": 0.9, "adam_beta2": 0.999, "weight_decay": 0.1},
+                "steps_per_generation": 2, "adam_epsilon": 1e-8, "adam_beta1": 0.9, "adam_beta2": 0.999,
+                "weight_decay": 0.1},
 }  # fmt: skip
 
 
@@ -49,6 +51,8 @@ _STEPS = Steps(
     loss=lambda micro: (2.0, 1e-4), advantages=_advantages,
     references=lambda micro: (torch.ones(2) * micro.attributes["global_step"], micro.batch["reference"]),
     batch=lambda micro: str(micro.batch.get("wrong", "")), samples=_of_this,
+    prompts=lambda trainer, rows: [[ord(one) for one in row["prompt"]] for row in rows],
+    completions=lambda trainer, rows, ids: ["".join(map(chr, row)) for row in ids],
 )  # fmt: skip
 _DOCUMENTED = {
     **_FACTS, "class": "demo.Trainer", "options": {**_FACTS["options"], "beta": 0.1},
@@ -101,6 +105,10 @@ def _scored(**changed: Any) -> tuple[str, dict[str, Any]]:
     return "scored", {"batch": batch, "rewards": [(0, [1.0, 0.0])], "attributes": {}, "world": 1, **changed}
 
 
+def _rows(prompts: str = "", rewarded: str = "", why: str = "") -> tuple[str, dict[str, Any]]:
+    return "rows", {"prompts": (prompts, why), "rewarded": (rewarded, why)}
+
+
 def _documented(**changed: Any) -> tuple[str, dict[str, Any]]:
     batch = {"completion_mask": torch.ones(2, 3, dtype=torch.long), "reference": torch.zeros(2)}
     return _answers(**{"loss": 2.0, "batch": batch, "attributes": {"global_step": 0}, "step": 0, **changed})
@@ -121,18 +129,19 @@ _FLIPPED = {name: value.flip(0) for name, value in _ROWS.items()}
 _FRESH = ("fresh", {"log_probs": _LOG_PROBS, "old_log_probs": _LOG_PROBS + 0.01, "response_mask": _ATTENTION[:, 1:]})
 _REPORTED = {"log_probs": _LOG_PROBS, "aux_loss": None}
 _KEPT = [
-    ("produced", {"rows": _ROWS}), ("consumed", {"rows": _FLIPPED}), ("call", _CALL), _answers(), _stepping(),
-    ("generated", {"temperature": (0.7, 0.7), "top_k": (0, None), "moment": 1}), _FRESH,
+    ("produced", {"rows": _ROWS}), ("consumed", {"rows": _FLIPPED}), ("call", _CALL), _answers(), _answers(step=3),
+    _stepping(), ("generated", {"temperature": (0.7, 0.7), "top_k": (0, None), "moment": 1}), _FRESH,
     _stepped([1.0], [0.9], torch.tensor([1.0])), _answers(forwards=[_forward(reported=_REPORTED)]),
     _disturbed(1e-6), *[_of_rank(rank, _stepping()) for rank in range(2)],
 ]  # fmt: skip
 _MADE = {"made": {"beta": 0.1}}
 _KEPT_DOCUMENTED = [
-    _scored(), _documented(), _sampled(-0.105), _sampled(-0.8), _stepped([1.0], [0.9], torch.tensor([1.0])),
+    _scored(), _rows(), _documented(), _sampled(-0.105), _sampled(-0.8), _stepped([1.0], [0.9], torch.tensor([1.0])),
     _documented(attributes={"global_step": 1}, step=1),
 ]  # fmt: skip
 _GROUP = {"lr": 0.1, "eps": 1e-8, "betas": [0.9, 0.999], "weight_decay": 0.1, "names": ["w"]}
-_CREATED = {"created": {"groups": [{**_GROUP, "weight_decay": 0.0}], "linear": ["w"]}}
+_CREATED = {"created": {"groups": [{**_GROUP, "weight_decay": 0.0}], "linear": ["w"], "norms": ["norm.weight"]}}
+_DECAYED = {**_CREATED["created"], "groups": [{**_GROUP, "names": ["norm.weight"]}]}
 _BROKEN: dict[str, list[Any]] = {
     "rows_stay_together": [_KEPT[0], ("consumed", {"rows": {**_ROWS, "advantages": _ROWS["advantages"].flip(0)}})],
     "prompts_are_not_learned": [_answers(labels=_IDS.masked_fill(_ATTENTION == 0, -100))] * 4,
@@ -143,6 +152,7 @@ _BROKEN: dict[str, list[Any]] = {
         _answers(forwards=[_forward(reported={**_REPORTED, "log_probs": 0.5 * _LOG_PROBS})])],
     "labels_are_tokens": [_answers(labels=_IDS.roll(1, 1).masked_fill(_LABELS == -100, -100))],
     "the_loss_is_that_of_the_labels": [_answers(loss=2 * _MEAN)],
+    "the_divisor_is_the_number_of_labels": [_answers(items=8, step=3), _stepping()],
     "micro_batches_add_up": [_stepping(returned=[(torch.tensor(_MEAN), torch.tensor(_MEAN / 4), 2)])],
     "gradients_add_up": [_stepping(norm=torch.tensor(2.0))],
     "samples_are_used_as_often_as_configured": [_stepping(wanted=2)],
@@ -167,8 +177,10 @@ _BROKEN: dict[str, list[Any]] = {
     "settings_arrive": [("facts", {**_DOCUMENTED, "made": {"beta": 0.2}})],
     "the_batch_means_what_it_should": [_scored(batch={"wrong": "a mask is one late"})],
     "samples_come_from_the_policy": [_sampled(-0.105)] * 6,
+    "prompts_are_the_datasets": [_rows(prompts="row 0 has 1 token")],
+    "rewards_judge_their_own_rows": [_rows(rewarded="row 0 got row 1's")],
 }  # fmt: skip
-_OF_THE_ADAPTER = list(_BROKEN)[-8:]
+_OF_THE_ADAPTER = list(_BROKEN)[-10:]
 
 
 def _facts_for(name: str) -> dict[str, Any]:
@@ -207,6 +219,16 @@ def test_what_is_broken_is_said_and_can_be_switched_off(name):
             "0.12 apart on average, before any step (length 2-3 0.12, token 1 0, token 2-3 0.2)",
         ),
         ([_stepping(left=["head"])], "no optimizer has head, although"),
+        (
+            [_answers(items=8, step=3), _stepping()],
+            "divided by 8 tokens (num_items_in_batch), and its 1 micro-batches train on 4 labels",
+        ),
+        (
+            [("consumed", {"rows": _ROWS, "age": 3})],
+            "a rollout is used by 3 micro-batches; steps_per_generation and num_iterations allow 2",
+        ),
+        ([("facts", {**_FACTS, "created": _DECAYED})], "weight_decay of norm.weight is 0.1, but biases and norms do"),
+        ([_answers(step=3), _answers(items=8, step=3), _stepping(losses=[1, 1])], "divided by 4 to 8 tokens"),
         ([_stepped([1.0], [0.5], None)], "w has no gradient but changed"),
         (
             [_stepped([1.0], [0.7], torch.tensor([1.0]))],
@@ -239,8 +261,9 @@ def test_how_it_is_broken(seen, how):
 def test_a_message_names_the_function_the_settings_and_one_thing_to_try():
     (said,) = [how for _, how in _memory({**_DOCUMENTED, **_MADE}).look(*_documented(loss=4.0))]
     assert said == (
-        "a micro-batch's loss is 4, and its documented value is 2 (2 times as much); in Trainer._compute_loss "
-        "(demo/trainer.py:7); set: beta=0.1. Compare this function with the formula of loss_type in the documentation."
+        "a micro-batch's loss is 4, and its documented value is 2 (2 times as much)\n"
+        "  in Trainer._compute_loss (demo/trainer.py:7)\n  set: beta=0.1\n"
+        "  try: Compare this function with the formula of loss_type in the documentation."
     )
 
 
@@ -407,11 +430,89 @@ def test_what_reward_functions_return_is_recorded_and_unchanged():
     assert torch.nn.Module.__call__.__code__ is code
     counts(["aa"])
     training._produce((), {})
+    assert training._rewarded == [], "only an observed step of a documented trainer is compared"
     assert counts(["aa", "b"]) == [2, None]
     assert list(made(["aa"])) == [2.0]
     assert twice(["aa"]) == [4]
     assert training._rewards == [(0, [2.0, None]), (3, [4.0])]
     watcher.restore()
+
+
+_TEXTS = [{"prompt": "ab", "answer": 1.0}, {"prompt": "c", "answer": 2.0}]
+_GIVEN = {
+    "prompts": ["ab", "c"],
+    "completions": ["x", "yz"],
+    "completion_ids": [[120], [121, 122]],
+    "answer": [1.0, 2.0],
+}
+_PADDED = {
+    "prompt_ids": torch.tensor([[97, 98], [0, 99]]), "prompt_mask": torch.tensor([[1, 1], [0, 1]]),
+    "completion_ids": torch.tensor([[120, 0], [121, 122]]), "completion_mask": torch.tensor([[1, 0], [1, 1]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("batch", "sampled", "given", "how"),
+    [
+        ({}, [], {}, ""),
+        ({}, [[97, 98], [99]], {}, ""),
+        ({"completion_mask": torch.zeros(2, 2)}, [], {}, ""),  # the mask leaves out a truncated completion
+        ({"prompt_mask": torch.tensor([[0, 1], [0, 1]])}, [], {}, "row 0 has 1 tokens, and its prompt is 2 tokens"),
+        ({"prompt_ids": _PADDED["prompt_ids"].flip(0), "prompt_mask": _PADDED["prompt_mask"].flip(0)}, [], {},
+         "row 0 has the tokens of row 1's prompt"),
+        ({}, [[97, 98], [98]], {}, "1 of 2 completions continue other prompt tokens than the batch has: row 1 was"),
+        ({}, [], {"completions": ["yz", "x"]}, "wrong `completions` for 2 of 2 rows: for row 0, the value of row 1"),
+        ({}, [], {"completions": ["x", "y"]}, "wrong `completions` for 1 of 2 rows: for row 1, a value that is not"),
+        ({}, [], {"completion_ids": [[120], [121]]}, "wrong `completion_ids` for 1 of 2 rows"),
+        ({}, [], {"prompts": ["c", "ab"]}, "wrong `prompts` for 2 of 2 rows"),
+        ({}, [], {"answer": [2.0, 1.0]}, "wrong `answer` for 2 of 2 rows"),
+    ],
+)  # fmt: skip
+def test_reward_functions_and_rollouts_get_the_datasets_rows(batch, sampled, given, how):
+    calls = [(0, {**_GIVEN, **given})]
+    found = (
+        compare_prompts(_STEPS, None, _TEXTS, {**_PADDED, **batch}, sampled),
+        compare_rewarded(_STEPS, None, _TEXTS, {**_PADDED, **batch}, calls),
+    )
+    assert how in "; ".join(found)
+    assert any(found) == bool(how)
+
+
+def test_what_an_earlier_reward_function_changed_is_not_judged_but_another_rows_value_is():
+    calls = [(0, _GIVEN), (1, {**_GIVEN, "completions": ["x!", "yz!"]})]
+    assert compare_rewarded(_STEPS, None, _TEXTS, _PADDED, calls) == ""
+    calls = [(0, _GIVEN), (1, {**_GIVEN, "completions": ["yz", "x"]})]
+    assert "reward function 1 got wrong `completions`" in compare_rewarded(_STEPS, None, _TEXTS, _PADDED, calls)
+
+
+@pytest.mark.parametrize(
+    ("calls", "why"),
+    [([], "no reward function is a plain function"), ([(0, {"answer": [1.0]})], "another number of rows")],
+)
+def test_rows_that_cannot_be_compared_are_skipped_with_the_reason(calls, why):
+    with pytest.raises(DoesNotApply, match=why):
+        compare_rewarded(_STEPS, None, _TEXTS, _PADDED, calls)
+    memory = _memory({**_DOCUMENTED, **_MADE})
+    memory.look(*_rows(why=why))
+    assert memory.skipped["rewards_judge_their_own_rows"] == memory.skipped["prompts_are_the_datasets"] == why
+
+
+def test_a_produced_batch_is_compared_with_the_arguments_before_a_reward_function_changes_them():
+    def spoils(prompts: Any, completions: Any, **_: Any) -> Any:
+        completions.reverse()
+        return [1.0, 0.0]
+
+    watcher = Watcher(Budget())
+    training, trainer = Training(watcher, steps=(_STEPS,)), SimpleNamespace(reward_funcs=[spoils], model=None)
+    training._trainer, training._documented = lambda: trainer, _STEPS
+    trainer.args, trainer.state = None, SimpleNamespace(global_step=0)
+    training._listen_to_reward(spoils)
+    training._produce((trainer, _TEXTS), {})
+    spoils(**{name: list(value) for name, value in _GIVEN.items()})
+    training._hold((trainer,), {**_PADDED, "advantages": torch.ones(2)})
+    watcher.restore()
+    assert [event.values for event in watcher.events.queue if event.kind == "rows"] == [_rows()[1]]
+    assert watcher.failed == {}
 
 
 def test_rows_of_an_evaluation_are_not_those_of_the_training():

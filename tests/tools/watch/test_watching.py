@@ -1,8 +1,12 @@
 """A run of the demo framework is watched: what breaks a law is said, what keeps it is not, and nothing else changes."""
 
+import contextlib
+import importlib
 import json
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -78,6 +82,9 @@ def test_a_violation_is_said_and_written(broken):
     assert "the_oracle_agrees" in laws
     assert "does not hold: demo_rl.advantages.group_advantage, call " in said
     assert "1 boundary watched: one call in 1 of each function is copied, in at most 1% of the time\n" in said
+    assert "\n  in group_advantage (demo_rl/advantages.py:" in said
+    assert "\n  try: sentinel watch replay broken.jsonl, which shrinks this call" in said
+    assert "kinds of violation: the_oracle_agrees (step 0), " in said
     assert said.index("boundary watched: one") < said.index("does not hold")
     assert "without texts and group names" in said
     *events, end = [json.loads(line) for line in (folder / "broken.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -205,9 +212,50 @@ def test_a_process_that_ends_without_a_report_is_named(tmp_path, capfd):
     ours.send(("process", 7, 1, "rate"))
     ours.close()
     one.serve()
-    assert "process 7, rank 1 has ended without a report" in capfd.readouterr().err
+    assert "process 7, rank 1 ended without a report" in capfd.readouterr().err
     (end,) = (tmp_path / "events.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(end)["lost"] == [7]
+
+
+def test_a_process_that_the_command_stops_is_not_reported_as_lost(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(tmp_path))
+    place = meeting.address(["demo"], ())
+    place = place.with_name(f"9{place.name}")
+    meeting.mark_stopped("9")
+    ours, theirs = Pipe()
+    one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
+    one.attach(theirs)
+    ours.close()
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        one.serve(listening, place)
+    assert "without a report" not in capfd.readouterr().err
+    meeting.mark_stopped("9", False)
+    assert not meeting.is_stopped(place)
+
+
+def test_a_living_checker_is_waited_for(tmp_path, monkeypatch):
+    """On a busy machine it may need minutes. One that was killed leaves its socket's file behind."""
+    monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(meeting, "LONG_PATIENCE", 0.0)
+    place = meeting.address(["demo"], ())
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as listening:
+        with meeting._alone(place) as short:
+            listening.bind(short)
+        listening.listen()
+        assert meeting.is_alive(place)
+    assert place.exists()
+    assert not meeting.is_alive(place)
+
+
+def test_a_trainers_module_is_attached_before_its_importer_goes_on(tmp_path, monkeypatch):
+    (tmp_path / "early_rl.py").write_text("made = 1\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen: list[Any] = []
+    finder = link._Attaching({"early_rl"}, lambda: seen.append(sys.modules["early_rl"].made))
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    assert importlib.import_module("early_rl").made == 1
+    monkeypatch.delitem(sys.modules, "early_rl")
+    assert seen == [1]
 
 
 def test_a_thread_that_dies_says_so_and_hangs_up(monkeypatch, tmp_path, capfd):
@@ -237,11 +285,11 @@ def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, c
     ours.send(("end", {}))
     one.serve()
     said = capfd.readouterr().err
-    assert said.count("sentinel watch: Trainer: checked if its inputs occur: ") == 1
-    assert "the_reference_starts_as_the_policy" not in said.partition("not checked: ")[0], "nothing documents Trainer"
-    assert "not checked: " in said
-    assert "micro_batches_add_up, gradients_add_up, " in said
-    assert ": Mine.training_step is your own" in said
+    assert len(re.findall(r"Trainer: \d+ of \d+ invariants of this trainer apply to this run\n", said)) == 1
+    assert len(re.findall(r"not checked: .*: demo.Trainer is not documented in the adapter\n", said)) == 2
+    assert len(re.findall(r"not checked: .*, micro_batches_add_up.*: Mine.training_step is your own\n", said)) == 2
+    assert len(re.findall(r"not checked: .*: its inputs did not occur in a checked step\n", said)) == 1, "at the end"
+    assert max(map(len, said.splitlines())) < 250
     assert "nothing was examined" in said
 
 
@@ -315,7 +363,9 @@ def test_the_command_stops_a_run(tmp_path):
     words = ["--target", "demo", "--every", "1", "--fail-after", "1", "--", sys.executable, "-c", script]
     ran = _command(tmp_path, *words, PYTHONPATH=str(FRAMEWORK / "broken"))
     assert ran.returncode == 1, ran.stderr
-    assert "the run is stopped" in ran.stderr
+    assert "1 kind of violation: stopping the run (--fail-after)" in ran.stderr
+    assert "without a report" not in ran.stderr, "the command itself has stopped it"
+    assert "lost" not in json.loads((tmp_path / "sentinel-events.jsonl").read_text().splitlines()[-1])
     assert "sentinel-events.jsonl" in ran.stdout
 
 
@@ -342,7 +392,7 @@ def test_the_processes_of_a_run_have_one_checker(tmp_path):
     assert sorted(end["processes"].values()) == [0, 1]
     assert {event["process_rank"] for event in events} <= {0, 1}
     assert "does not hold: demo_rl.advantages.group_advantage, call 1, step 0, rank " in ran.stderr
-    assert ran.stderr.count("in 2 processes, ") == 1
+    assert ran.stderr.count("checked in 2 processes: ") == 1
     schema = json.loads((Path(sentinel.__file__).parent / "schemas" / "events.schema.json").read_text(encoding="utf-8"))
     for event in (*events, end):
         jsonschema_rs.validate(schema, event)

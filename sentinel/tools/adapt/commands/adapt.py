@@ -7,7 +7,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from sentinel.deciding.law_session import Subject
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.explain import scenario_lines
-from sentinel.search.bindings import CheckoutTrees, Definitions
+from sentinel.search.bindings import CheckoutTrees, Definitions, syntax_of
 from sentinel.search.inventory import read
 from sentinel.settings import Settings
 from sentinel.sources import Progress, open_checkout
@@ -37,7 +37,7 @@ from sentinel.tools.adapt.imports import Imports, Packages
 from sentinel.tools.adapt.past import with_past
 from sentinel.tools.adapt.project import Project, open_project
 from sentinel.tools.adapt.proposals import NearMiss, Proposal, alternatives, mended, propose
-from sentinel.tools.adapt.signatures import signatures
+from sentinel.tools.adapt.signatures import classes_of, signatures
 from sentinel.tools.adapt.trying import Result, catalog_with, other_dialects, runner_for, try_bindings
 from sentinel.tools.adapt.writing import adapter_text
 
@@ -78,31 +78,68 @@ def _adapt(arguments: argparse.Namespace) -> int:
             raise SentinelError(
                 f"{file} exists; move it, or give another --output (--check {file} shows what the laws say about it)"
             )
-        proposals, missed, packages = _proposals(project, catalog, settings, notify)
+        several, missed, packages = _proposals(project, catalog, settings, notify)
         stated = {name: _least_version(project.requires.get(name, "")) for name in packages.versions}
         project = replace(project, target=replace(project.target, preload=packages.preload, stub_versions=stated))
         if not arguments.json:
             _echo_packages(project, packages)
         with tempfile.TemporaryDirectory(prefix="sentinel-adapt-") as folder:
-            results: dict[str, Result] = {}
-            again: dict[str, Proposal] = {each.path: each for each in proposals}
-            for attempt in range(3):
-                proposals = [again.get(each.path, each) for each in proposals]
-                first = Path(folder, f"attempt_{attempt}.py")
-                first.write_text(adapter_text(project.target, proposals, missed, catalog.contracts, file.name), "utf-8")
-                results |= _try(first, project, catalog, settings, list(again.values()), notify)
-                mends = (
-                    (each, mended(each, catalog.contracts[each.contract], results[each.path].failed))
-                    for each in proposals
-                )
-                again = {each.path: new for each, new in mends if new is not None}
-                if not again:
-                    break
-    proposals = [_with_result(each, results[each.path]) for each in proposals]
+            found, project = _best(several, Path(folder), project, catalog, settings, notify)
+    called = [path for path, (_, result) in found.items() if not result.failed or result.packages]
+    for path in [path for path in found if called and path not in called]:
+        proposal, result = found.pop(path)
+        missed.append(NearMiss(proposal.signature, proposal.contract, f"it cannot be called: {result.failed}"))
+    results = {path: result for path, (_, result) in found.items()}
+    proposals = [_with_result(proposal, result) for proposal, result in found.values()]
     file.write_text(adapter_text(project.target, proposals, missed, catalog.contracts, file.name), encoding="utf-8")
     questions = {each.path: len(each.questions) for each in proposals}
     rows = [_row(each.path, each.contract, results[each.path], questions[each.path]) for each in proposals]
     return _finish(arguments, rows, results, missed, packages, file)
+
+
+#: The most rounds of proposals, each of which imports the project.
+_ROUNDS = 8
+
+
+def _best(
+    several: Sequence[Sequence[Proposal]],
+    folder: Path,
+    project: Project,
+    catalog: Catalog,
+    settings: Settings,
+    notify: Progress,
+) -> tuple[dict[str, tuple[Proposal, Result]], Project]:
+    """Try the proposals for each function until the oracle agrees with one. Return the best of each and its result."""
+    waiting = {each[0].path: list(each) for each in several}
+    found: dict[str, tuple[Proposal, Result]] = {}
+    for attempt in range(_ROUNDS):
+        now = {path: left.pop(0) for path, left in waiting.items() if left}
+        if not now:
+            break
+        file = Path(folder, f"attempt_{attempt}.py")
+        file.write_text(adapter_text(project.target, list(now.values()), [], catalog.contracts, file.name), "utf-8")
+        results = _try(file, project, catalog, settings, list(now.values()), notify)
+        preload = dict.fromkeys(project.target.preload)
+        for path, proposal in now.items():
+            result = results[path]
+            if path not in found or _rank(result) > _rank(found[path][1]):
+                found[path] = proposal, result
+            if _rank(result)[:2] == (True, True) or result.packages:  # another layout needs the packages too
+                waiting[path] = []
+                continue
+            real = re.search(r"the code used (\w+)[\w.]*, which is real only for a target that names it", result.failed)
+            if real and real[1] not in preload:
+                preload[real[1]] = None
+                waiting[path].insert(0, proposal)
+            elif (new := mended(proposal, catalog.contracts[proposal.contract], result.failed)) is not None:
+                waiting[path].insert(0, new)
+        project = replace(project, target=replace(project.target, preload=tuple(preload)))
+    return found, project
+
+
+def _rank(result: Result) -> tuple[bool, bool, int]:
+    """Return what makes one result better than another: calls return, the oracle agrees, few laws are broken."""
+    return not result.failed, "the_oracle_agrees" in result.held, len(result.held) - len(result.broken)
 
 
 def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, notify: Progress) -> int:
@@ -120,14 +157,18 @@ def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
 
 def _proposals(
     project: Project, catalog: Catalog, settings: Settings, notify: Progress
-) -> tuple[list[Proposal], list[NearMiss], Packages]:
+) -> tuple[list[list[Proposal]], list[NearMiss], Packages]:
     notify(f"reading {project.target.name}")
     trees = CheckoutTrees(project.checkout)
     definitions = Definitions(trees, project.target.roots)
     files = dict(sorted(definitions.sources("")))
     sources = {file: (project.target.module_of(file), trees.blob(blob)) for file, blob in files.items()}
-    found: list[Proposal | NearMiss | None] = []
+    found: list[list[Proposal] | NearMiss | None] = []
     signal = 0
+    classes: dict[str, Any] = {}
+    for _, content in sources.values():
+        with suppress(SyntaxError, ValueError, RecursionError):
+            classes |= classes_of(syntax_of(content).body)
     for file, source in read(sources).items():
         if source.unread:
             print_error(f"not read: {file}: {source.unread}")
@@ -136,8 +177,8 @@ def _proposals(
         signal += len(names)
         if names:
             text = content.decode("utf-8", "replace")
-            found += [propose(each, catalog.contracts) for each in signatures(text, module, file, names)]
-    proposals = [each for each in found if isinstance(each, Proposal)]
+            found += [propose(each, catalog.contracts, classes) for each in signatures(text, module, file, names)]
+    proposals = [each for each in found if isinstance(each, list)]
     missed = [each for each in found if isinstance(each, NearMiss)]
     if not proposals:
         near = f"; nearest: {missed[0].signature.path} ({missed[0].contract}): {missed[0].reason}" if missed else ""
@@ -147,9 +188,10 @@ def _proposals(
         )
     if project.mirror is not None and project.head:
         notify("reading the history of these functions")
-        proposals = with_past(proposals, project, catalog.contracts)
+        past = iter(with_past([each for several in proposals for each in several], project, catalog.contracts))
+        proposals = [[next(past) for _ in several] for several in proposals]
     packages = Imports(definitions, sources).packages(
-        (each.signature for each in proposals), settings.python_of(project.target.name)
+        (each[0].signature for each in proposals), settings.python_of(project.target.name)
     )
     return proposals, missed, packages
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -52,7 +53,7 @@ from sentinel.tools.audit.declared import classes_of, finder, newest_with, optio
 from sentinel.tools.audit.effective import Training, covers, training
 from sentinel.tools.audit.files import MISSING, flattened, position_of, read_mapping, settings_of
 from sentinel.tools.audit.launch import Launch, launch_of, setting_of
-from sentinel.tools.audit.option_classes import Find, lineage_in, lineage_of, options_of_class
+from sentinel.tools.audit.option_classes import Find, lineage_in, lineage_of, options_of_class, trainer_next_to
 from sentinel.tools.audit.options import Option, Options
 from sentinel.tools.audit.python_script import ANY
 from sentinel.tools.audit.reach import Reach, reach
@@ -114,12 +115,23 @@ def _audit(arguments: argparse.Namespace) -> int:
         raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
     configured = arguments.config is not None or bool(arguments.set)
 
-    def find_program(name: str) -> Path | None:
-        checkout, _ = _open(arguments, target, opener(settings))
-        return next((place for place in places(target, checkout, name) if place.is_file()), None)
+    @cache
+    def opened() -> tuple[Checkout, Ref]:
+        with progress() as notify:
+            return _open(arguments, target, opener(settings, notify))
 
-    classes = classes_of(catalog, target)
-    launch = launch_of(arguments.script, arguments.own_command, classes, configured, find_program)
+    def find_program(name: str) -> Path | None:
+        """Return the file of a Python program or module that the copy has; None for a module of its packages."""
+        checkout, _ = opened()
+        top = checkout.source if arguments.repo and checkout.source else checkout.path
+        found = (
+            places(target, replace(checkout, path=top), name) if name.endswith(".py") else _modules(name, script, top)
+        )
+        own = name.partition(".")[0] in target.packages and not name.endswith(".py")
+        return None if own else next((place for place in found if place.is_file()), None)
+
+    classes, script = classes_of(catalog, target), arguments.script
+    launch = launch_of(script, arguments.own_command, classes, configured, find_program)
     for sentence in launch.read:
         print_error(visible(sentence))
     single = [*launch.settings, *map(setting_of, arguments.set)]
@@ -128,7 +140,10 @@ def _audit(arguments: argparse.Namespace) -> int:
     if launch.config and config != launch.config:
         not_read.append(f"not read, because --config is given: {launch.config}")
     data: Mapping[Any, Any] | None = read_mapping(config) if config else None
-    checkout, decisions, changes = _decide(arguments, catalog, settings, target)
+    checkout, ref = opened()
+    if ref.kind != "installed" and not arguments.repo and not arguments.ref:
+        print_error(f"{target.name} is not installed here, so this is {_name(checkout)}; name yours {_OTHER_COPY}")
+    decisions, changes = _decide(checkout, ref, catalog, settings, target, reuse=not arguments.sarif)
     there = [item for item in decisions if item.verdict.name == "reproduced"]
     decided = [item for item in decisions if item.verdict.name in _DECIDED]
     if not decided:
@@ -176,20 +191,26 @@ def _audit(arguments: argparse.Namespace) -> int:
         named_by = replace(near, file=Path(config or "").name, options={**near.options, **defaults})
         trainers = (named_by, *(trainer for trainer in trainers if trainer is not near))
     configuration = _configuration(data, single)
-    added = launch.added | launch.own | {setting_of(word)[0] for word in arguments.set if word.startswith("+")}
+    added = launch.added | {setting_of(word)[0] for word in arguments.set if word.startswith("+")}
+    own_settings = {name for name, _ in single if launch.own.intersection(name.split("."))}
     if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
         have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
         raise NothingExamined(
             f"the options of {launch.made_by} cannot be read in {_name(checkout)}; these can be read: "
             f"{have or 'no class'}"
         )
+    again = {option for one in trainers for name in launch.own for option in _meant(name, one.options)}
+    again -= {name for name, _ in single}
+    if again and launch.program:
+        not_read.append(f"defaults not known, because {launch.program[0].name} declares them: {_some(sorted(again))}")
     run = None
     if configuration is not None:
         typed = frozenset(name for name, _ in launch.settings)
-        run = training(configuration, trainers, launch.made_by, added, typed, hidden)
+        run = training(configuration, trainers, launch.made_by, added | own_settings, typed, hidden | again)
         run, left_out = _completed(run, launch, {setting_of(word)[0] for word in arguments.set})
         not_read += left_out
-        run = _of_program(run, launch, finder(target, checkout, python))
+        boundaries = [item.recipe.boundary for item in decisions]
+        run = _of_program(run, launch, finder(target, checkout, python), boundaries)
     reaches = {item.recipe.bug_id: reach(item.recipe.affects, run, item.recipe.boundary) for item in decisions if run}
     bugs = [Bug(item, reaches.get(item.recipe.bug_id)) for item in there]
     unused = sorted({each.unused for each in reaches.values() if each.unused})
@@ -197,7 +218,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     bugs = [bug for bug in bugs if bug.realism != "unreachable"]
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
     name = _name(checkout)
-    rejected, doubts = _of_settings(run, launch, config, target, name) if run else ([], [])
+    rejected, doubts = _of_settings(run, launch, config, target, name, added) if run else ([], [])
     unread = [*([f"not used by this script: {_some(unused)}"] if unused else []), *not_read, *doubts]
     settings_named = (run.references if run else {}).items()
     named = [
@@ -237,10 +258,19 @@ def _audit(arguments: argparse.Namespace) -> int:
     return 2 if open_bugs or changes or rejected else 0
 
 
-def _of_program(run: Training, launch: Launch, find: Find) -> Training:
+def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
+    """Yield the paths at which a launch script may find a module: from this folder, a folder above it, or the copy."""
+    path = f"{name.replace('.', '/')}.py"
+    above = script.absolute().parents if script else ()
+    yield from (folder / path for folder in (Path(), *above, top) if "\0" not in name)
+
+
+def _of_program(run: Training, launch: Launch, find: Find, boundaries: Iterable[str]) -> Training:
     """Add what a Python script's imports show: the trainers that it uses, and options of other classes that it fills.
 
     Modules are also looked up in the script's folder.
+
+    :param boundaries: the dotted paths of functions, of which those that belong to unused trainers are looked up.
     """
     if launch.program is None:
         return run
@@ -250,7 +280,12 @@ def _of_program(run: Training, launch: Launch, find: Find) -> Training:
         return find(module) or next(filter(Path.is_file, [file.parent / f"{module.replace('.', '/')}.py"]), None)
 
     lineages = [lineage_of(path, near) or lineage_in(file, path, near) for path in launch.trainers]
-    run = replace(run, trainers=tuple(dict.fromkeys(name for one in lineages for name in one)) if all(lineages) else ())
+    if all(lineages):
+        files = {name: source for one in lineages for name, source in one.items()}
+        callers = {file, *files.values()}
+        owners = {each: trainer_next_to(each, files, callers, find) for each in boundaries if files}
+        apart = {boundary: trainer for boundary, trainer in owners.items() if trainer}
+        run = replace(run, trainers=tuple(files), apart=apart)
     if run.options is None:
         return run
     options, unread = dict(run.options.options), dict(run.options.open)
@@ -262,11 +297,13 @@ def _of_program(run: Training, launch: Launch, find: Find) -> Training:
 
 
 def _of_settings(
-    run: Training, launch: Launch, config: Path | None, target: Target, copy: str
+    run: Training, launch: Launch, config: Path | None, target: Target, copy: str, added: Collection[str]
 ) -> tuple[list[str], list[str]]:
     """Return a line for each setting that the run's trainer does not have, with the option that it may mean.
 
     The first list has the arguments that make the script's call of the configuration class fail.
+
+    :param added: settings that the user adds with ``+``.
     """
     options, lines, rejected = run.options, list[str](), list[str]()
     if options is None:
@@ -284,8 +321,11 @@ def _of_settings(
         near = f" (it is one of {other})" if other else f"; did you mean {meant[name]}?" if meant.get(name) else ""
         place = launch.places.get(name) or (position_of(config, name) if config else "")
         broken = launch.made_by == options.made_by != "" and name in launch.places
-        newest = newest_with(target, options, name)
-        near = (f"; the newest release that has it is {newest}" if newest else "") + near
+        newest, since = newest_with(target, options, name)
+        if since:  # a similar option is another one
+            near = f"; it is gone since {since} ({newest} has it)"
+        elif newest:
+            near = f"; the newest release, {newest}, has it"
         if broken:
             rejected.append(f"{place}: {options.made_by} of {copy} has no option {name} and raises a TypeError{near}")
         else:
@@ -298,9 +338,9 @@ def _of_settings(
         f"{name}={run.configuration[name]}: not a value of this option, which accepts {expected}"
         for name, expected in run.invalid.items()
     ]
-    added = sorted(name for name in run.added if name not in options)
-    if added:
-        lines.append(f"added with +, and not an option of {options.name} in this version: {_some(added)}")
+    new = sorted(name for name in added if name not in options)
+    if new:
+        lines.append(f"added with +, and not an option of {options.name} in this version: {_some(new)}")
     by_source: dict[str, list[str]] = {}
     for name in (name for name in run.unread() if name not in run.nested):
         near = f" (did you mean {meant[name]}?)" if name in meant else ""
@@ -466,9 +506,12 @@ def _meant(name: str, options: Iterable[str]) -> list[str]:
 
 
 def _decide(
-    arguments: argparse.Namespace, catalog: Catalog, settings: Settings, target: Target
-) -> tuple[Checkout, list[Decision], list[str]]:
-    """Return the copy of the framework, the decision of each known bug in it, and the copy's own changes."""
+    checkout: Checkout, ref: Ref, catalog: Catalog, settings: Settings, target: Target, reuse: bool
+) -> tuple[list[Decision], list[str]]:
+    """Return the decision of each known bug in a copy of the framework, and the copy's own changes.
+
+    :param reuse: whether stored verdicts of a release may be used; they lack what was observed.
+    """
     recipes = find_recipes(catalog, [target.name])
     decisions: list[Decision] = []
 
@@ -476,13 +519,9 @@ def _decide(
         return checkout if other == ref else opener(settings)(of, other, pull)  # a pin, to follow a function that moved
 
     with progress() as notify, closing(runner_of(catalog, settings, opened=opened)) as runner:
-        open_ = opener(settings, notify)
-        checkout, ref = _open(arguments, target, open_)
-        if ref.kind != "installed" and not arguments.repo and not arguments.ref:
-            print_error(f"{target.name} is not installed here, so this is {_name(checkout)}; name yours {_OTHER_COPY}")
-        changes = _changes(target, ref, checkout, open_)
+        changes = _changes(target, ref, checkout, opener(settings, notify))
         stored = None
-        if ref.kind == "pypi" and checkout.version and not arguments.sarif:  # SARIF has what was observed
+        if ref.kind == "pypi" and checkout.version and reuse:
             ref = Ref("pypi", checkout.version)
             stored = ReleaseVerdicts(catalog, settings, target, recipes, ClosureVerdictStore())
             for recipe in recipes:
@@ -501,7 +540,7 @@ def _decide(
             decisions.append(runner.decide(job))
             if stored is not None:
                 stored.add(decisions[-1])
-    return checkout, sorted(decisions, key=lambda item: item.recipe.bug_id), changes
+    return sorted(decisions, key=lambda item: item.recipe.bug_id), changes
 
 
 def _open(arguments: argparse.Namespace, target: Target, open_: OpenCheckout) -> tuple[Checkout, Ref]:

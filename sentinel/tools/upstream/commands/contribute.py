@@ -240,6 +240,9 @@ def _notify(
         echo(f"git -C {shlex.quote(str(arguments.into))} push YOUR-FORK {branch.name}")
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
     body = shlex.quote(str(folder / "PULL_REQUEST.md"))
+    if made.fix and made.fix.comment:
+        echo(f"a pull request has this fix already: {folder / 'SENDER.md'} contains a comment for it")
+        return
     if not (made.fix and made.fix.head):
         echo(f"gh pr create --repo {repository} --title {shlex.quote(title(made))} --body-file {body}")
     echo(f"gh pr comment {made.recipe.upstream.get('pull') or 'NUMBER'} --repo {repository} --body-file {body}")

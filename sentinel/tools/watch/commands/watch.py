@@ -111,7 +111,7 @@ def _watch(arguments: argparse.Namespace) -> int:
         run = subprocess.Popen(arguments.own_command, env=environment)
     except OSError as error:
         raise SentinelError(f"{arguments.own_command[0]}: {error.strerror}") from None
-    stopped = False
+    stopped, number, before = False, str(os.getpid()), 0
     while True:
         try:
             status = run.wait(1.0 if arguments.fail_after else None)
@@ -119,13 +119,15 @@ def _watch(arguments: argparse.Namespace) -> int:
         except subprocess.TimeoutExpired:
             found = [event for event in _written(events, begin) if event["event"] == "violation"]
             if not stopped and len(found) >= arguments.fail_after:
-                print_error(f"{counted(arguments.fail_after, 'kind')} of violation: the run is stopped")
-                stopped = True
+                stopped, before = True, len(found)
+                print_error(f"{counted(before, 'kind')} of violation: stopping the run (--fail-after)")
+                meeting.mark_stopped(number)
                 run.terminate()
         except KeyboardInterrupt:  # the run receives Ctrl-C too, and ends by itself
             continue
     status = status if status >= 0 else 128 - status
-    died = _wait_for_checkers(str(os.getpid()))
+    died = _wait_for_checkers(number)
+    meeting.mark_stopped(number, False)
     written = _written(events, begin)
     ends = [event for event in written if event["event"] == "end"]
     kinds = sum(event["event"] == "violation" for event in written)
@@ -141,18 +143,20 @@ def _watch(arguments: argparse.Namespace) -> int:
             f"{counted(lost, 'process')} ended without a report: the last calls of these processes were not examined"
         )
     read, looks = (counted(sum(end[key] for end in ends), word) for key, word in (("read", "call"), ("laws", "check")))
-    echo(f"{counted(kinds, 'kind')} of violation in {read}, {looks} by laws and invariants: {events}")
+    late = f" ({kinds - before} found while the run was stopping)" if stopped and kinds > before else ""
+    echo(f"{counted(kinds, 'kind')} of violation{late} in {read}, {looks} by laws and invariants: {events}")
     return 1 if stopped else status
 
 
 def _wait_for_checkers(number: str) -> bool:
-    """Wait for the checkers of this run to end. Return True if a checker is still open after the time limit."""
-    until = time.monotonic() + meeting.PATIENCE
+    """Wait for the checkers of this run to end. Return True if a checker was killed, or needs too long."""
+    until = time.monotonic() + meeting.LONG_PATIENCE
     while left := meeting.sockets(number):
-        if time.monotonic() > until:
+        if time.monotonic() > until or not any(map(meeting.is_alive, left)):
+            left = meeting.sockets(number)  # one that has just ended has removed its socket
             for socket in left:
                 socket.unlink(missing_ok=True)
-            return True
+            return bool(left)
         time.sleep(0.1)
     return False
 

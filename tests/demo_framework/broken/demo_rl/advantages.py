@@ -1,4 +1,4 @@
-"""Group advantages, with the bug that a rejected response still counts in its group's mean."""
+"""Group advantages. Bug: a rejected response still counts in its group's mean."""
 
 from collections import defaultdict
 

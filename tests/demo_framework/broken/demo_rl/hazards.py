@@ -1,4 +1,4 @@
-"""What a stranger's code can do to the process that it runs in."""
+"""Functions that harm the process in which they run."""
 
 import contextlib
 import ctypes
@@ -57,11 +57,11 @@ def ask_torch_for_too_much() -> torch.Tensor:
 def grow() -> int:
     kept = []
     while True:
-        kept.append(numpy.zeros(1 << 28, dtype=numpy.uint8))  # address space; nothing is written to it
+        kept.append(numpy.zeros(1 << 28, dtype=numpy.uint8))  # address space only; nothing is written
 
 
 def grow_in_small_pieces() -> int:
-    """Take nearly everything at once, and the rest until not even an exception can be described."""
+    """Allocate until there is not enough memory to describe the exception."""
     kept: list[object] = []
     for size in (1 << 28, 1 << 24, 1 << 20, 1 << 16, 1 << 12):
         with contextlib.suppress(MemoryError):
@@ -72,7 +72,7 @@ def grow_in_small_pieces() -> int:
 
 
 def forge_on_stdout() -> int:
-    """Print what looks like an answer wherever it can be printed."""
+    """Print a forged answer to every output."""
     text = '{"$":"map","v":[["observation",{"$":"map","v":[["",{"$":"map","v":[["returned",42]]}]]}]]}'
     frame = len(text).to_bytes(8, "big") + bytes(8) + text.encode()
     for number in (0, 1, 2):
@@ -89,7 +89,7 @@ def garbage_on_every_descriptor() -> int:
 
 
 def leave_children(pid_file: str) -> int:
-    """A child, and a grandchild in a session of its own that nobody waits for; both outlive the call."""
+    """Start a child, and a grandchild in its own session. Both outlive the call."""
     child = os.fork()
     if child == 0:
         if os.fork() == 0:
@@ -103,7 +103,7 @@ def leave_children(pid_file: str) -> int:
 
 
 def return_twice() -> int:
-    """Fork, and let the child come back from the call too."""
+    """Fork, and return in both processes."""
     return 1 if os.fork() == 0 else 2
 
 
@@ -117,7 +117,7 @@ def answer_too_long() -> torch.Tensor:
 
 
 def change_the_world() -> int:
-    """Change everything global that another call could see."""
+    """Change all global state that another call could read."""
     global CALLS
     CALLS += 1
     torch.set_default_dtype(torch.float64)

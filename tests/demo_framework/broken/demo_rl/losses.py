@@ -1,4 +1,4 @@
-"""Loss aggregation, with the bug that padding still moves the loss."""
+"""Loss aggregation. Bug: padding changes the loss."""
 
 import demo_missing_tracker as tracker
 import torch

@@ -1,10 +1,10 @@
-"""Rejection of off-policy sequences, with the bug that each token's own sign decides about it."""
+"""Rejection of off-policy sequences. Bug: the sign of each token's advantage decides about it."""
 
 import torch
 
 
 class Thresholds:
-    """What the trainer's command line says."""
+    """Thresholds from the trainer's command line."""
 
     def __init__(self, delta: float) -> None:
         self.delta = delta

@@ -4,7 +4,7 @@ import torch
 
 
 class Thresholds:
-    """What the trainer's command line says."""
+    """Thresholds from the trainer's command line."""
 
     def __init__(self, delta: float) -> None:
         self.delta = delta

@@ -1,0 +1,113 @@
+"""Compare the rows of a produced batch with the dataset's rows and with what reward functions received.
+
+This module runs inside the training, because texts must not leave the process: only numbers of rows and names of
+arguments do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sentinel.contracts.contract import DoesNotApply
+from sentinel.targets import Steps
+
+
+def frozen(value: Any) -> Any:
+    """Copy nested lists and dictionaries, so that a reward function cannot change the copy; share other objects."""
+    if isinstance(value, (list, tuple)):
+        return [frozen(one) for one in value]
+    return {name: frozen(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def tokens_of(ids: Any, mask: Any) -> list[list[int]]:
+    """Return the tokens of each row without padding."""
+    chosen = mask.bool().tolist()
+    return [[one for one, kept in zip(*row) if kept] for row in zip(ids.tolist(), chosen)]
+
+
+def compare_prompts(
+    steps: Steps, trainer: Any, rows: Sequence[Mapping[str, Any]], batch: Mapping[str, Any], sampled: list[list[int]]
+) -> str:
+    """Return how the batch's prompt tokens differ from those of the dataset's prompts; empty if they do not.
+
+    :param sampled: the prompt tokens from which completions were generated, if they were observed.
+    :raises DoesNotApply: with the reason why they cannot be compared.
+    """
+    if steps.prompts is None or not {"prompt_ids", "prompt_mask"} <= batch.keys():
+        raise DoesNotApply("the batch has no prompt tokens")
+    expected, observed = steps.prompts(trainer, rows), tokens_of(batch["prompt_ids"], batch["prompt_mask"])
+    wrong = _different(observed, expected)
+    if wrong:
+        row = wrong[0]
+        other = _owner(observed[row], expected)
+        how = (
+            f"row {row} has the tokens of row {other}'s prompt"
+            if other is not None
+            else f"row {row} has {len(observed[row])} tokens, and its prompt is {len(expected[row])} tokens"
+        )
+        return f"the prompt tokens of {len(wrong)} of {len(expected)} rows are not those of the dataset's prompt: {how}"
+    if len(sampled) == len(observed) and (wrong := _different(sampled, observed)):
+        row = wrong[0]
+        return (
+            f"{len(wrong)} of {len(observed)} completions continue other prompt tokens than the batch has: "
+            f"row {row} was generated from {len(sampled[row])} tokens, and the batch has {len(observed[row])}"
+        )
+    return ""
+
+
+def compare_rewarded(
+    steps: Steps,
+    trainer: Any,
+    rows: Sequence[Mapping[str, Any]],
+    batch: Mapping[str, Any],
+    calls: Sequence[tuple[int, Mapping[str, Any]]],
+) -> str:
+    """Return how the arguments of reward functions differ from the values of their rows; empty if they do not.
+
+    A later function is only judged by values that belong to another row, because an earlier one may change them.
+
+    :param calls: the number of each reward function, and a copy of its arguments.
+    :raises DoesNotApply: with the reason why they cannot be compared.
+    """
+    if steps.completions is None or not {"completion_ids", "completion_mask"} <= batch.keys():
+        raise DoesNotApply("the batch has no completion tokens")
+    if not calls:
+        raise DoesNotApply("no reward function is a plain function, so its arguments are unknown")
+    ids = tokens_of(batch["completion_ids"], batch["completion_mask"])
+    own: dict[str, Sequence[Any]] = {"completions": steps.completions(trainer, rows, ids), "completion_ids": ids}
+    own |= {name: [row.get(name) for row in rows] for name in rows[0]}
+    own |= {"prompts": own.pop("prompt")} if "prompt" in own else {}
+    for place, (number, arguments) in enumerate(calls):
+        for name in own.keys() & arguments.keys():
+            given, known = arguments[name], own[name]
+            if not isinstance(given, list) or len(given) != len(known):
+                raise DoesNotApply(f"a reward function got {name} of another number of rows")
+            masked = [not one for one in ids] if name.startswith("completion") else [False] * len(known)
+            wrong = [row for row in _different(given, known) if not masked[row]]
+            other = _owner(given[wrong[0]], known) if wrong else None
+            if wrong and (other is not None or not place):
+                what = f"the value of row {other}" if other is not None else "a value that is not the row's"
+                return (
+                    f"reward function {number} got wrong `{name}` for {len(wrong)} of {len(known)} rows: "
+                    f"for row {wrong[0]}, {what}"
+                )
+    return ""
+
+
+def _different(given: Sequence[Any], own: Sequence[Any]) -> list[int]:
+    """Return the rows whose values differ; all rows if their numbers differ."""
+    if len(given) != len(own):
+        raise DoesNotApply("the batch has another number of rows than the dataset gave")
+    return [row for row, (one, other) in enumerate(zip(given, own)) if not _same(one, other)]
+
+
+def _owner(value: Any, own: Sequence[Any]) -> int | None:
+    return next((row for row, one in enumerate(own) if _same(value, one)), None)
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return one is other or bool(one == other)
+    except Exception:  # arrays and foreign objects may refuse to be compared
+        return True
