@@ -278,7 +278,7 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows of the groups that the gate keeps, after GRPO has computed their advantages."""
+    """Compute GRPO's advantages, and return the rows of the groups that the gate (a filter) keeps."""
     algorithm = kit.make_unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
     gate = boundary.owner(kit.stand_in(reject_min=0.0, reject_max=0.0))
     rewards = inputs["rewards"].tolist()

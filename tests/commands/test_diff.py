@@ -1019,7 +1019,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=None):
 
 @pytest.mark.parametrize("changed", ["clip", "ratio", "hidden", "scale"])
 def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree, changed):
-    """Scenarios may set the option, or never use it."""
+    """Every scenario may set the option itself, or none may use it."""
     values = {"clip": "2.0", "ratio": "size: int = 1" if changed == "hidden" else "ratio: float = 2.0", "scale": "1.0"}
     ratio = {"ratio": "ratio: float = 1.5", "hidden": "size: int = 1\n    ratio: float = 1.5"}.get(changed)
     later = {"clip": {"clip": "1.5"}, "scale": {"scale": "20.0"}}.get(changed, {"ratio": ratio})

@@ -49,7 +49,7 @@ def test_masked_estimates_are_zero_whatever_stands_there(oracle):
 
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 def test_k1_and_k3_are_unbiased(estimator, oracle):
-    """Their mean under the policy is the KL."""
+    """The mean of k1 and the mean of k3 under the policy are the KL."""
     policy, other = (0.7, 0.2, 0.1), (0.25, 0.25, 0.5)
     seen = oracle(
         "kl_estimate",

@@ -125,7 +125,7 @@ def test_all_of_an_alternative_is_needed_and_one_alternative_is_enough():
 
 
 def test_any_is_every_tensor_of_numbers_and_the_mask_goes_by_its_meaning():
-    """A bug in a helper also shows at a loss, whose inputs have other names."""
+    """The bug is in a helper, so it also shows at a loss, whose inputs have other names."""
     loss = {"advantages": tensor([[1.0, math.nan]], "float32"), "response_mask": tensor([[1, 0]], "int64")}
     assert met({"any": "non-finite where masked"}, loss, contract=LOSS)
     assert not met({"token_level_rewards": "non-finite where masked"}, loss, contract=LOSS)

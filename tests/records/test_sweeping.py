@@ -240,7 +240,7 @@ def test_a_branch_decides_nothing_about_another_one(history, swept):
 
 
 def test_a_verdict_of_a_branch_is_for_the_same_package_files_alone(history, swept):
-    """Code of a branch can hide imports whose names it computes."""
+    """Code of a branch can compute the names of its imports, which hides them."""
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": FIXED})
     history.git("checkout", "-q", "-b", "pull")
     late = BUGGY.replace("return", "import importlib; importlib.import_module('.late', __package__)\n    return")
