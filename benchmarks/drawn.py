@@ -855,19 +855,19 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
             "            rewards = rewards_per_func.nansum(dim=1)\n            mean_grouped")),
     "grpo-rewards-of-the-next-row": (_GRPO, _in(
         "GRPOTrainer", _MAKE, _AFTER_REWARDS, f"{_AFTER_REWARDS}.roll(1, 0)")),
-    "rows-completions-of-the-next-one": (_GRPO, _in(
+    "mixed-completions-of-the-next-row": (_GRPO, _in(
         "GRPOTrainer", "_calculate_rewards",
         "output_reward_func = reward_func(\n                        prompts=prompts, completions=completions,",
         "output_reward_func = reward_func(\n"
         "                        prompts=prompts, completions=completions[1:] + completions[:1],")),
-    "rows-prompts-cut": (_GRPO, _in(
+    "mixed-prompts-cut": (_GRPO, _in(
         "GRPOTrainer", "_tokenize_prompts", 'prompt_ids = self.processing_class(text=prompts)["input_ids"]',
         'prompt_ids = [ids[:-2] for ids in self.processing_class(text=prompts)["input_ids"]]')),
-    "rows-generated-from-other-prompts": (_GRPO, _in(
+    "mixed-generated-from-other-prompts": (_GRPO, _in(
         "GRPOTrainer", "_generate_single_turn",
         "generate_inputs = super()._prepare_inputs(generate_inputs)",
         "generate_inputs = {name: one.roll(4, 0) for name, one in super()._prepare_inputs(generate_inputs).items()}")),
-    "rows-columns-reversed": (_GRPO, _in(
+    "mixed-columns-reversed": (_GRPO, _in(
         "GRPOTrainer", "_calculate_rewards", "[example[key] for example in inputs] for key in keys",
         "[example[key] for example in inputs[::-1]] for key in keys")),
     "grpo-divided-by-variance": (_GRPO, _in(

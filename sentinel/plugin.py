@@ -56,8 +56,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     check = getattr(getattr(item, "callspec", None), "params", {}).get("check")
-    if call.when == "call" and type(check).__module__ == "sentinel.testing.checking" and check.tried:
-        report.__dict__["sentinel_tried"] = check.tried  # xdist copies it to the controller
+    tried = getattr(check, "tried", "") if type(check).__module__ == "sentinel.testing.checking" else ""
+    if call.when == "call" and tried:
+        report.__dict__["sentinel_tried"] = tried  # xdist copies it to the controller
     return report
 
 
@@ -194,6 +195,7 @@ class _Hooks:
             report.__dict__["sentinel_evidence"] = str(place)
         return report
 
+    @pytest.hookimpl(trylast=True)  # after pytest has written the result of the item
     def pytest_runtest_logreport(self, report: Any) -> None:
         if hasattr(report, "sentinel_examined"):
             self._run.results.count(report.nodeid, report.sentinel_examined)
@@ -202,6 +204,13 @@ class _Hooks:
         evidence = getattr(report, "sentinel_evidence", None)
         if evidence is not None:
             self._run.collect(report, Path(evidence))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Keep pytest from writing ``[ 36%]`` on an empty line, which it does after an item with a long name."""
+        reporter = self._run.config.pluginmanager.get_plugin("terminalreporter")
+        if nodeid.startswith("diff/") and reporter is not None and not reporter._tw.width_of_current_line:
+            reporter.currentfspath = None
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

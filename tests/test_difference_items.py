@@ -1,5 +1,6 @@
 """``--sentinel-against``: changes of a revision as pytest items, which fail only if the change is worse."""
 
+import re
 import shutil
 from functools import partial
 
@@ -166,6 +167,16 @@ def test_that_no_code_changed_is_read_from_the_text_and_passes(pytester, refs):
     result = run(pytester, refs["fixed"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "text")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*diff/demo/text?*? PASSED*"])
+
+
+def test_no_line_of_the_gate_is_a_percentage_alone(pytester, clone):
+    """The names of these items are longer than a line of the terminal, and one item follows another."""
+    for name in ("losses", "advantages"):
+        file = clone / "demo_rl" / f"{name}.py"
+        file.write_text(file.read_text().replace("return ", "return 1 * "))
+    result = gate(pytester, f"--sentinel-repo={clone}")
+    assert result.parseoutcomes()["passed"] > 1
+    assert [line for line in result.stdout.lines if re.fullmatch(r"\s*\[ *\d\d?%\]", line)] == []
 
 
 def test_settings_and_scripts_that_no_boundary_reads_are_not_examined(pytester, clone):

@@ -479,7 +479,7 @@ def call_rates(boundary: Any, inputs: Mapping[str, Any], *, step: str, **options
     :param options: further options of :func:`call_with`.
     """
     steps = range(inputs["first_step"], inputs["first_step"] + inputs["training_steps"])
-    return {"rates": [inputs["peak"] * float(call_with(boundary, inputs, **options, **{step: each})) for each in steps]}
+    return {"rates": [inputs["peak"] * float(call_with(boundary, inputs, **{**options, step: each})) for each in steps]}
 
 
 def _formed(value: Any, form: str) -> Any:

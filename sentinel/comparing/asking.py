@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
@@ -231,8 +230,7 @@ class Asking:
         try:
             self._draw(search, lambda: not one.apart_from(other, ran()), few)
             changed = one.changed(other)
-            guarded = self._pass_guards(subject, changed, ran(), 1)
-            for plans in chain(guarded, self._turn_options(subject, changed, ran(), 1)):
+            for plans in self._set_options(subject, changed, ran(), 1):
                 if not one.apart_from(other, ran()):
                     break
                 alone.try_(subject, plans)
@@ -253,8 +251,7 @@ class Asking:
         functions = pair.logs[subject.name].functions.values()
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
         count = _TURNED if many else _TURNED_OF_CALLER
-        guarded = self._pass_guards(subject, changed, ran, min(count, _GUARDED))
-        for plans in chain(guarded, self._turn_options(subject, changed, ran, count)):
+        for plans in self._set_options(subject, changed, ran, count):
             for plan, trial in zip(plans, pair.try_(subject, plans)):
                 if trial.violations and not trial.violations[0].symptom.endswith("raises"):
                     with closing(pair.fresh()) as fresh:
@@ -263,14 +260,33 @@ class Asking:
                         yield again, again.violations, ()
                         return
 
-    def _pass_guards(
+    def _set_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
     ) -> Iterator[list[Plan]]:
-        """Yield scenarios whose options, arguments, size or dtype may make changed lines run that did not.
+        """Yield scenarios in which options have other values: first those that may make changed lines run."""
+        usual: list[Inputs] = []  # drawn when they are needed
+        ways: list[Setting] = []
+        for way in self._pass_guards(subject, changed, ran):
+            ways.append(way)
+            usual = usual or self._usual(subject, count)
+            yield self._with(subject, way, usual[:_GUARDED])
+        for settings in self._turn_options(subject, changed, ran, ways):
+            usual = usual or self._usual(subject, count)
+            if not self.budget.over():
+                yield self._with(subject, settings, usual)
+
+    def _usual(self, subject: Subject, count: int) -> list[Inputs]:
+        return [inputs[""] for _, inputs in glimpses(subject, self.budget.seed, [NUMBERS_STAY])[:count]]
+
+    def _with(self, subject: Subject, way: Setting, usual: Sequence[Inputs]) -> list[Plan]:
+        return [(NUMBERS_STAY, {"": inputs}) for inputs in turn(subject, self.budget.seed, way, usual)]
+
+    def _pass_guards(self, subject: Subject, changed: Sequence[Change], ran: Collection[str]) -> Iterator[Setting]:
+        """Yield options, arguments, sizes or dtypes that may make changed lines run that did not.
 
         The conditions around a line are combined with those around the calls of its function, if it was not called.
         """
-        patch, tried, usual = self._selection.patch, list[Setting](), list[Inputs]()
+        patch, tried = self._selection.patch, list[Setting]()
         for item in patch.find_unexamined([place for place, _, _ in changed]):
             unit = patch.units(item.side).get((item.file, item.name))
             reached = self._selection.reached(item.side, subject)
@@ -285,18 +301,17 @@ class Asking:
                     return
                 if item not in patch.find_unexamined([(item.file, item.name)]):
                     break
-                usual = usual or self._usual(subject, count)
-                yield [(NUMBERS_STAY, {"": inputs}) for inputs in turn(subject, self.budget.seed, way, usual)]
-
-    def _usual(self, subject: Subject, count: int) -> list[Inputs]:
-        return [inputs[""] for _, inputs in glimpses(subject, self.budget.seed, [NUMBERS_STAY])[:count]]
+                yield way
 
     def _turn_options(
-        self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
-    ) -> Iterator[list[Plan]]:
-        """Yield scenarios in which one option at a time has another value: the options that changed functions test.
+        self, subject: Subject, changed: Sequence[Change], ran: Collection[str], ways: Sequence[Setting]
+    ) -> Iterator[Setting]:
+        """Yield another value of one option at a time: the options that changed functions test.
 
         If none of these functions ran, use the options tested by functions that ran and that name them.
+
+        :param ways: settings under which changed lines may run. Each option is also combined with them: the group size
+            of a normalisation shows nothing until the normalisation is on.
         """
         units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
         names = {unit.name.rpartition(".")[2] for unit in units}
@@ -309,10 +324,8 @@ class Asking:
         for name, values in (each for unit in units for each in options(unit.text).items()):
             values_of.setdefault(name, []).extend(value for value in values if value not in values_of[name])
         turns = [{name: value} for name, values in values_of.items() for value in values[:_VALUES]][:_TURNS]
-        usual = self._usual(subject, count) if turns else []
-        for settings in turns:
-            if not self.budget.over():
-                yield [(NUMBERS_STAY, {"": inputs}) for inputs in turn(subject, self.budget.seed, settings, usual)]
+        yield from turns
+        yield from [{**way, **each} for way in ways for each in turns if not way.keys() & each.keys()][:_TURNS]
 
 
 def _part(unit: Unit) -> Part | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import accumulate
@@ -173,8 +174,8 @@ def _arrange_rule_reward(inputs: dict[str, Any], choose: Choose) -> dict[str, An
 def _form(text: str) -> str:
     """Return the wording that states the answer behind a string: in braces, between tags, or after a blank."""
     escaped = text.replace("{", "{{").replace("}", "}}")
-    if text.startswith("<") and text.endswith(">"):
-        return f"{escaped}{{answer}}</{escaped.strip('</>')}>"
+    if re.fullmatch("<[^/].*>", text):
+        return f"{escaped}{{answer}}</{escaped[1:]}"
     if text.endswith("{"):
         return f"{escaped}{{answer}}}}}}"
     return f"{escaped}{{{{{{answer}}}}}}" if text.startswith("\\") else f"{escaped} {{answer}}"
@@ -183,8 +184,9 @@ def _form(text: str) -> str:
 def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[Mapping[str, Any], bool]]:
     """Put a string into a response, or plain words before it.
 
-    The answer stands behind the string, too, so each statement of it is right or each is wrong. Whether the grader
-    reads a response in which nothing else states the answer is not defined.
+    The answer stands behind the string, too, so each statement of it is right or each is wrong. It is not defined
+    whether a grader reads the answer if only the string marks it, or if the string follows the usual wording: what
+    follows a ``</think>`` is the answer.
     """
     inputs = {**inputs, "notation": "as_is", "right_answer": None}
     usual = WORDINGS.get(inputs["wording"], inputs["wording"])
@@ -194,7 +196,7 @@ def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[M
         room = length - 1 - len(worded(inputs["ground_truth"], usual))
         return [({**inputs, "wording": f"{('so ' * room)[:room]}\n{usual}"}, True)] if room > 0 else []
     stated = _form(text)
-    wordings = ((f"{stated}\n{usual}", True), (f"{usual}\n{stated}", True), (stated, False))
+    wordings = ((f"{stated}\n{usual}", True), (f"{usual}\n{stated}", False), (stated, False))
     return [({**inputs, "wording": wording}, defined) for wording, defined in wordings]
 
 

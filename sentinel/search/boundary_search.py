@@ -746,7 +746,8 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Consta
             if inputs and _can_show(contract, inputs):
                 break
         plans += [(law, {"": inputs}) for law in alone if inputs]
-    asked = [Around(constants.near)] * _AROUND if constants.numbers else []
+    # bounds such as 20 nats are made for single precision; in half precision exp(20) is infinite
+    asked = [Around(constants.near, dtype="float32")] * _AROUND if constants.numbers else []
     asked += [Around(size=size) for size in constants.sizes]
     for place, around in enumerate(asked if alone else []):
         inputs = draw_around(subject, seed, f"around {place}", around)

@@ -88,12 +88,13 @@ def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {
     numbers: dict[float, None] = {}
     lengths: dict[int, None] = {}
     texts: dict[str, None] = {}
-    for node in (each for function in functions for each in ast.walk(function)):
+    scopes = ((function, {**values, **_locals_of(function)}) for function in functions)
+    for node, scope in ((each, scope) for function, scope in scopes for each in ast.walk(function)):
         if isinstance(node, ast.Slice):
-            found = [_number(side, values) for side in (node.lower, node.upper) if side is not None]
+            found = [_number(side, scope) for side in (node.lower, node.upper) if side is not None]
             lengths |= {abs(each): None for each in found if isinstance(each, int)}
             continue
-        texts |= dict.fromkeys(filter(None, map(_readable, _searched(node, values))))
+        texts |= dict.fromkeys(filter(None, map(_readable, _searched(node, scope))))
         sides: list[ast.expr] = []
         sized = False
         if isinstance(node, ast.Compare):
@@ -103,7 +104,7 @@ def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {
             sides = [*node.args, *(each.value for each in node.keywords)]
         elif isinstance(node, ast.arguments):
             sides = [each for each in (*node.defaults, *node.kw_defaults) if each is not None]
-        for number in filter(None, (_number(side, values) for side in sides)):
+        for number in filter(None, (_number(side, scope) for side in sides)):
             if sized and isinstance(number, int):
                 lengths[abs(number)] = None
             elif isinstance(number, float) or abs(number) > _FEW:
@@ -138,9 +139,15 @@ def _string(node: ast.expr, values: Mapping[str, ast.expr]) -> Iterator[str]:
 
 def _literal(pattern: str) -> str:
     """Return the plain text at the start of a regular expression, up to its first group."""
-    start = re.split(r"(?<!\\)\(", re.sub(r"^(\^|\(\?[a-zA-Z]+\))+", "", pattern), maxsplit=1)[0]
-    start = re.sub(r"\\[sbB][*+?]*|\.[*+]\??|(?<!\\)\[[^\]]*\][*+?]*", "", start)
-    return re.sub(r"\\(\W)|[?*+^$]", r"\1", start)
+    plain = ""
+    for token in re.findall(r"\\.|\[[^\]]*\]|\(\?[a-zA-Z]+\)|.", pattern):
+        if token == "(":
+            break
+        if len(token) == 1:
+            plain += "" if token in "^$.*+?" else token
+        elif token[0] == "\\" and token[1] not in "AbBdDsSwWZ":
+            plain += token[1]
+    return plain
 
 
 def _readable(text: str) -> str:

@@ -112,7 +112,8 @@ def _wheel(distribution: str, version: str, home: Home, progress: Progress | Non
     if answer is not None and answer.is_file():
         return answer
     if progress:
-        progress(f"downloading {distribution} {version}")
+        again = version == "latest" and any(folder.glob("*.whl"))
+        progress(f"looking for a newer {distribution}" if again else f"downloading {distribution} {version}")
     try:
         with writing(home.path):
             _answers[question] = path = _download(distribution, version, folder)

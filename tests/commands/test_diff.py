@@ -219,6 +219,29 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert "loss is 1.5 times the previous value" in found["sentence"]
 
 
+def test_an_option_of_a_changed_line_is_set_together_with_the_one_that_leads_there(run_sentinel, tree):
+    """A group size has no effect until groups are on, and groups of one row hide the difference."""
+    code = """
+class Config:
+    def __init__(self):
+        self.grouped, self.size = False, 1
+
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+    if config.grouped:
+        for first in range(0, {rows}):
+            loss = loss * 2
+    return loss
+"""
+    rows = ("len(loss_mat), config.size", "len(loss_mat) // config.size")
+    one, other = (tree(name, code.format(rows=each)) for name, each in zip(("one", "other"), rows))
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
+    [found] = answer.json()["boundaries"]
+    assert (answer.status, found["state"]) == (1, "differs"), found
+    assert found["differences"][0]["scenario"]["settings"].keys() == {"grouped", "size"}
+
+
 def test_a_changed_line_that_few_scenarios_run_gets_more_scenarios(run_sentinel, tree):
     code = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):

@@ -78,12 +78,14 @@ def score(text, mode):
     tail = text[-LIMIT:]
     if "<answer>" in tail and mode in ("strict", "####"):
         return tail.rfind("\\\\fbox"), re.search(PATTERN, tail), tail.split(" "), tail.replace("x", "y")
-    return re.findall(r"(?i)Answer\\s*:\\s*([^\\n]+)", tail)
+    pattern = "<b>(.*)</b>"
+    re.match(pattern, tail)
+    return re.findall(r"(?i)Answer\\s*:\\s*([^\\n]+)", tail), re.search(r"\\\\boxed\\{(.*)\\}", tail)
 """
     values = {"LIMIT": ast.parse("300", mode="eval").body}
     values["PATTERN"] = ast.parse(r"re.compile(r'#### (\-?[0-9]+)')", mode="eval").body
     found = constants([function_of(text)], values)
-    assert {*found.texts} == {"<answer>", "\\fbox", "####", "Answer:"}
+    assert {*found.texts} == {"<answer>", "\\fbox", "####", "Answer:", "\\boxed{", "<b>"}
     assert found.lengths == (300,)
     assert found.sizes == ()
 

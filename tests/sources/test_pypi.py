@@ -76,7 +76,9 @@ def test_latest_is_the_newest_release_whatever_interpreter_runs(store, target, i
     assert (made.ref, made.version) == (ref, "1.10.0")
     _wheel(index, "1.11.0")
     pypi._answers.clear()  # Another run.
-    assert open_checkout(target, ref, store=store).version == "1.11.0"
+    messages: list[str] = []
+    assert open_checkout(target, ref, store=store, progress=messages.append).version == "1.11.0"
+    assert messages == ["looking for a newer fake-dist"], "nothing says that it is downloaded a second time"
 
 
 def test_what_cannot_be_had(store, target, index, monkeypatch):

@@ -64,3 +64,26 @@ def test_the_readme_has_the_table_of_the_recorded_results():
     assert gate.table(rows) in readme
     alike = [row for row in rows if row["outcome"] == "same" and row["kind"] == "mutant"]
     assert all(row["verdict"] in ("equivalent", "miss") and row["note"] for row in alike)
+
+
+def test_new_fixes_are_the_first_that_were_drawn_and_each_miss_has_its_cause():
+    gate = import_module("gate")
+    rows = [row for row in gate.read(gate.DATA) if row["kind"] == "new fix"]
+    drawn = list(gate.draw_new_fixes(len(rows)))
+    assert len(rows) == 40
+    assert [(row["target"], row["after"]) for row in rows] == [(row["target"], row["after"]) for row in drawn]
+    assert all(row["outcome"] in ("worse", "other", "better") or row["cause"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import a.b as c", {"a.b"}),
+        ("def f():\n    from a import b, c", {"a", "a.b", "a.c"}),
+        ("from . import b", {"top.inner", "top.inner.b"}),
+        ("from ..b import c", {"top.b", "top.b.c"}),
+        ("def (", set()),
+    ],
+)
+def test_the_imports_of_a_file_are_absolute_names(source, names):
+    assert import_module("own_tests").imports(source, "top.inner.module") == names

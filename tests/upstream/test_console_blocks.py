@@ -58,8 +58,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if MIRRORS.has(target):
             clone = ["git", "clone", "--quiet", "--shared", str(MIRRORS.home.mirror(target)), str(made / "src" / name)]
             subprocess.run(clone, capture_output=True)  # a pack has no branch; what needs the tree is skipped there
-    # A copy, because a command removes a mirror.
-    shutil.copytree(MIRRORS.home.mirrors, made / "home" / "mirrors", copy_function=os.link)
+    for home in ("home", "spare"):  # copies, because a command removes a mirror
+        shutil.copytree(MIRRORS.home.mirrors, made / home / "mirrors", copy_function=os.link)
     assert run(made, f"pytest --sentinel-target=verl --sentinel-bug={BUG}").returncode == 0
     return made
 
@@ -68,10 +68,10 @@ def evidence(folder: Path) -> Path:
     return sorted((folder / "sentinel-reports" / "verl" / BUG).glob("*.json"))[0]
 
 
-def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, command: str, home: str = "home") -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    where = {"PATH": path, "HOME": str(folder), "SENTINEL_HOME": str(folder / "home"), "COLUMNS": "200"}
+    where = {"PATH": path, "HOME": str(folder), "SENTINEL_HOME": str(folder / home), "COLUMNS": "200"}
     return subprocess.run(
         ["bash", "-c", command], cwd=folder, env={**kept, **where}, capture_output=True, text=True, timeout=1800
     )
@@ -95,7 +95,7 @@ def test_the_command_does_what_it_says(folder, command):
     words["DIR"] = str(MIRRORS.home.mirror("verl"))
     for word, value in words.items():
         command = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", value, command)
-    ran = run(folder, command)
+    ran = run(folder, command, "spare" if command.startswith("sentinel mirror ") else "home")
     not_all_settings_read = "not decided:" in ran.stderr  # `audit` exits with 2, in addition to its result
     assert ran.returncode in (0, 1) or not_all_settings_read, ran.stdout[-3000:] + ran.stderr[-3000:]
     assert "Traceback" not in ran.stdout + ran.stderr

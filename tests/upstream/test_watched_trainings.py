@@ -50,7 +50,7 @@ def test_a_bug_in_a_real_training_is_named(tmp_path, monkeypatch):
 
 
 def test_rows_that_are_mixed_up_are_named(tmp_path, monkeypatch):
-    said = _benchmark(tmp_path, monkeypatch, "drawn.py", "--bugs", "--only", "rows-")
+    said = _benchmark(tmp_path, monkeypatch, "drawn.py", "--bugs", "--only", "mixed-")
     assert "reward function 0 got wrong `completions` for 8 of 8 rows: for row 0, the value of row 1" in said
     assert "reward function 0 got wrong `answer` for " in said
     assert "the prompt tokens of 8 of 8 rows are not those of the dataset's prompt" in said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -320,7 +320,7 @@ def _proposal(
         apart |= {step}
         names, required = ([name for name in each if name != step] for each in (names, required))
     forced = {"ground_truth": given["ground_truth"]} if given else {}
-    match, guess = match_names(contract, names, required, forced, known), {}
+    match, guess = match_names(contract, names, required, forced, known), dict[str, str]()
     knobs = [item.name for item in contract.inputs if item.knob and item.name not in match.names]
     guess |= {name: each for name in knobs for each in match.unknown if each.endswith(f"_{name}")}
     if guess:  # dpo_beta is a beta
@@ -388,7 +388,7 @@ def _inner(
     leaves: Mapping[str, str],
     objects: Mapping[str, Sequence[str]],
     signature: Signature,
-    known: Iterable[str],
+    known: Collection[str],
 ) -> dict[str, str]:
     """Return input -> the attribute or key of an object that gives it. Those of ``self`` give options, not data."""
     names = match_names(contract, list(leaves), (), dict(match.names), known).names
@@ -411,7 +411,7 @@ def _objects(
     classes: Classes,
 ) -> dict[str, dict[str, str]]:
     """Return parameter -> path -> the expression for it: an input, a group size, a default of its class, or None."""
-    given = {leaf: f'inputs["{name}"]' for name, leaf in reversed(inner.items())}
+    given = {leaf: f'inputs["{name}"]' for name, leaf in reversed(list(inner.items()))}
     if inner_size:
         given[inner_size] = "kit.group_size(inputs)"
     notes = {each.name: re.sub(r".*\.|[^\w.].*", "", each.annotation.strip("'\"")) for each in signature.own}

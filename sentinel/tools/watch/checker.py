@@ -334,11 +334,10 @@ class Checker:
 
     def _look(self, process: Process, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Check the invariants of the training."""
-        try:
-            for one, how in process.memory.look(kind, {**values, "step": step, "process": process.pid}):
-                self._tell_of(process, one, how, step)
-        except Exception as error:
-            self._not["checked"][f"{kind}: {type(error).__name__}: {error}"[:200]] += 1
+        for one, how in process.memory.look(kind, {**values, "step": step, "process": process.pid}):
+            self._tell_of(process, one, how, step)
+        while process.memory.failed:
+            self._not["checked"][process.memory.failed.pop()] += 1
 
     def _tell_facts(self, process: Process) -> None:
         """Print which invariants of a trainer are checked, and why the others are not."""
@@ -509,7 +508,7 @@ class Checker:
             f"{law.name} does not hold: {boundary}, call {call.call}, step {call.step}{_rank_of(process)}{how}: "
             f"{key}: {violation.detail}",
             f"expected: {law.statement}",
-            f"in {_place(reading)}" + f"; set: {process.memory.settings}" * bool(process.memory.settings),
+            f"in {_place(reading)}" + (f"; set: {shown}" if (shown := process.memory.settings()) else ""),
             f"try: sentinel watch replay {self.events.name}, which shrinks this call"
             + (f"; known bug with this symptom: {names[0]}" if len(names) == 1 else ""),
         ]

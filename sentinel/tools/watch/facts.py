@@ -77,6 +77,7 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "random": list(_random(trainer)),
         "compiled": bool(getattr(options, "torch_compile", False))
         or any(getattr(trainer.model, name, None) is not None for name in ("_orig_mod", "_compiled_call_impl")),
+        "streams": not hasattr(getattr(trainer, "train_dataset", ()), "__len__"),
         "device": str(getattr(getattr(options, "device", None), "type", "")),
         "scaler": getattr(accelerator, "scaler", None) is not None,
         "distributed": str(getattr(getattr(accelerator, "distributed_type", None), "value", "NO")),

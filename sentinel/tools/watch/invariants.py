@@ -36,6 +36,7 @@ class Invariant:
     :ivar broken: the check, which may store data for the next check.
     :ivar where: the method that computes the checked value: a name, or a key of :attr:`Steps.methods`.
     :ivar advice: a first step for finding the cause.
+    :ivar settings: options that a message names even if they are at their defaults.
     :ivar across: whether the invariant compares processes of one run, which then share its stored data.
     :ivar note: whether a finding may be intended. Such a finding is printed and does not count as a violation.
     """
@@ -48,6 +49,7 @@ class Invariant:
     unless: Unless = lambda facts, steps: ""
     where: str = ""
     advice: str = ""
+    settings: tuple[str, ...] = ()
     across: bool = False
     note: bool = False
 
@@ -58,6 +60,7 @@ class Memory:
 
     :ivar facts: the facts of the trainer, once they are known.
     :ivar skipped: invariant -> reason.
+    :ivar failed: errors of checks that have not been reported.
     """
 
     without: Sequence[str] = ()
@@ -67,18 +70,19 @@ class Memory:
     known: Sequence[Steps] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
 
     @property
     def steps(self) -> Steps | None:
         """Return the adapter's declaration for this trainer, or None."""
         return next((one for one in self.known if one.trainer == self.facts.get("class")), None)
 
-    @property
-    def settings(self) -> str:
-        """Return the framework's options that are not at their defaults, for a message."""
+    def settings(self, always: Sequence[str] = ()) -> str:
+        """Return these options and the framework's options that are not at their defaults, for a message."""
         options = self.facts.get("options", {})
-        chosen = [name for name in self.facts.get("changed", ()) if name not in _ASIDE and name in options]
-        return ", ".join(f"{name}={options[name]!r}" for name in chosen[:_SETTINGS]) if self.steps else ""
+        changed = [name for name in self.facts.get("changed", ()) if name not in _ASIDE] if self.steps else []
+        chosen = [name for name in dict.fromkeys((*always, *changed)) if name in options]
+        return ", ".join(f"{name}={options[name]!r}" for name in chosen[:_SETTINGS])
 
     def look(self, kind: str, values: Mapping[str, Any]) -> list[tuple[Invariant, str]]:
         if kind == "facts":
@@ -96,6 +100,9 @@ class Memory:
                 if not self.looks[one.name]:
                     self.skipped[one.name] = str(why)
                 continue
+            except Exception as error:  # the other invariants of this event are still checked
+                self.failed.append(f"{one.name}: {type(error).__name__}: {error}"[:200])
+                continue
             if how is not None:
                 self.looks[one.name] += 1
                 self.skipped.pop(one.name, None)
@@ -106,8 +113,9 @@ class Memory:
         """Return the method, the settings and the advice for a message, each on a line of its own."""
         steps, places = self.steps, self.facts.get("places", {})
         names = (steps.methods.get(one.where) if steps else None) or (one.where,)
-        place = next((places[name] for name in names if name in places), "")
-        shown = self.settings
+        trainer = str(self.facts.get("class", "")).rpartition(".")[2]
+        place = next((places[name] for name in names if name in places), trainer)
+        shown = self.settings(one.settings)
         lines = [f"in {place}" * bool(place), f"set: {shown}" * bool(shown), f"try: {one.advice}" * bool(one.advice)]
         return "".join(f"\n  {line}" for line in lines if line)
 
@@ -337,7 +345,9 @@ def _labels_are_tokens(kind: str, values: Mapping[str, Any], memory: dict[str, A
 def _prompts_are_masked(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     options, batch = values["facts"]["options"], values["batch"]
     labels, attention = batch.get("labels"), batch.get("attention_mask")
-    partly = options.get("completion_only_loss") is True or options.get("assistant_only_loss") is True
+    # With the default option, the trainer decides by the dataset's columns.
+    chosen = options.get("completion_only_loss"), values["attributes"].get("completion_only_loss")
+    partly = True in (*chosen, options.get("assistant_only_loss"))
     if labels is None or attention is None or not partly or labels.shape != attention.shape:
         return None
     short = (attention != 0).sum(-1) < (options.get("max_length") or math.inf)
@@ -623,6 +633,10 @@ def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, An
     return ""
 
 
+#: transformers does not know where such a dataset ends, and accumulates its last micro-batches into the next step.
+_ENDS = "the dataset has no length, so the step at its end may have other micro-batches"
+
+
 def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     if memory.get("step") != values.get("step"):  # the event that ended the previous step may have been dropped
         memory.update(step=values.get("step"), batches=[])
@@ -642,6 +656,8 @@ def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
         before.append(batch)
         return ""
     wanted, done = values["wanted"], len(values["losses"])
+    if values["facts"].get("streams"):
+        raise DoesNotApply(_ENDS)
     return f"a step had {done} micro-batches; the configuration requires {wanted}" if wanted and done != wanted else ""
 
 
@@ -840,7 +856,7 @@ INVARIANTS = (
             lambda facts, steps: "ref_model was given" if "ref_model" in facts.get("given", {}) else "",
             lambda facts, steps: "" if "given" in facts else "the trainer was created before watching began",
         ),
-        "loss", "Check from which path the reference is loaded, and that adapters are off in its forward pass.",
+        "loss", "Compare both forward passes: attention mask, temperature, adapters, and the path of the reference.",
     ),
     Invariant(
         "the_reference_is_not_the_policy", ("answers", "stepped"), "the reference does not follow the policy",
@@ -933,9 +949,10 @@ INVARIANTS = (
         _also(
             _own("compute_loss", "training_step", "get_batch_samples", "_get_num_items_in_batch"),
             lambda facts, steps: "" if facts["distributed"] == "NO" else "labels of several processes are counted",
+            lambda facts, steps: _ENDS if facts.get("streams") else "",
             lambda facts, steps: "several devices in one process" if (facts["options"].get("_n_gpu") or 1) > 1 else "",
         ),
-        "_get_num_items_in_batch", "Print num_items_in_batch in compute_loss.",
+        "_get_num_items_in_batch", "Print num_items_in_batch in compute_loss.", ("gradient_accumulation_steps",),
     ),
     Invariant(
         "micro_batches_add_up", ("stepping",), "splitting a batch does not change the loss", _TRAINER, _divided_once,
@@ -948,28 +965,31 @@ INVARIANTS = (
         f"{_TRAINER} in one process", _gradients_add_up,
         _also(_one_process, _own("training_step", "_clip_grad_norm"),
               _callback("on_pre_optimizer_step", "on_substep_end", "on_optimizer_step")),
-        "_clip_grad_norm", "Look for zero_grad between micro-batches, and at max_grad_norm.",
+        "_clip_grad_norm", "Look for zero_grad between micro-batches, and for the clipping.",
+        ("max_grad_norm", "gradient_accumulation_steps"),
     ),
     Invariant(
         "samples_are_used_as_often_as_configured", ("consumed", "stepping"), "a step has the configured batch size",
         _TRAINER, _as_often,
         _also(_own("training_step", "advantages"), lambda facts, steps: "gradients are scaled (fp16)" if facts["scaler"]
               else ""),
-        "training_step", "Count the calls of optimizer.step() for each step.",
+        "training_step", "Count the calls of optimizer.step() and of generation for each step.",
+        ("gradient_accumulation_steps", "steps_per_generation", "num_iterations"),
     ),
     Invariant(
         "the_rate_is_the_schedules", ("stepping",), "the learning rate follows the configured schedule",
         _TRAINER, _scheduled,
         _also(_own("create_scheduler", "create_optimizer_and_scheduler"),
               lambda facts, steps: "steps may be skipped (fp16)" if facts["scaler"] else ""),
-        "create_scheduler", "Count the calls of lr_scheduler.step() for each step.",
+        "create_scheduler", "Compare the arguments of get_scheduler() with these settings, and count the calls of "
+        "lr_scheduler.step().", ("lr_scheduler_type", "learning_rate", "warmup_steps", "max_steps"),
     ),
     Invariant(
         "the_optimizer_is_as_configured", ("facts",), "learning rate, decay and betas have the configured values",
         _TRAINER, _optimizer,
         _own("create_optimizer", "create_optimizer_and_scheduler", "get_decay_parameter_names",
              "get_optimizer_cls_and_kwargs"),
-        "create_optimizer", "Print trainer.optimizer.",
+        "create_optimizer", "Print trainer.optimizer.", ("optim", "learning_rate", "weight_decay"),
     ),
     Invariant(
         "the_optimizer_has_all_parameters", ("stepping",), "a parameter that requires a gradient is trained", _TRAINER,

@@ -75,10 +75,10 @@ def compare_rewarded(
     if not calls:
         raise DoesNotApply("no reward function is a plain function, so its arguments are unknown")
     ids = tokens_of(batch["completion_ids"], batch["completion_mask"])
-    own: dict[str, Sequence[Any]] = {"completions": steps.completions(trainer, rows, ids), "completion_ids": ids}
-    own |= {name: [row.get(name) for row in rows] for name in rows[0]}
+    own: dict[str, Sequence[Any]] = {name: frozen([row.get(name) for row in rows]) for name in rows[0]}
     own |= {"prompts": own.pop("prompt")} if "prompt" in own else {}
-    for place, (number, arguments) in enumerate(calls):
+    own |= {"completions": steps.completions(trainer, rows, ids), "completion_ids": ids}
+    for number, arguments in calls:
         for name in own.keys() & arguments.keys():
             given, known = arguments[name], own[name]
             if not isinstance(given, list) or len(given) != len(known):
@@ -86,7 +86,7 @@ def compare_rewarded(
             masked = [not one for one in ids] if name.startswith("completion") else [False] * len(known)
             wrong = [row for row in _different(given, known) if not masked[row]]
             other = _owner(given[wrong[0]], known) if wrong else None
-            if wrong and (other is not None or not place):
+            if wrong and (other is not None or not number):
                 what = f"the value of row {other}" if other is not None else "a value that is not the row's"
                 return (
                     f"reward function {number} got wrong `{name}` for {len(wrong)} of {len(known)} rows: "
@@ -96,7 +96,10 @@ def compare_rewarded(
 
 
 def _different(given: Sequence[Any], own: Sequence[Any]) -> list[int]:
-    """Return the rows whose values differ; all rows if their numbers differ."""
+    """Return the rows whose values differ.
+
+    :raises DoesNotApply: if the numbers of rows differ.
+    """
     if len(given) != len(own):
         raise DoesNotApply("the batch has another number of rows than the dataset gave")
     return [row for row, (one, other) in enumerate(zip(given, own)) if not _same(one, other)]

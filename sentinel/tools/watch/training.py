@@ -194,6 +194,7 @@ class Training:
             self._random = facts["random"] or facts["distributed"] in SHARDED
             self._documented = next((one for one in self._steps if one.trainer == facts["class"]), None)
             self._trainer = weakref.ref(trainer)
+            self._forget()
             self._notes.pop(trainer, None)
             self._send("configuration", _plain_options(trainer.args))
             function = inspect.getattr_static(type(trainer), "compute_loss", None)
@@ -204,6 +205,14 @@ class Training:
         if self._look and not self._micro and not self._summed:
             for name, one, _ in self._sampled(trainer, getattr(trainer, "optimizer", None)):
                 self._summed.append(one.register_hook(lambda gradient, name=name: self._add(name, gradient)))
+
+    def _forget(self) -> None:
+        """Drop what was observed of another trainer of this process."""
+        while self._summed:
+            self._summed.pop().remove()
+        self._first, self._sums, self._held, self._sampling = {}, {}, None, {}
+        self._micro, self._before, self._returned, self._rows = [], [], [], []
+        self._watcher.generated, self._age = -1, 1
 
     def _add(self, name: str, gradient: Any) -> None:
         with self._guard():

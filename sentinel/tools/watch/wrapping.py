@@ -29,8 +29,8 @@ _NUMBERS = itertools.count()
 ENDED = "the run ended before the function was read"
 #: Seconds that a copy may always take in one step.
 _UNNOTICED = 0.02
-#: Seconds that copies may take at the start of a run, so that a short run is examined.
-_AT_FIRST = 1.0
+#: Seconds of a run whose share copies may take at its start, so that a short run is examined.
+_AT_FIRST = 100.0
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -73,8 +73,8 @@ class Call(NamedTuple):
 class Budget:
     """The share of a run's time that copies may take.
 
-    :ivar share: share of the time since the start, after the first second of copying. Within one step, copies may
-        take five times that share.
+    :ivar share: share of the time since the start, or of :data:`_AT_FIRST` seconds. After that, copies of one step
+        may take five times that share of the step.
     :ivar every: copy at most one of this many calls of a boundary.
     :ivar sending: seconds that the sending thread has used.
     """
@@ -90,7 +90,7 @@ class Budget:
         """Return True if the budget allows a copy that takes ``cost`` seconds in a step that takes ``step`` seconds."""
         total = self.spent + self.sending
         within = total <= self.share * (time.perf_counter() - self.began)
-        allowed = total <= _AT_FIRST or (within and cost <= max(5 * self.share * step, _UNNOTICED))
+        allowed = total < self.share * _AT_FIRST or (within and cost <= max(5 * self.share * step, _UNNOTICED))
         self.held_back += not allowed
         return allowed
 

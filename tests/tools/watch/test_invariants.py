@@ -280,6 +280,8 @@ def test_a_message_names_the_function_the_settings_and_one_thing_to_try():
         ("the_reference_starts_as_the_policy", {"random": ["dropout (p 0.1)"]}, "two forward passes differ: dropout"),
         ("samples_come_from_the_policy", {"options": {"top_k": 5}}, "top_k is 5"),
         ("samples_come_from_the_policy", {"generation": ["top_p"]}, "the model's generation config sets top_p"),
+        ("the_divisor_is_the_number_of_labels", {"streams": True}, "the dataset has no length, so the step at its end"),
+        ("samples_are_used_as_often_as_configured", {"streams": True}, "the dataset has no length, so the step at its"),
         ("settings_arrive", {"made": None}, "the trainer was created before watching began"),
         ("the_optimizer_is_as_configured", {"created": None}, "the optimizer is your own"),
         (
@@ -298,6 +300,15 @@ def test_what_depends_on_an_unread_input_is_skipped_with_the_reason(name, facts,
     assert name not in [one.name for seen in broken for one, _ in memory.look(*seen)]
     assert why in memory.skipped[name]
     assert memory.looks[name] == 0
+
+
+def test_a_check_that_fails_hides_no_other():
+    memory = _memory()
+    named = [one.name for one, _ in memory.look(*_answers(labels=_IDS.roll(1, 1), loss="nonsense"))]
+    assert named == ["labels_are_tokens"]
+    assert memory.failed == [
+        "the_loss_is_that_of_the_labels: ValueError: could not convert string to float: 'nonsense'"
+    ]
 
 
 def test_a_scheduler_of_the_user_is_not_judged():
@@ -438,12 +449,12 @@ def test_what_reward_functions_return_is_recorded_and_unchanged():
     watcher.restore()
 
 
-_TEXTS = [{"prompt": "ab", "answer": 1.0}, {"prompt": "c", "answer": 2.0}]
+_TEXTS = [{"prompt": "ab", "answer": (1.0,)}, {"prompt": "c", "answer": (2.0,)}]
 _GIVEN = {
     "prompts": ["ab", "c"],
     "completions": ["x", "yz"],
     "completion_ids": [[120], [121, 122]],
-    "answer": [1.0, 2.0],
+    "answer": [[1.0], [2.0]],
 }
 _PADDED = {
     "prompt_ids": torch.tensor([[97, 98], [0, 99]]), "prompt_mask": torch.tensor([[1, 1], [0, 1]]),
@@ -465,7 +476,7 @@ _PADDED = {
         ({}, [], {"completions": ["x", "y"]}, "wrong `completions` for 1 of 2 rows: for row 1, a value that is not"),
         ({}, [], {"completion_ids": [[120], [121]]}, "wrong `completion_ids` for 1 of 2 rows"),
         ({}, [], {"prompts": ["c", "ab"]}, "wrong `prompts` for 2 of 2 rows"),
-        ({}, [], {"answer": [2.0, 1.0]}, "wrong `answer` for 2 of 2 rows"),
+        ({}, [], {"answer": [[2.0], [1.0]]}, "wrong `answer` for 2 of 2 rows"),
     ],
 )  # fmt: skip
 def test_reward_functions_and_rollouts_get_the_datasets_rows(batch, sampled, given, how):
@@ -487,7 +498,7 @@ def test_what_an_earlier_reward_function_changed_is_not_judged_but_another_rows_
 
 @pytest.mark.parametrize(
     ("calls", "why"),
-    [([], "no reward function is a plain function"), ([(0, {"answer": [1.0]})], "another number of rows")],
+    [([], "no reward function is a plain function"), ([(0, {"answer": [1.0]})], "with a different number of rows")],
 )
 def test_rows_that_cannot_be_compared_are_skipped_with_the_reason(calls, why):
     with pytest.raises(DoesNotApply, match=why):

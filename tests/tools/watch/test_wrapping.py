@@ -279,9 +279,10 @@ def test_a_call_that_is_not_copied_costs_next_to_nothing(module):
 )
 def test_a_step_has_its_own_bound(cost, step, spent, allowed):
     """A twentieth of it, or what nobody notices; and what sends copies counts as what makes them."""
-    budget = Budget(share=0.01, began=time.perf_counter() - 1000.0, sending=spent)
+    budget = Budget(share=0.01, began=time.perf_counter() - 1000.0, spent=1.0, sending=spent)
     assert budget.allows(cost, step) is allowed
     assert budget.held_back == (not allowed)
+    assert Budget(share=0.01, spent=0.5).allows(cost=1.0), "the first second is not limited"
 
 
 def test_a_forked_process_is_not_watched(module, watcher):

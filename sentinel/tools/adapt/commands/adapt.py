@@ -139,7 +139,8 @@ def _best(
 
 def _rank(result: Result) -> tuple[bool, bool, int]:
     """Return what makes one result better than another: calls return, the oracle agrees, few laws are broken."""
-    return not result.failed, "the_oracle_agrees" in result.held, len(result.held) - len(result.broken)
+    agrees = "the_oracle_agrees" in result.held or bool(result.dialects)
+    return not result.failed, agrees, len(result.held) - len(result.broken)
 
 
 def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, notify: Progress) -> int:
@@ -150,19 +151,37 @@ def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
         raise NothingExamined(f"{arguments.check} binds no function")
     project = open_project(arguments.source, [root.path for root in target.roots], notify)
     project = replace(project, target=target, checkout=open_checkout(target, project.ref, progress=notify))
+    definitions, sources = _sources(project)
+    paths = [each.boundary for each in target.bindings]
+    bound = [
+        each
+        for file, (module, content) in sources.items()
+        if any(path.startswith(f"{module}.") for path in paths)
+        for each in signatures(
+            content.decode("utf-8", "replace"), module, file, [path[len(module) + 1 :] for path in paths]
+        )
+    ]
+    packages = Imports(definitions, sources).packages(bound, settings.python_of(target.name))
+    if not arguments.json:
+        _echo_packages(project, packages)
     results = _try(arguments.check, project, catalog, settings, (), notify)
     rows = [_row(name, result.contract, result, 0) for name, result in results.items()]
-    return _finish(arguments, rows, results, (), None, None)
+    return _finish(arguments, rows, results, (), packages, None)
+
+
+def _sources(project: Project) -> tuple[Definitions, dict[str, tuple[str, bytes]]]:
+    """Return the project's definitions, and its files -> their module and content."""
+    trees = CheckoutTrees(project.checkout)
+    definitions = Definitions(trees, project.target.roots)
+    files = dict(sorted(definitions.sources("")))
+    return definitions, {file: (project.target.module_of(file), trees.blob(blob)) for file, blob in files.items()}
 
 
 def _proposals(
     project: Project, catalog: Catalog, settings: Settings, notify: Progress
 ) -> tuple[list[list[Proposal]], list[NearMiss], Packages]:
     notify(f"reading {project.target.name}")
-    trees = CheckoutTrees(project.checkout)
-    definitions = Definitions(trees, project.target.roots)
-    files = dict(sorted(definitions.sources("")))
-    sources = {file: (project.target.module_of(file), trees.blob(blob)) for file, blob in files.items()}
+    definitions, sources = _sources(project)
     found: list[list[Proposal] | NearMiss | None] = []
     signal = 0
     classes: dict[str, Any] = {}
