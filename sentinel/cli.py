@@ -104,7 +104,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
-    """Exit with the words that a command does not accept, and its usage."""
+    """Exit with an error that shows the command's usage and the words that it does not accept."""
     name = unknown[0].partition("=")[0].lstrip("-")
     hint = ""
     for action in parser._actions:

@@ -96,7 +96,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
 
 
 def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None) -> list[dict[str, Any]]:
-    """Return a table row for each binding, with a flag for functions that the checkout has."""
+    """Return a table row for each binding. The row shows whether the checkout has the function."""
     from sentinel.search.checks import subjects
 
     searchable, omitted = subjects(catalog, target.name)

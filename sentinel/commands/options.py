@@ -42,7 +42,7 @@ def settings_options(parser: argparse.ArgumentParser, *names: str, without: str 
 
 
 def catalog_and_settings(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Settings]:
-    """Return the catalog, and the settings of the current folder, which the command line overrides."""
+    """Return the catalog, and the current folder's settings with the command line's overrides."""
     from sentinel.recipes.catalog import bundled_catalog
 
     catalog = _with_plugins(bundled_catalog())
@@ -61,7 +61,7 @@ def evidence_option(parser: argparse.ArgumentParser, flag: str, option: str, tex
 
 
 def evidence_folders(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """Return the folders of the last run's evidence and of the baseline. They may not exist."""
+    """Return the folders of the last run's evidence and of the baseline. Either may be missing."""
     settings = _settled(arguments, EVIDENCE, ())
     return settings.report_dir, settings.baseline or Path("reports")
 

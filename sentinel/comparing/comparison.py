@@ -112,7 +112,8 @@ class Comparison:
         return 0 if result.state == "new" or result.lost else self.selection.distance(name)
 
     def run(self) -> Iterator[BoundaryDiff]:
-        """Compare the boundaries one by one, and yield the results. Those with the same source come first."""
+        """Compare the boundaries one by one, and yield the results. Boundaries with the same source at both revisions
+        come first."""
         names = self.to_call()
         yield from (each.result for name, each in self.selection.candidates.items() if name not in names)
         for number, name in enumerate(names, 1):
@@ -137,7 +138,7 @@ class Comparison:
         return self._results[name]
 
     def cause_of(self, name: str) -> str:
-        """Return the boundary that causes another one's difference; empty if there is none."""
+        """Return the called boundary whose difference explains this boundary's difference; empty if there is none."""
         candidate, own = self.selection.candidates[name], self._results.get(name)
         if own is None or own.state != "differs" or not self.selection.distance(name):
             return ""
@@ -267,7 +268,8 @@ class Comparison:
         return {each for side, units in located.items() for each in patch.note(side, units, log.lines[side])}
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
-        """Return a boundary that failed to import after the change, and whose import ran all the changed code.
+        """Return a boundary whose import failed at the head, and ran only changed definitions that are also among
+        these.
 
         The failing import then takes its time only once.
         """

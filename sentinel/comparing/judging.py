@@ -101,7 +101,7 @@ def _without_inherited(
     findings_by: dict[str, list[Finding]],
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, list[Finding]]:
-    """Drop the laws that are worse at the head, if known bugs of both revisions explain them and all else is better."""
+    """Drop the head's findings if bugs of both revisions explain all of them and the base has unexplained findings."""
     if not all(covers(inherited(finding), finding) for finding in findings_by[AFTER]):
         return findings_by
 
@@ -165,7 +165,7 @@ def _keeps(trial: Trial) -> bool:
 def _follows(
     session: LawSession, subject: Subject, law: Law, trials: Sequence[Trial], choice: Mapping[str, Any]
 ) -> bool:
-    """Return True if the results of some calls are those of the definition with another choice."""
+    """Return True if the results of these calls follow the definition with another choice."""
     calls = {str(place): {**trial.variants[""], **choice} for place, trial in enumerate(trials)}
     replies, judged = session.references(subject, calls).answers, 0
     for place, trial in enumerate(trials):

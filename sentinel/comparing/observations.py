@@ -79,7 +79,7 @@ def _neither_finite(one: Numbers, other: Numbers) -> Flags:
 
 
 def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
-    """Yield each key, with whether it has a number that is finite at a revision, and one that is finite at neither.
+    """Yield each key with two flags: some number is finite at either revision; some number is finite at neither.
 
     Two numbers that are not finite are never counted as equal.
     """
@@ -99,7 +99,7 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
 
 
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
-    """Return differences in values that the contract does not observe, those in the function's result first.
+    """Return differences in values that the contract does not observe. Those in the function's result come first.
 
     This compares returned and mutated values, warnings, arguments of stand-ins, and results of changed functions for
     equal arguments.
@@ -177,7 +177,7 @@ def gaps(case: Case) -> Iterator[float]:
 
 @dataclass(frozen=True)
 class Increased(Violation):
-    """A violation that the other revision has too, with a smaller distance."""
+    """A violation that the other revision has too, but with a smaller distance from the right value."""
 
 
 def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
@@ -224,7 +224,7 @@ def _distances(item: Violation) -> Numbers | None:
 
 
 def nearer_to_oracle(case: Case, other: Case, key: str) -> bool:
-    """Return True if a key is nearer to the oracle than at the other revision, and no element is further."""
+    """Return True if a key is nearer to the oracle than at the other revision, and no element is further from it."""
     sides = [
         {variant: answer for variant, item, answer in against_oracle(each, COMPARED) if item.key == key}
         for each in (case, other)

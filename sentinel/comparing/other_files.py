@@ -151,7 +151,7 @@ def files_of(checkout: Checkout) -> Files:
 
 
 def list_changed_files(target: Target, before: Files, after: Files) -> list[str]:
-    """List changed files that may affect a training run, without the packages' Python files and changed comments.
+    """List changed files that may affect a training run, except for the packages' Python files and changes of comments.
 
     If one of the two is a release, only files that both have are compared.
     """

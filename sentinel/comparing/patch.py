@@ -191,7 +191,7 @@ class Patch:
         return statements_here
 
     def note_imported(self, places: Iterable[Place]) -> None:
-        """Record that importing their modules ran these definitions at both revisions."""
+        """Record that these definitions ran at both revisions when their modules were imported."""
         for place in places:
             for side, unit in zip(SIDES, self._changes.get(place, ())):
                 if unit is not None and unit.kind != "function":
@@ -250,14 +250,14 @@ class Patch:
         return PART if number in self._ran.get((side, place), ()) else every[number].guard
 
     def _not_run(self, side: str, place: Place) -> list[int]:
-        """Return the changed statements of a definition that did not run, or of which a part may not have run."""
+        """Return the changed statements of a definition that did not run, or that might not have run completely."""
         ran = self._ran.get((side, place), set())
         return [
             number for number in self._changed[place][side] if number not in ran or self._is_part(side, place, number)
         ]
 
     def _is_part(self, side: str, place: Place, number: int) -> bool:
-        """Return True if a changed statement contains a changed part that may not have been evaluated."""
+        """Return True if a changed statement contains a changed part that might not have been evaluated."""
         unit, other = self._changes[place][:: 1 if side == BEFORE else -1]
         if unit is None or (unit.kind != "function" and other is None):
             return unit is not None and unit.kind == "field" and place[1].rpartition(".")[2] in self._fields
@@ -425,7 +425,7 @@ def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
-    """Return the parts of an expression that may not be evaluated, or None if all are.
+    """Return the parts of an expression that are not always evaluated; None if all parts always are.
 
     The list is empty if that cannot be observed: a scenario may replace a default by another value.
     """

@@ -76,7 +76,8 @@ def _describe_count(key: str, now: int, before: int, function: str) -> str:
 
 
 def _name_part(key: str) -> str:
-    """Return the name of a part of a result, with the function that returned it if that is not the boundary."""
+    """Return the name of a part of a result. If a function other than the boundary returned it, name that function
+    too."""
     label, _, path = key.rpartition(": ")
     if not label or label.isdecimal():  # part of the boundary's result, in this or a later call
         return message(path)
@@ -393,7 +394,7 @@ def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1
 
 
 def _list_laws(item: BoundaryDiff) -> Iterator[str]:
-    """Yield lines about laws: violations that only one revision has; of the others, the names of the laws."""
+    """Yield the violations that only one revision has, and the names of the laws that both revisions break."""
     broken = {side: [each for each in item.broken.get(side, ()) if each.law != ANSWERED] for side in SIDES}
     new = [each for each in broken[AFTER] if not each.already]
     yield from (f"breaks now: {each.law}: {message(each.detail)}" for each in new)

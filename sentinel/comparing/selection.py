@@ -257,7 +257,8 @@ class Selection:
 
     @cached_property
     def patch(self) -> Patch:
-        """Return the changed definitions that a boundary may use, and changed signal functions that none uses."""
+        """Return the changed definitions that a boundary may use, and the changed signal functions that no boundary
+        uses."""
         bound = {}
         for place in {place for each in self.candidates.values() for place, _, _ in each.changed}:
             both = self._defined(BEFORE, place), self._defined(AFTER, place)
@@ -287,7 +288,8 @@ class Selection:
         return places
 
     def _reorders_registrations(self, before: tuple[Code, str | None], now: tuple[Code, str | None]) -> bool:
-        """Return True if a file's imports have another order, and two files register something under the same key."""
+        """Return True if only the order of a file's imports changed, and two files register something under the same
+        key."""
         one, other = (code.at_import(blob).imports for code, blob in (before, now))
         return one != other and sorted(one) == sorted(other) and self._registers_twice
 
@@ -352,7 +354,7 @@ class Selection:
 
     @cached_property
     def _one_sided(self) -> list[tuple[str, Definition]]:
-        """Return the definitions of boundaries that only one revision has."""
+        """Return the definitions that implement the boundaries of only one revision."""
         return [
             (side, definition)
             for each in self.candidates.values()
@@ -392,7 +394,7 @@ class Selection:
         return callers[:_CALLERS]
 
     def _alike(self, subject: Subject) -> Iterator[str]:
-        """Yield new functions that share half of their lines with a removed boundary; it may have been renamed."""
+        """Yield new functions that share half of their lines with a removed boundary, and so may be its new name."""
         own, other = self.codes[BEFORE], self.codes[AFTER]
         definition = self._find(BEFORE, subject)
         if definition is None:

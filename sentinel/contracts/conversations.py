@@ -18,7 +18,7 @@ _SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "\n", "<tool>", "</tool>", *_
 
 
 def messages_of(conversation: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
-    """Convert turns to chat messages in which every word is distinct. A turn may end with a text."""
+    """Convert turns to chat messages in which every word is distinct. A turn may end with a string."""
     return [
         {"role": role, "content": " ".join([*(f"w{turn}.{word}" for word in range(words)), *text])}
         for turn, (role, words, *text) in enumerate(conversation)
@@ -198,7 +198,7 @@ def _arrange_trained_tokens(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 
 def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[Mapping[str, Any], bool]]:
-    """End each message with a string, unless it has a token of the template."""
+    """End each message with a string, unless the string contains a token of the template."""
     if not text or any(token in _SPECIAL for token in re.findall(rf"\w+|{_TOKEN}", text)):
         return []
     conversation = [[role, words, text] for role, words, *_ in inputs["conversation"]]

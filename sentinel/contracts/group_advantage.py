@@ -180,7 +180,7 @@ _OTHER_SHARES = (0.5, 1.0, 0.1)
 
 
 def _draw_distributions(inputs: dict[str, Any], choose: Choose) -> None:
-    """Draw each token's probability, and a sum of squared probabilities that some distribution with it has."""
+    """Draw each token's probability, and a sum of squared probabilities that a distribution with it can have."""
     rewards = inputs["token_level_rewards"]
     log_probs, squares_ = [], []
     for _ in range(rewards.shape[0]):

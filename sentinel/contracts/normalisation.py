@@ -139,7 +139,7 @@ def whitened(values: Any, valid: Any, unbiased: bool = True, epsilon: float = 1e
 
 
 def whitened_as_stated(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
-    """Whiten values over valid tokens, with the dialect that the inputs :data:`WHITENING` state."""
+    """Whiten values over valid tokens, with the dialect that the inputs of :data:`WHITENING` select."""
     return whitened(values, valid, inputs["std"] == "unbiased", inputs["epsilon"], inputs["epsilon_placement"])
 
 

@@ -41,7 +41,8 @@ def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
-    """Count sequences of wrong minibatches. Each minibatch takes the same number of sequences from every part."""
+    """Count the sequences that are in a wrong minibatch. Each minibatch takes the same number of sequences from every
+    part."""
     if size is None:
         return 0
     each = max(size // max(len(parts), 1), 1)

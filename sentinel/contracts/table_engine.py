@@ -243,7 +243,7 @@ def _is_cut(inputs: Mapping[str, Any]) -> bool:
 
 
 def _limit_is_another(inputs: Mapping[str, Any], context: list[int], options: Mapping[str, Any]) -> bool:
-    """Return True if a request for a single-turn response has another token limit than the remaining one."""
+    """Return True if a request for a single-turn response does not have the remaining number of tokens as its limit."""
     limits = [options[name] for name in _LIMITS if options.get(name) is not None]
     left = None if inputs["max_tokens"] is None else inputs["max_tokens"] - (len(context) - _whole(inputs)[2])
     return bool(limits) and left is not None and len(inputs["pieces"]) == 1 and limits[0] != left

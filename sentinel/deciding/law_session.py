@@ -322,7 +322,7 @@ class LineSession(LawSession):
         self.turned: dict[str, set[int]] = {}
 
     def of(self, file: str) -> set[tuple[int, int]]:
-        """Return the pairs of a repository file."""
+        """Return the pairs of lines in a repository file that ran one after the other."""
         return set().union(*(pairs for path, pairs in self.jumps.items() if path.endswith(f"/{file}")))
 
     def of_turned(self, file: str) -> set[int]:

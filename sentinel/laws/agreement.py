@@ -76,7 +76,8 @@ class Scale:
     dtype: str
 
     def bound(self, dtype: str) -> float:
-        """Return the largest difference that rounding explains between two values of a float dtype; 0 for others."""
+        """Return the largest difference that rounding explains between two values of a float dtype; 0 for other
+        dtypes."""
         if dtype not in FLOATS:
             return 0.0
         epsilon = max(EPSILON[dtype], EPSILON.get(self.dtype, 0.0))
@@ -97,7 +98,7 @@ class Scale:
 
 
 def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mapping[str, Any]]) -> Scale:
-    """Return the scale for a comparison of these observations, given the inputs that they were computed from."""
+    """Return the scale for comparing these observations, which were computed from these inputs."""
     contract = case.contract
     count, condition, magnitude, dtype = 1, 1.0, 0.0, case.coarsest
     ids: set[int] = set()
@@ -346,7 +347,7 @@ def _movement(
 def each_number(
     case: Case, variant: str, roles: Roles = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
-    """Yield each observed key with one of these roles: its values, dtype, and flags for positions that count."""
+    """Yield the values, the dtype, and flags for positions that count, of each observed key with one of these roles."""
     for item in observed_keys(case, variant):
         pair = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
         values = None if pair is None else _part(pair[0], item.shape, WHOLE, 0)

@@ -86,7 +86,8 @@ def _rows(contract: Contract, inputs: Inputs, choose: Choose) -> Flags:
 
 
 def _tokens(contract: Contract, inputs: Inputs, name: str, rows: Flags) -> Numbers:
-    """Return flags for the tokens to shift: the last valid one for a reward per response, otherwise all valid ones."""
+    """Return flags for the tokens to shift: each row's last valid token if scores are rewards, otherwise all valid
+    tokens."""
     valid = valid_tokens(contract, inputs)
     counts = np.ones(inputs[name].shape, dtype=bool) if valid is None else valid
     declared = contract.input(name)

@@ -69,7 +69,7 @@ def root(document: Mapping[str, Any]) -> str:
 
 
 def by_root(items: Iterable[T], about: Callable[[T], tuple[str, Mapping[str, Any]]]) -> list[list[T]]:
-    """Group recipes by root cause: the most severe group first, and in each group the most severe recipe.
+    """Group recipes by root cause. Sort the groups, and the recipes of each group, by severity.
 
     :param about: returns the target and the document of a recipe.
     """

@@ -325,7 +325,7 @@ class _Reading:
         sides = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
         if len(sides) == 1:
             other = "expected_fixed" if sides[0] == "expected_unpatched" else "expected_unpatched"
-            message = f"{sides[0]} is given without {other}: give both, or neither to let a law decide (invariant: ...)"
+            message = f"{sides[0]} needs {other}: write both, or neither to let a law decide (invariant: ...)"
             self.findings.error((sides[0],), message, key=True)
         laws = self.catalog.laws
         native = {} if self.published else self.data

@@ -59,8 +59,8 @@ class Imports:
         self._texts: dict[str, _Text] = {}
 
     def questions(self, tree: str, modules: Iterable[str]) -> set[str]:
-        """Return the file lookups (see :mod:`sentinel.worker.trace`) that importing these modules from a revision
-        makes.
+        """Return the file lookups (:mod:`sentinel.worker.trace`) that occur if these modules of a revision are
+        imported.
 
         :returns: only :data:`~sentinel.worker.trace.EVERYTHING` if a module computes the name of an import.
         :raises MissingObjectError: if the mirror lacks a tree.

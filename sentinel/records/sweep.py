@@ -129,7 +129,7 @@ class Sweep:
         executor: Executor,
         running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]],
     ) -> int:
-        """Submit the next commit of a lane that needs a probe. Return how many commits before it needed none."""
+        """Submit a lane's next commit that needs a probe. Return how many commits before it need none."""
         finished = 0
         for commit in lanes.of(lane):
             revision, missing = self._missing(commit)

@@ -147,7 +147,8 @@ def row_cells(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
 
 
 def distinct(*values: Any) -> list[str]:
-    """Return values as short texts (see :func:`show`). If they differ only in a later part, begin the texts there."""
+    """Return values as short strings (see :func:`show`). If they differ only in a later part, begin the strings
+    there."""
     texts, cells = [_text(value) for value in values], [show(value) for value in values]
     for one, other in combinations(range(len(values)), 2):
         if cells[one] == cells[other] and texts[one] != texts[other]:

@@ -272,7 +272,8 @@ def to_text(entries: Iterable[Facts]) -> str:
 
 
 def _join(entries: Iterable[Facts]) -> Iterator[Facts]:
-    """Join entries of one bug at one commit that differ only in the ref and in date and versions; keep the latest."""
+    """Join entries of one bug at one commit that differ only in ref, date and versions. Keep the latest date and
+    versions."""
     groups: dict[str, Facts] = {}
     for facts in entries:
         same = jsonlines.sort_keys({key: value for key, value in facts.items() if key not in ("refs", *CIRCUMSTANCES)})

@@ -81,7 +81,7 @@ def law_folder(target: str, boundary: str, law: str) -> PurePosixPath:
 
 
 def file_name(text: str) -> str:
-    """Return a text as a file name of ``[A-Za-z0-9._-]``. A hash keeps the names of different texts different."""
+    """Convert a string to a file name of ``[A-Za-z0-9._-]``. A hash keeps the names of different strings different."""
     safe = _UNSAFE.sub("-", text).lstrip(".-")
     if safe == text and 0 < len(safe) <= _LONGEST_NAME:
         return safe

@@ -191,7 +191,7 @@ def cause_of(reason: str) -> str:
 
 
 def _group(rows: Sequence[Row]) -> list[Row]:
-    """Join rows of items that did not fail, or could not be decided, if they have the same verdict and reason."""
+    """Join rows with the same verdict and reason. A failed item keeps its own row, unless it could not be decided."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for item in rows:
         alone = (item.what, item.ref) if item.outcome in ("failed", "") and item.verdict not in UNDECIDED else ()

@@ -1,4 +1,4 @@
-"""Select a run's recipes, and reject options that need a target if none is given."""
+"""Select a run's recipes, and reject options that need a target if none is named."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def why_not_writable(folder: Path) -> str:
 def require_subject(
     arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, recipes: Sequence[Recipe]
 ) -> None:
-    """Check that the run has recipes or laws to decide if a ref or a baseline is given.
+    """Check that the run has recipes or laws to decide if the user names a ref or a baseline.
 
     :raises SentinelError: if there is nothing to decide, or if a ref is given for a target outside the run.
     """

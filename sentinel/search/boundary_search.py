@@ -618,7 +618,7 @@ class BoundarySearch:
                 (outcome.dialects if shows else outcome.dialects_open)[place] += 1
 
     def _new_violations(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
-        """Return the violations without dialects, rounding errors, and kinds of failure that were found before.
+        """Return the violations that are not dialects, rounding errors or kinds of failure that were found before.
 
         :param besides: further symptoms to leave out.
         """
@@ -725,7 +725,7 @@ def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Constants = Constants()) -> list[Plan]:
-    """Return plans of extra scenarios for the laws that need one call only, at a tenth of the cost of trying all laws.
+    """Plan extra scenarios for the laws that need only one call. Each costs a tenth of trying all laws.
 
     There is one scenario for each choice of each input, and at least :data:`GLIMPSES`. Few drawn scenarios set most
     options, and a branch that never runs cannot break a law. Further scenarios are drawn around the constants of the
@@ -767,7 +767,7 @@ _AROUND = 3
 
 
 def turn(subject: Subject, seed: int, way: Setting, scenarios: Sequence[Inputs]) -> list[Inputs]:
-    """Return the scenarios with these options and arguments, or as many new ones if the size or the dtype is given.
+    """Add these options and arguments to the scenarios. If a size or dtype is set, draw as many new scenarios first.
 
     :param way: a setting that may make a line run (:func:`~sentinel.search.guards.ways_from`).
     """
@@ -822,7 +822,7 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 
 
 def _left_out_input(item: Input) -> Input:
-    """Return a variant of the input that calls omit, if the contract allows this."""
+    """Return the input such that calls omit it, if the contract allows this; otherwise return it unchanged."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 

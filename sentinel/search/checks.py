@@ -180,7 +180,7 @@ def _registrations(target: Target, checkout: Checkout) -> Iterator[tuple[Registr
 
 
 def _required_parameters(text: str) -> tuple[str, ...]:
-    """Return the parameters of a signature that have no default, and those with None as ``name?``.
+    """Return a signature's parameters without a default, and those with default None as ``name?``.
 
     :param text: the source from behind the opening parenthesis.
     """

@@ -44,7 +44,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of some functions that scenarios are drawn around.
+    """The constants in some functions. Scenarios are drawn with values near them.
 
     :ivar numbers: thresholds, bounds and defaults; 0 and 1 and numbers of a few units are left out.
     :ivar lengths: numbers with which sizes are compared, and bounds of slices.
@@ -81,7 +81,7 @@ def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str
 
 
 def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {}) -> Constants:
-    """Return the numbers that functions use in comparisons, clipping and slices, and the strings that they search.
+    """Return the numbers that functions use in comparisons, clipping and slices, and the strings that they search for.
 
     :param values: module-level name -> its value.
     """
@@ -115,7 +115,7 @@ def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {
 
 
 def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the strings that a node searches in a text."""
+    """Yield the strings that a node searches for in a text."""
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
         if not isinstance(node.comparators[0], (ast.Tuple, ast.List, ast.Set, ast.Dict)):
             yield from _string(node.left, values)
@@ -129,7 +129,7 @@ def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
 
 
 def _string(node: ast.expr, values: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the string that an expression is, also through a module-level name or a compiled expression."""
+    """Yield the string that an expression stands for, also as a module-level name or a compiled regular expression."""
     node = values.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.Call) and _method_name(node) == "compile" and node.args:
         node = node.args[0]
@@ -191,7 +191,8 @@ class Code:
         return Part(name, self._file(file)[0][name])
 
     def reached(self, file: str, line: int) -> list[Place]:
-        """Return file and name of the function that begins at a line, and of those that it calls, the nearest first.
+        """Return the file and name of the function that begins at a line, and of the functions that it calls, nearest
+        first.
 
         Calls are found by name, up to :data:`CALLS_AWAY` away and in other files of the packages.
         """
@@ -244,7 +245,8 @@ def code_in(base: str, roots: tuple[PackageRoot, ...]) -> Code:
 
 
 def constants_at(base: str, roots: tuple[PackageRoot, ...], file: str, line: int) -> Constants:
-    """Return the constants of the function that begins at a line of a checkout's file, and of those that it calls."""
+    """Return the constants of the function that begins at a line of a checkout's file, and of the functions that it
+    calls."""
     return code_in(base, roots).constants(file, line)
 
 
@@ -347,12 +349,12 @@ class Part:
 
     @property
     def inside(self) -> range:
-        """Return the lines of its body."""
+        """Return the lines of the function's body."""
         return range(self.node.body[0].lineno + self.start - 1, (self.node.end_lineno or 0) + self.start)
 
     @cached_property
     def uses(self) -> Mapping[str, list[int]]:
-        """Return the lines of the file in which it uses each name or attribute."""
+        """Map each name or attribute that the function uses to the lines of the file with a use."""
         uses: dict[str, list[int]] = defaultdict(list)
         for node in ast.walk(self.node):
             if isinstance(node, (ast.Name, ast.Attribute)):
@@ -410,7 +412,8 @@ _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def _steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
-    """Yield the conditions around a line, and those of earlier blocks that would leave before it."""
+    """Yield the conditions around a line, and those of earlier blocks that would leave the function or loop before
+    it."""
     for node in body:
         around = node.lineno <= line <= (node.end_lineno or 0)
         if isinstance(node, (ast.If, ast.While)):
@@ -538,7 +541,7 @@ _UNKNOWN = object()
 
 
 def _value(node: ast.expr) -> Any:
-    """Return the value that an expression has by its text: a constant, or ``{"member": NAME}`` for one of an enum."""
+    """Return the value that an expression has by its text: a constant, or ``{"member": NAME}`` for an enum member."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.UnaryOp) and _number(node) is not None:
@@ -588,7 +591,7 @@ def _is_size(node: ast.expr) -> bool:
 
 
 def _number(node: ast.expr, values: Mapping[str, ast.expr] = {}) -> Any:
-    """Return the number that an expression is by its text, also through a module-level name; None for others."""
+    """Return the number that an expression stands for, also as a module-level name; None for other expressions."""
     node = values.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _number(node.operand, values)

@@ -246,7 +246,7 @@ _ENTERS = ("__enter__", "__aenter__")
 
 
 def _returns_changed(node: _Def) -> bool:
-    """Return True if a function, or one inside it, subclasses a parameter, or sets its attributes and returns it."""
+    """Return True if a function, or a nested one, subclasses one of its parameters, or changes and returns one."""
     for function in (each for each in ast.walk(node) if isinstance(each, _Def) and each.name not in _ENTERS):
         parameters = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
         changed: set[str] = set()

@@ -281,7 +281,7 @@ _LARGEST = 1e4
 
 
 def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
-    """Return the values of a domain around constants of the code. A bound of a ratio is one of its logarithm, too."""
+    """Return the values of a domain around constants of the code. Bounds of a ratio also bound its logarithm."""
     if domain in ("mask", "token_id", "reward") or not numbers:
         return ()
     if domain == "log_ratio":

@@ -58,7 +58,7 @@ def _each(read: Callable[[Any], Any]) -> Reader:
 
 
 def _by_target(read: Callable[[str], Any]) -> Reader:
-    """Return a function that reads ``[TARGET=]VALUE`` as a pair; the target is None if the value is for all."""
+    """Return a function that reads ``[TARGET=]VALUE`` as a pair; the target is None if the value is for all targets."""
     return lambda texts, targets: tuple(
         (name, read(value)) for name, value in (_assign(text, targets) for text in texts)
     )
@@ -259,7 +259,7 @@ class Settings:
 
     @property
     def selects_items(self) -> bool:
-        """Return True if the options select items even if pytest gets no path."""
+        """Return True if the options alone select items, without a path in pytest's arguments."""
         return bool(self.targets or self.recipes or self.bugs)
 
     def refs_of(self, target: str) -> tuple[Ref, ...]:

@@ -1,4 +1,4 @@
-"""Store checkouts: read-only copies of a target's packages at one revision. A hash of the content is the name.
+"""Store checkouts: read-only copies of a target's packages at one revision. Their names are hashes of their content.
 
 The files::
 

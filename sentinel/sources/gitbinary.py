@@ -1,4 +1,4 @@
-"""Run git such that no configuration, of the user or of upstream, can run a command, prompt, or use the network."""
+"""Run git so that neither the user's nor upstream's configuration can run a command, prompt, or use the network."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class MirrorStore:
         return describe(target.name, self.home.mirror(target.name))
 
     def fetch(self, target: str, refspecs: Sequence[str], progress: Progress | None = None) -> None:
-        """Fetch refs into a mirror. A run tries this only once if it fails."""
+        """Fetch refs into a mirror. If this fails, the same run does not try it again."""
         path, url = self.path(target), self.url(target)
         key = (target, " ".join(refspecs))
         for scope in (key, (target, "")):

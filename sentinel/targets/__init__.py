@@ -272,7 +272,8 @@ class Target:
         object.__setattr__(self, "bindings", bindings)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
-        """Return the binding of a function, given its current or a former path, or as a registered function."""
+        """Return the binding of a function at its current or a former path, or the binding that a registered function
+        reuses."""
         of_contract = [binding for binding in self.bindings if contract in (None, binding.contract)]
         today = (binding for binding in of_contract if binding.boundary == boundary)
         before = (binding for binding in of_contract if boundary in binding.paths)

@@ -45,7 +45,7 @@ class Boundary:
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """Return the function's parameters; for a registered function with ``**kwargs``, also those of the bound
-        one."""
+        function."""
         own = inspect.signature(self.function).parameters
         if self.member is None or all(each.kind is not each.VAR_KEYWORD for each in own.values()):
             return own
