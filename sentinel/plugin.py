@@ -130,7 +130,7 @@ class _Hooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Let SIGTERM interrupt a run as Ctrl-C does: a time limit then loses nothing that is decided."""
+        """Let SIGTERM interrupt a run as Ctrl-C does, so that a run that exceeds a time limit keeps its verdicts."""
         if not self._run.is_worker and threading.current_thread() is threading.main_thread():
             self._on_sigterm = signal.signal(signal.SIGTERM, _interrupt)
         return (yield)

@@ -26,7 +26,8 @@ def stand_in(**attributes: Any) -> Any:
 
 
 def bookkeeping(**attributes: Any) -> Any:
-    """Make a stand-in for a counter, logger or progress bar. Any other attribute is neutral and is recorded."""
+    """Make a stand-in for a counter, logger or progress bar. Its other attributes are :class:`Neutral`, and their use
+    is recorded."""
     return Bookkeeping(**attributes)
 
 
@@ -711,7 +712,8 @@ def remove_padding(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
 
 
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an update's log-probs and entropies as flat tables, each with a column prepended for the prompt."""
+    """Return the flat tables of an update's log-probs and entropies. Each has a column for the prompt before the
+    others."""
     there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
     return {name: prepend_prompt(inputs[name]).flatten() for name in there}
 

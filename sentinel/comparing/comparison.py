@@ -295,7 +295,7 @@ class Comparison:
         return replace(result, state=state, reason=reason, scenarios=len(decided), bugs=bugs)
 
     def _check_lost(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
-        """Call a boundary at the base that the head lacks. It counts as lost only if the base returned."""
+        """Call, at the base, a boundary that the head lacks. It counts as lost only if the base returned."""
         session = self.processes.session(BEFORE, subject)
         try:
             search = self._asking.search_laws(session, subject, subject.laws, _CALLED)

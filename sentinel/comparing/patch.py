@@ -456,7 +456,7 @@ def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
 
 
 def _span(node: Any, skipped: int) -> Span:
-    """Return where syntax stands, counted from the first line of its function."""
+    """Return the position of a syntax node, counted from the first line of its function."""
     return node.lineno - skipped, node.col_offset, node.end_lineno - skipped, node.end_col_offset
 
 

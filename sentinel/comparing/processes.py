@@ -105,7 +105,8 @@ class Processes:
             return dict(zip(SIDES, pool.map(lambda side: self.session(side, subject), SIDES)))
 
     def locate_changes(self, side: str, subject: Subject) -> Mapping[Place, Unit]:
-        """Return the changed definitions of a revision, at their places in the tree of the process that is used."""
+        """Return a revision's changed definitions, by their places in the tree that the process for the boundary has
+        imported."""
         units, place = self._selection.patch.units(side), self.open(side, subject)
         if place.ref == self.refs[side] or self._shared is None:
             return units

@@ -403,7 +403,7 @@ def _list_laws(item: BoundaryDiff) -> Iterator[str]:
     yield from (f"broke before, holds now: {each.law}: {message(each.detail)}" for each in fixed)
     further = dict.fromkeys(each.law for each in broken[AFTER] if each.already)
     if further:
-        yield f"both revisions break, and the results are further off now: {', '.join(further)}"
+        yield f"both revisions break these laws, and the results are further off now: {', '.join(further)}"
     closer = dict.fromkeys(each.law for each in broken[BEFORE] if each.law in worse)
     if closer:
         yield f"in other scenarios the results are closer to these laws now: {', '.join(closer)}"

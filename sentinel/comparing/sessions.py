@@ -296,7 +296,7 @@ def _select_answered(replies: Replies) -> Mapping[str, Reply]:
 
 
 class Alone(Pair):
-    """One revision in place of both, to find out which functions the scenarios run."""
+    """Calls one revision instead of two, to find out which functions the scenarios run."""
 
     def __init__(self, one: LawSession, logs: dict[str, Log] | None = None) -> None:
         super().__init__(one, one, logs, [])
@@ -317,7 +317,7 @@ def _has_number(array: Numbers) -> bool:
 
 
 class Ahead(LawSession):
-    """Returns the violations of one revision that the other does not have on the same variants."""
+    """Returns the violations that one revision has and the other lacks on the same variants."""
 
     def __init__(self, one: LawSession, other: LawSession) -> None:
         self._one, self._other = one, other

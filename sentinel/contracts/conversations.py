@@ -173,8 +173,8 @@ def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Train on the policy's words and on the end token of each of its turns, which the policy also generates, but not
-    on tokens that the template adds."""
+    """Train on the policy's words and on the end token of each of its turns, which the policy generates too. Do not
+    train on tokens that the template adds."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
     trained = tokenizer.spoken(messages, inputs["trains"] == "last", inputs["after_the_end"] == "counted")

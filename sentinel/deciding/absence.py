@@ -163,7 +163,7 @@ def _definition(text: str, names: Sequence[str]) -> list[str]:
 
 
 def _ends(line: str, indent: int) -> bool:
-    """Return True if a line ends an indented block. The closing line of a signature does not."""
+    """Return True if a line ends an indented block. The last line of a signature, such as ``) -> int:``, does not."""
     text = line.lstrip()
     return bool(text) and len(line) - len(text) <= indent and not text.startswith((")", "]", "#"))
 

@@ -81,7 +81,7 @@ class Imports:
         return questions
 
     def _walk(self, tree: str, name: str, questions: set[str]) -> Iterator[tuple[str, bool, str]]:
-        """Yield each package and module on the path to a dotted name: name, whether it is a package, git blob."""
+        """Yield (name, whether it is a package, git blob) of each package and module on the path to a dotted name."""
         first, *others = name.split(".")
         for root in self._roots:
             if root.package != first:

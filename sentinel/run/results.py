@@ -216,7 +216,7 @@ class Results:
         return shlex.join(["pytest", nodeid, *alone.words()])
 
     def _weaker(self) -> str:
-        """Return a warning if no strict sandbox is available here and the user did not choose another; else empty."""
+        """Return a warning if the sandbox is only ``basic`` and the user did not choose this level; otherwise empty."""
         levels = {document["environment"]["sandbox"] for document, _ in self.documents()}
         if self._settings.sandbox or self._settings.device != "cpu" or "basic" not in levels:
             return ""

@@ -383,7 +383,7 @@ def ways_from(part: Part, line: int, callers: Sequence[Part], ran: Collection[st
 
 
 def statements(part: Part) -> list[int]:
-    """Return the lines of a function at which statements begin, without those that raise."""
+    """Return the lines of a function at which a statement begins, except for ``raise`` statements."""
     nodes = (node for node in ast.walk(part.node) if isinstance(node, ast.stmt) and node is not part.node)
     lines = {node.lineno + part.start - 1 for node in nodes if not isinstance(node, (ast.Raise, *_DEFINING))}
     return sorted(lines & {*part.inside})

@@ -87,7 +87,7 @@ def narrow(contract: Contract, binding: Binding) -> Contract:
 
 
 def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[Any]:
-    """Return the values of an input that adapters declare, in dialects or in bindings of this contract."""
+    """Return the values that adapters declare for an input, in dialects or in bindings of this contract."""
     values: list[Any] = []
     for binding in (binding for target in targets for binding in target.bindings):
         values += [dialect.value for dialect in binding.dialects if dialect.name == name]

@@ -147,7 +147,7 @@ def _seconds(value: Any) -> float:
     except OverflowError:
         seconds = float("inf")
     except (TypeError, ValueError):
-        raise SentinelError(f"the timeout is a number of seconds, not {value!r}") from None
+        raise SentinelError(f"the timeout must be a number of seconds, not {value!r}") from None
     if not 0 < seconds < 86400:
         raise SentinelError(f"the timeout must be more than 0 and less than 86400 seconds (a day), not {seconds:g}")
     return seconds
@@ -350,7 +350,7 @@ def _check(file: str, key: str, value: Any) -> None:
     texts = value if option.many and isinstance(value, list) else [value]
     kinds = (str, int, float) if option.number else (str,)
     if not all(isinstance(text, kinds) and not isinstance(text, bool) for text in texts):
-        raise SentinelError(f"{file}: {key} is {option.type}, not {reprlib.repr(value)}")  # may be nested deeply
+        raise SentinelError(f"{file}: {key} must be {option.type}, not {reprlib.repr(value)}")  # may be nested deeply
 
 
 def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequence[str], base: Path) -> Settings:

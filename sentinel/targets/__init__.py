@@ -322,7 +322,8 @@ class Target:
 
     @property
     def depends_on_code(self) -> bool:
-        """Return True if bindings depend on the revision, through registries or through dialects of some revisions."""
+        """Return True if the bindings differ between revisions: the target has registries, or dialects of some
+        revisions only."""
         dialects = (dialect for binding in self.bindings for dialect in binding.dialects)
         return bool(self.registries) or any(dialect.since or dialect.until for dialect in dialects)
 
