@@ -262,7 +262,7 @@ def _properties(evidence: Path) -> list[tuple[str, object]]:
 
 
 def _for_others(run: Run, session: pytest.Session) -> None:
-    """Write the run's files for other programs."""
+    """Write the run's output files for GitHub and for viewers of SARIF."""
     gate = run.results.gate
     if run.is_worker or not (run.results.items or gate):
         return

@@ -712,8 +712,7 @@ def remove_padding(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
 
 
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flat tables of an update's log-probs and entropies. Each has a column for the prompt before the
-    others."""
+    """Return flat tables of an update's log-probs and entropies. The first column of each table is for the prompt."""
     there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
     return {name: prepend_prompt(inputs[name]).flatten() for name in there}
 
@@ -1096,7 +1095,7 @@ def build_trainer(
 
 
 class TypedProcessor:
-    """A processor like those of vision models. Each word of a text is a token's id and type: ``id:type``."""
+    """A processor like a vision model's. Each word of its input is a token's id and type: ``id:type``."""
 
     tokenizer = stand_in(pad_token_id=0, eos_token_id=0)
 

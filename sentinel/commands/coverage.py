@@ -135,7 +135,7 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
 
 def _swapped(target: Target, trees: CheckoutTrees, names: Collection[str]) -> list[tuple[str, ...]]:
     """Return a table row for each call of a signal function whose arguments are swapped. Skip files that cannot be
-    parsed, which another list names."""
+    parsed."""
     parsed = []
     for file, blob in Definitions(trees, target.roots).sources(""):
         with suppress(SyntaxError, ValueError, RecursionError):

@@ -34,7 +34,7 @@ def boundary_option(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_options(parser: argparse.ArgumentParser, *names: str, without: str = "") -> None:
-    """Add pytest options to a command: the named ones or, if none is named, those of :data:`PROBING` except
+    """Add pytest options to a command: the named options or, if none is named, those of :data:`PROBING` except
     ``without``."""
     for option in (NAMED[name] for name in names or PROBING if name != without):
         action = "append" if option.many else "store"

@@ -102,7 +102,8 @@ class Comparison:
         return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
     def to_call(self) -> list[str]:
-        """Return the boundaries that must be called: those with changed code, then their callers, nearest first."""
+        """Return the boundaries that must be called: boundaries with changed code, then their callers, nearest
+        first."""
         each_result = {name: each.result for name, each in self.selection.candidates.items()}
         names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
         return sorted(names, key=self._order)
@@ -151,7 +152,8 @@ class Comparison:
         return ""
 
     def settle(self, results: Sequence[BoundaryDiff]) -> list[BoundaryDiff]:
-        """Update the results after all boundaries ran: a changed line is examined if any boundary's scenario ran it."""
+        """Update the results after all boundaries ran. A changed line counts as examined if any boundary's scenario ran
+        it."""
         return [self._settle(each) for each in results]
 
     def _settle(self, result: BoundaryDiff) -> BoundaryDiff:

@@ -232,7 +232,7 @@ class Patch:
         )
 
     def lines(self, places: Collection[Place] | None = None) -> list[Line]:
-        """Return the changed statements, optionally only those of some definitions."""
+        """Return the changed statements of all definitions, or only of some."""
         found: list[Line] = []
         for place in sorted(self._changed if places is None else self._changed.keys() & set(places)):
             for side, unit in zip(SIDES, self._changes[place]):
@@ -303,7 +303,7 @@ class Patch:
 def _without_moved(
     changes: Mapping[Place, tuple[Unit | None, Unit | None]],
 ) -> dict[Place, tuple[Unit | None, Unit | None]]:
-    """Drop functions that moved to another file unchanged."""
+    """Drop functions that moved to another file without a change."""
     gone = {(one.kind, one.digest): place for place, (one, other) in changes.items() if one and not other}
     moved: set[Place] = set()
     for place, (one, other) in changes.items():
@@ -315,7 +315,7 @@ def _without_moved(
 def other_changes(
     changed: Iterable[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]], known: Collection[Place] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return other definitions that differ, as ``file:line name``: those that may matter, and those that do not.
+    """Return two lists of other definitions that differ, as ``file:line name``: they may matter, or they do not.
 
     The first has those that may matter to training: functions that the rule of the inventory does not count but that
     may carry signal, or whose changed lines name some, and changed values, fields and classes, such as defaults. The

@@ -285,7 +285,7 @@ def list_unexamined(
 
 
 def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]:
-    """Yield a line about other changes that may matter, and one about those that do not."""
+    """Yield a line about other changes that may matter, and a line about changes that do not."""
     if unread:
         yield f"not examined: {count_changes(unread)} that no boundary reads: {join_names(unread)}"
     if harmless:

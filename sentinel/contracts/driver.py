@@ -117,7 +117,7 @@ def _wrong_size(calls: list[Any]) -> list[bool]:
 
 
 def _oracle_router_replay(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the routes that each router must replay: those of the tokens that it receives (R3, section 3).
+    """Return the routes that each router must replay: the routes of the tokens that it receives (R3, section 3).
 
     No model call replays the routes of another microbatch, and no router stays in replay mode after the step.
     """

@@ -1,4 +1,5 @@
-"""Define the contract of group-based advantages, which compare each response with others to the same prompt."""
+"""Define the contract of group-based advantages, which compare each response with the other responses to the same
+prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Define contracts of off-policy corrections: importance weights and masks for tokens of another policy."""
+"""Define contracts of off-policy corrections: importance weights and masks for tokens that a different policy
+sampled."""
 
 from __future__ import annotations
 

@@ -215,8 +215,8 @@ def _squared_log_ratio(step: Step) -> Losses:
 
 
 def _topr(step: Step) -> Losses:
-    """Compute TOPR's loss (equation 8): ``-w+ A log p`` for positive responses, ``-w- sg(clip(r, 0, 1)) A log p``
-    for others.
+    """Compute TOPR's loss (equation 8): ``-w+ A log p`` for positive responses, ``-w- sg(clip(r, 0, 1)) A log p`` for
+    other responses.
     """
     scores = step.inputs["scores"]
     positive = step.advantages > 0 if scores is None else (scores[:, None] > 0).expand_as(step.advantages)

@@ -227,7 +227,7 @@ def _measure_truncation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[
 
 
 def _oracle_truncation(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the tokens beyond the limit at ``side``. Padding does not count."""
+    """Remove the tokens that exceed the limit, at ``side``. Padding does not count."""
     surplus = max(len(inputs["token_ids"]) - inputs["max_length"], 0)
 
     def left_of(values: Any) -> Any:
@@ -305,7 +305,7 @@ _LISTS = ("stop", "stop_token_ids")
 
 
 def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe the sampling request that a configuration leads to.
+    """Observe the sampling request that the framework makes from a configuration.
 
     ``call`` returns the ``request`` with the engine's names, and the configured value of each option
     (``configured``). It is called twice, because changing one option must change no other.
@@ -364,7 +364,7 @@ def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_sampling_request(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Set one or two options; the others have the framework's defaults."""
+    """Set one or two options. All other options have the framework's defaults."""
     chosen = [name for name in _PARAMETERS if inputs[name] is not None]
     chosen.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # the most unusual option first
     kept = [choose.one_of(chosen) for _ in range(choose.integer(1, 2))]

@@ -47,7 +47,7 @@ def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, re
 
 
 def confirm(question: Question, judgement: Judgement, answers: Answers) -> Judgement:
-    """Return the verdict, or ``unsteady`` if the second process's answer gives another verdict."""
+    """Return the verdict; ``unsteady`` if the second process's answer leads to a different verdict."""
     measured = judgement.outcome
     if isinstance(measured, Failure):
         return judgement

@@ -185,7 +185,7 @@ class LawSession:
         self._session = None
 
     def fresh(self) -> LawSession:
-        """Return another law session for the same process. It has its own worker session."""
+        """Return a new law session for the same process, with its own worker session."""
         return LawSession(self._target, self._references, self._explain, self._hangs)
 
     def try_(

@@ -161,7 +161,7 @@ def numbers(value: Any) -> tuple[Numbers, str] | None:
 
 @dataclass(frozen=True)
 class Match:
-    """The rows and tokens of one variant, and the corresponding ones of a second variant.
+    """The rows and tokens of one variant, and the corresponding rows and tokens of a second variant.
 
     :ivar rows: indices in the first variant and in the second, in the same order; None if all rows correspond.
     :ivar columns: the same for tokens.

@@ -43,7 +43,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     vary=_vary,
 )
 def normalisation_laws(case: Case) -> Iterator[Violation]:
-    """Check that centred advantages do not change if scores are shifted, nor normalised ones if scores are scaled.
+    """Check that shifting scores does not change centred advantages, and that scaling does not change normalised ones.
 
     ``f(r + c) == f(r)`` for an estimator that subtracts a mean; ``f(a r) == f(r)``, a > 0, for an estimator that
     divides by a standard deviation. The oracle decides which of the two apply, and whether over a group or the batch:

@@ -1,4 +1,4 @@
-"""Write pytest's failure text of an item: expected and observed values, the place, and the command that repeats it."""
+"""Write the failure text of a pytest item: expected and observed values, the place, and the command that repeats it."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Docu
 
 
 def to_text(entries: Iterable[Facts]) -> str:
-    """Return the text of a baseline file with these entries, in their order."""
+    """Return the text of a baseline file with these entries, in this order."""
     return jsonlines.to_text(_join(entries), _FIRST, _SHARED)
 
 

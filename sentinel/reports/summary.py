@@ -130,7 +130,7 @@ def _is_listed(item: Row) -> bool:
 
 
 def _failed_bugs(results: Sequence[tuple[Mapping[str, Any], str]], commands: Sequence[str]) -> list[str]:
-    """List the known bugs that failed, grouped by root cause, worst first. Add the command that repeats each group."""
+    """List the known bugs that failed, grouped by root cause, worst first, with the command that repeats each bug."""
     failed = [
         (document, again or command(document))
         for (document, outcome), again in zip_longest(results, commands)

@@ -113,8 +113,8 @@ class LawId:
         match = _ID.fullmatch(text)
         if match is None:
             raise SentinelError(
-                f"{text!r} is not the id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW[REF]; the ref, or law and "
-                "ref, may be left out"
+                f"{text!r} is not the id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW[REF]; "
+                "[REF] or ::LAW[REF] may be left out"
             )
         self.target, self.boundary = match["target"], match["boundary"]
         self.law, self.ref = match["law"], match["ref"]

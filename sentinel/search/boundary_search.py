@@ -322,7 +322,7 @@ class BoundarySearch:
         self._look_at([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
 
     def without_rejected(self, subject: Subject) -> Subject | None:
-        """Return the subject without optional inputs that the boundary rejected; None if there are none."""
+        """Return the subject without the optional inputs that the boundary rejected; None if it rejected none."""
         return _without(subject, self._not_taken)
 
     def try_recipes(self, recipes: Sequence[Recipe], recorded: Sequence[Plan] = ()) -> None:
@@ -400,7 +400,7 @@ class BoundarySearch:
     def _credit(
         self, finding: Finding, looks: Sequence[tuple[Plan, Example | None]], trials: Sequence[Trial]
     ) -> Finding:
-        """Return the finding with all recipes whose scenarios show it."""
+        """Add to a finding the names of all recipes whose scenarios show it."""
         names = list(finding.examples)
         for ((law, _), example), trial in zip(looks, trials):
             if law is not finding.law or example is None or law.name not in example.laws or example.name in names:
@@ -649,7 +649,7 @@ class BoundarySearch:
         ]
 
     def _is_rounding(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
-        """Return True if the violations vanish in float64. A violation by overflow is not rounding."""
+        """Return True if the violations vanish in float64. A violation that an overflow causes is not rounding."""
         if not violations or any(item.symptom != "value" for item in violations):
             return False
         wide = widen(self.subject.contract, trial.variants)
@@ -822,7 +822,7 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 
 
 def _left_out_input(item: Input) -> Input:
-    """Return the input such that calls omit it, if the contract allows this; otherwise return it unchanged."""
+    """Return the input without a domain or choices, so that calls omit it; unchanged if it must be passed."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 

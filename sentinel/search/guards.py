@@ -69,7 +69,8 @@ class Constants:
 
 
 def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str, _Function]]:
-    """Yield the functions of a module and of its classes by qualified name; nested ones belong to the outer one."""
+    """Yield the functions of a module and of its classes, by qualified name. A nested function is part of the outer
+    one."""
     for node in body:
         if isinstance(node, _Function):
             yield f"{owner}{node.name}", node
@@ -151,7 +152,7 @@ def _literal(pattern: str) -> str:
 
 
 def _readable(text: str) -> str:
-    """Return a string that can be part of a text, or "" for one that is blank, long, a single letter or a number."""
+    """Return the string, or "" if it is blank, too long, a single letter or a number."""
     usable = text.strip() and len(text) <= _LONGEST_STRING and not re.fullmatch(r"\w|[\d.,\s]*|.*[\0-\x08].*", text)
     return text.strip() if usable and not re.fullmatch(r"\w+", text.strip()) else ""
 
@@ -259,7 +260,7 @@ def _chain(node: ast.AST) -> str:
 
 
 def function_of(text: str) -> _Function | None:
-    """Parse the text of one function; None if it cannot be parsed alone."""
+    """Parse the source of one function; None if it cannot be parsed by itself."""
     with suppress(SyntaxError, StopIteration):
         return next(each for _, each in functions_of(syntax_of(textwrap.dedent(text)).body))
     return None
@@ -300,7 +301,8 @@ _MATCHING = ("search", "match", "fullmatch", "findall", "finditer", "sub")
 
 
 def options(source: str) -> dict[str, list[Any]]:
-    """Return the options that the source reads by name and branches on, each with values that may take another branch.
+    """Return the options that the source reads by name and tests in branches, with values that may select another
+    branch.
 
     For a flag these are True and False; for a comparison, the constants and each number plus 1, and 0.5 for an option
     that may be None; for ``range``, 2, 3 and 1.
@@ -363,7 +365,8 @@ class Part:
 
 
 def ways_from(part: Part, line: int, callers: Sequence[Part], ran: Collection[str], calls: int) -> list[Setting]:
-    """Return settings that may make a line run, from the conditions around it and around the calls of its function.
+    """Return settings that may make a line run. They meet the conditions around the line and around calls of its
+    function.
 
     :param callers: the functions that may call it.
     :param ran: the last names of functions that ran.

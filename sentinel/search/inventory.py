@@ -343,7 +343,7 @@ def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _subjects_in(name: str) -> tuple[tuple[int, str], ...]:
-    """Return (level, subject) for each subject that an identifier is about; level 0 is a strong word, 1 a weak one."""
+    """Return (level, subject) for each subject of an identifier. Level 0 means a strong word, level 1 a weak word."""
     spelled = _snake_case(name)
     return tuple((level, subject) for level, subject, pattern in _PATTERNS if pattern.search(spelled))
 

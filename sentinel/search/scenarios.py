@@ -59,7 +59,7 @@ Sizes = dict[str, Places]
 
 
 class NotSearchable(Exception):
-    """Raised if an input has neither a domain, choices nor a default to draw from."""
+    """Raised if an input cannot be drawn: it has no domain, no choices and no default."""
 
 
 def narrow(contract: Contract, binding: Binding) -> Contract:
@@ -311,7 +311,7 @@ def _shape(item: Input, sizes: Sizes, choose: Choose) -> tuple[Places, ...]:
 
 
 def _grid(shape: tuple[Places, ...], count: int, choose: Choose) -> npt.NDArray[np.int64]:
-    """Return integers in ``[0, count)`` of the given shape, drawn for the full grid and then cut to it."""
+    """Draw integers in ``[0, count)`` for the full grid, and cut the grid to this shape."""
     usual = (MOST_ROWS, *[MOST_TOKENS] * (len(shape) - 1))
     whole = tuple(max([most, *(place + 1 for place in places)]) for most, places in zip(usual, shape))
     numbers = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)

@@ -352,7 +352,7 @@ def package_roots(checkout: Checkout) -> tuple[PackageRoot, ...]:
 
 
 def checkout_to_read(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
-    """Return the checkout that a target's bindings depend on, or None.
+    """Return the checkout on which a target's bindings depend; None if they depend on none.
 
     The result is None if the bindings are the same at every revision, or if the ref does not exist.
     """
@@ -367,7 +367,7 @@ def checkout_to_read(runner: Runner, catalog: Catalog, target: str, ref: Ref) ->
 def law_jobs(
     catalog: Catalog, target: str, refs: Iterable[Ref], checkout: Callable[[Ref], Checkout | None] = lambda ref: None
 ) -> list[LawJob]:
-    """Return a job for each law of each boundary of a target at the given refs."""
+    """Return a job for each ref, boundary and law of a target."""
     return [
         LawJob(target, subject.name, law.name, ref)
         for ref in refs

@@ -17,7 +17,7 @@ _FILLERS = frozenset(("the", "of", "all", "per", "token", "seq", "batch", "mini"
 
 @dataclass(frozen=True)
 class SwappedCall:
-    """A call with two arguments swapped, compared with another call or with the function's parameters.
+    """A call with two swapped arguments: another call, or the function's parameters, has the reverse order.
 
     :ivar other: the place of the other call or of the definition.
     """

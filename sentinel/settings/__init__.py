@@ -330,7 +330,7 @@ def read_file(folder: Path) -> tuple[dict[str, Any], Path | None]:
         for name in table:
             values = values.get(name, {}) if isinstance(values, dict) else {}
         if not isinstance(values, dict):
-            raise SentinelError(f"{file.name}: [{'.'.join(table)}] is a table of options")
+            raise SentinelError(f"{file.name}: [{'.'.join(table)}] must be a table of options")
         for key, value in values.items():
             _check(file.name, key, value)
         if values:

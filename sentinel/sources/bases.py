@@ -89,7 +89,8 @@ def _commit(clone: Path, name: str) -> str:
 
 
 def _names_of_main(clone: Path, target: Target) -> list[str]:
-    """Return possible names of upstream's main branch in a clone: from remotes with upstream's URL, and usual ones."""
+    """Return possible names of upstream's main branch in a clone: the names in remotes with upstream's URL, and usual
+    names."""
     listed = run(clone, "config", "--get-regexp", r"^remote\..*\.url$", seconds=_PATIENCE).out.decode(errors="replace")
     remotes = [line.partition(" ") for line in listed.splitlines()]
     upstream = _repository(target.repository)

@@ -1,4 +1,4 @@
-"""Start and stop worker processes from pytest's process, send them requests, and kill those that hang.
+"""Start and stop worker processes from pytest's process, send them requests, and kill workers that hang.
 
 The controller decides and the worker measures; nothing here interprets numbers.
 """
@@ -178,7 +178,7 @@ class Preloader:
         return self.require(())
 
     def require(self, packages: Sequence[str]) -> Mapping[str, Any]:
-        """Import these packages too, if they are installed. Return the same as :meth:`hello`."""
+        """Import these packages too, if they are installed. Return what :meth:`hello` returns."""
         self.start()
         with self._lock:
             return self._greet(packages)

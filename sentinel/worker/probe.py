@@ -38,7 +38,7 @@ SEED = 20260821
 
 @cache
 def load_contract(file: str, name: str) -> Contract:
-    """Return a contract from a file. Sentinel's own contracts are imported; others are loaded by path."""
+    """Return a contract from a file. Sentinel's own contracts are imported; all other contracts are loaded by path."""
     path = Path(file)
     ours = Path(__file__).resolve().parent.parent / "contracts"
     module = importlib.import_module(f"sentinel.contracts.{path.stem}") if path.parent == ours else load_file(path)

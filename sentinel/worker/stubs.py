@@ -52,7 +52,9 @@ class StubState:
     def use(self, name: str) -> None:
         if self.probing:
             self.used.append(name)
-            raise StubUsedError(f"{name} is not installed and was used; a stand-in or the real package is needed")
+            raise StubUsedError(
+                f"{name} was used but is not installed; install the package, or add a stand-in to the adapter"
+            )
 
 
 _STATE = StubState()

@@ -123,7 +123,7 @@ def test_the_own_file_goes_before_the_projects(tmp_path):
     [
         ("sentinel.toml", "target = [", "sentinel.toml:1:1: not TOML: "),
         ("sentinel.toml", 'targets = "verl"', "sentinel.toml: unknown option 'targets' — did you mean 'target'?"),
-        ("pyproject.toml", "[tool]\nsentinel = 3", "pyproject.toml: [tool.sentinel] is a table of options"),
+        ("pyproject.toml", "[tool]\nsentinel = 3", "pyproject.toml: [tool.sentinel] must be a table of options"),
         (
             "sentinel.toml",
             '[sentinel]\ntarget = "verl"',
