@@ -337,7 +337,7 @@ def request_sampling(
     boundary: Any,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Build the engine request that a configuration leads to; see ``families.sampling_request`` for the parameters."""
+    """Build the engine request for a configuration; see ``families.sampling_request`` for the parameters."""
     if not hasattr(boundary.imported[module], name):
         raise AbsentError(f"not in this version: {module} has no {name}")
     make = getattr(boundary.imported[module], name)
@@ -426,7 +426,7 @@ def call_each(
     sums: Mapping[str, str] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Call a function that takes vectors, or lists of vectors, with :func:`call_with`.
+    """Use :func:`call_with` for a function that takes vectors or lists of vectors.
 
     :param each: ``row`` (one call for each response, with its valid tokens), ``rows`` (one call, with a vector for each
         response), ``group`` and ``groups`` (the same with the responses to a prompt, for inputs of [batch] or ``sums``;
@@ -501,7 +501,7 @@ def _tensor_of(value: Any) -> Any:
 
 
 def call_entropy(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an entropy function, and the module's log-probs function so that a gradient exists."""
+    """Call an entropy function. Also call the module's log-probs function, so that a gradient exists."""
     logits = inputs["logits"]
     values = getattr(boundary.module, log_probs)(logits, inputs["token_ids"])
     return {"log_probs": values, "entropy": boundary.function(logits)}
@@ -632,7 +632,7 @@ def reorder_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequenc
 
 
 def fill_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Pad a batch container to a size. Return no container if the reported number of added rows is wrong."""
+    """Pad a batch container to a size. If the operation reports a wrong number of added rows, return no container."""
     longer, added = boundary.function(data, inputs["count"])
     return [longer] if added == len(longer) - len(data) else []
 
@@ -1077,7 +1077,7 @@ def build_trainer(
     scores: bool = False,
     **parts: Any,
 ) -> tuple[Any, Any]:
-    """Build a Hugging Face trainer with these rows, and the :func:`token_table` that it trains."""
+    """Build a :func:`token_table`, and a Hugging Face trainer that trains it on these rows."""
     datasets: Any = importlib.import_module("datasets")
 
     datasets.disable_progress_bars()

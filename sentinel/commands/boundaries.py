@@ -128,7 +128,7 @@ def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None
 
 
 def excluded_members(target: Target) -> list[tuple[str, str, str]]:
-    """Return (target, path, reason) of the registered functions that the adapter excludes from checks."""
+    """Return (target, path, reason) for each registered function that the adapter excludes from checks."""
     return [(target.name, *item) for registry in target.registries for item in registry.excludes.items()]
 
 

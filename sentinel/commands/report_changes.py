@@ -84,7 +84,7 @@ def _changes(arguments: argparse.Namespace) -> int:
 
 
 def _basis(source: Path, baseline: Path) -> list[str]:
-    """Return lines that count the compared and recorded verdicts, and list why items are undecided.
+    """Return lines with the numbers of compared and recorded verdicts, and the reasons why items are undecided.
 
     :raises NothingExamined: if the run decided nothing, or nothing is recorded.
     """

@@ -204,9 +204,10 @@ class Asking:
         return search
 
     def find_run_past_changes(self, subject: Subject, few: bool) -> Runs | None:
-        """Return the functions that run in a boundary's scenarios if none of them has changed.
+        """Check that no function that runs in a boundary's scenarios has changed, and return these functions.
 
-        Return None if one of them has changed, or if the text does not show it. At most one revision is called.
+        Return None if a function has changed, or if the source does not show that none has. At most one revision is
+        called.
 
         :param few: try only a few scenarios.
         """

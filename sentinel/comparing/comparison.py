@@ -347,7 +347,7 @@ class Comparison:
         return self._verdicts[key]
 
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
-        """Return True if a finding in new code is a known bug of older code that the new code calls."""
+        """Return True if a finding in new code comes from older code that it calls, and is a known bug there."""
         about = is_about(recipe, finding, self.target)
         return about and self._verdict(recipe, self.refs[BEFORE]) == "reproduced"
 
@@ -388,6 +388,6 @@ class Comparison:
 
 
 def _select_imported(changed: Sequence[Change]) -> frozenset[Place]:
-    """Return the changed definitions that run during import; all changed definitions if none does."""
+    """Return the changed definitions that run during import; if none does, return all changed definitions."""
     places = {place for place, _, other in changed if other is not None and (other.kind != "function")}
     return frozenset(places or {place for place, _, _ in changed})

@@ -42,7 +42,7 @@ def compare_laws(
     with_own_inputs: Subject,
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, tuple[Broken, ...]]:
-    """Return, for each revision, the laws that it breaks and the other revision keeps, on the same scenario.
+    """Return, for each revision, the laws that only this revision breaks on the same scenario.
 
     Laws are checked on the scenarios that differ, and on those of a search of their own. If no number differs, only
     laws about side effects are checked. An option or choice that came with the change is searched like new code.
@@ -90,7 +90,7 @@ def compare_laws(
 
 
 def _by_weight(broken: Broken) -> tuple[bool, bool]:
-    """Sort newly broken laws before laws that are only worse, and a wrong number before its consequences."""
+    """Sort newly broken laws before laws whose violation grew, and a wrong number before its consequences."""
     return broken.already, not broken.defined
 
 
@@ -128,7 +128,7 @@ def _look_at(asking: Asking, session: LawSession, subject: Subject, inputs: Inpu
 
 
 def _find_choice(asking: Asking, sessions: Mapping[str, LawSession], finding: Finding) -> dict[str, tuple[Any, Any]]:
-    """Return the choice of the contract's definition that the head follows now; empty if none is found.
+    """Return the choice with which the contract's definition gives the head's results; empty if there is none.
 
     Only choices that the function does not take as an argument are tried: the oracle alone reads them. Scenarios in
     which the base breaks the law too are left out, because a known bug may explain them.

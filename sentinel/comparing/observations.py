@@ -51,7 +51,7 @@ def numbers_stay(case: Case) -> list[Violation]:
 
 
 def _compare(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> tuple[str, str]:
-    """Return the kind of difference of two values, and its size as text; two empty strings if they agree."""
+    """Return the kind and the size of the difference between two values, as text; two empty strings if they agree."""
     left, right = numbers(one), numbers(other)
     if left is None or right is None:
         return ("answer", "") if protocol.encode(one) != protocol.encode(other) else ("", "")
@@ -141,7 +141,7 @@ NUMBERS_STAY = Law("numbers_stay", "the numbers equal those of the revision befo
 
 
 def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
-    """Return :data:`NUMBERS_STAY` once for a scenario and once for each law's variants.
+    """Return one copy of :data:`NUMBERS_STAY` for a scenario, and one for each law's variants.
 
     Variants have other values under the mask, or are those of the other laws.
     """

@@ -63,7 +63,7 @@ class Files(Protocol):
         """
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file of :meth:`blobs`; None if it cannot be read, and for a submodule."""
+        """Return the content of a file of :meth:`blobs`; None for a submodule or an unreadable file."""
 
 
 class CommitFiles:
@@ -93,7 +93,8 @@ class CommitFiles:
 
 
 class _Folder:
-    """The files of a release or working tree; in a git clone, without untracked files that ``.gitignore`` excludes.
+    """The files of a release or working tree. In a git clone, untracked files that ``.gitignore`` excludes are left
+    out.
 
     An ignored module that Python would find in the top folder or in a package's import root is included.
     """

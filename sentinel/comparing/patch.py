@@ -198,7 +198,7 @@ class Patch:
                     self._ran[side, place].add(0)
 
     def note_search(self, ran: Iterable[tuple[str, Place, int]], reached: Iterable[Place]) -> None:
-        """Record which statements a full search ran, and which definitions it could have run."""
+        """Record the statements that a full search ran, and the definitions that it could reach."""
         self._searched.update(ran)
         self._searches.update(reached)
         for place in reached:
@@ -207,7 +207,7 @@ class Patch:
                     self._searched.add((side, place, 0))
 
     def needs_search(self, ran: Collection[tuple[str, Place, int]], reached: Iterable[Place]) -> bool:
-        """Return True if a boundary needs a full search, because no earlier one covered its changed statements."""
+        """Return True if a boundary needs a full search, because no earlier search covered its changed statements."""
         if not self._searched.issuperset(ran):
             return True
         return any(
@@ -272,7 +272,7 @@ class Patch:
         )
 
     def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
-        """Return the changed lines of some or all definitions that did not run. Adjacent lines are joined."""
+        """Return the changed lines that did not run, in these definitions or in all. Adjacent lines are joined."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}
         return [item for place in sorted(chosen) for side in (AFTER, BEFORE) for item in self._idle(side, place)]
 

@@ -54,7 +54,8 @@ def summarise(compared: BoundaryDiff) -> str:
 
 
 def _name_choice(broken: Broken) -> str:
-    """Return the choice that a revision follows as text: ``std='biased', before with 'unbiased'``."""
+    """Return the choice that the head follows, and the base's choice, as text: ``std='biased', before with
+    'unbiased'``."""
     return ", ".join(f"{message(name)}={now!r}, before with {was!r}" for name, (was, now) in broken.choice.items())
 
 
@@ -67,7 +68,7 @@ _COUNT = " has"
 
 
 def _describe_count(key: str, now: int, before: int, function: str) -> str:
-    """Return a sentence about a change in the number of returned values, or of values in a part."""
+    """Return a sentence about a changed number of returned values, or of values in a part of the result."""
     label, _, path = key.removesuffix(_COUNT).rpartition(": ")
     if path == "returned":
         name = label.partition("(")[0].rpartition(".")[2] or function
@@ -111,7 +112,7 @@ def describe_difference(difference: Difference, function: str = "it") -> str:
 
 
 def _describe_move(one: Any, other: Any) -> str:
-    """Return how numbers changed, as the simplest relation that holds, such as ``is 2 times the previous value``."""
+    """Describe how numbers changed by the simplest true relation, such as ``is 2 times the previous value``."""
     finite = np.isfinite(one) & np.isfinite(other)
     if (np.isfinite(one) != np.isfinite(other)).any():
         return "is now finite" if np.isfinite(other).all() else "is no longer finite"
@@ -136,7 +137,8 @@ def _describe_move(one: Any, other: Any) -> str:
 
 
 def _is_simple(ratio: float) -> bool:
-    """Return True if a ratio, or its inverse, is a multiple of 0.5. Other ratios of two single numbers say nothing."""
+    """Return True if a ratio, or its inverse, is a multiple of 0.5. Any other ratio of two single numbers means
+    nothing."""
     doubled = 2 * max(abs(ratio), 1 / abs(ratio))
     return abs(doubled - round(doubled)) < 1e-4 * doubled
 
@@ -311,7 +313,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def format_lines(item: Unexamined) -> str:
-    """Return changed lines that did not run as text: ``file:first-last function (why)``."""
+    """List changed lines that did not run, as text: ``file:first-last function (why)``."""
     first, last = item.lines
     why = "no boundary reaches it" if not item.bound else f"guarded by {item.guard}" if item.guard else ""
     why = why or ("" if item.called else "never ran")

@@ -93,7 +93,7 @@ class Selection:
         return {each.subject.name: each for each in found if each is not None}
 
     def _compare_text(self, subject: Subject, identical: bool) -> Candidate | None:
-        """Compare the source that one boundary uses; None if it exists at neither revision."""
+        """Compare the source that a boundary uses at the two revisions. Return None if both lack the boundary."""
         sides = {side: self._sight(side, subject.binding) for side in SIDES}
         if sides[BEFORE].bound and sides[AFTER].definition is None:
             subject = self._follow(subject)
@@ -126,7 +126,7 @@ class Selection:
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
 
     def _unread(self, file: str) -> str | None:
-        """Return why the checkout of the head leaves out a file of the base; None if it contains the file.
+        """Return why the head's checkout lacks a file that the base has; None if it contains the file.
 
         Empty if the file is in the checkout but cannot be parsed or is a link; then the error of its import is
         reported.
@@ -239,7 +239,7 @@ class Selection:
         return distances
 
     def callers_of(self, names: Collection[str]) -> Iterator[tuple[str, Unit]]:
-        """Yield the functions of the head, other than these, that use one of these names."""
+        """Yield all other functions of the head that use one of these names."""
         code, last = self.codes[AFTER], {name.rpartition(".")[2] for name in names}
         for file, blob in code.definitions.sources(self.trees[AFTER]):
             if code.names(blob, last):
@@ -328,7 +328,7 @@ class Selection:
 
     @property
     def whole(self) -> bool:
-        """Return True if files outside of the packages are compared too. A release has none."""
+        """Return True if files outside the packages are compared too. Releases do not contain such files."""
         return all(side.whole for side in self._files)
 
     @cached_property
@@ -378,7 +378,7 @@ class Selection:
         return next((unit for unit in units if unit.span == definition.name.span), None)
 
     def _callers(self, subject: Subject) -> list[str]:
-        """Return functions of the base that use a boundary and that the head still has."""
+        """Return the base's functions that use a boundary and still exist at the head."""
         before, after = (self.codes[side] for side in SIDES)
         definition = self._find(BEFORE, subject)
         name = subject.boundary.rpartition(".")[2]

@@ -40,7 +40,8 @@ def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 
 def _oracle_training_input(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reject a configuration that needs missing log-probs; otherwise right-align log-probs, like responses."""
+    """Reject a configuration that needs missing log-probs. Otherwise align the log-probs to the right, like the
+    responses."""
     log_probs = inputs["rollout_log_probs"]
     if not log_probs:
         missed = {"type": "", "message": inputs["option"]} if inputs["needing"] else None

@@ -226,7 +226,7 @@ def _topr(step: Step) -> Losses:
 
 
 def _clip_cov(step: Step) -> Losses:
-    """Compute Clip-Cov's loss (arXiv:2505.22617, section 4.1): PPO's, but 0 at random tokens with high covariance.
+    """Compute Clip-Cov's loss (arXiv:2505.22617, section 4.1): PPO's loss, but 0 at random tokens of high covariance.
 
     These are tokens that PPO does not clip and whose covariance is between the bounds. Their number is
     ``cov_share`` of the valid tokens, and at least one.

@@ -189,7 +189,7 @@ def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], value
 
 
 def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int:
-    """Count messages of other roles that are duplicated, or missing although an answer followed."""
+    """Count non-assistant messages that are duplicated, or that are missing although an answer followed."""
     if not kept:
         return 0
     _, messages = chat(inputs)

@@ -134,7 +134,7 @@ def failure_of(
 
 
 def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:
-    """Return True if a file needs a Python or a package version that is not installed.
+    """Return True if a file needs a Python version or a package version that is not installed.
 
     This is the case if this Python cannot parse the file, or if the file uses a newer standard-library name or imports
     the missing name from the given package.

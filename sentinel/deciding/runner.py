@@ -253,7 +253,7 @@ class Runner:
     # -- names that a checkout lacks ----------------------------------------------------------------------------------
 
     def _absence(self, question: Question, answer: Measured | Failed, checkout: Checkout) -> Absence | None:
-        """If a boundary or one of its options was not found, return the path that the checkout lacks."""
+        """Return the path that the checkout lacks, if a boundary or one of its options was not found."""
         if isinstance(answer, Measured) or answer.kind != "drift":
             return None
         if answer.provenance is not None and not answer.unknown_input:

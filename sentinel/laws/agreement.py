@@ -279,7 +279,7 @@ def same(
 
 
 def _demands(values: Numbers, counts: Flags | None) -> bool:
-    """Return True if at least one of these numbers is finite and at a position that counts."""
+    """Return True if any of these numbers is finite and its position counts."""
     counting = values if counts is None else values[np.broadcast_to(counts, values.shape)]
     return not counting.size or bool(np.isfinite(counting).any())
 
@@ -291,7 +291,8 @@ def literal(values: Numbers, dtype: str) -> Tensor | float:
 def aligned(
     observation: Mapping[str, Mapping[str, Any]], first: str, second: str, item: Observed, match: Match = WHOLE
 ) -> tuple[Numbers, Numbers, str] | None:
-    """Return a key's values in both variants at corresponding positions, and the coarser dtype; or None."""
+    """Return a key's values in both variants at corresponding positions, and the coarser dtype; None if these do not
+    exist."""
     values = [numbers(observation[variant].get(item.key)) for variant in (first, second)]
     if values[0] is None or values[1] is None:
         return None
@@ -316,7 +317,7 @@ def _part(values: Numbers, shape: tuple[str, ...], match: Match, side: int) -> N
 
 
 def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Match = WHOLE) -> Flags | None:
-    """Return flags for the positions of a key that count, such as unmasked tokens; None if all do."""
+    """Return flags for the positions of a key that count, such as unmasked tokens; None if all positions count."""
     valid = valid_tokens(contract, inputs)
     if valid is None or item.shape[:1] != ("batch",):
         return None
@@ -330,7 +331,7 @@ def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Ma
 def _movement(
     case: Case, first: str, second: str, item: Observed, match: Match, counts: Flags | None, bound: float
 ) -> Numbers | float | None:
-    """Return the difference of the oracle's values in two variants; None if it is more than rounding explains."""
+    """Return the difference between the oracle's values in two variants; None if rounding does not explain it."""
     if not case.oracle or first not in case.oracle or second not in case.oracle:
         return 0.0
     pair = aligned(case.oracle, first, second, item, match)

@@ -68,7 +68,7 @@ def read_affected(entry: Any) -> Affected:
 
 
 def in_text(value: Any) -> str:
-    """Return a value in the notation of configuration files: ``true``, ``null``, ``0.5``; a list with commas."""
+    """Return a value as configuration files write it: ``true``, ``null``, ``0.5``, or a list separated by commas."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -65,7 +65,7 @@ def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, 
 
 
 def _missing_knobs(recipe: Recipe, catalog: Catalog) -> Iterator[str]:
-    """Yield a message for each option that the boundary needs and that the recipe leaves at its default null."""
+    """Yield a message for each option that the boundary needs but the recipe leaves at its default, null."""
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
     if binding is None:
         return

@@ -81,7 +81,7 @@ def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
 
 
 def _end(source: bytes, line: int) -> int | None:
-    """Return the last line of the definition that begins at this line, including decorators; None without one."""
+    """Return the last line of the definition that begins, with its decorators, at this line; None if there is none."""
     try:
         tree = syntax_of(source)
     except SyntaxError:

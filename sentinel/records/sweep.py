@@ -1,4 +1,4 @@
-"""Decide each recipe at many commits. A recipe is run once for each distinct state of the files that it reads."""
+"""Decide each recipe at many commits. A recipe runs once for each distinct content of the files that it reads."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _revision(decision: Decision) -> str:
 
 
 def _scenario(decision: Decision) -> str:
-    """Return the text of the scenario if a search drew it; empty for a recipe, whose file shows the scenario."""
+    """Return the scenario as text if a search drew it; empty for a recipe, because its file shows the scenario."""
     lines = scenario_lines(decision.recipe.document) if decision.law_alone else []
     return "\n".join(["scenario:", *(f"  {line}" for line in lines)]) if lines else ""
 
@@ -102,7 +102,7 @@ def _table(decision: Decision) -> str:
 
 
 def _rows(item: Comparison, alone: bool) -> list[list[str]]:
-    """Return table rows for a comparison: one row, or for long values one row per differing element."""
+    """Return the table rows for a comparison: one row or, for long values, one row per differing element."""
     sides = [item.fixed] if alone else [item.unpatched, item.fixed]
     values = [plain(value) for value in (item.observed, *sides)]
     right = values[-1] if item.fixed is not None and not item.matches_fixed else values[1]

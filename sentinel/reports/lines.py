@@ -173,7 +173,7 @@ def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | No
 
 
 def contradiction(document: Document, recipe: Recipe | None) -> str:
-    """Return why a recorded verdict contradicts its own observation; empty if it does not, or if this is unknown.
+    """Return why a recorded verdict contradicts its own observation; empty if it does not, or cannot be compared.
 
     :param recipe: see :func:`recipe_for`.
     """
@@ -230,7 +230,7 @@ def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Map
 
 
 def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Document:
-    """Return the evidence document for a baseline line, with the first ref of the line.
+    """Return the evidence document for a baseline line at its first ref.
 
     :param recipe: the result of :func:`recipe_for`; if None, the document lacks title, scenario and expectations.
     """

@@ -417,7 +417,7 @@ def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
 def decided(
     directory: Path, advice: str = "", recipes: Recipes | None = None
 ) -> dict[PurePosixPath, tuple[Document, str]]:
-    """Return the evidence that the last run in a folder decided, by path, each with pytest's outcome.
+    """Return the evidence that a folder's last run decided: path -> (document, pytest's outcome).
 
     For a baseline, which has no ``run.json``, return all evidence.
     """
@@ -453,7 +453,8 @@ def _present(file: Path) -> bytes | None:
 
 
 def _looks_like_evidence(raw: bytes) -> bool:
-    """Return True if Sentinel wrote a file, even if it is invalid or of another version; it may then be replaced."""
+    """Return True if Sentinel wrote a file, even if it is invalid or of a different version. The file may then be
+    replaced."""
     try:
         document = json_data(raw)
     except DocumentError:

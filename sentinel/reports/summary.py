@@ -159,7 +159,8 @@ def undecided(results: Iterable[tuple[Mapping[str, Any], str]]) -> dict[str, int
 
 
 def _undecided(rows: Iterable[Row]) -> list[str]:
-    """Return the reasons of undecided items. Leave out laws that do not apply, and pins that expect to be undecided.
+    """Return the reasons of undecided items. Leave out laws that do not apply, and pins that expect an undecided
+    verdict.
 
     A law is included if the adapter does not fit the revision.
     """
@@ -171,7 +172,7 @@ def _undecided(rows: Iterable[Row]) -> list[str]:
 
 
 def causes(reasons: Iterable[str]) -> list[str]:
-    """Return one line per cause with its count, the most frequent first, on at most eight lines.
+    """Return one line per cause with its count, most frequent first; at most eight lines.
 
     Reasons that differ only in a commit or a tree have the same cause.
     """

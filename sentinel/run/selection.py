@@ -62,7 +62,7 @@ def require_folders(settings: Settings) -> None:
 
 
 def why_not_writable(folder: Path) -> str:
-    """Return the error from trying to write to a folder, or to the folder that will contain it; empty if it works."""
+    """Try to write to a folder, or to the folder that will contain it. Return the error; empty if there is none."""
     place = folder
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent

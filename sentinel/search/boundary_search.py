@@ -455,7 +455,7 @@ class BoundarySearch:
         return tried, first
 
     def _batches(self, scenarios: Sequence[Drawn]) -> Iterator[tuple[_Varied, list[Trial]]]:
-        """Yield the variants of each scenario by law, with a trial for each law that applies.
+        """Yield the variants of each scenario by law, and the trials of the laws that apply.
 
         Calls are sent to the session in batches, because sending takes longer than calling. The first scenario is sent
         alone: it shows which inputs the boundary does not accept.
@@ -497,7 +497,7 @@ class BoundarySearch:
         return self._most is None or self.outcomes[law].judged < self._most
 
     def _narrow(self) -> Subject | None:
-        """Return the subject without inputs that the boundary rejected; None if there are none."""
+        """Return the subject without the inputs that the boundary rejected; None if it rejected none."""
         return _without(self.subject, self._unknown)
 
     def _borrow(self, law: Law, symptom: str) -> bool:
@@ -712,7 +712,7 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Return the first scenarios of a round, drawn from a hash instead of by Hypothesis, which is faster."""
+    """Return the first scenarios of a round, drawn from a hash, which is faster than Hypothesis."""
     scenarios: list[Drawn] = []
     for place in range(count):
         for attempt in range(4):

@@ -99,7 +99,7 @@ def matches(binding: Binding, globs: Sequence[str]) -> bool:
 
 
 def matches_any(name: str, globs: Sequence[str]) -> bool:
-    """Return True if the name matches one of the globs, or if there are none."""
+    """Return True if the name matches a glob, or if there are no globs."""
     return not globs or any(fnmatchcase(name, glob) for glob in globs)
 
 

@@ -1,4 +1,4 @@
-"""Read from functions what their scenarios need: constants, options, and the conditions before a line."""
+"""Read from the source of functions what their scenarios need: constants, options, and the conditions before a line."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ def options(source: str) -> dict[str, list[Any]]:
 
 
 def ways_to(function: _Function, line: int) -> list[Setting]:
-    """Return settings that may make all conditions before a line of a function hold, the most likely first."""
+    """Return settings that may meet all conditions before a line of a function, the most likely first."""
     return _ways(list(_steps_to(function.body, line)), _locals_of(function))
 
 

@@ -195,7 +195,8 @@ _KERNELS = (
 
 
 def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
-    """Return the functions and methods in a module that carry training signal. Of repeated names, the last counts."""
+    """Return the functions and methods in a module that carry training signal. If a name is defined twice, the last
+    definition counts."""
     parts = module.split(".")[1:]
     if _is_test(parts):
         return []

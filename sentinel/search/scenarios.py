@@ -98,7 +98,7 @@ def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[A
 
 @dataclass(frozen=True)
 class Around:
-    """Properties that the code under test requires of a scenario, in addition to the usual values.
+    """Values that the code under test suggests for a scenario, in addition to the usual values.
 
     :ivar numbers: further values of float tensors, where a domain has them.
     :ivar size: the number of tokens, or of rows if the contract has no mask of tokens; 0 for a drawn number.

@@ -1,5 +1,6 @@
 # ruff: noqa: RUF009 (each setting is made by the declaration of its option)
-"""Read a run's settings from the command line, then ``sentinel.toml`` or ``[tool.sentinel]``, then defaults."""
+"""Read a run's settings: from the command line, otherwise from ``sentinel.toml`` or ``[tool.sentinel]``, otherwise
+defaults."""
 
 from __future__ import annotations
 
@@ -266,7 +267,7 @@ class Settings:
         return tuple(dict.fromkeys(ref for name, ref in self.refs if name in (None, target)))
 
     def against(self, target: str, ref: Ref) -> tuple[Ref | None, ...]:
-        """Return the refs to compare a target's ref with. None stands for the ref's merge base."""
+        """Return the base refs of a target's ref. None stands for the ref's merge base."""
         given = dict.fromkeys(base for name, base in self.named_against if name in (None, target))
         if given:
             return tuple(base for base in given if base is not None)
@@ -354,7 +355,8 @@ def _check(file: str, key: str, value: Any) -> None:
 
 
 def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequence[str], base: Path) -> Settings:
-    """Merge command-line options over those of a settings file, and check the result.
+    """Merge command-line options with a settings file's options, and check the result. The command line takes
+    precedence.
 
     :param options: option -> value; None for an option that is not given.
     :param file: option -> value in the settings file, whose paths are relative to ``base``.

@@ -1,4 +1,4 @@
-"""Find the commit to compare a working tree or pull request with: the merge base with upstream's main branch."""
+"""Find the base commit of a working tree or pull request: its merge base with upstream's main branch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
 
 
 def in_clone(ref: Ref, tree: Ref) -> Ref | None:
-    """Return a git ref as a commit of the clone that contains a working tree; None if the clone does not have it."""
+    """Look up a git ref in the clone that contains a working tree. Return the commit as a ref; None if it is not
+    there."""
     clone = clone_of(tree) if ref.kind == "git" and tree.kind == "path" else None
     commit = "" if clone is None else _commit(clone, ref.name) or _commit(clone, f"refs/remotes/origin/{ref.name}")
     return Ref("git", commit, str(clone), _folder_of(tree)) if commit else None

@@ -290,14 +290,14 @@ class Target:
         return next((registry.excludes[path] for registry in self.registries if path in registry.excludes), "")
 
     def carries_signal(self, path: str) -> bool:
-        """Return False if a function's current or former path matches a glob in ``no_signal``."""
+        """Return True unless a function's current or former path matches a glob in ``no_signal``."""
         paths = [path]
         for today, several in self.moved.items():
             paths += (today + path.removeprefix(then) for then in several if f"{path}.".startswith(f"{then}."))
         return not any(fnmatchcase(each, glob) for each in paths for glob in self.no_signal)
 
     def explain_unbound(self, name: str) -> str:
-        """Return a message that a function has no binding, with the nearest function that has one.
+        """Return the message that a function has no binding. It names the nearest bound function.
 
         :param name: a dotted path, or its last part.
         """

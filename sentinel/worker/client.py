@@ -197,7 +197,8 @@ class Preloader:
         return hello
 
     def _bury(self) -> str:
-        """Return the error for a preloader that did not answer. If it was killed, the next request starts a new one."""
+        """Return the error for a preloader that did not answer. If it was killed, the next request starts a new
+        preloader."""
         killed = self._killed_by()
         words = self._last_words(killed)
         if killed:
@@ -588,7 +589,7 @@ class Session(_Handle):
             self._bury("the session ended")
 
     def receive(self) -> Replies | Failed:
-        """Return the answer to the last call, or a failure. If the session itself fails, it ends.
+        """Return the answer to the last call, or a failure. The session ends if it fails itself.
 
         Each call has the whole timeout, because the session reports the end of each call.
         """

@@ -355,7 +355,8 @@ def describe(
 
 
 def _adapter_error(error: BaseException, text: str, place: TracebackType, binding: Binding) -> str:
-    """Return the message for an exception in an adapter: the place, the missing key, and the adapter's outputs."""
+    """Return the message for an exception in an adapter. It names the place, the missing key and the adapter's
+    outputs."""
     file, line = place.tb_frame.f_code.co_filename, place.tb_lineno
     where = f"{os.path.basename(os.path.dirname(file))}/{os.path.basename(file)}:{line}"
     answer = _answer[0] if _answer else None

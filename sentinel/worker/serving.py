@@ -268,7 +268,8 @@ class _LineTracer(_Tracer):
         """Prepare for the next call."""
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        """Decide whether to record a function call. Most calls are not recorded, and take one dictionary lookup."""
+        """Decide whether to record a function call. Most calls are not recorded; for these, the decision takes one
+        dictionary lookup."""
         code = frame.f_code
         known = self._codes.get(id(code))
         if known is None or known[0] is not code:

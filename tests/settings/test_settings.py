@@ -135,10 +135,10 @@ def test_the_own_file_goes_before_the_projects(tmp_path):
             "sentinel.toml: write the options without the line [tool.sentinel]",
         ),
         ("sentinel.toml", "target = 3", "sentinel.toml: target must be a string or a list of strings, not 3"),
-        ("sentinel.toml", "target = [3]", "target is a string or a list of strings"),
+        ("sentinel.toml", "target = [3]", "target must be a string or a list of strings"),
         ("sentinel.toml", "timeout = true", "timeout must be a number, not True"),
         ("sentinel.toml", 'device = ["cpu"]', "device must be a string, not ['cpu']"),
-        ("sentinel.toml", "baseline = {a = 1}", "baseline is a string"),
+        ("sentinel.toml", "baseline = {a = 1}", "baseline must be a string"),
     ],
 )
 def test_mistakes_in_a_file(name, text, said, tmp_path):
