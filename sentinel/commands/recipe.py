@@ -108,7 +108,7 @@ def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str 
         binding = target.binding(boundary) if boundary else None
         if boundary and binding is None:
             raise SentinelError(
-                f"{target.explain_unbound(boundary)}; give --contract call to pin any function without a binding"
+                f"{target.explain_unbound(boundary)}; use --contract call to pin a function without a binding"
             )
         name = binding.contract if binding else None
     elif name not in catalog.contracts:

@@ -81,7 +81,8 @@ def numbers(value: Any) -> tuple[int, ...]:
             raise error.below(index) from None
         if shape is not None and this != shape:
             raise LiteralError(
-                f"ragged: [{index}] {_extent(this)}, but [0] {_extent(shape)}; rows of a tensor have the same length",
+                f"ragged: [{index}] {_extent(this)}, but [0] {_extent(shape)}; "
+                "rows of a tensor must have the same length",
                 (index,),
             )
         shape = this

@@ -246,7 +246,7 @@ def cover(rows: Sequence[Row]) -> str:
     unbound = [each for each in found["not_run"] if not each["bound"]]
     added = found["added"]
     parts = [f"{count} signal line{'' if count == 1 else 's'} changed ({added} added, {count - added} deleted)"]
-    parts.append(f"{found['ran']} ran, added ones at the head and deleted ones at the base")
+    parts.append(f"{found['ran']} ran (added lines at the head, deleted lines at the base)")
     parts += [f"{_count(idle)} not reached ({join_names(list(map(_range, idle)))})"] if idle else []
     names = list(dict.fromkeys(each["function"] or each["file"] for each in unbound))
     parts += [f"{_count(unbound)} not bound ({join_names(names)})"] if unbound else []

@@ -378,7 +378,7 @@ def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequenc
             if name is None or other is None or name == other:
                 raise SentinelError(
                     f"--sentinel-ref and --sentinel-repo both select the code of {name or other or 'every target'}; "
-                    "leave one out, or give both as refs: --sentinel-ref=git:main,path:DIR"
+                    "leave one out, or write both as refs: --sentinel-ref=git:main,path:DIR"
                 )
     return settings
 

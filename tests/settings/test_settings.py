@@ -176,7 +176,7 @@ def test_settings_are_written_as_they_are_read(tmp_path):
 
 def test_a_ref_and_a_working_tree_of_one_target_are_not_both_judged(tmp_path):
     tree = str(tmp_path)
-    said = "--sentinel-ref and --sentinel-repo both select the code of verl; leave one out, or give both as refs"
+    said = "--sentinel-ref and --sentinel-repo both select the code of verl; leave one out, or write both as refs"
     for given in ({"ref": ["verl=git:main"], "repo": [tree]}, {"ref": ["git:main"], "repo": ["verl=" + tree]}):
         with pytest.raises(SentinelError, match=re.escape(said)):
             settled(tmp_path, **given)
