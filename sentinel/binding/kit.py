@@ -276,8 +276,8 @@ def with_base64(*modules: Any) -> Iterator[None]:
 
 
 def record_maker(owner: Any) -> Callable[..., Any]:
-    """Return a function that makes stand-ins for an annotated class that cannot be instantiated here. They have its
-    fields."""
+    """Return a function that makes stand-ins for an annotated class that cannot be instantiated here. The stand-ins
+    have the class's fields."""
     defaults = {name: getattr(owner, name, None) for name in owner.__annotations__}
     return lambda **values: stand_in(
         **{**copy.deepcopy(defaults), **{name: values[name] for name in defaults if name in values}}

@@ -311,7 +311,7 @@ class Selection:
 
     @property
     def harmless(self) -> list[str]:
-        """Return the changed functions that no boundary reads and that carry no signal: ``file:line name``."""
+        """Return the changed functions without signal that no boundary reads, as ``file:line name``."""
         return self._others[1]
 
     @cached_property
@@ -341,7 +341,7 @@ class Selection:
         return changed_files(before, after)
 
     def _signal_changes(self) -> dict[Place, tuple[Unit | None, Unit | None]]:
-        """Return the changed signal functions, without new and removed boundaries."""
+        """Return the changed signal functions, except for new and removed boundaries."""
         changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
         for file, before, after in self._changed_files():
             changes |= signal_changes(file, before, after)

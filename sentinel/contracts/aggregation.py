@@ -184,7 +184,7 @@ def detached(value: Any) -> Any:
 
 
 def metric(value: Any, mask: Any) -> float | None:
-    """Return a reported metric as a number; None if it is missing, the mean of one value per token."""
+    """Return a reported metric as a number; None if it is missing. Values per token are averaged."""
     return None if value is None else fraction(detached(value), mask)
 
 

@@ -284,8 +284,7 @@ def _measure_advantage_normalisation(
 
 
 def _oracle_advantage_normalisation(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute normalised advantages, ``(A_it - mean) / (std + epsilon)``, with statistics of a group's or the batch's
-    tokens."""
+    """Compute normalised advantages, ``(A_it - mean) / (std + epsilon)``, with statistics of the group or batch."""
     return {"normalised": normalised(inputs["advantages"], inputs["response_mask"] != 0, inputs)}
 
 

@@ -174,7 +174,7 @@ _OWN: Mapping[str, Callable[[int, int], float]] = {
 
 
 def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], values: Any, of: Any) -> int:
-    """Count trained tokens that have the log-prob, expert or version of another token."""
+    """Count trained tokens whose log-prob, expert or version belongs to another token."""
     if values is None or (of is expert_of and not inputs["routed"]):
         return 0
     engine = TableEngine(inputs)

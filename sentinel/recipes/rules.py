@@ -198,7 +198,7 @@ class _Reading:
         )
 
     def _check_reach(self, native: Mapping[str, Any]) -> None:
-        """Report each entry of ``affects`` whose settings contradict the conditions of ``reach``."""
+        """Report each entry of ``affects`` whose settings contradict the conditions in ``reach``."""
         needed = native.get("reach", {}).get("when", {}).items()
         for index, entry in enumerate(native.get("affects", ())):
             when = entry["when"] if isinstance(entry, Mapping) else {}

@@ -49,7 +49,7 @@ class Closure:
 
     @cached_property
     def places(self) -> tuple[tuple[str, frozenset[str] | None], ...]:
-        """Map each folder of the lookups to the names that were looked up in it; to None if the folder was listed."""
+        """Return each folder of the lookups with the names that were looked up in it, or with None if it was listed."""
         names: dict[str, set[str] | None] = {}
         for question in self.questions:
             kind, path = question[0], question[2:]

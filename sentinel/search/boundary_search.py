@@ -501,7 +501,7 @@ class BoundarySearch:
         return _without(self.subject, self._unknown)
 
     def _borrow(self, law: Law, symptom: str) -> bool:
-        """Return True if a scenario that was shrunk for another law breaks this law too.
+        """Return True if this law is also broken by a scenario that was shrunk for another law.
 
         One bug often breaks several laws and need not be shrunk for each.
         """
@@ -567,7 +567,7 @@ class BoundarySearch:
     # -- one scenario -------------------------------------------------------------------------------------------------
 
     def _judge(self, variants: _Varied, trials: Sequence[Trial]) -> list[Finding]:
-        """Return a possible finding for each law that one scenario breaks, and each kind of failure."""
+        """Return a possible finding for each law that one scenario breaks, and for each kind of failure of this law."""
         for law, why in variants.items():
             if isinstance(why, str):
                 self.outcomes[law].not_judged[why] += 1
@@ -822,7 +822,7 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 
 
 def _left_out_input(item: Input) -> Input:
-    """Return the input without a domain or choices, so that calls omit it; unchanged if it must be passed."""
+    """Return the input without a domain or choices, so that calls omit it; unchanged if its default is not None."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 

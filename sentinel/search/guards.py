@@ -152,7 +152,7 @@ def _literal(pattern: str) -> str:
 
 
 def _readable(text: str) -> str:
-    """Return the string, or "" if it is blank, too long, a single letter or a number."""
+    """Return the string without outer blanks, or "" if it is blank, too long, a single word or a number."""
     usable = text.strip() and len(text) <= _LONGEST_STRING and not re.fullmatch(r"\w|[\d.,\s]*|.*[\0-\x08].*", text)
     return text.strip() if usable and not re.fullmatch(r"\w+", text.strip()) else ""
 
