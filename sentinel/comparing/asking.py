@@ -197,7 +197,16 @@ class Asking:
     def search_laws(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
         """Search for scenarios that break laws of a boundary at one revision."""
         shrinking = LEVELS["quick"][1]
-        search = BoundarySearch(session, subject, self.budget.seed, laws, shrinking, shrink_further=False, glimpse=True)
+        search = BoundarySearch(
+            session,
+            subject,
+            self.budget.seed,
+            laws,
+            shrinking,
+            shrink_further=False,
+            glimpse=True,
+            constants=self._constants(subject),
+        )
         examples = min(examples, self.budget.examples)
         if examples:
             search.try_recipes(self._recipes())
