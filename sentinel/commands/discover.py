@@ -213,7 +213,7 @@ def _show_dialects(done: Discovery) -> None:
 
 
 def _reason(item: Omission) -> str:
-    """Return why a boundary was not searched, without its name, so that equal reasons can be grouped."""
+    """Return why a boundary was not searched. Leave out the boundary's name, so that equal reasons can be grouped."""
     return item.reason.replace(item.boundary, "the function")
 
 

@@ -90,7 +90,7 @@ def compare_laws(
 
 
 def _by_weight(broken: Broken) -> tuple[bool, bool]:
-    """Sort newly broken laws before laws whose violation grew, and a wrong number before its consequences."""
+    """Sort newly broken laws before laws whose violation grew, and wrong numbers before what follows from them."""
     return broken.already, not broken.defined
 
 

@@ -245,7 +245,7 @@ def alternatives(written: Any) -> tuple[Alternative, ...]:
 
 
 def also_broken_laws(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the laws in ``also_breaks``, with or without conditions."""
+    """Return the laws in ``also_breaks``, whether or not they have conditions."""
     entries = document.get("also_breaks") or ()
     return tuple(str(item.get("law") if isinstance(item, Mapping) else item) for item in entries)
 
