@@ -297,8 +297,8 @@ def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]
 
 #: What no scenario shows.
 SIZES = (
-    f"scenarios have at most {MOST_ROWS} rows and {MOST_TOKENS} tokens, on the CPU, in one process: a change that "
-    "matters only beyond these limits is not detected"
+    f"scenarios have at most {MOST_ROWS} rows and {MOST_TOKENS} tokens, short texts, small vocabularies and few "
+    "dtypes, on the CPU, in one process: a change that matters only beyond these limits is not detected"
 )
 
 

@@ -345,6 +345,8 @@ class _Script:
                 self._source(words[1:2], depth)
             elif inner is not None and depth < _DEEPEST:
                 self.read(file, depth + 1, inner.encode())
+            elif words[:1] == ["let"] or (words[:1] == ["trap"] and {"DEBUG", "ERR", "RETURN"} & {*words[2:]}):
+                self._doubt_all(True)  # the shell runs code that was not read
             elif words[:1] == ["alias"] and depth < _DEEPEST:
                 for word in words[1:]:
                     self.read(file, depth + 1, f'{_as_shell(word.partition("=")[2])} "$@"'.encode())
