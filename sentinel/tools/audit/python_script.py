@@ -258,7 +258,8 @@ class _Script:
                     yield _any(given), node.lineno
 
     def given_classes(self) -> Iterator[tuple[str, int]]:
-        """Yield the calls and decorators that get a configuration class and may change its defaults, as any option."""
+        """Yield the calls and decorators that receive a configuration class, and may therefore change the default of
+        any option."""
         for own in (node for node in self.nodes if isinstance(node, ast.ClassDef) and node.name in self.derived):
             for each in (*own.decorator_list, *(item.value for item in own.keywords)):  # and its metaclass
                 if not _READS_A_CLASS.fullmatch(called(each) if isinstance(each, ast.Call) else name_of(each)):
@@ -666,7 +667,7 @@ def _bindings(node: ast.AST) -> Iterator[str]:
 
 
 def _statements(tree: ast.Module, home: ast.AST | None = None) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield all statements, each with whether it runs unconditionally in `home` (a function or the module)."""
+    """Yield each statement with True if it runs unconditionally in `home` (a function or the module)."""
     left: list[tuple[ast.AST, ast.AST, bool]] = [(child, tree, True) for child in tree.body]
     while left:
         node, function, sure = left.pop()

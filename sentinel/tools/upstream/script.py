@@ -255,7 +255,8 @@ class _Writer:
         return self._body
 
     def _found(self, addresses: Iterable[Address]) -> dict[tuple[str, str], tuple[Place, str]]:
-        """Return (variant, key) -> the call whose result contains that value, and the expression that reaches it."""
+        """Map each (variant, key) to the call whose result contains that value, and the expression that reaches the
+        value."""
         found: dict[tuple[str, str], tuple[Place, str]] = {}
         used: set[tuple[Place, str]] = set()
         for variant, key in dict.fromkeys((variant, item.key) for item in addresses for variant in item.variants):

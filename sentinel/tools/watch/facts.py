@@ -1,4 +1,4 @@
-"""Read the facts on which the checks of a training's steps depend: settings, models, and code of the user.
+"""Read the facts on which the checks of training steps depend: settings, models and user code.
 
 This module runs inside the training."""
 

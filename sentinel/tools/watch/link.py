@@ -56,7 +56,7 @@ class _Attaching:
 
 
 class Watching:
-    """A watched run. :meth:`stop`, leaving the ``with`` block and the end of the process end it.
+    """A watched run. It ends with :meth:`stop`, with the ``with`` block, or with the process.
 
     :ivar counts: the counts after the end of the run: violations, checked calls, and the reasons why other calls were
         not checked.

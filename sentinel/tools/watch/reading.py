@@ -1,4 +1,4 @@
-"""Read a call of a running training as a scenario of the contract.
+"""Read a call of a training run as a scenario of the contract.
 
 An adapter converts scenarios to calls. This module derives the inverse from example calls: if a part of the call
 equals an input in all examples, the input is read from that part. A call of the run is accepted as a scenario only if
@@ -141,9 +141,11 @@ class Reading:
         raise Unreadable(why)
 
     def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
-        """Return True if the function gives the same result for these parts as for the adapter's own, such as the
-        prompt of a batch or values that only an inactive option reads. Parts that are not copied must have no effect
-        either: that was only established for the adapter's calls."""
+        """Return True if the function gives the same result for these parts of the run's call as for those of the
+        adapter's call.
+
+        Examples are the prompt of a batch, and values that only an inactive option reads. Parts that are not copied
+        must have no effect either, which was established only for the adapter's calls."""
         usual = _with(self, inputs, {})
         if usual is None:
             return False
@@ -434,7 +436,7 @@ def _flat(value: Any) -> Any:
 
 
 def _as_rows(value: Any, mask: Any) -> Any:
-    """Return an observation of packed tokens as the observation of a single response, as which they are read."""
+    """Convert an observation of packed tokens to that of a single response, because packed tokens are read as one."""
     packed = isinstance(value, Tensor) and isinstance(mask, Tensor) and (1, *value.shape) == mask.shape
     return from_array(value.array()[None], value.dtype) if packed else value
 
@@ -498,7 +500,7 @@ def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path
 
 
 def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]) -> frozenset[str]:
-    """Read the example scenarios from their calls, and return the keys that a result determines.
+    """Read the example scenarios back from their calls, and return the keys that a result determines.
 
     :raises Unreadable: if no example can be read, or the scenario that was read has another meaning.
     """
@@ -541,7 +543,8 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 
 
 def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
-    """Return the keys for which the contract's oracle gives equal values for a scenario and its reading."""
+    """Return the keys for which the contract's oracle gives equal values for a scenario and for the one read from its
+    call."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
@@ -714,7 +717,8 @@ def _of_code(code: CodeType) -> Iterator[str]:
 
 
 def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) -> tuple[Path, ...]:
-    """Return the parts that show no input yet. Rollout log-probs equal the current ones before the first update."""
+    """Return the parts that are not yet the source of an input. Rollout log-probs equal the current ones before the
+    first update."""
     shown = {path for path, _ in sources.values()}
     return tuple(path for path in paths if path not in shown)
 

@@ -101,7 +101,7 @@ def _different(given: Sequence[Any], own: Sequence[Any]) -> list[int]:
     :raises DoesNotApply: if the numbers of rows differ.
     """
     if len(given) != len(own):
-        raise DoesNotApply("the batch has another number of rows than the dataset gave")
+        raise DoesNotApply("the batch and the dataset's batch have different numbers of rows")
     return [row for row, (one, other) in enumerate(zip(given, own)) if not _same(one, other)]
 
 

@@ -1,4 +1,4 @@
-"""Observe the steps of a training through torch and transformers' Trainer.
+"""Observe the steps of a training run through torch and transformers' Trainer.
 
 This module runs inside the training. It uses hooks of every optimizer and wraps methods that every trainer inherits.
 The data of some steps are sent to the checker, where :mod:`sentinel.tools.watch.invariants` checks them.
@@ -54,7 +54,7 @@ _STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
 class Event(NamedTuple):
-    """An observed event of the training."""
+    """An observed event of the training run."""
 
     kind: str
     step: int
@@ -63,7 +63,7 @@ class Event(NamedTuple):
 
 
 class Training:
-    """Observes a training.
+    """Observes a training run.
 
     :param watcher: the functions, budget and queue to use.
     :param packages: the framework's packages. Other code is the user's.

@@ -1,4 +1,4 @@
-"""Copy selected parts of a call's arguments, and its result. This runs inside the training."""
+"""Copy selected parts of a call's arguments, and its result. This runs inside the training process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watch functions of a running training: copy some calls for the checker, and change no call.
+"""Watch functions of a training run: copy some calls for the checker, and change no call.
 
 The code of a watched function is replaced in place, so that existing references to it (in a registry, an importing
 module, a bound method) are watched too, and the object stays the same.

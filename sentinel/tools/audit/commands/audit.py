@@ -121,7 +121,7 @@ def _audit(arguments: argparse.Namespace) -> int:
             return _open(arguments, target, opener(settings, notify))
 
     def find_program(name: str) -> Path | None:
-        """Return the file of a Python program or module that the copy has; None for a module of its packages."""
+        """Return the file of a Python program or module in the copy; None for a module of the copy's own packages."""
         checkout, _ = opened()
         top = checkout.source if arguments.repo and checkout.source else checkout.path
         found = (
@@ -323,7 +323,7 @@ def _of_settings(
         broken = launch.made_by == options.made_by != "" and name in launch.places
         newest, since = newest_with(target, options, name)
         if since:  # a similar option is another one
-            near = f"; it is gone since {since} ({newest} has it)"
+            near = f"; {since} removed it ({newest} has it)"
         elif newest:
             near = f"; the newest release, {newest}, has it"
         if broken:

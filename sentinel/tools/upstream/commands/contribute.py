@@ -43,7 +43,7 @@ SUMMARY = "turn a bug into a pull request: branch, page, runner"
 _EXAMPLE = """\
   sentinel contribute ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS --into ~/src/ROLL    a branch there, the pages in contribution/
   sentinel contribute ROLL-AGGLOSS-TOKENMEAN-MASK                           only the pages
-  sentinel contribute MY-BUG --recipes . --base git:<sha> --repo ~/src/verl  before; and with the fix, in a working tree
+  sentinel contribute MY-BUG --recipes . --base git:<sha> --repo ~/src/verl  a commit without the fix, a tree with it
   sentinel contribute --all --no-check --out export                         every shipped recipe
   sentinel contribute --rewrite findings                                    write these pages again
 

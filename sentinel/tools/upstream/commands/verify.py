@@ -173,7 +173,7 @@ class _Verifier:
                 return Outcome(file, "different", subject, "the recipe in the file does not match its digest")
             recipe, origin, other = recipe_of(recorded, self._catalog)
             if other:
-                subject = f"another recipe than the catalog's {name}: by that, {recorded['verdict']} at {ref.short}"
+                subject = f"by a recipe other than the catalog's {name}: {recorded['verdict']} at {ref.short}"
             verification = self._again(recorded, recipe, ref)
         except SentinelError as error:
             return Outcome.could_not(file, subject, str(error), origin)
@@ -237,7 +237,7 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 
 def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, bool]:
     """Return the recipe of the evidence, a description of where it was found, and True if the catalog's recipe of this
-    bug decides by something else."""
+    bug has other deciding parts."""
     if recorded["target"] not in catalog.targets:
         raise SentinelError(f"no adapter for target {recorded['target']!r}")
     digest = recorded["recipe"]["digest"]
