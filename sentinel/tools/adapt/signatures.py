@@ -82,7 +82,7 @@ class Signature:
 
 
 def signatures(source: str, module: str, file: str, wanted: Iterable[str]) -> Iterator[Signature]:
-    """Yield the signatures of a module's functions and methods. Those that are nested too deeply are left out.
+    """Yield the signatures of a module's functions and methods. Functions that are nested too deeply are left out.
 
     :param wanted: qualified names within the module.
     :raises SyntaxError: if the source does not parse.

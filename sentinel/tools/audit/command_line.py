@@ -489,7 +489,7 @@ class _Script:
         self.arrays[_of(name)] = [*before, *words]
 
     def _argument(self, node: Node) -> list[str]:
-        """Return the words that an argument of a command expands to."""
+        """Return the words into which a shell expands an argument of a command."""
         if node.type in ("comment", "variable_assignment", "file_redirect"):
             return []
         inner = node.named_children[0] if node.type == "string" and len(node.named_children) == 1 else node
@@ -509,7 +509,7 @@ class _Script:
         return [_Word.of(word, source) if UNKNOWN in word and not isinstance(word, _Word) else word for word in words]
 
     def _own_arguments(self, node: Node) -> Sequence[str]:
-        """Return the script's arguments: those that the user gave, or none. Those of a function are unknown."""
+        """Return the arguments that the user gave to the script. In a shell function, the arguments are unknown."""
         if self.inside or self.given:
             return [_ANY_NUMBER]
         if not self.arguments:

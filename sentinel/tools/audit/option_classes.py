@@ -171,7 +171,7 @@ class _Modules:
         return "" if known else f"{name} of {package}" if package and not source.startswith(".") else name
 
     def _found(self, module: _Module, name: str) -> tuple[_Class | None, str, str]:
-        """Find a class by name. Without its source, return the last module and name that imports led to."""
+        """Find a class by name. If its source is missing, return the last module and name to which imports led."""
         source = ""
         for _ in range(_DEEPEST):  # a class may be imported through several modules
             if name in module.classes:

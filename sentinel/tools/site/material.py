@@ -70,7 +70,7 @@ def brief(ref: str) -> str:
 
 @dataclass(frozen=True)
 class Bug:
-    """A known bug, or (without a bug id) a law that a search found violated.
+    """A known bug; or, without a bug id, a broken law that a search found.
 
     :ivar recipe: None if the recipe of the evidence does not exist any more.
     :ivar evidence: its evidence; pins in the recipe's order, then other refs.

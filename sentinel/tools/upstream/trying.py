@@ -333,7 +333,7 @@ def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
 
 
 def _otherwise(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return a description of the first text that differs between two observations."""
+    """Return a description of the first string that differs between two observations."""
     before, after = (dict(flat(observation, "")) for observation in (one, other))
     for place, value in before.items():
         now = after.get(place)

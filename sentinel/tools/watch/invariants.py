@@ -79,7 +79,7 @@ class Memory:
         return next((one for one in self.known if one.trainer == self.facts.get("class")), None)
 
     def settings(self, always: Sequence[str] = ()) -> str:
-        """Return these options and the framework's options that are not at their defaults, for a message."""
+        """Return a message part: these options, and the framework's options that are not at their defaults."""
         options = self.facts.get("options", {})
         changed = [name for name in self.facts.get("changed", ()) if name not in _ASIDE] if self.steps else []
         chosen = [name for name in dict.fromkeys((*always, *changed)) if name in options]

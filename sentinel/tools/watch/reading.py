@@ -204,7 +204,7 @@ class Reading:
         return {key: value for key, value in observed.items() if gradients or key not in of_gradients}
 
     def _observed(self, inputs: Mapping[str, Any], answers: Any) -> dict[str, Any]:
-        """Return the observation if ``answers`` replaces the function."""
+        """Return what the contract observes if ``answers`` replaces the function."""
         boundary = replace(self.boundary, function=Listener(self.boundary.function, answers))
         return self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
 
@@ -585,7 +585,7 @@ def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any
     with contextlib.suppress(_Heard):
         replace(boundary, function=listener)(**{name: tensors.build(item, _no_object) for name, item in inputs.items()})
     if listener.arguments is None:
-        raise Unreadable("the adapter does not call the function itself")
+        raise Unreadable("the adapter does not call the function directly")
     return listener.arguments, {name: answer for _, name, answer in _answered(boundary, listener.arguments)}
 
 
@@ -600,7 +600,7 @@ def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
-    """Make a result whose loss has the run's gradients with respect to these parts."""
+    """Make a result whose loss has the gradients of the run's call, with respect to these parts."""
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result
@@ -627,7 +627,7 @@ class _LossWithGradient(torch.autograd.Function):
 
 
 def _no_object(path: str) -> Any:
-    raise Unreadable(f"a scenario refers to {path}")
+    raise Unreadable(f"a scenario contains the framework's object {path}")
 
 
 # -- parts of a call ---------------------------------------------------------------------------------------------------
@@ -680,7 +680,7 @@ def _inside(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
 
 
 def _names(function: Any) -> frozenset[str]:
-    """Return the names and strings in the code of a function and of the functions of its package that it calls."""
+    """Return the names and strings in a function's code, and in the code of functions that it calls in its package."""
     words: set[str] = set()
     functions: set[int] = set()
     waiting = [(inspect.unwrap(function), 0)]

@@ -124,7 +124,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    """Write the pages in a folder again: from their stored evidence and the current text of recipes and fixes."""
+    """Write the pages in a folder again, from their stored evidence and the current recipes and fixes."""
     catalog, _ = catalog_and_settings(arguments)
     store, wanted, stale = MirrorStore(), arguments.bug or ["*"], []
     files = [

@@ -291,8 +291,9 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
 
 
 def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
-    """Compare recorded evidence with a new decision, as :func:`~sentinel.reports.baseline.verify_report`; also check
-    that the document's other fields follow from its recipe and observation."""
+    """Compare recorded evidence with a new decision, as :func:`~sentinel.reports.baseline.verify_report` does.
+
+    Also check that the document's other fields follow from its recipe and observation."""
     now = evidence(decision)
     verification = verify_report(recorded, now)
     if verification.differences:
