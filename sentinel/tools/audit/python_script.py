@@ -220,7 +220,7 @@ class _Script:
                         yield name
 
     def _parts(self, node: ast.AST, depth: int = 0) -> Iterator[ast.AST]:
-        """Yield the parts of an expression, including those of the values of its names."""
+        """Yield the parts of an expression, and the parts of the values that its names have."""
         for part in ast.walk(node):
             yield part
             if isinstance(part, ast.Name) and part.id in self.once and depth < _DEEPEST:
@@ -574,7 +574,7 @@ def _called(call: ast.Call, node: ast.stmt, is_it: Callable[[ast.expr], bool]) -
 
 
 def _expressions(node: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the expressions of a statement, without those of the statements inside it."""
+    """Yield the expressions of a statement, but not those of the statements inside it."""
     left: list[ast.AST] = [node]
     while left:
         for child in ast.iter_child_nodes(left.pop()):

@@ -47,7 +47,7 @@ class Evidence:
 
     @property
     def short(self) -> str:
-        """Return the ref as in pytest's item ids."""
+        """Return the ref in the short form of pytest's item ids."""
         kind, _, name = self.ref.partition(":")
         return Ref("git", name).short if kind == "git" else self.ref
 

@@ -285,7 +285,8 @@ class _Writer:
         return text.replace("<result>", result).replace("<call>", call)
 
     def _expressions(self, call: Any, variant: str, key: str) -> Iterator[str]:
-        """Yield expressions of a key's value; ``<result>`` and ``<call>`` stand for the call's result and arguments."""
+        """Yield expressions for the value of a key. ``<result>`` and ``<call>`` stand for the call's result and
+        arguments."""
         value = _reach(self._case.observation[variant], key)
         if key.startswith("gradients."):
             yield from filter(None, [self._gradient(call, variant, key.partition(".")[2])])

@@ -210,7 +210,7 @@ def _draw(
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Map laws and messages of exceptions to another known bug that causes them.
+    """Map each law or exception message to another known bug that causes it.
 
     The bug is at this boundary or at its second implementation, and is still present with the fix.
     """
@@ -321,7 +321,7 @@ def _compared(
 
 
 def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
-    """Return observation key -> largest difference, for keys that differ."""
+    """Map each observation key that differs to its largest difference."""
     largest: dict[str, float] = {}
     for one, two in pairs:
         for variant in one:

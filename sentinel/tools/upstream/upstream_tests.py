@@ -54,7 +54,7 @@ class UpstreamTests:
 
     @cached_property
     def files(self) -> list[str]:
-        """Return the test files that are edited or import an edited module.
+        """Return the test files that the fix edits, or that import a module that the fix edits.
 
         Files with the most similar paths come first, files whose paths name missing requirements last.
         """

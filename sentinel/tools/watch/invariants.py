@@ -29,7 +29,7 @@ Unless = Callable[[Mapping[str, Any], "Steps | None"], str]
 
 @dataclass(frozen=True)
 class Invariant:
-    """An invariant of a training.
+    """An invariant of a training run.
 
     :ivar of: the kinds of events that the invariant checks.
     :ivar needs: the parts that a run must have for the invariant to apply.

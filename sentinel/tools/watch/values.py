@@ -19,7 +19,7 @@ _DEEPEST = 4
 
 
 class Array(NamedTuple):
-    """A torch tensor: its dtype and its numbers as numpy array (bfloat16 as 16 bits)."""
+    """A torch tensor: its dtype and its numbers as a numpy array (bfloat16 as 16 bits)."""
 
     dtype: str
     numbers: Any

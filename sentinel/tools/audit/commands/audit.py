@@ -266,7 +266,8 @@ def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
 
 
 def _of_program(run: Training, launch: Launch, find: Find, boundaries: Iterable[str]) -> Training:
-    """Add what a Python script's imports show: the trainers that it uses, and options of other classes that it fills.
+    """Add facts from a Python script's imports: the trainers that the script uses, and the options of other classes
+    that it sets.
 
     Modules are also looked up in the script's folder.
 

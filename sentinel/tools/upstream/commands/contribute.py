@@ -119,7 +119,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
             else:
                 _notify(made, bundles[0], folder, branch, problems, arguments)
     if len(recipes) > 1:
-        echo(f"{counted(left - incomplete, 'bug')} complete, {incomplete} not")
+        echo(f"{counted(left - incomplete, 'bug')} complete, {incomplete} incomplete")
     return 1 if incomplete else 0
 
 
@@ -174,7 +174,8 @@ class _Maker:
             exporter.close()
 
     def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
-        """Return the contribution for a bug without a fix of ours, from its pins or from the given revisions."""
+        """Return the contribution for a bug for which Sentinel has no fix, from its pins or from the given
+        revisions."""
         if base is None and recipe.pins and all(pin.expect != "reproduced" for pin in recipe.pins):
             expected = ", ".join(f"{pin.ref.short} {pin.expect}" for pin in recipe.pins)
             raise SentinelError(
@@ -194,7 +195,7 @@ class _Maker:
         return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]
 
     def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle], str]:
-        """Test our fix for a root cause, and return the contribution and the output of upstream's tests."""
+        """Test Sentinel's fix for a root cause, and return the contribution and the output of upstream's tests."""
         check = not self._arguments.no_check
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(self._catalog, [fix.target], fix.bugs)}
         exporter = self._exporter(fix.target)
