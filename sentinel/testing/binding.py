@@ -506,7 +506,7 @@ def _drawn(
 
 
 def _label_forms(function: Function, parameter: str, has_call: bool) -> list[str]:
-    """Return the types of group labels to try, in order. If there is an annotation, return only its type.
+    """Return the types of group labels to try, in this order. If the parameter has an annotation, try only that type.
 
     A list is the last, because comparing a list with a number gives False instead of an array, without an error.
     """

@@ -228,7 +228,7 @@ def _binding(check: Asked, bound: Bound) -> list[str]:
 
 
 def _edge(finding: Finding) -> str:
-    """Return how a law is broken, if all wrong numbers are NaN or infinite; otherwise an empty string."""
+    """Describe how a law is broken if all wrong numbers are NaN or infinite; return an empty string otherwise."""
     violation = finding.violations[0]
     if finding.symptom != "non-finite":
         return ""

@@ -145,7 +145,7 @@ def _arguments(proposal: Proposal) -> dict[str, tuple[str, ...]]:
 
 
 def _outputs(proposal: Proposal) -> tuple[str, ...]:
-    """Return the outputs in the order of the result; empty if the call reads them."""
+    """Return the names of the outputs in the order of the result; empty if the adapter's own call reads them."""
     return tuple(sorted(proposal.reads, key=lambda name: proposal.reads[name] or 0)) if _in_order(proposal) else ()
 
 

@@ -573,7 +573,7 @@ class _Script:
         return " ".join(self._words(name, UNKNOWN))
 
     def _words(self, name: str, otherwise: str) -> list[str]:
-        """Return the words of a variable; ``otherwise`` as one word if the script does not set it."""
+        """Return the words of a variable. If the script does not set it, return ``otherwise`` as one word."""
         places = self.scopes.get(name, set[int]())
         otherwise = _ONE if name in _ONE_WORD_VARIABLES and not places else otherwise
         words = [_ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])

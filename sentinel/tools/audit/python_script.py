@@ -383,7 +383,7 @@ class _Script:
             call.unread.append(f"{prefix}**{_shortened(node)}")
 
     def _follow(self, made: ast.Call) -> tuple[set[str], list[ast.AST]]:
-        """Return the script's names for a configuration, and the code that may change it.
+        """Return the names that a configuration has in the script, and the code that may change the configuration.
 
         Such code is a call of a function that the script does not define, a method of the configuration, a container,
         and a statement that binds a name again. Classes, functions that only read, and writes that :func:`_assigned`

@@ -138,8 +138,7 @@ def try_fix(
 
 
 def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace infinity, the difference between results of different form, by a string, because JSON cannot store
-    infinity."""
+    """Replace infinity by a string, because JSON cannot store it. Results of different form differ by infinity."""
     return {name: "inf" if value == np.inf else value for name, value in result.items()}
 
 

@@ -97,8 +97,8 @@ def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]
 
 
 def _patches(git_dir: Path, commits: Iterable[str], wanted: str) -> list[str]:
-    """Return the lines of the patches in which a changed line of Python matches. A mirror may lack some blobs; their
-    commits are left out."""
+    """Return the lines of the patches in which a changed line of Python matches. Commits whose blobs the mirror lacks
+    are left out."""
     wild = {"GIT_LITERAL_PATHSPECS": "0"}
 
     def diff_trees(of: Iterable[str], *arguments: str) -> list[str]:

@@ -482,7 +482,7 @@ def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> 
 
 
 def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path, Any]]) -> Reading:
-    """Return the reading, extended by inputs for which a call has one number per response.
+    """Return the reading with further inputs: those for which a call has one number per response.
 
     :raises Unreadable: if no parts of a call contain these numbers.
     """
@@ -543,8 +543,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 
 
 def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
-    """Return the keys for which the contract's oracle gives equal values for a scenario and for the one read from its
-    call."""
+    """Return the keys whose oracle values stay the same if a scenario is read back from its call."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):

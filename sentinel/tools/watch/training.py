@@ -690,11 +690,12 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
 
 
 def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -> tuple[str, Any, Any]:
-    """Return a description of the tokens in a forward pass that must not affect others, these tokens, and the others.
+    """Return which tokens of a forward pass must not affect others (``padding`` or ``document``), their mask, and the
+    mask of the others.
 
-    The tokens are either padding and the real tokens, or each row's first document and the later ones. The description
-    says which, and is empty if the pass has neither. The batch decides what is padding, because the model may have
-    received another mask.
+    The tokens are either padding and the real tokens, or each row's first document and the later ones. The first value
+    is empty if the pass has neither. The batch decides what is padding, because the model may have received another
+    mask.
     """
     torch, rows = sys.modules["torch"], len(ids)
     tokens, mask = batch.get("input_ids"), batch.get("attention_mask")
