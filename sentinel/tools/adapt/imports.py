@@ -172,7 +172,8 @@ class Imports:
 
 
 def _distribution(name: ast.expr, module: str) -> str:
-    """Return the package whose version is read under this name; ``__name__`` stands for the module's own package."""
+    """Return the package that the argument of a version query names; ``__name__`` stands for the module's own
+    package."""
     if isinstance(name, ast.Name) and name.id in ("__name__", "__package__"):
         return module.partition(".")[0]
     return str(name.value).replace("-", "_") if isinstance(name, ast.Constant) else ""

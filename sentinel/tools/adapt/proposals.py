@@ -72,7 +72,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Kind:
-    """A contract that a first adapter can bind by names.
+    """How ``sentinel adapt`` recognises the functions of one contract by their names.
 
     :ivar about: a pattern that the function's name has to contain.
     :ivar outputs: the contract's outputs; a function that returns one value returns the first.

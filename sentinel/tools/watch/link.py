@@ -133,8 +133,7 @@ class Watching:
         self.stop()
 
     def ready(self, seconds: float = 120.0) -> bool:
-        """Wait until the checker has read the loaded functions, which short runs need. Return False if it did not
-        finish in time."""
+        """Wait until the checker has read the loaded functions; useful for short runs. Return False on a timeout."""
         return not self._ending.is_set() and self._ready.wait(seconds)
 
     def stop(self) -> None:

@@ -495,7 +495,7 @@ def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[T
 
 
 def _meant(name: str, options: Iterable[str]) -> list[str]:
-    """Return the options and sections that a dotted name in code may mean; it may begin with a variable."""
+    """Return the options and sections to which a dotted name in code may refer. Its first part may be a variable."""
     found: dict[str, None] = {}
     for option in options:
         for tail in filter(None, (name, name.partition(".")[2])):
