@@ -45,7 +45,10 @@ class Imports:
     """The import statements of a project's modules, read as text."""
 
     def __init__(self, definitions: Definitions, sources: Mapping[str, tuple[str, bytes]]) -> None:
-        """:param sources: file -> (module, content)."""
+        """Read the import statements of these files.
+
+        :param sources: file -> (module, content).
+        """
         self._own = {module.partition(".")[0] for module, _ in sources.values()}
         self._definitions = definitions
         self._trees: dict[str, tuple[str, ast.Module]] = {}

@@ -24,7 +24,10 @@ _LARGEST = 64
 
 @dataclass(frozen=True)
 class Parameter:
-    """:ivar default: the default as written; None if the parameter is required."""
+    """A parameter of a function.
+
+    :ivar default: the default as written; None if the parameter is required.
+    """
 
     name: str
     annotation: str = ""
