@@ -23,7 +23,8 @@ _COMMITS = 40
 
 
 def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mapping[str, Contract]) -> list[Proposal]:
-    """Return the proposals with ``formerly`` and earlier parameter names, from commits spread over the history.
+    """Return the proposals with former paths (``formerly``) and former parameter names, found in commits spread over
+    the history.
 
     A function that was defined elsewhere under the same name, once, is the same function.
     """

@@ -590,7 +590,7 @@ _OF_LAYOUT = {
 
 
 def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: Kind, contract: Contract) -> None:
-    """Fix an input that no parameter gives."""
+    """Give a fixed value to an input for which the function has no parameter."""
     if item.name in kind.settings:
         values = (value for word, value in kind.settings[item.name] if re.search(word, signature.name.lower()))
         draft.fixed[item.name] = next(values)

@@ -1,4 +1,5 @@
-"""The state of a finding: found, reproduced, reported, fixed upstream, released; a line of ``<folder>/<target>.jsonl``.
+"""The state of a finding: found, reproduced, reported, fixed upstream or released. Each finding is a line of
+``<folder>/<target>.jsonl``.
 
 The state follows from the recipe, its field ``upstream`` and recorded evidence. The line keeps the day on which each
 state was first seen, which is not stored anywhere else.
