@@ -40,7 +40,8 @@ _FIRST_OF = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit status. argparse itself exits: 0 for ``--help``, 2 for a wrong option."""
+    """Run one command and return the exit status. argparse itself exits with 0 for ``--help`` and 2 for a wrong
+    option."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without a dash must not end the command
     try:
@@ -104,7 +105,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
-    """Exit with the words that a command does not accept, and its usage."""
+    """Exit with an error that shows the command's usage and the words that it does not accept."""
     name = unknown[0].partition("=")[0].lstrip("-")
     hint = ""
     for action in parser._actions:
@@ -124,7 +125,7 @@ def _cut(parser: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], 
 
 
 def _with_kind(words: Sequence[str]) -> list[str]:
-    """Insert the kind that ``list`` and ``report`` show if the command line names none."""
+    """Insert the default kind of ``list`` or ``report`` if the command line names no kind."""
     has_kind = len(words) > 1 and (words[1] in ("-h", "--help") or not words[1].startswith("-"))
     return [words[0], FIRST[words[0]], *words[1:]] if words and words[0] in FIRST and not has_kind else list(words)
 

@@ -23,7 +23,7 @@ def pytest_sentinel_adapters() -> Iterable[Path]:  # type: ignore[empty-body]
 
 @pytest.hookspec
 def pytest_sentinel_contracts() -> Iterable[Contract]:  # type: ignore[empty-body]
-    """Return contracts. The file that defines a contract may only import the standard library."""
+    """Return contracts. The file that defines a contract may import only the standard library."""
 
 
 @pytest.hookspec

@@ -63,7 +63,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what the tests of `parametrize_with_laws` tried, in one line for each function."""
+    """Show one line per function with what the tests of `parametrize_with_laws` tried."""
     reports = (report for several in terminalreporter.stats.values() for report in several)
     lines = dict.fromkeys(line for each in reports if (line := getattr(each, "sentinel_tried", "")))
     for line in lines:
@@ -130,7 +130,7 @@ class _Hooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Let SIGTERM interrupt a run as Ctrl-C does: a time limit then loses nothing that is decided."""
+        """Let SIGTERM interrupt a run as Ctrl-C does, so that a run that exceeds a time limit keeps its verdicts."""
         if not self._run.is_worker and threading.current_thread() is threading.main_thread():
             self._on_sigterm = signal.signal(signal.SIGTERM, _interrupt)
         return (yield)
@@ -207,7 +207,7 @@ class _Hooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Keep pytest from writing ``[ 36%]`` on an empty line, which it does after an item with a long name."""
+        """Keep pytest from writing ``[ 36%]`` on an empty line after an item with a long name."""
         reporter = self._run.config.pluginmanager.get_plugin("terminalreporter")
         if nodeid.startswith("diff/") and reporter is not None and not reporter._tw.width_of_current_line:
             reporter.currentfspath = None
@@ -239,7 +239,7 @@ class _Hooks:
 
 
 def _known_bug(item: pytest.Item, call: pytest.CallInfo[None]) -> str | None:
-    """Return the title of a known bug that is still present, as expected; None otherwise and with ``--runxfail``."""
+    """Return the title of a known bug if it is still present, as expected; otherwise, or with ``--runxfail``, None."""
     from sentinel.run.items import ExpectedFailure
 
     error = call.excinfo.value if call.excinfo is not None else None
@@ -262,7 +262,7 @@ def _properties(evidence: Path) -> list[tuple[str, object]]:
 
 
 def _for_others(run: Run, session: pytest.Session) -> None:
-    """Write the run's files for other programs."""
+    """Write the run's output files for GitHub and for viewers of SARIF."""
     gate = run.results.gate
     if run.is_worker or not (run.results.items or gate):
         return

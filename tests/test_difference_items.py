@@ -94,7 +94,7 @@ def test_numbers_that_only_differ_warn_and_fail_if_that_is_asked_for(pytester, c
     loose.assert_outcomes(passed=1)
     loose.stdout.fnmatch_lines(["warning: other: demo_rl.losses.agg_loss (changed: demo_rl/losses.py:* agg_loss): *"])
     loose.stdout.fnmatch_lines(
-        ["2 signal lines changed (2 added, 0 deleted); 2 ran, added ones at the head and deleted ones at the base"]
+        ["2 signal lines changed (2 added, 0 deleted); 2 ran (added lines at the head, deleted lines at the base)"]
     )
     strict = gate(pytester, f"--sentinel-repo={clone}", "-k", "agg_loss", "--sentinel-strict")
     strict.assert_outcomes(failed=1)

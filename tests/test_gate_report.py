@@ -48,7 +48,7 @@ def test_what_is_worse_comes_first_with_the_changed_line_and_its_callers_once():
         "  and v.caller",
         "warning: other: v.shape (changed: verl/core.py:5 shape): loss is the previous value +1",
         "better: v.better (changed: verl/core.py:9 other): mends VERL-X",
-        "3 signal lines changed (3 added, 0 deleted); 3 ran, added ones at the head and deleted ones at the base",
+        "3 signal lines changed (3 added, 0 deleted); 3 ran (added lines at the head, deleted lines at the base)",
         SIZES,
     ]
 
@@ -60,7 +60,7 @@ def test_patch_coverage_counts_each_line_once_and_names_those_that_nothing_ran()
     _, lines = written(row("v.f", "not examined", "changed lines did not run", (*here, unbound)),
                        row("v.g", "not examined", "changed lines did not run", (*ran, unbound)))  # fmt: skip
     assert lines[-2] == (
-        "4 signal lines changed (4 added, 0 deleted); 1 ran, added ones at the head and deleted ones at the base; "
+        "4 signal lines changed (4 added, 0 deleted); 1 ran (added lines at the head, deleted lines at the base); "
         "2 not reached (core.py:2-3 f, guarded by mode == 'x'); 1 not bound (compute_log_prob)"
     )
     assert lines[1:3] == ["not examined: v.f: changed lines did not run", "  and v.g"]

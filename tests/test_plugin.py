@@ -430,7 +430,7 @@ def test_a_recipe_without_any_ref_says_what_to_give(pytester, recipes):
     write_recipe(recipes, MASKED_TOKENS)
     result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*DEMO-MASKED-TOKENS has no pins; give a ref (--sentinel-ref=git:main*"])
+    result.stdout.fnmatch_lines(["*DEMO-MASKED-TOKENS has no pins; name a ref (--sentinel-ref=git:main*"])
 
 
 @pytest.mark.parametrize(

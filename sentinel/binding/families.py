@@ -97,7 +97,7 @@ def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) 
 
 
 def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Binding:
-    """Bind a statistic over valid tokens, such as a masked mean, whose ``axis`` is numbered as in torch.
+    """Bind a statistic over valid tokens, such as a masked mean. Its ``axis`` is numbered as in torch.
 
     Optional inputs that are not in ``knobs`` are fixed.
     """
@@ -241,7 +241,7 @@ def microbatch_packing(path: str, call: BoundaryCall | None = None, **more: Any)
 
 @dataclass(frozen=True)
 class Container:
-    """The class with which a framework holds the rows of a batch, such as verl's DataProto.
+    """The class in which a framework stores the rows of a batch, such as verl's DataProto.
 
     :ivar make: see :data:`sentinel.binding.kit.Make`.
     :ivar read: see :data:`sentinel.binding.kit.Read`.
@@ -269,7 +269,7 @@ class Container:
 
 
 def data_proto(protocol: str, **chunks: Any) -> tuple[Binding, ...]:
-    """Bind the operations of ``DataProto`` in a module. ``chunks`` sets fields of the binding of ``chunk``."""
+    """Bind the operations of ``DataProto`` in a module. ``chunks`` sets fields of ``chunk``'s binding."""
     data = f"{protocol}.DataProto"
     proto = Container(partial(make_container, data), common={"imports": (protocol,)})
     return (

@@ -26,7 +26,8 @@ def stand_in(**attributes: Any) -> Any:
 
 
 def bookkeeping(**attributes: Any) -> Any:
-    """Make a stand-in for a counter, logger or progress bar. Any other attribute is neutral and is recorded."""
+    """Make a stand-in for a counter, logger or progress bar. Its other attributes are :class:`Neutral`, and their use
+    is recorded."""
     return Bookkeeping(**attributes)
 
 
@@ -105,7 +106,7 @@ def take_inputs(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def group_size(inputs: Mapping[str, Any]) -> int:
-    """Return the number of rows per group. All groups must have the same number."""
+    """Return the number of rows per group. It must be the same for all groups."""
     return len(inputs["group"]) // len(set(inputs["group"]))
 
 
@@ -117,7 +118,8 @@ def join_both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) ->
 
 
 def prepend_prompt(values: Any) -> Any:
-    """Prepend a column of zeros to values per response token. It stands for a prompt of one token."""
+    """Prepend a column of zeros to a tensor with one value per response token. The column stands for a one-token
+    prompt."""
     return torch.nn.functional.pad(values, (1, 0))
 
 
@@ -153,7 +155,8 @@ def call_with(
     row_names: Sequence[str] = (),
     **upstream: Any,
 ) -> Any:
-    """Call a function that differs from the contract only in names, values, order or layout of arguments and results.
+    """Call a function that differs from the contract only in the names, values, order or layout of its arguments and
+    results.
 
     :param leading: the inputs that are passed by position, before the others.
     :param takes: the inputs that are passed by name; by default all others.
@@ -273,7 +276,8 @@ def with_base64(*modules: Any) -> Iterator[None]:
 
 
 def record_maker(owner: Any) -> Callable[..., Any]:
-    """Return a function that makes stand-ins with the fields of an annotated class that cannot be instantiated here."""
+    """Return a function that makes stand-ins for an annotated class that cannot be instantiated here. The stand-ins
+    have the class's fields."""
     defaults = {name: getattr(owner, name, None) for name in owner.__annotations__}
     return lambda **values: stand_in(
         **{**copy.deepcopy(defaults), **{name: values[name] for name in defaults if name in values}}
@@ -302,7 +306,8 @@ def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
 
 
 def parser_options(adds: Callable[[Any], Any], **extra: Any) -> Callable[..., Any]:
-    """Return a function that makes a framework's command-line namespace, with defaults for options that are not given.
+    """Return a function that makes a framework's command-line namespace. Options that it does not get have their
+    defaults.
 
     :param adds: adds the framework's arguments to a parser.
     :param extra: defaults of the arguments that an uninstalled package would add.
@@ -332,7 +337,7 @@ def request_sampling(
     boundary: Any,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Build the engine request that a configuration leads to; see ``families.sampling_request`` for the parameters."""
+    """Build the engine request for a configuration; see ``families.sampling_request`` for the parameters."""
     if not hasattr(boundary.imported[module], name):
         raise AbsentError(f"not in this version: {module} has no {name}")
     make = getattr(boundary.imported[module], name)
@@ -342,7 +347,7 @@ def request_sampling(
 
 
 def part_of(answer: Any, place: Any) -> Any:
-    """Return the item of a result at an index or key, or at a tuple of them."""
+    """Return the item of a result at an index or key. A tuple of these leads to an item in nested containers."""
     for step in place if isinstance(place, tuple) else (place,):
         answer = answer[step]
     return answer
@@ -361,13 +366,13 @@ AFTER_ENDS += ["truncated", "truncations"]
 
 
 def flag_ends(mask: Any) -> Any:
-    """Return True at the last valid token of each row, where its episode ends."""
+    """Return flags that are True at each row's last valid token, where the row's episode ends."""
     valid = mask != 0
     return valid & (valid.flip(-1).cumsum(-1).flip(-1) == 1)
 
 
 def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, Any]:
-    """Return the arguments for parameters with names of :data:`ENDS` and :data:`AFTER_ENDS`.
+    """Return the arguments for parameters whose names are in :data:`ENDS` or :data:`AFTER_ENDS`.
 
     :param ends: flags, [batch, tokens] or [tokens].
     :param like: a tensor with the dtype of values.
@@ -388,7 +393,7 @@ def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, A
 
 
 def with_ends(inputs: Mapping[str, Any], mask: Any, as_bools: bool, stream: bool) -> dict[str, Any]:
-    """Return inputs with ``ends``, for a function that is told where episodes end, not which tokens are valid.
+    """Add ``ends`` to the inputs, for a function that takes the ends of episodes instead of a mask of valid tokens.
 
     The tokens behind an end are those of another episode, so they are finite.
 
@@ -404,7 +409,7 @@ def with_ends(inputs: Mapping[str, Any], mask: Any, as_bools: bool, stream: bool
 
 
 def split_rows(value: Any, mask: Any) -> Any:
-    """Return a result for the valid tokens of all rows, [tokens], as [batch, tokens]; 0 at masked tokens."""
+    """Convert one value per valid token, [tokens], to a value per token, [batch, tokens], with 0 at masked tokens."""
     if not isinstance(value, torch.Tensor) or value.ndim != 1:
         return value
     return torch.zeros(mask.shape, dtype=value.dtype, device=value.device).masked_scatter(mask != 0, value)
@@ -421,7 +426,7 @@ def call_each(
     sums: Mapping[str, str] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Call a function that takes vectors, or lists of vectors, with :func:`call_with`.
+    """Use :func:`call_with` for a function that takes vectors or lists of vectors.
 
     :param each: ``row`` (one call for each response, with its valid tokens), ``rows`` (one call, with a vector for each
         response), ``group`` and ``groups`` (the same with the responses to a prompt, for inputs of [batch] or ``sums``;
@@ -473,7 +478,7 @@ def call_each(
 
 
 def call_rates(boundary: Any, inputs: Mapping[str, Any], *, step: str, **options: Any) -> dict[str, Any]:
-    """Call a function that returns the learning rate of one step, or its ratio to the peak, for each step of a run.
+    """Call, for each step of a run, a function that returns the step's learning rate or its ratio to the peak rate.
 
     :param step: the parameter that takes the step.
     :param options: further options of :func:`call_with`.
@@ -496,7 +501,7 @@ def _tensor_of(value: Any) -> Any:
 
 
 def call_entropy(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an entropy function, and the module's log-probs function so that a gradient exists."""
+    """Call an entropy function. Also call the module's log-probs function, so that a gradient exists."""
     logits = inputs["logits"]
     values = getattr(boundary.module, log_probs)(logits, inputs["token_ids"])
     return {"log_probs": values, "entropy": boundary.function(logits)}
@@ -627,7 +632,7 @@ def reorder_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequenc
 
 
 def fill_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Pad a batch container to a size. Return no container if the reported number of added rows is wrong."""
+    """Pad a batch container to a size. If the operation reports a wrong number of added rows, return no container."""
     longer, added = boundary.function(data, inputs["count"])
     return [longer] if added == len(longer) - len(data) else []
 
@@ -639,7 +644,7 @@ def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
 
 
 def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
-    """Return the row numbers of each part, for a container whose rows are dealt out in order.
+    """Return the row numbers of each part of a container whose rows are split into equal, consecutive parts.
 
     A row that has another row's label is left out.
     """
@@ -707,13 +712,13 @@ def remove_padding(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
 
 
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an update's log-probs and entropies as flat tables, each with a column prepended for the prompt."""
+    """Return flat tables of an update's log-probs and entropies. The first column of each table is for the prompt."""
     there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
     return {name: prepend_prompt(inputs[name]).flatten() for name in there}
 
 
 def gradients_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gradients of the log-probs and entropies after an update."""
+    """Return the gradients that an update left on the log-probs and entropies."""
     log_probs, entropies = inputs["log_probs"], inputs["entropies"]
     arrived = torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad
     return {"gradient": arrived, "entropy_gradient": None if entropies is None else entropies.grad}
@@ -1006,7 +1011,7 @@ def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
 
 
 def token_words(ids: Sequence[int]) -> str:
-    """Return token ids as a text for :func:`table_tokenizer`."""
+    """Return token ids as a string for :func:`table_tokenizer`."""
     return " ".join(f"w{token}" for token in ids)
 
 
@@ -1058,7 +1063,7 @@ def train(trainer: Any, model: Any) -> tuple[float, Any]:
 
 
 def config_class_of(boundary: Any) -> Any:
-    """Return the configuration class for a Hugging Face trainer, such as ``DPOConfig`` for ``DPOTrainer``."""
+    """Return the configuration class of a Hugging Face trainer, such as ``DPOConfig`` for ``DPOTrainer``."""
     return getattr(boundary.module, boundary.owner.__name__.replace("Trainer", "Config"))
 
 
@@ -1072,7 +1077,7 @@ def build_trainer(
     scores: bool = False,
     **parts: Any,
 ) -> tuple[Any, Any]:
-    """Build a Hugging Face trainer with these rows, and the :func:`token_table` that it trains."""
+    """Build a :func:`token_table`, and a Hugging Face trainer that trains it on these rows."""
     datasets: Any = importlib.import_module("datasets")
 
     datasets.disable_progress_bars()
@@ -1090,7 +1095,7 @@ def build_trainer(
 
 
 class TypedProcessor:
-    """A processor like those of vision models. Each word of a text is a token's id and type: ``id:type``."""
+    """A processor like a vision model's. Each word of its input is a token's id and type: ``id:type``."""
 
     tokenizer = stand_in(pad_token_id=0, eos_token_id=0)
 

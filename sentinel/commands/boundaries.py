@@ -96,7 +96,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
 
 
 def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None) -> list[dict[str, Any]]:
-    """Return a table row for each binding, with a flag for functions that the checkout has."""
+    """Return a table row for each binding. The row shows whether the checkout has the function."""
     from sentinel.search.checks import subjects
 
     searchable, omitted = subjects(catalog, target.name)
@@ -128,7 +128,7 @@ def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None
 
 
 def excluded_members(target: Target) -> list[tuple[str, str, str]]:
-    """Return (target, path, reason) of the registered functions that the adapter excludes from checks."""
+    """Return (target, path, reason) for each registered function that the adapter excludes from checks."""
     return [(target.name, *item) for registry in target.registries for item in registry.excludes.items()]
 
 

@@ -134,8 +134,8 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
 
 
 def _swapped(target: Target, trees: CheckoutTrees, names: Collection[str]) -> list[tuple[str, ...]]:
-    """Return the rows of calls of signal functions with swapped arguments. Files that cannot be parsed are listed
-    elsewhere."""
+    """Return a table row for each call of a signal function whose arguments are swapped. Skip files that cannot be
+    parsed."""
     parsed = []
     for file, blob in Definitions(trees, target.roots).sources(""):
         with suppress(SyntaxError, ValueError, RecursionError):
@@ -179,7 +179,7 @@ def _plain(function: Function) -> dict[str, Any]:
 
 
 def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: Callable[..., T]) -> T:
-    """Start a worker session, call ``ask`` with it and the bound functions, and return the result."""
+    """Start a worker session, and return ``ask(session, subjects)`` for the bound functions."""
     patient = replace(settings, timeout=min(settings.timeout, _PATIENCE))
     with progress() as notify, closing(runner_of(catalog, patient, notify)) as runner:
         bound, _ = subjects(catalog, target.name, checkout=runner.checkout(target.name, ref))
@@ -244,7 +244,7 @@ def _shares(counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _idle(run: Lines) -> str:
-    """Return the idle lines of a function as text, with their conditions: ``3-5 (if beta; ran with it), 9``."""
+    """List a function's lines that did not run, with their conditions, as text: ``3-5 (if beta; ran with it), 9``."""
     guarded: dict[tuple[str, ...], list[int]] = {}
     for line in run.idle:
         guard = f"if {run.guards[line]}" if line in run.guards else ""

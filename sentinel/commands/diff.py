@@ -115,7 +115,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _shared(
     target: Target, store: MirrorStore, refs: Sequence[Ref], stack: ExitStack
 ) -> tuple[Shared, dict[Ref, str]] | None:
-    """Open what several comparisons share; None if a ref is not a commit in the mirror."""
+    """Return the data that several comparisons share, and each ref's tree; None if a ref is not a git ref."""
     if any(ref.kind != "git" for ref in refs):
         return None
     mirror = store.path(target.name)

@@ -140,7 +140,7 @@ def _discover(arguments: argparse.Namespace) -> int:
         search.not_searched = left_out + search.not_searched
         findings = list(search.findings)
         try:
-            notify(f"comparing {counted(len(findings), 'finding')} with known recipes; Ctrl-C shows them as they are")
+            notify(f"comparing {counted(len(findings), 'finding')} with known recipes; Ctrl-C skips the comparison")
             findings = grouped(findings, open_target.law_session)
             for place, item in enumerate(match_known_bugs(runner, target, open_target, findings, recipes, everywhere)):
                 findings[place : place + 1] = [item]
@@ -213,7 +213,7 @@ def _show_dialects(done: Discovery) -> None:
 
 
 def _reason(item: Omission) -> str:
-    """Return why a boundary was not searched, without its name, so that equal reasons can be grouped."""
+    """Return why a boundary was not searched. Leave out the boundary's name, so that equal reasons can be grouped."""
     return item.reason.replace(item.boundary, "the function")
 
 

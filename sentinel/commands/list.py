@@ -53,7 +53,7 @@ def declare(commands: Commands) -> None:
     _kind(own, "targets", _targets, "list the frameworks that have an adapter (the default)", _TARGETS)
     recipes = _kind(own, "recipes", _recipes, "list known bugs", _RECIPES)
     for name, of in _FILTERS.items():
-        recipes.add_argument(f"--{name}", metavar="GLOB", help=f"only recipes of which {of} matches")
+        recipes.add_argument(f"--{name}", metavar="GLOB", help=f"only recipes where GLOB matches {of}")
     for name, of in _TEXTS.items():
         recipes.add_argument(f"--{name.replace('_', '-')}", metavar="TEXT", help=f"only recipes {of} this text")
     recipes.add_argument("--markdown", action="store_true", help="as a Markdown index, grouped by law")
@@ -94,7 +94,7 @@ _FILTERS = {
     "contract": "the contract",
     "boundary": "the boundary",
     "severity": "the severity",
-    "realism": "how real it is (default, configuration, fault, unreachable)",
+    "realism": "the realism (default, configuration, fault, unreachable)",
     "root": "the root cause",
     "signal": "the wrong part of the training signal (gradient, log_prob, advantage, reward, data, metric, setup)",
     "pull": "the number of the pull request",

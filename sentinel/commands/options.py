@@ -34,7 +34,7 @@ def boundary_option(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_options(parser: argparse.ArgumentParser, *names: str, without: str = "") -> None:
-    """Add pytest options to a command: the named ones or, if none is named, those of :data:`PROBING` except
+    """Add pytest options to a command: the named options or, if none is named, those of :data:`PROBING` except
     ``without``."""
     for option in (NAMED[name] for name in names or PROBING if name != without):
         action = "append" if option.many else "store"
@@ -42,7 +42,7 @@ def settings_options(parser: argparse.ArgumentParser, *names: str, without: str 
 
 
 def catalog_and_settings(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Settings]:
-    """Return the catalog, and the settings of the current folder, which the command line overrides."""
+    """Return the catalog, and the current folder's settings with the command line's overrides."""
     from sentinel.recipes.catalog import bundled_catalog
 
     catalog = _with_plugins(bundled_catalog())
@@ -61,7 +61,7 @@ def evidence_option(parser: argparse.ArgumentParser, flag: str, option: str, tex
 
 
 def evidence_folders(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """Return the folders of the last run's evidence and of the baseline. They may not exist."""
+    """Return the folders of the last run's evidence and of the baseline. Either may be missing."""
     settings = _settled(arguments, EVIDENCE, ())
     return settings.report_dir, settings.baseline or Path("reports")
 

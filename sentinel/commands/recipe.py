@@ -77,7 +77,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _fixes_of(path: Path) -> list[Path]:
-    """Return the fixes below a folder, or next to a recipe; a fix itself is returned alone."""
+    """Return the fix files below a folder or next to a recipe. For a fix file, return only this file."""
     if path.is_dir():
         return sorted(path.rglob(f"*{SUFFIX}"))
     fix = path if path.name.endswith(SUFFIX) else path.with_name(f"{path.stem}{SUFFIX}")
@@ -99,7 +99,7 @@ def _new(arguments: argparse.Namespace) -> int:
 
 
 def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str | None) -> Contract | None:
-    """Return the named contract, or the contract that the adapter binds the boundary to."""
+    """Return the named contract or, if none is named, the contract to which the adapter binds the boundary."""
     if boundary is not None:
         problem = inside(boundary, target.packages)
         if problem:
@@ -108,7 +108,7 @@ def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str 
         binding = target.binding(boundary) if boundary else None
         if boundary and binding is None:
             raise SentinelError(
-                f"{target.explain_unbound(boundary)}; give --contract call to pin any function without a binding"
+                f"{target.explain_unbound(boundary)}; use --contract call to pin a function without a binding"
             )
         name = binding.contract if binding else None
     elif name not in catalog.contracts:

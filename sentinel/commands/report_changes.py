@@ -84,7 +84,7 @@ def _changes(arguments: argparse.Namespace) -> int:
 
 
 def _basis(source: Path, baseline: Path) -> list[str]:
-    """Return lines that count the compared and recorded verdicts, and list why items are undecided.
+    """Return lines with the numbers of compared and recorded verdicts, and the reasons why items are undecided.
 
     :raises NothingExamined: if the run decided nothing, or nothing is recorded.
     """
@@ -102,7 +102,7 @@ def _basis(source: Path, baseline: Path) -> list[str]:
     lines = [f"{counted(len(places) - len(left), 'verdict')} of {source} compared with {baseline}, which has "
              f"{counted(len(recorded), 'verdict')}"]  # fmt: skip
     absent = len(recorded - places.keys())
-    lines += [f"{absent} of those not decided by this run"] if absent else []
+    lines += [f"{absent} of those were not decided by this run"] if absent else []
     return [*lines, *(["not decided:"] if why else []), *(f"  {line}" for line in why)]
 
 

@@ -78,7 +78,8 @@ def _refresh(arguments: argparse.Namespace) -> int:
 
 
 def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace) -> tuple[list[Stale], int, int]:
-    """Return the entries to decide again, how many stale entries need a newer Python, and the number of all entries.
+    """Return the entries to decide again, the number of stale entries that need a newer Python, and the number of
+    entries.
 
     :raises SentinelError: if an entry is not valid.
     """

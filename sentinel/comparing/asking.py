@@ -72,7 +72,7 @@ class Budget:
 
 
 class Asking:
-    """Searches differences of one boundary, in drawn scenarios and in those of known bugs."""
+    """Searches for differences of one boundary, in drawn scenarios and in the scenarios of known bugs."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Asking:
 
     @property
     def targets(self) -> Iterable[Target]:
-        """Return all targets: their adapters declare the choices of definitions."""
+        """Return all targets. Their adapters declare which choices a definition has."""
         return self._selection.catalog.targets.values()
 
     def pair(self, subject: Subject, sessions: Mapping[str, LawSession], located: Mapping[str, Any]) -> Pair:
@@ -125,7 +125,7 @@ class Asking:
     def search_rare_lines(
         self, pair: Pair, search: BoundarySearch, located: Mapping[str, Mapping[Place, Unit]]
     ) -> None:
-        """Draw more scenarios that run the changed statements which ran in only a few.
+        """Draw more scenarios for changed statements that ran in only a few scenarios.
 
         They have the choices of a scenario that runs the statement, except for one, which is drawn.
         """
@@ -180,7 +180,7 @@ class Asking:
             search.try_recipes(recipes)
 
     def select_differing(self, pair: Pair, subject: Subject, recipes: Sequence[Recipe]) -> Sequence[Recipe]:
-        """Return the known bugs on whose scenarios the revisions differ, or at least one raises.
+        """Return the known bugs on whose scenarios the revisions differ or at least one revision raises.
 
         On the scenarios of the other bugs both revisions return the same numbers, so the verdicts are the same.
         """
@@ -214,9 +214,10 @@ class Asking:
         return search
 
     def find_run_past_changes(self, subject: Subject, few: bool) -> Runs | None:
-        """Return the functions that run in a boundary's scenarios if none of them has changed.
+        """Check that no function that runs in a boundary's scenarios has changed, and return these functions.
 
-        Return None if one of them has changed, or if the text does not show it. At most one revision is called.
+        Return None if a function has changed, or if the source does not show that none has. At most one revision is
+        called.
 
         :param few: try only a few scenarios.
         """
@@ -257,7 +258,7 @@ class Asking:
     def search_options(
         self, pair: Pair, subject: Subject, changed: Sequence[Change], many: bool = True
     ) -> Iterator[Finding]:
-        """Find a difference that shows only if an option that no scenario sets has another value."""
+        """Find a difference that appears only if an option has a value that no scenario sets."""
         functions = pair.logs[subject.name].functions.values()
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
         count = _TURNED if many else _TURNED_OF_CALLER
@@ -273,7 +274,7 @@ class Asking:
     def _set_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
     ) -> Iterator[list[Plan]]:
-        """Yield scenarios in which options have other values: first those that may make changed lines run."""
+        """Yield scenarios with other option values. The first ones have values that may make changed lines run."""
         usual: list[Inputs] = []  # drawn when they are needed
         ways: list[Setting] = []
         for way in self._pass_guards(subject, changed, ran):
@@ -292,7 +293,7 @@ class Asking:
         return [(NUMBERS_STAY, {"": inputs}) for inputs in turn(subject, self.budget.seed, way, usual)]
 
     def _pass_guards(self, subject: Subject, changed: Sequence[Change], ran: Collection[str]) -> Iterator[Setting]:
-        """Yield options, arguments, sizes or dtypes that may make changed lines run that did not.
+        """Yield options, arguments, sizes or dtypes that may run changed lines which have not run yet.
 
         The conditions around a line are combined with those around the calls of its function, if it was not called.
         """
@@ -316,7 +317,7 @@ class Asking:
     def _turn_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], ways: Sequence[Setting]
     ) -> Iterator[Setting]:
-        """Yield another value of one option at a time: the options that changed functions test.
+        """Yield settings that each change one of the options that changed functions test.
 
         If none of these functions ran, use the options tested by functions that ran and that name them.
 
@@ -339,7 +340,8 @@ class Asking:
 
 
 def _part(unit: Unit) -> Part | None:
-    """Return a definition as a function whose conditions can be read; None if it is not one that can be parsed."""
+    """Return a definition as a function whose conditions can be read; None if it is not a function or cannot be
+    parsed."""
     node = function_of(unit.text) if unit.kind == "function" else None
     return None if node is None else Part(unit.name, node, unit.span[0])
 

@@ -102,7 +102,8 @@ class Comparison:
         return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
     def to_call(self) -> list[str]:
-        """Return the boundaries that must be called: those with changed code, then their callers, nearest first."""
+        """Return the boundaries that must be called: boundaries with changed code, then their callers, nearest
+        first."""
         each_result = {name: each.result for name, each in self.selection.candidates.items()}
         names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
         return sorted(names, key=self._order)
@@ -112,7 +113,8 @@ class Comparison:
         return 0 if result.state == "new" or result.lost else self.selection.distance(name)
 
     def run(self) -> Iterator[BoundaryDiff]:
-        """Compare the boundaries one by one, and yield the results. Those with the same source come first."""
+        """Compare the boundaries one by one, and yield the results. Boundaries with the same source at both revisions
+        come first."""
         names = self.to_call()
         yield from (each.result for name, each in self.selection.candidates.items() if name not in names)
         for number, name in enumerate(names, 1):
@@ -137,7 +139,7 @@ class Comparison:
         return self._results[name]
 
     def cause_of(self, name: str) -> str:
-        """Return the boundary that causes another one's difference; empty if there is none."""
+        """Return the called boundary whose difference explains this boundary's difference; empty if there is none."""
         candidate, own = self.selection.candidates[name], self._results.get(name)
         if own is None or own.state != "differs" or not self.selection.distance(name):
             return ""
@@ -150,7 +152,8 @@ class Comparison:
         return ""
 
     def settle(self, results: Sequence[BoundaryDiff]) -> list[BoundaryDiff]:
-        """Update the results after all boundaries ran: a changed line is examined if any boundary's scenario ran it."""
+        """Update the results after all boundaries ran. A changed line counts as examined if any boundary's scenario ran
+        it."""
         return [self._settle(each) for each in results]
 
     def _settle(self, result: BoundaryDiff) -> BoundaryDiff:
@@ -267,7 +270,8 @@ class Comparison:
         return {each for side, units in located.items() for each in patch.note(side, units, log.lines[side])}
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
-        """Return a boundary that failed to import after the change, and whose import ran all the changed code.
+        """Return a boundary whose import failed at the head, and ran only changed definitions that are also among
+        these.
 
         The failing import then takes its time only once.
         """
@@ -293,7 +297,7 @@ class Comparison:
         return replace(result, state=state, reason=reason, scenarios=len(decided), bugs=bugs)
 
     def _check_lost(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
-        """Call a boundary at the base that the head lacks. It counts as lost only if the base returned."""
+        """Call, at the base, a boundary that the head lacks. It counts as lost only if the base returned."""
         session = self.processes.session(BEFORE, subject)
         try:
             search = self._asking.search_laws(session, subject, subject.laws, _CALLED)
@@ -343,7 +347,7 @@ class Comparison:
         return self._verdicts[key]
 
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
-        """Return True if a finding in new code is a known bug of older code that the new code calls."""
+        """Return True if a finding in new code comes from older code that it calls, and is a known bug there."""
         about = is_about(recipe, finding, self.target)
         return about and self._verdict(recipe, self.refs[BEFORE]) == "reproduced"
 
@@ -384,6 +388,6 @@ class Comparison:
 
 
 def _select_imported(changed: Sequence[Change]) -> frozenset[Place]:
-    """Return the changed definitions that run during import; all changed definitions if none does."""
+    """Return the changed definitions that run during import; if none does, return all changed definitions."""
     places = {place for place, _, other in changed if other is not None and (other.kind != "function")}
     return frozenset(places or {place for place, _, _ in changed})

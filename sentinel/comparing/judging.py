@@ -42,7 +42,7 @@ def compare_laws(
     with_own_inputs: Subject,
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, tuple[Broken, ...]]:
-    """Return, for each revision, the laws that it breaks and the other revision keeps, on the same scenario.
+    """Return, for each revision, the laws that only this revision breaks on the same scenario.
 
     Laws are checked on the scenarios that differ, and on those of a search of their own. If no number differs, only
     laws about side effects are checked. An option or choice that came with the change is searched like new code.
@@ -90,7 +90,7 @@ def compare_laws(
 
 
 def _by_weight(broken: Broken) -> tuple[bool, bool]:
-    """Sort newly broken laws before laws that are only worse, and a wrong number before its consequences."""
+    """Sort newly broken laws before laws whose violation grew, and wrong numbers before what follows from them."""
     return broken.already, not broken.defined
 
 
@@ -101,7 +101,7 @@ def _without_inherited(
     findings_by: dict[str, list[Finding]],
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, list[Finding]]:
-    """Drop the laws that are worse at the head, if known bugs of both revisions explain them and all else is better."""
+    """Drop the head's findings if bugs of both revisions explain all of them and the base has unexplained findings."""
     if not all(covers(inherited(finding), finding) for finding in findings_by[AFTER]):
         return findings_by
 
@@ -128,7 +128,7 @@ def _look_at(asking: Asking, session: LawSession, subject: Subject, inputs: Inpu
 
 
 def _find_choice(asking: Asking, sessions: Mapping[str, LawSession], finding: Finding) -> dict[str, tuple[Any, Any]]:
-    """Return the choice of the contract's definition that the head follows now; empty if none is found.
+    """Return the choice with which the contract's definition gives the head's results; empty if there is none.
 
     Only choices that the function does not take as an argument are tried: the oracle alone reads them. Scenarios in
     which the base breaks the law too are left out, because a known bug may explain them.
@@ -165,7 +165,7 @@ def _keeps(trial: Trial) -> bool:
 def _follows(
     session: LawSession, subject: Subject, law: Law, trials: Sequence[Trial], choice: Mapping[str, Any]
 ) -> bool:
-    """Return True if the results of some calls are those of the definition with another choice."""
+    """Return True if the results of these calls follow the definition with another choice."""
     calls = {str(place): {**trial.variants[""], **choice} for place, trial in enumerate(trials)}
     replies, judged = session.references(subject, calls).answers, 0
     for place, trial in enumerate(trials):

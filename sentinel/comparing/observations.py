@@ -51,7 +51,7 @@ def numbers_stay(case: Case) -> list[Violation]:
 
 
 def _compare(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> tuple[str, str]:
-    """Return the kind of difference of two values, and its size as text; two empty strings if they agree."""
+    """Return the kind and the size of the difference between two values, as text; two empty strings if they agree."""
     left, right = numbers(one), numbers(other)
     if left is None or right is None:
         return ("answer", "") if protocol.encode(one) != protocol.encode(other) else ("", "")
@@ -79,7 +79,7 @@ def _neither_finite(one: Numbers, other: Numbers) -> Flags:
 
 
 def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
-    """Yield each key, with whether it has a number that is finite at a revision, and one that is finite at neither.
+    """Yield each key with two flags: some number is finite at either revision; some number is finite at neither.
 
     Two numbers that are not finite are never counted as equal.
     """
@@ -99,7 +99,7 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
 
 
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
-    """Return differences in values that the contract does not observe, those in the function's result first.
+    """Return differences in values that the contract does not observe. Those in the function's result come first.
 
     This compares returned and mutated values, warnings, arguments of stand-ins, and results of changed functions for
     equal arguments.
@@ -141,7 +141,7 @@ NUMBERS_STAY = Law("numbers_stay", "the numbers equal those of the revision befo
 
 
 def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
-    """Return :data:`NUMBERS_STAY` once for a scenario and once for each law's variants.
+    """Return one copy of :data:`NUMBERS_STAY` for a scenario, and one for each law's variants.
 
     Variants have other values under the mask, or are those of the other laws.
     """
@@ -177,7 +177,7 @@ def gaps(case: Case) -> Iterator[float]:
 
 @dataclass(frozen=True)
 class Increased(Violation):
-    """A violation that the other revision has too, with a smaller distance."""
+    """A violation that the other revision has too, but with a smaller distance from the right value."""
 
 
 def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
@@ -224,7 +224,7 @@ def _distances(item: Violation) -> Numbers | None:
 
 
 def nearer_to_oracle(case: Case, other: Case, key: str) -> bool:
-    """Return True if a key is nearer to the oracle than at the other revision, and no element is further."""
+    """Return True if a key is nearer to the oracle than at the other revision, and no element is further from it."""
     sides = [
         {variant: answer for variant, item, answer in against_oracle(each, COMPARED) if item.key == key}
         for each in (case, other)

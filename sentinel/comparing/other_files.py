@@ -64,7 +64,7 @@ class Files(Protocol):
         """
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file of :meth:`blobs`; None if it cannot be read, and for a submodule."""
+        """Return the content of a file of :meth:`blobs`; None for a submodule or an unreadable file."""
 
 
 class CommitFiles:
@@ -94,7 +94,8 @@ class CommitFiles:
 
 
 class _Folder:
-    """The files of a release or working tree; in a git clone, without untracked files that ``.gitignore`` excludes.
+    """The files of a release or working tree. In a git clone, untracked files that ``.gitignore`` excludes are left
+    out.
 
     An ignored module that Python would find in the top folder or in a package's import root is included.
     """
@@ -152,7 +153,7 @@ def files_of(checkout: Checkout) -> Files:
 
 
 def list_changed_files(target: Target, before: Files, after: Files) -> list[str]:
-    """List changed files that may affect a training run, without the packages' Python files and changed comments.
+    """List changed files that may affect a training run, except for the packages' Python files and changes of comments.
 
     If one of the two is a release, only files that both have are compared.
     """

@@ -197,14 +197,14 @@ class Patch:
         return statements_here
 
     def note_imported(self, places: Iterable[Place]) -> None:
-        """Record that importing their modules ran these definitions at both revisions."""
+        """Record that these definitions ran at both revisions when their modules were imported."""
         for place in places:
             for side, unit in zip(SIDES, self._changes.get(place, ())):
                 if unit is not None and unit.kind != "function":
                     self._ran[side, place].add(0)
 
     def note_search(self, ran: Iterable[tuple[str, Place, int]], reached: Iterable[Place]) -> None:
-        """Record which statements a full search ran, and which definitions it could have run."""
+        """Record the statements that a full search ran, and the definitions that it could reach."""
         self._searched.update(ran)
         self._searches.update(reached)
         for place in reached:
@@ -213,7 +213,7 @@ class Patch:
                     self._searched.add((side, place, 0))
 
     def needs_search(self, ran: Collection[tuple[str, Place, int]], reached: Iterable[Place]) -> bool:
-        """Return True if a boundary needs a full search, because no earlier one covered its changed statements."""
+        """Return True if a boundary needs a full search, because no earlier search covered its changed statements."""
         if not self._searched.issuperset(ran):
             return True
         return any(
@@ -238,7 +238,7 @@ class Patch:
         )
 
     def lines(self, places: Collection[Place] | None = None) -> list[Line]:
-        """Return the changed statements, optionally only those of some definitions."""
+        """Return the changed statements of all definitions, or only of some."""
         found: list[Line] = []
         for place in sorted(self._changed if places is None else self._changed.keys() & set(places)):
             for side, unit in zip(SIDES, self._changes[place]):
@@ -256,14 +256,14 @@ class Patch:
         return PART if number in self._ran.get((side, place), ()) else every[number].guard
 
     def _not_run(self, side: str, place: Place) -> list[int]:
-        """Return the changed statements of a definition that did not run, or of which a part may not have run."""
+        """Return the changed statements of a definition that did not run, or that might not have run completely."""
         ran = self._ran.get((side, place), set())
         return [
             number for number in self._changed[place][side] if number not in ran or self._is_part(side, place, number)
         ]
 
     def _is_part(self, side: str, place: Place, number: int) -> bool:
-        """Return True if a changed statement contains a changed part that may not have been evaluated."""
+        """Return True if a changed statement contains a changed part that might not have been evaluated."""
         unit, other = self._changes[place][:: 1 if side == BEFORE else -1]
         if unit is None or (unit.kind != "function" and other is None):
             return unit is not None and unit.kind == "field" and place[1].rpartition(".")[2] in self._fields
@@ -278,7 +278,7 @@ class Patch:
         )
 
     def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
-        """Return the changed lines of some or all definitions that did not run. Adjacent lines are joined."""
+        """Return the changed lines that did not run, in these definitions or in all. Adjacent lines are joined."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}
         return [item for place in sorted(chosen) for side in (AFTER, BEFORE) for item in self._idle(side, place)]
 
@@ -309,7 +309,7 @@ class Patch:
 def _without_moved(
     changes: Mapping[Place, tuple[Unit | None, Unit | None]],
 ) -> dict[Place, tuple[Unit | None, Unit | None]]:
-    """Drop functions that moved to another file unchanged."""
+    """Drop functions that moved to another file without a change."""
     gone = {(one.kind, one.digest): place for place, (one, other) in changes.items() if one and not other}
     moved: set[Place] = set()
     for place, (one, other) in changes.items():
@@ -321,7 +321,7 @@ def _without_moved(
 def other_changes(
     changed: Iterable[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]], known: Collection[Place] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return other definitions that differ, as ``file:line name``: those that may matter, and those that do not.
+    """Return two lists of other definitions that differ, as ``file:line name``: they may matter, or they do not.
 
     The first has those that may matter to training: functions that the rule of the inventory does not count but that
     may carry signal, or whose changed lines name some, and changed values, fields and classes, such as defaults. The
@@ -431,7 +431,7 @@ def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
-    """Return the parts of an expression that may not be evaluated, or None if all are.
+    """Return the parts of an expression that are not always evaluated; None if all parts always are.
 
     The list is empty if that cannot be observed: a scenario may replace a default by another value.
     """
@@ -464,7 +464,7 @@ def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
 
 
 def _span(node: Any, skipped: int) -> Span:
-    """Return where syntax stands, counted from the first line of its function."""
+    """Return the position of a syntax node, counted from the first line of its function."""
     return node.lineno - skipped, node.col_offset, node.end_lineno - skipped, node.end_col_offset
 
 

@@ -31,7 +31,7 @@ class Runs:
 
 @dataclass
 class Shared:
-    """What several comparisons of one target share: parsed code and processes.
+    """The parsed code and the processes that several comparisons of one target share.
 
     If a boundary reaches the same code in two revisions, a process of either serves both. So most heads of pull
     requests need no process for the revision that they branched from.
@@ -65,7 +65,7 @@ class Processes:
         self._opening = Lock()
 
     def open(self, side: str, subject: Subject) -> OpenTarget:
-        """Return the process for a revision: its own, or one in which the boundary uses the same code."""
+        """Return the process for a revision: its own, or an open process in which the boundary uses the same code."""
         with self._opening:
             return self._open(side, subject)
 
@@ -89,7 +89,7 @@ class Processes:
         return self._places[key]
 
     def session(self, side: str, subject: Subject) -> LawSession:
-        """Open a session for a revision. If the import ends the process, every call of the session reports that."""
+        """Open a session for a revision. If the import ends the process, every call in the session reports this."""
         place = self.open(side, subject)
         failure = place.load(subject.binding)
         return place.law_session.fresh() if failure is None else Ended(failure)
@@ -105,7 +105,8 @@ class Processes:
             return dict(zip(SIDES, pool.map(lambda side: self.session(side, subject), SIDES)))
 
     def locate_changes(self, side: str, subject: Subject) -> Mapping[Place, Unit]:
-        """Return the changed definitions of a revision, at their places in the tree of the process that is used."""
+        """Return a revision's changed definitions, by their places in the tree that the process for the boundary has
+        imported."""
         units, place = self._selection.patch.units(side), self.open(side, subject)
         if place.ref == self.refs[side] or self._shared is None:
             return units

@@ -114,7 +114,7 @@ class Code:
 def changed_files(
     before: tuple[Code, str], after: tuple[Code, str]
 ) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
-    """Yield each file that differs between two trees, with where it is read and its blob on both sides.
+    """Yield each file that differs between two trees, with the code to read it from and its blob on both sides.
 
     :param before: where the trees are read, and the tree; ``after`` likewise.
     """
@@ -178,7 +178,7 @@ class Reached:
     units: Mapping[Place, Unit]
 
     def changed(self, other: Reached) -> list[tuple[Place, Unit | None, Unit | None]]:
-        """Return the definitions that differ in another tree, as a place and both definitions."""
+        """Return the definitions that differ in another tree, each as its place and both versions."""
         both = ((place, self.units.get(place), other.units.get(place)) for place in {**self.units, **other.units})
         return sorted(((place, a, b) for place, a, b in both if a is None or not a.like(b)), key=lambda item: item[0])
 
@@ -260,7 +260,7 @@ class _Walk:
             self.use(place, called)
 
     def use(self, place: tuple[str, str], names: frozenset[str]) -> None:
-        """Add the names of a module that a caller uses."""
+        """Add the definitions of these names in a module, because a caller uses them."""
         self._attributes |= names
         for name in names:
             self._use(place, name, _FAR)

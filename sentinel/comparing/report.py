@@ -54,7 +54,8 @@ def summarise(compared: BoundaryDiff) -> str:
 
 
 def _name_choice(broken: Broken) -> str:
-    """Return the choice that a revision follows as text: ``std='biased', before with 'unbiased'``."""
+    """Return the choice that the head follows, and the base's choice, as text: ``std='biased', before with
+    'unbiased'``."""
     return ", ".join(f"{message(name)}={now!r}, before with {was!r}" for name, (was, now) in broken.choice.items())
 
 
@@ -67,7 +68,7 @@ _COUNT = " has"
 
 
 def _describe_count(key: str, now: int, before: int, function: str) -> str:
-    """Return a sentence about a change in the number of returned values, or of values in a part."""
+    """Return a sentence about a changed number of returned values, or of values in a part of the result."""
     label, _, path = key.removesuffix(_COUNT).rpartition(": ")
     if path == "returned":
         name = label.partition("(")[0].rpartition(".")[2] or function
@@ -76,7 +77,8 @@ def _describe_count(key: str, now: int, before: int, function: str) -> str:
 
 
 def _name_part(key: str) -> str:
-    """Return the name of a part of a result, with the function that returned it if that is not the boundary."""
+    """Return the name of a part of a result. If a function other than the boundary returned it, name that function
+    too."""
     label, _, path = key.rpartition(": ")
     if not label or label.isdecimal():  # part of the boundary's result, in this or a later call
         return message(path)
@@ -110,7 +112,7 @@ def describe_difference(difference: Difference, function: str = "it") -> str:
 
 
 def _describe_move(one: Any, other: Any) -> str:
-    """Return how numbers changed, as the simplest relation that holds, such as ``is 2 times the previous value``."""
+    """Describe how numbers changed by the simplest true relation, such as ``is 2 times the previous value``."""
     finite = np.isfinite(one) & np.isfinite(other)
     if (np.isfinite(one) != np.isfinite(other)).any():
         return "is now finite" if np.isfinite(other).all() else "is no longer finite"
@@ -135,7 +137,8 @@ def _describe_move(one: Any, other: Any) -> str:
 
 
 def _is_simple(ratio: float) -> bool:
-    """Return True if a ratio, or its inverse, is a multiple of 0.5. Other ratios of two single numbers say nothing."""
+    """Return True if a ratio, or its inverse, is a multiple of 0.5. Any other ratio of two single numbers means
+    nothing."""
     doubled = 2 * max(abs(ratio), 1 / abs(ratio))
     return abs(doubled - round(doubled)) < 1e-4 * doubled
 
@@ -284,7 +287,7 @@ def list_unexamined(
 
 
 def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]:
-    """Yield a line about other changes that may matter, and one about those that do not."""
+    """Yield a line about other changes that may matter, and a line about changes that do not."""
     if unread:
         yield f"not examined: {count_changes(unread)} that no boundary reads: {join_names(unread)}"
     if harmless:
@@ -295,7 +298,7 @@ def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]
 #: What no scenario shows.
 SIZES = (
     f"scenarios have at most {MOST_ROWS} rows and {MOST_TOKENS} tokens, on the CPU, in one process: a change that "
-    "matters only beyond that is not seen"
+    "matters only beyond these limits is not detected"
 )
 
 
@@ -310,7 +313,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def format_lines(item: Unexamined) -> str:
-    """Return changed lines that did not run as text: ``file:first-last function (why)``."""
+    """List changed lines that did not run, as text: ``file:first-last function (why)``."""
     first, last = item.lines
     why = "no boundary reaches it" if not item.bound else f"guarded by {item.guard}" if item.guard else ""
     why = why or ("" if item.called else "never ran")
@@ -393,7 +396,7 @@ def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1
 
 
 def _list_laws(item: BoundaryDiff) -> Iterator[str]:
-    """Yield lines about laws: violations that only one revision has; of the others, the names of the laws."""
+    """Yield the violations that only one revision has, and the names of the laws that both revisions break."""
     broken = {side: [each for each in item.broken.get(side, ()) if each.law != ANSWERED] for side in SIDES}
     new = [each for each in broken[AFTER] if not each.already]
     yield from (f"breaks now: {each.law}: {message(each.detail)}" for each in new)
@@ -402,7 +405,7 @@ def _list_laws(item: BoundaryDiff) -> Iterator[str]:
     yield from (f"broke before, holds now: {each.law}: {message(each.detail)}" for each in fixed)
     further = dict.fromkeys(each.law for each in broken[AFTER] if each.already)
     if further:
-        yield f"both revisions break, and the results are further off now: {', '.join(further)}"
+        yield f"both revisions break these laws, and the results are further off now: {', '.join(further)}"
     closer = dict.fromkeys(each.law for each in broken[BEFORE] if each.law in worse)
     if closer:
         yield f"in other scenarios the results are closer to these laws now: {', '.join(closer)}"

@@ -127,6 +127,6 @@ class BoundaryDiff:
 
     @property
     def redefines(self) -> bool:
-        """Return True if the change only contradicts the contract's definition, and nothing else is worse."""
+        """Return True if the change contradicts the contract's definition and nothing else is worse."""
         broken = self.broken.get(AFTER, ())
         return bool(broken) and not self.bugs.get(AFTER) and all(each.defined for each in broken)

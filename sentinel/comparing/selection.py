@@ -93,7 +93,7 @@ class Selection:
         return {each.subject.name: each for each in found if each is not None}
 
     def _compare_text(self, subject: Subject, identical: bool) -> Candidate | None:
-        """Compare the source that one boundary uses; None if it exists at neither revision."""
+        """Compare the source that a boundary uses at the two revisions. Return None if both lack the boundary."""
         sides = {side: self._sight(side, subject.binding) for side in SIDES}
         if sides[BEFORE].bound and sides[AFTER].definition is None:
             subject = self._follow(subject)
@@ -126,7 +126,7 @@ class Selection:
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
 
     def _unread(self, file: str) -> str | None:
-        """Return why the checkout of the head leaves out a file of the base; None if it contains the file.
+        """Return why the head's checkout lacks a file that the base has; None if it contains the file.
 
         Empty if the file is in the checkout but cannot be parsed or is a link; then the error of its import is
         reported.
@@ -169,7 +169,7 @@ class Selection:
         return replace(subject, binding=replace(subject.binding, formerly=formerly))
 
     def _called_by_bugs(self) -> list[Subject]:
-        """Return the functions that known bugs call directly and that no contract is bound to."""
+        """Return the functions that known bugs call with the contract ``call``."""
         adapter = str(self.catalog.adapters[self.target.name].file)
         bound = {subject.name for subject in self.subjects}
         callees = []
@@ -239,7 +239,7 @@ class Selection:
         return distances
 
     def callers_of(self, names: Collection[str]) -> Iterator[tuple[str, Unit]]:
-        """Yield the functions of the head, other than these, that use one of these names."""
+        """Yield all other functions of the head that use one of these names."""
         code, last = self.codes[AFTER], {name.rpartition(".")[2] for name in names}
         for file, blob in code.definitions.sources(self.trees[AFTER]):
             if code.names(blob, last):
@@ -257,7 +257,8 @@ class Selection:
 
     @cached_property
     def patch(self) -> Patch:
-        """Return the changed definitions that a boundary may use, and changed signal functions that none uses."""
+        """Return the changed definitions that a boundary may use, and the changed signal functions that no boundary
+        uses."""
         bound = {}
         for place in {place for each in self.candidates.values() for place, _, _ in each.changed}:
             both = self._defined(BEFORE, place), self._defined(AFTER, place)
@@ -287,7 +288,8 @@ class Selection:
         return places
 
     def _reorders_registrations(self, before: tuple[Code, str | None], now: tuple[Code, str | None]) -> bool:
-        """Return True if a file's imports have another order, and two files register something under the same key."""
+        """Return True if only the order of a file's imports changed, and two files register something under the same
+        key."""
         one, other = (code.at_import(blob).imports for code, blob in (before, now))
         return one != other and sorted(one) == sorted(other) and self._registers_twice
 
@@ -309,7 +311,7 @@ class Selection:
 
     @property
     def harmless(self) -> list[str]:
-        """Return the changed functions that no boundary reads and that carry no signal: ``file:line name``."""
+        """Return the changed functions without signal that no boundary reads, as ``file:line name``."""
         return self._others[1]
 
     @cached_property
@@ -326,7 +328,7 @@ class Selection:
 
     @property
     def whole(self) -> bool:
-        """Return True if files outside of the packages are compared too. A release has none."""
+        """Return True if files outside the packages are compared too. Releases do not contain such files."""
         return all(side.whole for side in self._files)
 
     @cached_property
@@ -339,7 +341,7 @@ class Selection:
         return changed_files(before, after)
 
     def _signal_changes(self) -> dict[Place, tuple[Unit | None, Unit | None]]:
-        """Return the changed signal functions, without new and removed boundaries."""
+        """Return the changed signal functions, except for new and removed boundaries."""
         changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
         for file, before, after in self._changed_files():
             changes |= signal_changes(file, before, after)
@@ -352,7 +354,7 @@ class Selection:
 
     @cached_property
     def _one_sided(self) -> list[tuple[str, Definition]]:
-        """Return the definitions of boundaries that only one revision has."""
+        """Return the definitions that implement the boundaries of only one revision."""
         return [
             (side, definition)
             for each in self.candidates.values()
@@ -376,7 +378,7 @@ class Selection:
         return next((unit for unit in units if unit.span == definition.name.span), None)
 
     def _callers(self, subject: Subject) -> list[str]:
-        """Return functions of the base that use a boundary and that the head still has."""
+        """Return the base's functions that use a boundary and still exist at the head."""
         before, after = (self.codes[side] for side in SIDES)
         definition = self._find(BEFORE, subject)
         name = subject.boundary.rpartition(".")[2]
@@ -392,7 +394,7 @@ class Selection:
         return callers[:_CALLERS]
 
     def _alike(self, subject: Subject) -> Iterator[str]:
-        """Yield new functions that share half of their lines with a removed boundary; it may have been renamed."""
+        """Yield new functions that share half of their lines with a removed boundary, and so may be its new name."""
         own, other = self.codes[BEFORE], self.codes[AFTER]
         definition = self._find(BEFORE, subject)
         if definition is None:

@@ -202,7 +202,7 @@ class Pair(LawSession):
         return self._sides[side].answers(subject, calls, describe, given)
 
     def _check_ends(self, subject: Subject, calls: Calls, by_side: Mapping[str, Replies], given: Given) -> None:
-        """Raise :class:`OneSided` if one side's process ended and the other side returned.
+        """Raise :class:`OneSided` if one side's process ended although the other side returned.
 
         To find the scenario that causes it, the scenarios are repeated one by one, so a call that hangs costs two
         timeouts.
@@ -296,7 +296,7 @@ def _select_answered(replies: Replies) -> Mapping[str, Reply]:
 
 
 class Alone(Pair):
-    """One revision in place of both, to find out which functions the scenarios run."""
+    """Calls one revision instead of two, to find out which functions the scenarios run."""
 
     def __init__(self, one: LawSession, logs: dict[str, Log] | None = None) -> None:
         super().__init__(one, one, logs, [])
@@ -317,7 +317,7 @@ def _has_number(array: Numbers) -> bool:
 
 
 class Ahead(LawSession):
-    """Returns the violations of one revision that the other does not have on the same variants."""
+    """Returns the violations that one revision has and the other lacks on the same variants."""
 
     def __init__(self, one: LawSession, other: LawSession) -> None:
         self._one, self._other = one, other
@@ -354,7 +354,7 @@ class Ahead(LawSession):
     def _without_nearer(
         self, subject: Subject, trial: Trial, other: Trial, violations: tuple[Violation, ...]
     ) -> tuple[Violation, ...]:
-        """Drop violations whose outputs are all nearer to the oracle's values than at the other revision.
+        """Drop violations whose outputs are nearer to the oracle's values than the other revision's outputs are.
 
         A constant keeps every relation between outputs, so a step towards the right value may break one.
         """

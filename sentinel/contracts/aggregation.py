@@ -112,7 +112,7 @@ def _count(whole: float | None, counted: int) -> float:
 
 
 def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token") -> Any:
-    """Compute ``log (p / p_old)`` per token at the given level, as [batch, tokens].
+    """Compute ``log (p / p_old)`` for each token, [batch, tokens], at this ratio level.
 
     ``token``: each token's log-ratio. ``sequence``: the sum over the sequence's valid tokens, which gives the ratio of
     whole responses. ``geometric``: the mean over these tokens (GSPO, arXiv:2507.18071, equation 7). ``segment``: the
@@ -184,7 +184,7 @@ def detached(value: Any) -> Any:
 
 
 def metric(value: Any, mask: Any) -> float | None:
-    """Return a reported metric as a number: None if it is missing, the mean if there is one per token."""
+    """Return a reported metric as a number; None if it is missing. Values per token are averaged."""
     return None if value is None else fraction(detached(value), mask)
 
 
@@ -225,7 +225,7 @@ def replaced(value: Tensor, array: Any) -> Tensor:
 
 
 def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
-    """Convert a log-prob and a log-ratio, in place, to two log-probs with this ratio.
+    """Replace a log-prob and a log-ratio, in place, by two log-probs that have this ratio.
 
     A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``. The larger of the two
     log-probs is the drawn one.

@@ -46,7 +46,7 @@ class Choose(Protocol):
 
 
 class Required:
-    """The default of an input that every scenario must state."""
+    """Marks an input without a default: every scenario must set it."""
 
     def __repr__(self) -> str:
         return "REQUIRED"
@@ -323,7 +323,7 @@ def laws(names: str, *more: str) -> tuple[str, ...]:
 
 
 def laws_of_tokens(*without: str) -> tuple[str, ...]:
-    """Return the laws for functions of masked tokens, except for the given ones."""
+    """Return the laws for functions of masked tokens, except for those in ``without``."""
     assert set(without) <= set(_OF_TOKENS)
     return tuple(law for law in _OF_TOKENS if law not in without)
 

@@ -18,7 +18,7 @@ _SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "\n", "<tool>", "</tool>", *_
 
 
 def messages_of(conversation: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
-    """Convert turns to chat messages in which every word is distinct. A turn may end with a text."""
+    """Convert turns to chat messages in which every word is distinct. A turn may end with a string."""
     return [
         {"role": role, "content": " ".join([*(f"w{turn}.{word}" for word in range(words)), *text])}
         for turn, (role, words, *text) in enumerate(conversation)
@@ -173,8 +173,8 @@ def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Train on the policy's words and on the end token of each of its turns, which the policy also generates, but not
-    on tokens that the template adds."""
+    """Train on the policy's words and on the end token of each of its turns, which the policy generates too. Do not
+    train on tokens that the template adds."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
     trained = tokenizer.spoken(messages, inputs["trains"] == "last", inputs["after_the_end"] == "counted")
@@ -198,7 +198,7 @@ def _arrange_trained_tokens(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 
 def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[Mapping[str, Any], bool]]:
-    """End each message with a string, unless it has a token of the template."""
+    """End each message with a string, unless the string contains a token of the template."""
     if not text or any(token in _SPECIAL for token in re.findall(rf"\w+|{_TOKEN}", text)):
         return []
     conversation = [[role, words, text] for role, words, *_ in inputs["conversation"]]

@@ -40,7 +40,8 @@ def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 
 def _oracle_training_input(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reject a configuration that needs missing log-probs; otherwise right-align log-probs, like responses."""
+    """Reject a configuration that needs missing log-probs. Otherwise align the log-probs to the right, like the
+    responses."""
     log_probs = inputs["rollout_log_probs"]
     if not log_probs:
         missed = {"type": "", "message": inputs["option"]} if inputs["needing"] else None
@@ -86,7 +87,7 @@ TRAINING_INPUT = Contract(
 
 
 def _measure_router_replay(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe, for each router and microbatch, whether the router replays routes, and of which microbatch.
+    """Observe, for each router and microbatch, whether the router replays routes, and which microbatch these belong to.
 
     The adapter returns ``model_calls``, one per microbatch in order: ``{"tokens": int, "routers": [{"action": str |
     None, "routes_of": microbatch whose routes are set, or None, "rows": number of routes}]}``.
@@ -117,7 +118,7 @@ def _wrong_size(calls: list[Any]) -> list[bool]:
 
 
 def _oracle_router_replay(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the routes that each router must replay: those of the tokens that it receives (R3, section 3).
+    """Return the routes that each router must replay: the routes of the tokens that it receives (R3, section 3).
 
     No model call replays the routes of another microbatch, and no router stays in replay mode after the step.
     """

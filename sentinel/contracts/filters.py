@@ -178,8 +178,8 @@ def _measure_second_moment_mask(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _oracle_second_moment_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Mask the fewest tokens such that the mean of ``(log p_behaviour - log p)^2`` over the others is below the
-    threshold.
+    """Mask the fewest tokens such that the mean of ``(log p_behaviour - log p)^2`` over the remaining tokens is below
+    the threshold.
 
     The masked tokens are those with the largest values.
 

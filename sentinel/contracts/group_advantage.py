@@ -1,4 +1,5 @@
-"""Define the contract of group-based advantages, which compare each response with others to the same prompt."""
+"""Define the contract of group-based advantages, which compare each response with the other responses to the same
+prompt."""
 
 from __future__ import annotations
 
@@ -180,7 +181,7 @@ _OTHER_SHARES = (0.5, 1.0, 0.1)
 
 
 def _draw_distributions(inputs: dict[str, Any], choose: Choose) -> None:
-    """Draw each token's probability, and a sum of squared probabilities that some distribution with it has."""
+    """Draw each token's probability, and a sum of squared probabilities that a distribution with it can have."""
     rewards = inputs["token_level_rewards"]
     log_probs, squares_ = [], []
     for _ in range(rewards.shape[0]):

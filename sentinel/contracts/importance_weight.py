@@ -1,4 +1,5 @@
-"""Define contracts of off-policy corrections: importance weights and masks for tokens of another policy."""
+"""Define contracts of off-policy corrections: importance weights and masks for tokens that a different policy
+sampled."""
 
 from __future__ import annotations
 
@@ -203,7 +204,7 @@ IMPORTANCE_WEIGHT = Contract(
 
 
 def _measure_sequence_rejection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe the rejection mask, and the policy loss after multiplication by it.
+    """Observe the rejection mask, and the policy loss multiplied by this mask.
 
     A leaked position is a valid token with a non-zero loss in a sequence that has another rejected token.
     """

@@ -139,7 +139,7 @@ def whitened(values: Any, valid: Any, unbiased: bool = True, epsilon: float = 1e
 
 
 def whitened_as_stated(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
-    """Whiten values over valid tokens, with the dialect that the inputs :data:`WHITENING` state."""
+    """Whiten values over valid tokens, with the dialect that the inputs of :data:`WHITENING` select."""
     return whitened(values, valid, inputs["std"] == "unbiased", inputs["epsilon"], inputs["epsilon_placement"])
 
 
@@ -173,7 +173,7 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _parts(level: str | None, valid: Any, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return a mask for each group, or one for the batch, in the shape of ``valid``; empty for None."""
+    """Return masks in the shape of ``valid``: one for each group, one for the batch, or none, as ``level`` requires."""
     if level is None:
         return []
     if level == "batch":
@@ -276,7 +276,7 @@ REWARD_NORMALISATION = rule(
 def _measure_advantage_normalisation(
     call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Observe normalised advantages, set to 0 on masked tokens if any value is allowed there."""
+    """Observe normalised advantages. Masked tokens are set to 0 if the contract allows any value there."""
     output = call(**inputs)["normalised"]
     valid = inputs["response_mask"] != 0
     left = 0.0 if inputs["masked_output"] == "any" else float(torch.where(valid, 0.0, output).abs().sum())
@@ -284,7 +284,7 @@ def _measure_advantage_normalisation(
 
 
 def _oracle_advantage_normalisation(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute normalised advantages, ``(A_it - mean) / (std + epsilon)``, over valid tokens of the group or batch."""
+    """Compute normalised advantages, ``(A_it - mean) / (std + epsilon)``, with statistics of the group or batch."""
     return {"normalised": normalised(inputs["advantages"], inputs["response_mask"] != 0, inputs)}
 
 

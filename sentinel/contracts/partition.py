@@ -41,7 +41,8 @@ def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
-    """Count sequences of wrong minibatches. Each minibatch takes the same number of sequences from every part."""
+    """Count the sequences that are in a wrong minibatch. Each minibatch takes the same number of sequences from every
+    part."""
     if size is None:
         return 0
     each = max(size // max(len(parts), 1), 1)
@@ -67,7 +68,8 @@ def _oracle_balanced_partition(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_balanced_partition(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw at least one sequence (or group) per part, and a multiple of the parts if they must have equal size."""
+    """Draw at least one sequence (or group) per part. If parts must have equal size, draw a multiple of their
+    number."""
     parts, turns = inputs["parts"], choose.one_of((2, 1, 3))
     minibatches = choose.integer(2, 3) if inputs["keep_minibatches"] else 1
     even = inputs["equal_size"] or inputs["keep_minibatches"]

@@ -215,8 +215,8 @@ def _squared_log_ratio(step: Step) -> Losses:
 
 
 def _topr(step: Step) -> Losses:
-    """Compute TOPR's loss (equation 8): ``-w+ A log p`` for positive responses, ``-w- sg(clip(r, 0, 1)) A log p``
-    for others.
+    """Compute TOPR's loss (equation 8): ``-w+ A log p`` for positive responses, ``-w- sg(clip(r, 0, 1)) A log p`` for
+    other responses.
     """
     scores = step.inputs["scores"]
     positive = step.advantages > 0 if scores is None else (scores[:, None] > 0).expand_as(step.advantages)
@@ -226,7 +226,7 @@ def _topr(step: Step) -> Losses:
 
 
 def _clip_cov(step: Step) -> Losses:
-    """Compute Clip-Cov's loss (arXiv:2505.22617, section 4.1): PPO's, but 0 at random tokens with high covariance.
+    """Compute Clip-Cov's loss (arXiv:2505.22617, section 4.1): PPO's loss, but 0 at random tokens of high covariance.
 
     These are tokens that PPO does not clip and whose covariance is between the bounds. Their number is
     ``cov_share`` of the valid tokens, and at least one.

@@ -1,4 +1,4 @@
-"""Define contracts of metrics that are logged and not trained on."""
+"""Define contracts of metrics that are only logged and do not affect the loss."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ _OF_REPORTS = laws("metrics_tell_the_truth nothing_else_is_touched")
 
 
 def _oracle_mean_of_parts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Average over all samples that have a value, whatever part they are in. The loss is 1 minus this mean."""
+    """Average over all samples that have a value, regardless of their part. The loss is 1 minus this mean."""
     values = [value for part in inputs["parts"] for value in part if value is not None]
     return {"mean": sum(values) / len(values), "loss": 1 - sum(values) / len(values)}
 

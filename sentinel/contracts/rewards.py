@@ -36,7 +36,7 @@ WORDINGS = {"boxed": "I think that it is \\boxed{{{answer}}}.", "bare": "{answer
 
 
 def worded(answer: str, wording: str) -> str:
-    """Return a response that gives an answer in this wording, such as a box."""
+    """Return a response that states an answer in this wording, such as a box."""
     return WORDINGS.get(wording, wording).format(answer=answer)
 
 
@@ -172,7 +172,7 @@ def _arrange_rule_reward(inputs: dict[str, Any], choose: Choose) -> dict[str, An
 
 
 def _form(text: str) -> str:
-    """Return the wording that states the answer behind a string: in braces, between tags, or after a blank."""
+    """Return a wording in which a string marks the answer: with braces, with tags, or with a blank after the string."""
     escaped = text.replace("{", "{{").replace("}", "}}")
     if re.fullmatch("<[^/].*>", text):
         return f"{escaped}{{answer}}</{escaped[1:]}"

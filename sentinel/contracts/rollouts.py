@@ -183,7 +183,8 @@ class WeightEngine:
 
 
 def _oracle_engine_weights(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the last update before each generation: an on-policy batch samples the current policy (Williams, 1992)."""
+    """Return the last update before each generation, because on-policy samples need the current policy (Williams,
+    1992)."""
     counts = enumerate(inputs["generations"], start=1)
     return {"versions": [version for version, count in counts for _ in range(count)]}
 
@@ -227,7 +228,7 @@ def _measure_truncation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[
 
 
 def _oracle_truncation(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the tokens beyond the limit at ``side``. Padding does not count."""
+    """Remove the tokens that exceed the limit, at ``side``. Padding does not count."""
     surplus = max(len(inputs["token_ids"]) - inputs["max_length"], 0)
 
     def left_of(values: Any) -> Any:
@@ -305,7 +306,7 @@ _LISTS = ("stop", "stop_token_ids")
 
 
 def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe the sampling request that a configuration leads to.
+    """Observe the sampling request that the framework makes from a configuration.
 
     ``call`` returns the ``request`` with the engine's names, and the configured value of each option
     (``configured``). It is called twice, because changing one option must change no other.
@@ -326,7 +327,7 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
 
 
 def _understood(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return each option as the engine interprets the request."""
+    """Return the value of each option, as an engine would interpret the request."""
     options = {}
     for name, (_, _, without, words) in _PARAMETERS.items():
         values = [request[word] for word in (name, *words) if request.get(word) is not None]
@@ -364,7 +365,7 @@ def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_sampling_request(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Set one or two options; the others have the framework's defaults."""
+    """Set one or two options. All other options have the framework's defaults."""
     chosen = [name for name in _PARAMETERS if inputs[name] is not None]
     chosen.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # the most unusual option first
     kept = [choose.one_of(chosen) for _ in range(choose.integer(1, 2))]

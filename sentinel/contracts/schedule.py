@@ -125,7 +125,8 @@ LEARNING_RATE = rule(
 
 
 def _oracle_schedule_length(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Count in a loop over the training run. Each step trains on all samples of its prompts, batch after batch."""
+    """Count the steps in a loop over the training run. Each step trains on all samples of its prompts, batch after
+    batch."""
     planned = inputs["steps_per_epoch"] * inputs["epochs"]
     steps = planned if inputs["max_steps"] is None else min(planned, inputs["max_steps"])
     samples = inputs["prompts_per_step"] * inputs["samples_per_prompt"] * inputs["turns"] * inputs["update_epochs"]

@@ -174,7 +174,7 @@ _OWN: Mapping[str, Callable[[int, int], float]] = {
 
 
 def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], values: Any, of: Any) -> int:
-    """Count trained tokens that have the log-prob, expert or version of another token."""
+    """Count trained tokens whose log-prob, expert or version belongs to another token."""
     if values is None or (of is expert_of and not inputs["routed"]):
         return 0
     engine = TableEngine(inputs)
@@ -189,7 +189,7 @@ def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], value
 
 
 def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int:
-    """Count messages of other roles that are duplicated, or missing although an answer followed."""
+    """Count non-assistant messages that are duplicated, or that are missing although an answer followed."""
     if not kept:
         return 0
     _, messages = chat(inputs)
@@ -243,7 +243,7 @@ def _is_cut(inputs: Mapping[str, Any]) -> bool:
 
 
 def _limit_is_another(inputs: Mapping[str, Any], context: list[int], options: Mapping[str, Any]) -> bool:
-    """Return True if a request for a single-turn response has another token limit than the remaining one."""
+    """Return True if a request for a single-turn response does not have the remaining number of tokens as its limit."""
     limits = [options[name] for name in _LIMITS if options.get(name) is not None]
     left = None if inputs["max_tokens"] is None else inputs["max_tokens"] - (len(context) - _whole(inputs)[2])
     return bool(limits) and left is not None and len(inputs["pieces"]) == 1 and limits[0] != left

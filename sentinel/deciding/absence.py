@@ -61,7 +61,8 @@ class Absence:
 
     @property
     def moved(self) -> dict[str, str]:
-        """Map the old dotted path and its module to the new ones. Empty unless both definitions have the same code."""
+        """Map the old dotted path and its module to the new path and module. Empty unless both definitions have the
+        same code."""
         modules = (path.rsplit(".", self.depth)[0] for path in (self.needed, self.place))
         return {self.needed: self.place, next(modules): next(modules)} if self.same else {}
 
@@ -147,7 +148,7 @@ def _text(file: str, checkout: Checkout) -> str:
 
 
 def _definition(text: str, names: Sequence[str]) -> list[str]:
-    """Return the lines of a function or class, given the names of its enclosing classes; empty if it does not exist."""
+    """Return the lines of a function or class that is nested in these classes; empty if it does not exist."""
     lines, indent = text.splitlines(), -1
     for name in names:
         head = re.compile(rf"(\s*)(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b")
@@ -163,7 +164,7 @@ def _definition(text: str, names: Sequence[str]) -> list[str]:
 
 
 def _ends(line: str, indent: int) -> bool:
-    """Return True if a line ends an indented block. The closing line of a signature does not."""
+    """Return True if a line ends an indented block. The last line of a signature, such as ``) -> int:``, does not."""
     text = line.lstrip()
     return bool(text) and len(line) - len(text) <= indent and not text.startswith((")", "]", "#"))
 

@@ -97,7 +97,7 @@ def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
 
 
 def ask_together(loaded: Loaded, questions: Sequence[Question]) -> list[Answers | None]:
-    """Run many recipes in one process, then in a second process in the opposite order and with another seed.
+    """Run many recipes in one process, then in a second process in the opposite order and with a different seed.
 
     Each question therefore follows different questions in the two processes, so an effect of one question on another
     shows. A question's result is None if the two processes disagree or one ended early; ask it again alone.

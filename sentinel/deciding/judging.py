@@ -47,7 +47,7 @@ def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, re
 
 
 def confirm(question: Question, judgement: Judgement, answers: Answers) -> Judgement:
-    """Return the verdict, or ``unsteady`` if the second process's answer gives another verdict."""
+    """Return the verdict; ``unsteady`` if the second process's answer leads to a different verdict."""
     measured = judgement.outcome
     if isinstance(measured, Failure):
         return judgement
@@ -91,7 +91,7 @@ def _consult(question: Question, references: References) -> Observation | Failur
 
 
 def _case_of(question: Question, law: Law, loaded: Loaded, references: References) -> Case | Failure:
-    """Return the case that a law judges, with side effects and the result of the second implementation."""
+    """Return the case for a law: the observation, side effects, and the result of the second implementation."""
     recipe, binding = question.recipe, question.binding
     if binding is None or (law.twin and not binding.twins):
         return Failure("law", f"the adapter names no second implementation (`twins`) of {recipe.boundary}")

@@ -185,7 +185,7 @@ class LawSession:
         self._session = None
 
     def fresh(self) -> LawSession:
-        """Return another law session for the same process. It has its own worker session."""
+        """Return a new law session for the same process, with its own worker session."""
         return LawSession(self._target, self._references, self._explain, self._hangs)
 
     def try_(
@@ -322,11 +322,11 @@ class LineSession(LawSession):
         self.turned: dict[str, set[int]] = {}
 
     def of(self, file: str) -> set[tuple[int, int]]:
-        """Return the pairs of a repository file."""
+        """Return the pairs of lines in a repository file that ran one after the other."""
         return set().union(*(pairs for path, pairs in self.jumps.items() if path.endswith(f"/{file}")))
 
     def of_turned(self, file: str) -> set[int]:
-        """Return the lines of a repository file that ran in calls with other options."""
+        """Return the lines of a repository file that ran in calls of :meth:`turn`."""
         return set().union(*(lines for path, lines in self.turned.items() if f"/{file}".endswith(f"/{path}")))
 
     def turn(self, subject: Subject, scenarios: Sequence[Inputs]) -> None:
@@ -417,7 +417,7 @@ def _look(
 
 
 def widen(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
-    """Convert the variants to float64; return them with their coarsest original dtype, or None if all are float64.
+    """Convert the variants to float64. Return them and their coarsest original dtype; None if all are float64 already.
 
     Masks keep their dtype, because ``mask.sum() + 1e-8`` differs between float32 and float64.
     """

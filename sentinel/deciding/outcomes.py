@@ -102,7 +102,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Comparison:
-    """An expected value and the observed value next to it.
+    """An expected value with the observed value.
 
     :ivar key: the address in the recipe: ``loss``, ``baseline.advantages``, ``difference(outlier,
         baseline).advantages``.

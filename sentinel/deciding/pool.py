@@ -109,7 +109,7 @@ class Processes:
             return loaded
 
     def hold(self, target: str, ref: Ref) -> None:
-        """Keep the process of a target at a ref until :meth:`release`, because a search has sessions in it."""
+        """Keep the process of a target at a ref until :meth:`release`, because a search uses its sessions."""
         with self._lock:
             self._searches.add((target, ref))
 
@@ -162,7 +162,7 @@ class Processes:
 
 
 def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]) -> str:
-    """Return pip commands for these packages: Sentinel's extra if it has most of them, then the remaining packages."""
+    """Return pip commands for these packages: one for Sentinel's extra if it has most of them, one for the rest."""
     extras: dict[str, set[str]] = {}
     own = {"targets", *targets}
     with suppress(metadata.PackageNotFoundError):  # Sentinel is not installed as a distribution

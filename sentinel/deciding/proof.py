@@ -78,7 +78,7 @@ class NotProvenError(Exception):
 def read_answer(
     answer: Measured | Failed, checkout: Checkout, sources: Sources, requires: Iterable[str] = ()
 ) -> Measurement | Failure:
-    """Check where a worker's answer comes from, and return it as a measurement or a failure."""
+    """Check that a worker's answer comes from the checkout's code, and return it as a measurement or a failure."""
     try:
         if isinstance(answer, Failed):
             return failure_of(answer, checkout, sources, requires)
@@ -116,7 +116,7 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
 def failure_of(
     failure: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
 ) -> Failure:
-    """Return a worker's failure, with another kind if the checkout's source contradicts it.
+    """Return a worker's failure. Change its kind if the checkout's source contradicts it.
 
     :param requires: names that the question needs; the checkout must define all of them.
     :param paths: dotted paths of the boundary; the checkout must define one of them.
@@ -134,7 +134,7 @@ def failure_of(
 
 
 def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:
-    """Return True if a file needs a Python or a package version that is not installed.
+    """Return True if a file needs a Python version or a package version that is not installed.
 
     This is the case if this Python cannot parse the file, or if the file uses a newer standard-library name or imports
     the missing name from the given package.

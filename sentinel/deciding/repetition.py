@@ -49,7 +49,7 @@ class Repetition:
         return {name: answers[name, False] for name in self._variants}
 
     def rows_are_a_set(self, observation: Observation, observed: Observation) -> bool:
-        """Return True if permuted input rows gave equally permuted results in every permuted variant."""
+        """Return True if the results of every variant with permuted rows are permuted in the same way."""
         answers = self._by_name(observation)
         verdicts = []
         for name, variants in self.reordered.items():

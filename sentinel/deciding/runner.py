@@ -147,7 +147,7 @@ class Runner:
         return {_key(job): (checkout, each) for job, each in zip(jobs, answers) if each is not None}
 
     def _decide(self, job: Job, checkout: Checkout | None = None, answers: Answers | None = None) -> Decision:
-        """Decide one job. ``checkout`` and ``answers`` are given if the job was decided as part of a group."""
+        """Decide one job. ``checkout`` and ``answers`` are None unless the job was run as part of a group."""
         question = Question.about(job.recipe, self._catalog)
         target = question.adapter.target
         began = time.monotonic()
@@ -253,7 +253,7 @@ class Runner:
     # -- names that a checkout lacks ----------------------------------------------------------------------------------
 
     def _absence(self, question: Question, answer: Measured | Failed, checkout: Checkout) -> Absence | None:
-        """If a boundary or one of its options was not found, return the path that the checkout lacks."""
+        """Return the path that the checkout lacks, if a boundary or one of its options was not found."""
         if isinstance(answer, Measured) or answer.kind != "drift":
             return None
         if answer.provenance is not None and not answer.unknown_input:

@@ -53,4 +53,4 @@ def _require_gpu(device: str, python: str | None) -> None:
     count = _gpus_of(python)
     if int(device.partition(":")[2] or 0) >= count:
         have = f"this machine has {count}" if count else "torch finds no CUDA device on this machine"
-        raise SentinelError(f"cannot probe on {device}: {have}; leave --sentinel-device out, or give cpu")
+        raise SentinelError(f"cannot probe on {device}: {have}; leave --sentinel-device out, or set it to cpu")

@@ -76,7 +76,8 @@ class Scale:
     dtype: str
 
     def bound(self, dtype: str) -> float:
-        """Return the largest difference that rounding explains between two values of a float dtype; 0 for others."""
+        """Return the largest difference that rounding explains between two values of a float dtype; 0 for other
+        dtypes."""
         if dtype not in FLOATS:
             return 0.0
         epsilon = max(EPSILON[dtype], EPSILON.get(self.dtype, 0.0))
@@ -97,7 +98,7 @@ class Scale:
 
 
 def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mapping[str, Any]]) -> Scale:
-    """Return the scale for a comparison of these observations, given the inputs that they were computed from."""
+    """Return the scale for comparing these observations, which were computed from these inputs."""
     contract = case.contract
     count, condition, magnitude, dtype = 1, 1.0, 0.0, case.coarsest
     ids: set[int] = set()
@@ -160,7 +161,7 @@ def numbers(value: Any) -> tuple[Numbers, str] | None:
 
 @dataclass(frozen=True)
 class Match:
-    """The rows and tokens of one variant, and the corresponding ones of a second variant.
+    """The rows and tokens of one variant, and the corresponding rows and tokens of a second variant.
 
     :ivar rows: indices in the first variant and in the second, in the same order; None if all rows correspond.
     :ivar columns: the same for tokens.
@@ -278,7 +279,7 @@ def same(
 
 
 def _demands(values: Numbers, counts: Flags | None) -> bool:
-    """Return True if at least one of these numbers is finite and at a position that counts."""
+    """Return True if any of these numbers is finite and its position counts."""
     counting = values if counts is None else values[np.broadcast_to(counts, values.shape)]
     return not counting.size or bool(np.isfinite(counting).any())
 
@@ -290,7 +291,8 @@ def literal(values: Numbers, dtype: str) -> Tensor | float:
 def aligned(
     observation: Mapping[str, Mapping[str, Any]], first: str, second: str, item: Observed, match: Match = WHOLE
 ) -> tuple[Numbers, Numbers, str] | None:
-    """Return a key's values in both variants at corresponding positions, and the coarser dtype; or None."""
+    """Return a key's values in both variants at corresponding positions, and the coarser dtype; None if these do not
+    exist."""
     values = [numbers(observation[variant].get(item.key)) for variant in (first, second)]
     if values[0] is None or values[1] is None:
         return None
@@ -315,7 +317,7 @@ def _part(values: Numbers, shape: tuple[str, ...], match: Match, side: int) -> N
 
 
 def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Match = WHOLE) -> Flags | None:
-    """Return flags for the positions of a key that count, such as unmasked tokens; None if all do."""
+    """Return flags for the positions of a key that count, such as unmasked tokens; None if all positions count."""
     valid = valid_tokens(contract, inputs)
     if valid is None or item.shape[:1] != ("batch",):
         return None
@@ -329,7 +331,7 @@ def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Ma
 def _movement(
     case: Case, first: str, second: str, item: Observed, match: Match, counts: Flags | None, bound: float
 ) -> Numbers | float | None:
-    """Return the difference of the oracle's values in two variants; None if it is more than rounding explains."""
+    """Return the difference between the oracle's values in two variants; None if rounding does not explain it."""
     if not case.oracle or first not in case.oracle or second not in case.oracle:
         return 0.0
     pair = aligned(case.oracle, first, second, item, match)
@@ -346,7 +348,7 @@ def _movement(
 def each_number(
     case: Case, variant: str, roles: Roles = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
-    """Yield each observed key with one of these roles: its values, dtype, and flags for positions that count."""
+    """Yield the values, the dtype, and flags for positions that count, of each observed key with one of these roles."""
     for item in observed_keys(case, variant):
         pair = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
         values = None if pair is None else _part(pair[0], item.shape, WHOLE, 0)

@@ -23,7 +23,7 @@ _MEANINGS = {
     needs_oracle=True,
 )
 def gradients_stay_where_they_belong(case: Case) -> Iterator[Violation]:
-    """Check that masked tokens have gradient 0, and that others have a gradient exactly where the oracle has one.
+    """Check that masked tokens have gradient 0, and that other tokens have a gradient exactly where the oracle has one.
 
     ``g[b, t] == 0`` if the mask is 0; ``|g| <= bound`` if the oracle's gradient is exactly 0; ``g != 0`` if the
     oracle's gradient is larger than the bound.

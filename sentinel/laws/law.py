@@ -98,7 +98,7 @@ class Law:
         return 1 if self.needs_oracle and not self.oracle_optional else 2
 
     def violations(self, case: Case) -> list[Violation]:
-        """Check the law on a case whose observations may not have the contract's keys and shapes.
+        """Check the law on a case. Its observations might lack the contract's keys or shapes.
 
         :raises DoesNotApply: also if the observations do not have these keys and shapes.
         """

@@ -141,7 +141,7 @@ def _row_keys(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]
 
 
 def like(value: Tensor, array: npt.NDArray[Any], dtype: str = "") -> Tensor:
-    """Return a copy of a tensor literal with these values, and with another dtype if one is given."""
+    """Return a copy of a tensor literal with these values and, unless it is None, this dtype."""
     made = from_array(array, dtype or value.dtype)
     return replace(value, dtype=made.dtype, shape=made.shape, data=made.data)
 
@@ -175,7 +175,7 @@ def address(variant: str, key: str) -> str:
 
 
 def first_two(case: Case) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the first variant, and the names of the others.
+    """Return the name of the first variant, and the names of all other variants.
 
     :raises DoesNotApply: if there is only one.
     """

@@ -24,7 +24,7 @@ def the_oracle_agrees(case: Case) -> list[Violation]:
 
 
 def _misshapen(case: Case, contract: Contract) -> list[Violation]:
-    """Return a violation for each output that has another number of dimensions than in the contract."""
+    """Return a violation for each output whose number of dimensions differs from the contract's."""
     violations = []
     for variant, observation in case.observation.items():
         for item in contract.observes:

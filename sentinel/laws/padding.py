@@ -67,7 +67,7 @@ def _match(case: Case, first: str, other: str) -> Match:
 
 
 def _widened(array: Any, axis: int, left: int, right: int) -> Any:
-    """Return the array with zeros on both sides, as :func:`numpy.pad` does but several times faster."""
+    """Pad an array with zeros on both sides, like :func:`numpy.pad` but several times faster."""
     sizes = [(*array.shape[:axis], count, *array.shape[axis + 1 :]) for count in (left, right)]
     return np.concatenate([np.zeros(sizes[0], array.dtype), array, np.zeros(sizes[1], array.dtype)], axis=axis)
 

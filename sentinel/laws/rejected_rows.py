@@ -40,7 +40,7 @@ def rejected_rows(inputs: Mapping[str, Any], contract: Contract | None = None) -
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Make variants without the rejected rows, or with other numbers on them.
+    """Make variants without the rejected rows, or with different numbers in these rows.
 
     The scenario's global counts stay the same, because they count only valid tokens and sequences.
     """

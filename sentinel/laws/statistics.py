@@ -43,7 +43,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     vary=_vary,
 )
 def normalisation_laws(case: Case) -> Iterator[Violation]:
-    """Check that shifted scores give the same centred advantages, and scaled scores the same normalised ones.
+    """Check that shifting scores does not change centred advantages, and that scaling does not change normalised ones.
 
     ``f(r + c) == f(r)`` for an estimator that subtracts a mean; ``f(a r) == f(r)``, a > 0, for an estimator that
     divides by a standard deviation. The oracle decides which of the two apply, and whether over a group or the batch:
@@ -86,7 +86,8 @@ def _rows(contract: Contract, inputs: Inputs, choose: Choose) -> Flags:
 
 
 def _tokens(contract: Contract, inputs: Inputs, name: str, rows: Flags) -> Numbers:
-    """Return flags for the tokens to shift: the last valid one for a reward per response, otherwise all valid ones."""
+    """Return flags for the tokens to shift: each row's last valid token if scores are rewards, otherwise all valid
+    tokens."""
     valid = valid_tokens(contract, inputs)
     counts = np.ones(inputs[name].shape, dtype=bool) if valid is None else valid
     declared = contract.input(name)

@@ -194,7 +194,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 
 
 def duplicate(first: Path, second: Recipe) -> Problem:
-    """Return the problem that two files have the same bug id."""
+    """Return a problem which reports that two files have the same bug id."""
     from sentinel.recipes.problems import Problem, shown
     from sentinel.values.documents import read
 
@@ -204,7 +204,7 @@ def duplicate(first: Path, second: Recipe) -> Problem:
 
 
 def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:
-    """Return a recipe that has no pins with the pins and upstream numbers of the bundled recipe."""
+    """Copy the bundled recipe's pins and upstream numbers to a recipe that has no pins."""
     other = bundled.get(recipe.bug_id)
     if other is None or other.target != recipe.target or recipe.pins:
         return recipe

@@ -52,7 +52,7 @@ class Affected:
 
     @property
     def besides(self) -> str:
-        """Return the conditions besides the settings, in words."""
+        """Return, as text, the conditions that are not settings."""
         trainer = f"the trainer is {self.trainer}" if self.trainer else ""
         return ", and ".join(filter(None, [trainer, self.where]))
 
@@ -68,7 +68,7 @@ def read_affected(entry: Any) -> Affected:
 
 
 def in_text(value: Any) -> str:
-    """Return a value in the notation of configuration files: ``true``, ``null``, ``0.5``; a list with commas."""
+    """Return a value as configuration files write it: ``true``, ``null``, ``0.5``, or a list separated by commas."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -128,7 +128,7 @@ def can_both_hold(one: Any, other: Any) -> bool:
 
 
 def _samples(condition: Any) -> Iterator[str]:
-    """Yield test values for a condition: the values in it, numbers on both sides of a bound, and others."""
+    """Yield test values for a condition: the values in it, numbers on both sides of a bound, and some other values."""
     yield from (*OFF, "true", "another value")
     for item in condition if isinstance(condition, (list, tuple)) else [condition]:
         bound = _BOUND.fullmatch(in_text(item))

@@ -45,7 +45,8 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
 
 
 def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, str]]:
-    """Yield a message for each string option whose value is in neither contract nor binding; it may be a typo."""
+    """Yield a message for each string option whose value neither the contract nor the binding declares; it may be a
+    typo."""
     contract = catalog.contracts[recipe.contract]
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
     accepts, fixed = (binding.accepts, binding.fixed) if binding else ({}, {})
@@ -64,7 +65,7 @@ def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, 
 
 
 def _missing_knobs(recipe: Recipe, catalog: Catalog) -> Iterator[str]:
-    """Yield a message for each option that the boundary needs and that the recipe leaves at its default null."""
+    """Yield a message for each option that the boundary needs but the recipe leaves at its default, null."""
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
     if binding is None:
         return

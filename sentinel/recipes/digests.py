@@ -30,7 +30,7 @@ _MESSAGE = "detail"
 
 
 def document_digest(document: Mapping[str, Any]) -> str:
-    """Return the digest of a recipe's content, which a copy in evidence has too."""
+    """Return the digest of a recipe's content. A copy of the recipe in evidence has the same digest."""
     return _sha256(json.dumps(typed(document), sort_keys=True))
 
 
@@ -53,7 +53,8 @@ def recipe_digest(recipe: Recipe) -> str:
 
 
 def contract_digest(contract: Contract, law: Law | None = None) -> str:
-    """Return the digest of a contract, and of a law if given. It covers declarations and the code that they use."""
+    """Return the digest of a contract, together with ``law`` unless it is None. It covers declarations and the code
+    that they use."""
     return _sha256("\n".join(_Walk(Path(contract.file).parent).lines((contract, law))))
 
 

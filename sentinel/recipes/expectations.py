@@ -62,7 +62,7 @@ def _expected(findings: Findings, written: Any, place: Place) -> Expected:
     forms = [form for form in ("value", "tensor") if form in written]
     if len(forms) != 1:
         raise LiteralError(
-            "an expected value is plain, or {value: ...} or {tensor: ...} with dtype, tolerance or exact"
+            "write an expected value as it is, or as {value: ...} or {tensor: ...} with dtype, tolerance or exact"
         )
     form = forms[0]
     tolerance = read_tolerance(findings, written.get("tolerance"), (*place, "tolerance"))

@@ -1,4 +1,4 @@
-"""Turn a scenario in which a search found a broken law into a recipe."""
+"""Make a recipe from a scenario that breaks a law, which a search found."""
 
 from __future__ import annotations
 

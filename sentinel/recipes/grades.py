@@ -55,7 +55,7 @@ def grade(document: Mapping[str, Any]) -> str:
 
 
 def describe_reach(document: Mapping[str, Any]) -> str:
-    """Return how a training run triggers the bug, and which lines of the framework show it."""
+    """Return how a training run triggers the bug, and which code makes the value that triggers it."""
     reach = document.get("reach")
     if not isinstance(reach, Mapping):
         return ""
@@ -69,7 +69,7 @@ def root(document: Mapping[str, Any]) -> str:
 
 
 def by_root(items: Iterable[T], about: Callable[[T], tuple[str, Mapping[str, Any]]]) -> list[list[T]]:
-    """Group recipes by root cause: the most severe group first, and in each group the most severe recipe.
+    """Group recipes by root cause. Sort the groups, and the recipes of each group, by severity.
 
     :param about: returns the target and the document of a recipe.
     """
@@ -91,7 +91,7 @@ def row(target: str, document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def count_bugs(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the numbers of bugs and hardening issues as text: ``9 bugs (12 recipes) and 2 of hardening (3)``.
+    """Return the number of bugs, and of hardening issues, as text: ``9 bugs (12 recipes) and 2 of hardening (3)``.
 
     Every count of bugs uses this function. A bug is one root cause in one target, whatever the number of recipes that
     show it. A recipe that no run can trigger is hardening, not a bug.

@@ -81,7 +81,8 @@ def numbers(value: Any) -> tuple[int, ...]:
             raise error.below(index) from None
         if shape is not None and this != shape:
             raise LiteralError(
-                f"ragged: [{index}] {_extent(this)}, but [0] {_extent(shape)}; rows of a tensor have the same length",
+                f"ragged: [{index}] {_extent(this)}, but [0] {_extent(shape)}; "
+                "rows of a tensor must have the same length",
                 (index,),
             )
         shape = this
@@ -186,7 +187,7 @@ def inside(path: Any, packages: Collection[str]) -> str | None:
 
 
 def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
-    """Return the key that identifies the kind of literal that a mapping is, such as ``tensor`` or ``new``."""
+    """Return the key that tells which kind of literal a mapping is, such as ``tensor`` or ``new``."""
     form = next((name for name in forms if name in value), None)
     if form is None:
         wrong = next(iter(value), "")

@@ -86,7 +86,7 @@ class Recipe:
         return bool(self.expected_unpatched or self.expected_fixed)
 
     def scenario_inputs(self, contract: Contract, fixed: Collection[str]) -> list[str]:
-        """Return the inputs that the scenario gives and the boundary must accept.
+        """Return the inputs that the scenario sets and that the boundary must accept.
 
         Only the oracle reads selectors and dialect inputs, so the boundary needs no parameter for them.
         """
@@ -103,7 +103,7 @@ class Recipe:
         return self.when_breaking.get(law, self.when)
 
     def revisions(self, base: Ref | None = None, head: Ref | None = None) -> tuple[Ref, Ref | None]:
-        """Return the (base, head) to compare if the user gives none.
+        """Return the (base, head) to compare if the user names none.
 
         The head is the first pin without the bug. The base is the last pin with the bug that precedes the head, or else
         the first pin with the bug. If no pin has the bug, the base is the last pin before the head.

@@ -90,7 +90,7 @@ BUG_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def examine(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Return the recipe of a file, or None if it has errors, and all problems found in it."""
+    """Return two values: the recipe of a file, or None if it has errors; and all problems found in the file."""
     document, problem = read_or_problem(path)
     if document is None:
         return None, [problem] if problem else []
@@ -198,7 +198,7 @@ class _Reading:
         )
 
     def _check_reach(self, native: Mapping[str, Any]) -> None:
-        """Report each entry of ``affects`` whose settings contradict the conditions of ``reach``."""
+        """Report each entry of ``affects`` whose settings contradict the conditions in ``reach``."""
         needed = native.get("reach", {}).get("when", {}).items()
         for index, entry in enumerate(native.get("affects", ())):
             when = entry["when"] if isinstance(entry, Mapping) else {}
@@ -233,7 +233,7 @@ class _Reading:
         return owners[0]
 
     def _contract(self, target: Target) -> Contract | None:
-        """Return the recipe's contract; None, with a reported error, if the boundary is not bound to it."""
+        """Return the recipe's contract. If the boundary is not bound to it, report an error and return None."""
         boundary, name = self.data.get(self.boundary_key), None if self.published else self.data.get("contract")
         contracts, place = self.catalog.contracts, (self.boundary_key,)
         if name is not None and name not in contracts:
@@ -325,7 +325,7 @@ class _Reading:
         sides = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
         if len(sides) == 1:
             other = "expected_fixed" if sides[0] == "expected_unpatched" else "expected_unpatched"
-            message = f"{sides[0]} is given without {other}: give both, or neither to let a law decide (invariant: ...)"
+            message = f"{sides[0]} needs {other}: write both, or neither to let a law decide (invariant: ...)"
             self.findings.error((sides[0],), message, key=True)
         laws = self.catalog.laws
         native = {} if self.published else self.data

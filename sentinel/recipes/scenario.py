@@ -77,7 +77,7 @@ class ScenarioReader:
 
     def _add(self, entries: Entries, name: str, key: str, value: Any, place: Place) -> None:
         if name in entries:
-            message = f"{key!r} means {name!r}, which is already given as {entries[name][1][-1]!r}"
+            message = f"{key!r} means {name!r}, which is already set as {entries[name][1][-1]!r}"
             self.findings.error((*place, key), message, key=True)
         else:
             entries[name] = value, (*place, key)

@@ -91,7 +91,7 @@ def _constant_group(values: _Values) -> bool:
 
 
 def _overflows(values: _Array) -> bool:
-    """Return True if a value or its square overflows its dtype, because an infinity times a mask of 0 is NaN."""
+    """Return True if a value or its square overflows its dtype. The overflow times a mask of 0 is NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         return not np.isfinite(values * values).all()
 
@@ -245,7 +245,7 @@ def alternatives(written: Any) -> tuple[Alternative, ...]:
 
 
 def also_broken_laws(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the laws in ``also_breaks``, with or without conditions."""
+    """Return the laws in ``also_breaks``, whether or not they have conditions."""
     entries = document.get("also_breaks") or ()
     return tuple(str(item.get("law") if isinstance(item, Mapping) else item) for item in entries)
 

@@ -48,7 +48,7 @@ class Basis:
 
 
 def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
-    """Compute the digests that a recipe's verdicts depend on: of its binding, contract, recipe and the environment.
+    """Compute the digests of everything that a recipe's verdicts depend on: binding, contract, recipe and environment.
 
     :raises SentinelError: if the interpreter of ``--sentinel-python`` cannot run.
     """
@@ -113,7 +113,7 @@ Surroundings = Callable[[str], str]
 
 
 def list_owners() -> dict[str, list[str]]:
-    """Return top-level module -> the distributions that have its files. Other interpreters run this function too."""
+    """Map each top-level module to the distributions that have its files. Other interpreters run this function too."""
     found = dict(metadata.packages_distributions())
     if sys.version_info < (3, 11):  # there, it knows only distributions with a top_level.txt
         for distribution in metadata.distributions():

@@ -70,7 +70,8 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
             )
         if (entry.verdict == "reproduced") != (name == "bad"):
             raise SentinelError(
-                f"the {name} commit {which.sha[:9]} is {entry.verdict}; only the bad commit must be reproduced"
+                f"the {name} commit {which.sha[:9]} is {entry.verdict}; "
+                "the bug must be reproduced at the bad commit, and only there"
             )
     base = merge_base(mirror, good.sha, bad.sha)
     if base is None:

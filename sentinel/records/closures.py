@@ -26,7 +26,7 @@ _CACHED = 100_000
 
 @dataclass(frozen=True)
 class Closure:
-    """The file lookups of a probe. Revisions in which they have the same results get the same verdict.
+    """The file lookups of a probe. Revisions in which all lookups have the same results get the same verdict.
 
     :ivar questions: sorted, as :func:`closure_of` returns them.
     """
@@ -39,7 +39,7 @@ class Closure:
 
     @property
     def opaque(self) -> bool:
-        """Return True if the verdict may depend on any file, so that it holds for an identical tree only."""
+        """Return True if the verdict may depend on any file. It then holds only for an identical tree."""
         return EVERYTHING in self.questions
 
     @cached_property
@@ -49,7 +49,7 @@ class Closure:
 
     @cached_property
     def places(self) -> tuple[tuple[str, frozenset[str] | None], ...]:
-        """Return the folders of the lookups, each with the names that were looked up; None if the folder was listed."""
+        """Return each folder of the lookups with the names that were looked up in it, or with None if it was listed."""
         names: dict[str, set[str] | None] = {}
         for question in self.questions:
             kind, path = question[0], question[2:]

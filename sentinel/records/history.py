@@ -317,7 +317,7 @@ def expand(line: History, target: str) -> dict[str, Any]:
 
 
 def fold(history: History) -> dict[str, Any]:
-    """Return the line to store for a history, without values that can be derived, nulls and defaults."""
+    """Return the line to store for a history. It omits nulls, defaults and values that can be derived."""
     runs = []
     for run in history["runs"]:
         first, last = (_without_defaults(run[end], _NO_COMMIT) for end in ("first", "last"))
@@ -346,7 +346,8 @@ def _without_defaults(value: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
 
 
 def save(folder: Path, histories: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Write histories into a folder and return them. Each replaces the stored history of the same bug and source."""
+    """Write histories into a folder and return them. Each history replaces the stored one of the same bug and
+    source."""
     fresh = list(histories)
     for target in sorted({history["target"] for history in fresh}):
         file = own(folder, PurePosixPath(f"{file_name(target)}.jsonl"))

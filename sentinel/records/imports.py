@@ -59,8 +59,8 @@ class Imports:
         self._texts: dict[str, _Text] = {}
 
     def questions(self, tree: str, modules: Iterable[str]) -> set[str]:
-        """Return the file lookups (see :mod:`sentinel.worker.trace`) that importing these modules from a revision
-        makes.
+        """Return the file lookups (:mod:`sentinel.worker.trace`) that occur if these modules of a revision are
+        imported.
 
         :returns: only :data:`~sentinel.worker.trace.EVERYTHING` if a module computes the name of an import.
         :raises MissingObjectError: if the mirror lacks a tree.
@@ -81,7 +81,7 @@ class Imports:
         return questions
 
     def _walk(self, tree: str, name: str, questions: set[str]) -> Iterator[tuple[str, bool, str]]:
-        """Yield each package and module on the path to a dotted name: name, whether it is a package, git blob."""
+        """Yield (name, whether it is a package, git blob) of each package and module on the path to a dotted name."""
         first, *others = name.split(".")
         for root in self._roots:
             if root.package != first:

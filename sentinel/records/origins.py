@@ -73,7 +73,7 @@ def code_lines(source: bytes) -> list[bytes]:
 
 
 def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
-    """Yield each three consecutive lines that are distinctive enough to search for, with their index."""
+    """Yield every three consecutive lines that are distinctive enough for a search, with the index of the first."""
     letters = [len(line.translate(None, _OTHER)) for line in lines]
     for n in range(len(lines) - _ROW + 1):
         if sum(letters[n : n + _ROW]) >= _LETTERS:
@@ -81,7 +81,7 @@ def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
 
 
 def _end(source: bytes, line: int) -> int | None:
-    """Return the last line of the definition that begins at this line, including decorators; None without one."""
+    """Return the last line of the definition that begins, with its decorators, at this line; None if there is none."""
     try:
         tree = syntax_of(source)
     except SyntaxError:

@@ -1,4 +1,4 @@
-"""Decide each recipe at many commits. A recipe is run once for each distinct state of the files that it reads."""
+"""Decide each recipe at many commits. A recipe runs once for each distinct content of the files that it reads."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ class Sweep:
         return {bug: entries[commit.sha] for bug, entries in self._done.items()}
 
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
-        """Return a commit's git tree and the recipes without a stored verdict there; record the stored verdicts."""
+        """Copy a commit's stored verdicts to the result. Return its git tree, and the recipes without a stored
+        verdict."""
         try:
             revision = Revision(self._trees, commit.tree, self._target.roots, self._memo, self._surroundings)
             by_bug = self._by_roots.setdefault(revision.roots, {})
@@ -129,7 +130,7 @@ class Sweep:
         executor: Executor,
         running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]],
     ) -> int:
-        """Submit the next commit of a lane that needs a probe. Return how many commits before it needed none."""
+        """Submit a lane's next commit that needs a probe. Return how many commits before it need none."""
         finished = 0
         for commit in lanes.of(lane):
             revision, missing = self._missing(commit)
@@ -149,7 +150,8 @@ class Sweep:
         self.probed += 1
 
     def _questions(self, result: ProbeResult, commit: Commit) -> Iterable[str] | None:
-        """Return all file lookups of a probe: those that were traced, and those that follow from the commit's imports.
+        """Return all file lookups of a probe: the traced lookups, and the lookups that follow from the commit's
+        imports.
 
         The result is None if the lookups are unknown, or if the code of a branch reported them, which may hide imports.
         """

@@ -28,7 +28,8 @@ MARKS = (
 
 
 def timeline(record: History, width: int = 72) -> str:
-    """Return a timeline of this many columns, evenly by commits. Each verdict that occurs has at least one column."""
+    """Return a timeline in which each column stands for equally many commits. Every verdict gets at least one
+    column."""
     total = record["commits"]
     width = min(width, total)
     cells: list[set[str]] = [set() for _ in range(width)]

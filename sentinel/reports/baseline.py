@@ -75,7 +75,8 @@ def _leaf(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str)
 
 
 def number(value: Any) -> float | None:
-    """Return a float from an evidence document; None for integers, booleans and text, which must be equal."""
+    """Return a float of an evidence document as a number; None for values that must be equal: integers, booleans,
+    text."""
     if isinstance(value, float):
         return value
     return float(value) if isinstance(value, str) and value in TAGGED else None
@@ -181,7 +182,7 @@ def _compare_keys(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list
 
 
 def _tolerance(now: Recorded, key: str) -> Tolerance:
-    """Return the tolerance for a key: the recipe's own for this key, otherwise the recipe's general one."""
+    """Return the tolerance for a key: the recipe's tolerance for this key, otherwise the recipe's general tolerance."""
     expectation = now["expectation"]
     chosen = expectation["tolerance"]
     for side in ("unpatched", "fixed"):

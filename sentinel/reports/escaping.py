@@ -83,7 +83,7 @@ def shorten(text: str) -> str:
 
 
 def portable(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
-    """Return the text without absolute paths, user names, credentials in URLs and memory addresses.
+    """Remove absolute paths, user names, memory addresses and credentials in URLs from a text.
 
     :param places: folders and their replacements, such as ``("/cache/ab12", "<checkout>")``. They and the machine's own
         folders (temporary, home, interpreter) are replaced first; of any other path only the last part stays.

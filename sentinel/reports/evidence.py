@@ -75,7 +75,7 @@ def evidence(decision: Decision) -> Document:
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """Return the text of a document: ASCII, sorted keys, one line per row of numbers, a final line feed.
+    """Return a document as JSON text in ASCII, with sorted keys, one line per row of numbers, and a final line feed.
 
     :raises ValueError: if a float is not finite; :func:`evidence` writes such floats as tagged strings.
     """

@@ -1,4 +1,4 @@
-"""Write pytest's failure text of an item: expected and observed values, the place, and the command that repeats it."""
+"""Write the failure text of a pytest item: expected and observed values, the place, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _revision(decision: Decision) -> str:
 
 
 def _scenario(decision: Decision) -> str:
-    """Return the text of the scenario if a search drew it; empty for a recipe, whose file shows the scenario."""
+    """Return the scenario as text if a search drew it; empty for a recipe, because its file shows the scenario."""
     lines = scenario_lines(decision.recipe.document) if decision.law_alone else []
     return "\n".join(["scenario:", *(f"  {line}" for line in lines)]) if lines else ""
 
@@ -102,7 +102,7 @@ def _table(decision: Decision) -> str:
 
 
 def _rows(item: Comparison, alone: bool) -> list[list[str]]:
-    """Return table rows for a comparison: one row, or for long values one row per differing element."""
+    """Return the table rows for a comparison: one row or, for long values, one row per differing element."""
     sides = [item.fixed] if alone else [item.unpatched, item.fixed]
     values = [plain(value) for value in (item.observed, *sides)]
     right = values[-1] if item.fixed is not None and not item.matches_fixed else values[1]
@@ -147,7 +147,8 @@ def row_cells(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
 
 
 def distinct(*values: Any) -> list[str]:
-    """Return values as short texts (see :func:`show`). If they differ only in a later part, begin the texts there."""
+    """Return values as short strings (see :func:`show`). If they differ only in a later part, begin the strings
+    there."""
     texts, cells = [_text(value) for value in values], [show(value) for value in values]
     for one, other in combinations(range(len(values)), 2):
         if cells[one] == cells[other] and texts[one] != texts[other]:

@@ -173,7 +173,7 @@ def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | No
 
 
 def contradiction(document: Document, recipe: Recipe | None) -> str:
-    """Return why a recorded verdict contradicts its own observation; empty if it does not, or if this is unknown.
+    """Return why a recorded verdict contradicts its own observation; empty if it does not, or cannot be compared.
 
     :param recipe: see :func:`recipe_for`.
     """
@@ -230,7 +230,7 @@ def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Map
 
 
 def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Document:
-    """Return the evidence document for a baseline line, with the first ref of the line.
+    """Return the evidence document for a baseline line at its first ref.
 
     :param recipe: the result of :func:`recipe_for`; if None, the document lacks title, scenario and expectations.
     """
@@ -267,12 +267,13 @@ def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Docu
 
 
 def to_text(entries: Iterable[Facts]) -> str:
-    """Return the text of a baseline file with these entries, in their order."""
+    """Return the text of a baseline file with these entries, in this order."""
     return jsonlines.to_text(_join(entries), _FIRST, _SHARED)
 
 
 def _join(entries: Iterable[Facts]) -> Iterator[Facts]:
-    """Join entries of one bug at one commit that differ only in the ref and in date and versions; keep the latest."""
+    """Join entries of one bug at one commit that differ only in ref, date and versions. Keep the latest date and
+    versions."""
     groups: dict[str, Facts] = {}
     for facts in entries:
         same = jsonlines.sort_keys({key: value for key, value in facts.items() if key not in ("refs", *CIRCUMSTANCES)})

@@ -75,7 +75,7 @@ def _cells(item: Row) -> tuple[str, ...]:
 
 
 def _code(text: str) -> str:
-    """Escape untrusted text for a table cell, as ``<code>`` so that GitHub links no mentions or issue numbers."""
+    """Escape untrusted text for a table cell. ``<code>`` keeps GitHub from linking mentions and issue numbers."""
     return f"<code>{escaped(text)}</code>" if text else ""
 
 

@@ -74,7 +74,7 @@ def flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def distinguish(one: Any, other: Any) -> list[str]:
-    """Return two different values as two different texts, with as few digits as possible."""
+    """Return two different values as two different strings, with as few digits as possible."""
     one, other = [float(one), float(other)] if {type(one), type(other)} == {int, float} else [one, other]
     for digits in (6, 9, 17):
         texts = [format_number(one, digits), format_number(other, digits)]

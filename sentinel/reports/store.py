@@ -81,7 +81,7 @@ def law_folder(target: str, boundary: str, law: str) -> PurePosixPath:
 
 
 def file_name(text: str) -> str:
-    """Return a text as a file name of ``[A-Za-z0-9._-]``. A hash keeps the names of different texts different."""
+    """Convert a string to a file name of ``[A-Za-z0-9._-]``. A hash keeps the names of different strings different."""
     safe = _UNSAFE.sub("-", text).lstrip(".-")
     if safe == text and 0 < len(safe) <= _LONGEST_NAME:
         return safe
@@ -417,7 +417,7 @@ def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
 def decided(
     directory: Path, advice: str = "", recipes: Recipes | None = None
 ) -> dict[PurePosixPath, tuple[Document, str]]:
-    """Return the evidence that the last run in a folder decided, by path, each with pytest's outcome.
+    """Return the evidence that a folder's last run decided: path -> (document, pytest's outcome).
 
     For a baseline, which has no ``run.json``, return all evidence.
     """
@@ -453,7 +453,8 @@ def _present(file: Path) -> bytes | None:
 
 
 def _looks_like_evidence(raw: bytes) -> bool:
-    """Return True if Sentinel wrote a file, even if it is invalid or of another version; it may then be replaced."""
+    """Return True if Sentinel wrote a file, even if it is invalid or of a different version. The file may then be
+    replaced."""
     try:
         document = json_data(raw)
     except DocumentError:

@@ -130,7 +130,7 @@ def _is_listed(item: Row) -> bool:
 
 
 def _failed_bugs(results: Sequence[tuple[Mapping[str, Any], str]], commands: Sequence[str]) -> list[str]:
-    """List the known bugs that failed, by root cause, the worst first, each with the command that repeats it."""
+    """List the known bugs that failed, grouped by root cause, worst first, with the command that repeats each bug."""
     failed = [
         (document, again or command(document))
         for (document, outcome), again in zip_longest(results, commands)
@@ -159,7 +159,8 @@ def undecided(results: Iterable[tuple[Mapping[str, Any], str]]) -> dict[str, int
 
 
 def _undecided(rows: Iterable[Row]) -> list[str]:
-    """Return the reasons of undecided items. Leave out laws that do not apply, and pins that expect to be undecided.
+    """Return the reasons of undecided items. Leave out laws that do not apply, and pins that expect an undecided
+    verdict.
 
     A law is included if the adapter does not fit the revision.
     """
@@ -171,7 +172,7 @@ def _undecided(rows: Iterable[Row]) -> list[str]:
 
 
 def causes(reasons: Iterable[str]) -> list[str]:
-    """Return one line per cause with its count, the most frequent first, on at most eight lines.
+    """Return one line per cause with its count, most frequent first; at most eight lines.
 
     Reasons that differ only in a commit or a tree have the same cause.
     """
@@ -191,7 +192,7 @@ def cause_of(reason: str) -> str:
 
 
 def _group(rows: Sequence[Row]) -> list[Row]:
-    """Join rows of items that did not fail, or could not be decided, if they have the same verdict and reason."""
+    """Join rows with the same verdict and reason. A failed item keeps its own row, unless it could not be decided."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for item in rows:
         alone = (item.what, item.ref) if item.outcome in ("failed", "") and item.verdict not in UNDECIDED else ()

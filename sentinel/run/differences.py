@@ -41,7 +41,7 @@ class Differences(pytest.Collector):
 
 
 class TextItem(pytest.Item):
-    """Skips if code that carries training signal changed and no bound function runs it; passes otherwise."""
+    """Skips if there is changed training-signal code that no bound function runs; passes otherwise."""
 
     comparison: Comparison
     examined = False

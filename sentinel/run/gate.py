@@ -35,7 +35,8 @@ _ENTRIES, _LINES = 6, 20
 
 
 def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any]:
-    """Return a comparison's result for one boundary as a JSON object. None stands for code that no boundary reads."""
+    """Return a comparison's result for one boundary as a JSON object. The result None means code that no boundary
+    reads."""
     outcome, sentence = "same", ""
     changed: set[tuple[str, str]] = set()
     if result is not None:
@@ -171,7 +172,7 @@ class Gate:
         return "\n".join(["## Sentinel", "", *items]) + "\n\n"
 
     def annotations(self, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
-        """Return an annotation for each changed place that is worse, or whose effect could not be decided."""
+        """Return an annotation for each changed place that makes results worse or whose effect could not be decided."""
         made: dict[str, None] = {}
         for level, outcome in (("error", "worse"), ("warning", "other")):
             for row in (row for row in self._rows.values() if row["outcome"] == outcome):
@@ -218,7 +219,7 @@ def _sarif_result(row: Row) -> dict[str, Any]:
 
 
 def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the lines of one outcome. Callers that differ only because of a function listed before them are counted."""
+    """Yield the lines of one outcome. Callers that differ only because of a function above them are only counted."""
     shown: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         key = tuple(map(tuple, row["places"])) if outcome in ("worse", "other") else (row["sentence"],)
@@ -245,7 +246,7 @@ def cover(rows: Sequence[Row]) -> str:
     unbound = [each for each in found["not_run"] if not each["bound"]]
     added = found["added"]
     parts = [f"{count} signal line{'' if count == 1 else 's'} changed ({added} added, {count - added} deleted)"]
-    parts.append(f"{found['ran']} ran, added ones at the head and deleted ones at the base")
+    parts.append(f"{found['ran']} ran (added lines at the head, deleted lines at the base)")
     parts += [f"{_count(idle)} not reached ({join_names(list(map(_range, idle)))})"] if idle else []
     names = list(dict.fromkeys(each["function"] or each["file"] for each in unbound))
     parts += [f"{_count(unbound)} not bound ({join_names(names)})"] if unbound else []

@@ -235,7 +235,7 @@ def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
 
 
 def uncollected_items(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the items of selected recipes that pytest did not collect itself, then the items of laws and comparisons.
+    """Yield the items of recipes that are selected but that pytest did not collect, then those of laws and comparisons.
 
     If pytest gets a folder and files in that folder, it drops the files. It also does not enter virtual environments.
     """

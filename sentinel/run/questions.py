@@ -145,7 +145,7 @@ class Questions:
             jobs += [Job(recipe, ref) for ref in recipe.watch]
         if not jobs:
             raise SentinelError(
-                f"{recipe.path.name}: {recipe.bug_id} has no pins; give a ref (--sentinel-ref=git:main, "
+                f"{recipe.path.name}: {recipe.bug_id} has no pins; name a ref (--sentinel-ref=git:main, "
                 "--sentinel-repo=DIR, or TARGET_REPO in the environment)"
             )
         return jobs

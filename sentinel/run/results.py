@@ -189,7 +189,7 @@ class Results:
         writer.write("\n".join(lines) + "\n" + self._weaker() + self._last_line, flush=True)
 
     def _more(self) -> list[str]:
-        """Return lines with the number of revisions that could be decided with another mirror."""
+        """Return lines that name missing mirrors, with the number of revisions that each could decide."""
         add = "can be decided after `sentinel mirror add"
         return [
             f"{target}: {count} more revision{'' if count == 1 else 's'} {add} {target}`"
@@ -216,7 +216,7 @@ class Results:
         return shlex.join(["pytest", nodeid, *alone.words()])
 
     def _weaker(self) -> str:
-        """Return a warning if no strict sandbox is available here and the user did not choose another; else empty."""
+        """Return a warning if the sandbox is only ``basic`` and the user did not choose this level; otherwise empty."""
         levels = {document["environment"]["sandbox"] for document, _ in self.documents()}
         if self._settings.sandbox or self._settings.device != "cpu" or "basic" not in levels:
             return ""
@@ -227,7 +227,7 @@ class Results:
 
 
 def other_owner_of_the_name() -> str | None:
-    """Return a warning if another project's distribution ``sentinel`` is also installed; else None."""
+    """Return a warning if a distribution ``sentinel`` of a different project is also installed; otherwise None."""
     try:
         other = distribution("sentinel")
     except PackageNotFoundError:

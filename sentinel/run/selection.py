@@ -1,4 +1,4 @@
-"""Select a run's recipes, and reject options that need a target if none is given."""
+"""Select a run's recipes, and reject options that need a target if none is named."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def require_folders(settings: Settings) -> None:
 
 
 def why_not_writable(folder: Path) -> str:
-    """Return the error from trying to write to a folder, or to the folder that will contain it; empty if it works."""
+    """Try to write to a folder, or to the folder that will contain it. Return the error; empty if there is none."""
     place = folder
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
@@ -76,7 +76,7 @@ def why_not_writable(folder: Path) -> str:
 def require_subject(
     arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, recipes: Sequence[Recipe]
 ) -> None:
-    """Check that the run has recipes or laws to decide if a ref or a baseline is given.
+    """Check that the run has recipes or laws to decide if the user names a ref or a baseline.
 
     :raises SentinelError: if there is nothing to decide, or if a ref is given for a target outside the run.
     """
@@ -113,8 +113,8 @@ class LawId:
         match = _ID.fullmatch(text)
         if match is None:
             raise SentinelError(
-                f"{text!r} is not the id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW[REF]; the ref, or law and "
-                "ref, may be left out"
+                f"{text!r} is not the id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW[REF]; "
+                "[REF] or ::LAW[REF] may be left out"
             )
         self.target, self.boundary = match["target"], match["boundary"]
         self.law, self.ref = match["law"], match["ref"]

@@ -148,7 +148,7 @@ class Run:
             self._runner.start(self.settings.targets)
 
     def registry_checkout(self, target: str, ref: Ref) -> Checkout | None:
-        """Return the checkout whose code a target's registry is read from; None if the target has no registry."""
+        """Return the checkout that contains a target's registry; None if the target has no registry."""
         return checkout_to_read(self._runner, self.catalog, target, ref)
 
     def comparisons(self) -> list[Comparison]:
@@ -224,7 +224,7 @@ class Run:
         return decision
 
     def decide_bases(self, job: Job) -> list[Decision]:
-        """Return the decisions of a recipe at the revisions that the job's ref is compared with."""
+        """Return the decisions of a recipe at the base revisions of the job's ref."""
         return [self._runner.decide(Job(job.recipe, ref)) for ref in self._bases(job)]
 
     def _bases(self, job: Job) -> Sequence[Ref]:
@@ -273,7 +273,7 @@ class Run:
         return {each: excuse for each, (excuse, _) in explained.items()}
 
     def reported(self, bugs: Collection[str], ref: Ref) -> bool:
-        """Return True if ``bugs`` is not empty and every bug has an item in this run that reports it."""
+        """Return True if there are bugs, and an item of this run reports each of them."""
         recipes = self.questions.recipes.values()
         reported = {recipe.bug_id for recipe in recipes if (recipe.digest, ref) in self._reported}
         return bool(bugs) and reported.issuperset(bugs)

@@ -111,7 +111,7 @@ class Definition:
 
     @property
     def place(self) -> tuple[str, tuple[int, int]]:
-        """Return the blob hash of its file, and its first and last line."""
+        """Return the blob hash of the definition's file, and the definition's first and last line."""
         return self.blob, self.name.span
 
 
@@ -293,7 +293,8 @@ def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
 
 
 def _missing_names(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
-    """Return the first missing entry of a binding's ``requires``, and of its ``imports``; empty if none is missing."""
+    """Return the first missing entry of ``requires`` and the first of ``imports``; an empty string if none is
+    missing."""
     own = binding.paths
     lacks = (item for item in binding.requires if not any(f"{path}.".startswith(f"{item}.") for path in own))
     needs = (name for name in binding.imports if not any(definitions.has(tree, then) for then in binding.names(name)))

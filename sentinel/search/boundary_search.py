@@ -322,7 +322,7 @@ class BoundarySearch:
         self._look_at([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
 
     def without_rejected(self, subject: Subject) -> Subject | None:
-        """Return the subject without optional inputs that the boundary rejected; None if there are none."""
+        """Return the subject without the optional inputs that the boundary rejected; None if it rejected none."""
         return _without(subject, self._not_taken)
 
     def try_recipes(self, recipes: Sequence[Recipe], recorded: Sequence[Plan] = ()) -> None:
@@ -400,7 +400,7 @@ class BoundarySearch:
     def _credit(
         self, finding: Finding, looks: Sequence[tuple[Plan, Example | None]], trials: Sequence[Trial]
     ) -> Finding:
-        """Return the finding with all recipes whose scenarios show it."""
+        """Add to a finding the names of all recipes whose scenarios show it."""
         names = list(finding.examples)
         for ((law, _), example), trial in zip(looks, trials):
             if law is not finding.law or example is None or law.name not in example.laws or example.name in names:
@@ -455,7 +455,7 @@ class BoundarySearch:
         return tried, first
 
     def _batches(self, scenarios: Sequence[Drawn]) -> Iterator[tuple[_Varied, list[Trial]]]:
-        """Yield the variants of each scenario by law, with a trial for each law that applies.
+        """Yield the variants of each scenario by law, and the trials of the laws that apply.
 
         Calls are sent to the session in batches, because sending takes longer than calling. The first scenario is sent
         alone: it shows which inputs the boundary does not accept.
@@ -497,11 +497,11 @@ class BoundarySearch:
         return self._most is None or self.outcomes[law].judged < self._most
 
     def _narrow(self) -> Subject | None:
-        """Return the subject without inputs that the boundary rejected; None if there are none."""
+        """Return the subject without the inputs that the boundary rejected; None if it rejected none."""
         return _without(self.subject, self._unknown)
 
     def _borrow(self, law: Law, symptom: str) -> bool:
-        """Return True if a scenario that was shrunk for another law breaks this law too.
+        """Return True if this law is also broken by a scenario that was shrunk for another law.
 
         One bug often breaks several laws and need not be shrunk for each.
         """
@@ -567,7 +567,7 @@ class BoundarySearch:
     # -- one scenario -------------------------------------------------------------------------------------------------
 
     def _judge(self, variants: _Varied, trials: Sequence[Trial]) -> list[Finding]:
-        """Return a possible finding for each law that one scenario breaks, and each kind of failure."""
+        """Return a possible finding for each law that one scenario breaks, and for each kind of failure of this law."""
         for law, why in variants.items():
             if isinstance(why, str):
                 self.outcomes[law].not_judged[why] += 1
@@ -618,7 +618,7 @@ class BoundarySearch:
                 (outcome.dialects if shows else outcome.dialects_open)[place] += 1
 
     def _new_violations(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
-        """Return the violations without dialects, rounding errors, and kinds of failure that were found before.
+        """Return the violations that are not dialects, rounding errors or kinds of failure that were found before.
 
         :param besides: further symptoms to leave out.
         """
@@ -649,7 +649,7 @@ class BoundarySearch:
         ]
 
     def _is_rounding(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
-        """Return True if the violations vanish in float64. A violation by overflow is not rounding."""
+        """Return True if the violations vanish in float64. A violation that an overflow causes is not rounding."""
         if not violations or any(item.symptom != "value" for item in violations):
             return False
         wide = widen(self.subject.contract, trial.variants)
@@ -712,7 +712,7 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Return the first scenarios of a round, drawn from a hash instead of by Hypothesis, which is faster."""
+    """Return the first scenarios of a round, drawn from a hash, which is faster than Hypothesis."""
     scenarios: list[Drawn] = []
     for place in range(count):
         for attempt in range(4):
@@ -725,7 +725,7 @@ def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Constants = Constants()) -> list[Plan]:
-    """Return plans of extra scenarios for the laws that need one call only, at a tenth of the cost of trying all laws.
+    """Plan extra scenarios for the laws that need only one call. Each costs a tenth of trying all laws.
 
     There is one scenario for each choice of each input, and at least :data:`GLIMPSES`. Few drawn scenarios set most
     options, and a branch that never runs cannot break a law. Further scenarios are drawn around the constants of the
@@ -767,7 +767,7 @@ _AROUND = 3
 
 
 def turn(subject: Subject, seed: int, way: Setting, scenarios: Sequence[Inputs]) -> list[Inputs]:
-    """Return the scenarios with these options and arguments, or as many new ones if the size or the dtype is given.
+    """Add these options and arguments to the scenarios. If a size or dtype is set, draw as many new scenarios first.
 
     :param way: a setting that may make a line run (:func:`~sentinel.search.guards.ways_from`).
     """
@@ -822,7 +822,7 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 
 
 def _left_out_input(item: Input) -> Input:
-    """Return a variant of the input that calls omit, if the contract allows this."""
+    """Return the input without a domain or choices, so that calls omit it; unchanged if its default is not None."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 

@@ -99,7 +99,7 @@ def matches(binding: Binding, globs: Sequence[str]) -> bool:
 
 
 def matches_any(name: str, globs: Sequence[str]) -> bool:
-    """Return True if the name matches one of the globs, or if there are none."""
+    """Return True if the name matches a glob, or if there are no globs."""
     return not globs or any(fnmatchcase(name, glob) for glob in globs)
 
 
@@ -180,7 +180,7 @@ def _registrations(target: Target, checkout: Checkout) -> Iterator[tuple[Registr
 
 
 def _required_parameters(text: str) -> tuple[str, ...]:
-    """Return the parameters of a signature that have no default, and those with None as ``name?``.
+    """Return a signature's parameters without a default, and those with default None as ``name?``.
 
     :param text: the source from behind the opening parenthesis.
     """

@@ -95,7 +95,7 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines that ran in one function, which is bound or called by a bound function.
+    """The lines that ran in one function: a bound function, or one that a bound function calls.
 
     :ivar ran: the lines that ran during the search; empty if the function was never called.
     :ivar idle: the other lines of a function that was called.

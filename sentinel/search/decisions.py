@@ -116,7 +116,7 @@ CHANCES = 200
 
 
 def stale_dialects(subject: Subject, law: Law, outcome: LawOutcome, chances: int = CHANCES) -> list[Dialect]:
-    """Return the declared dialects that never occurred in at least ``chances`` scenarios."""
+    """Return the declared dialects that never occurred, although at least ``chances`` scenarios allowed it."""
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)

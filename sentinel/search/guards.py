@@ -1,4 +1,4 @@
-"""Read from functions what their scenarios need: constants, options, and the conditions before a line."""
+"""Read from the source of functions what their scenarios need: constants, options, and the conditions before a line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of some functions that scenarios are drawn around.
+    """The constants in some functions. Scenarios are drawn with values near them.
 
     :ivar numbers: thresholds, bounds and defaults; 0 and 1 and numbers of a few units are left out.
     :ivar lengths: numbers with which sizes are compared, and bounds of slices.
@@ -69,7 +69,8 @@ class Constants:
 
 
 def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str, _Function]]:
-    """Yield the functions of a module and of its classes by qualified name; nested ones belong to the outer one."""
+    """Yield the functions of a module and of its classes, by qualified name. A nested function is part of the outer
+    one."""
     for node in body:
         if isinstance(node, _Function):
             yield f"{owner}{node.name}", node
@@ -81,7 +82,7 @@ def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str
 
 
 def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {}) -> Constants:
-    """Return the numbers that functions use in comparisons, clipping and slices, and the strings that they search.
+    """Return the numbers that functions use in comparisons, clipping and slices, and the strings that they search for.
 
     :param values: module-level name -> its value.
     """
@@ -115,7 +116,7 @@ def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {
 
 
 def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the strings that a node searches in a text."""
+    """Yield the strings that a node searches for in a text."""
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
         if not isinstance(node.comparators[0], (ast.Tuple, ast.List, ast.Set, ast.Dict)):
             yield from _string(node.left, values)
@@ -129,7 +130,7 @@ def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
 
 
 def _string(node: ast.expr, values: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the string that an expression is, also through a module-level name or a compiled expression."""
+    """Yield the string that an expression stands for, also as a module-level name or a compiled regular expression."""
     node = values.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.Call) and _method_name(node) == "compile" and node.args:
         node = node.args[0]
@@ -151,7 +152,7 @@ def _literal(pattern: str) -> str:
 
 
 def _readable(text: str) -> str:
-    """Return a string that can be part of a text, or "" for one that is blank, long, a single letter or a number."""
+    """Return the string without outer blanks, or "" if it is blank, too long, a single word or a number."""
     usable = text.strip() and len(text) <= _LONGEST_STRING and not re.fullmatch(r"\w|[\d.,\s]*|.*[\0-\x08].*", text)
     return text.strip() if usable and not re.fullmatch(r"\w+", text.strip()) else ""
 
@@ -191,7 +192,8 @@ class Code:
         return Part(name, self._file(file)[0][name])
 
     def reached(self, file: str, line: int) -> list[Place]:
-        """Return file and name of the function that begins at a line, and of those that it calls, the nearest first.
+        """Return the file and name of the function that begins at a line, and of the functions that it calls, nearest
+        first.
 
         Calls are found by name, up to :data:`CALLS_AWAY` away and in other files of the packages.
         """
@@ -244,7 +246,8 @@ def code_in(base: str, roots: tuple[PackageRoot, ...]) -> Code:
 
 
 def constants_at(base: str, roots: tuple[PackageRoot, ...], file: str, line: int) -> Constants:
-    """Return the constants of the function that begins at a line of a checkout's file, and of those that it calls."""
+    """Return the constants of the function that begins at a line of a checkout's file, and of the functions that it
+    calls."""
     return code_in(base, roots).constants(file, line)
 
 
@@ -257,7 +260,7 @@ def _chain(node: ast.AST) -> str:
 
 
 def function_of(text: str) -> _Function | None:
-    """Parse the text of one function; None if it cannot be parsed alone."""
+    """Parse the source of one function; None if it cannot be parsed by itself."""
     with suppress(SyntaxError, StopIteration):
         return next(each for _, each in functions_of(syntax_of(textwrap.dedent(text)).body))
     return None
@@ -298,7 +301,8 @@ _MATCHING = ("search", "match", "fullmatch", "findall", "finditer", "sub")
 
 
 def options(source: str) -> dict[str, list[Any]]:
-    """Return the options that the source reads by name and branches on, each with values that may take another branch.
+    """Return the options that the source reads by name and tests in branches, with values that may select another
+    branch.
 
     For a flag these are True and False; for a comparison, the constants and each number plus 1, and 0.5 for an option
     that may be None; for ``range``, 2, 3 and 1.
@@ -325,7 +329,7 @@ def options(source: str) -> dict[str, list[Any]]:
 
 
 def ways_to(function: _Function, line: int) -> list[Setting]:
-    """Return settings that may make all conditions before a line of a function hold, the most likely first."""
+    """Return settings that may meet all conditions before a line of a function, the most likely first."""
     return _ways(list(_steps_to(function.body, line)), _locals_of(function))
 
 
@@ -347,12 +351,12 @@ class Part:
 
     @property
     def inside(self) -> range:
-        """Return the lines of its body."""
+        """Return the lines of the function's body."""
         return range(self.node.body[0].lineno + self.start - 1, (self.node.end_lineno or 0) + self.start)
 
     @cached_property
     def uses(self) -> Mapping[str, list[int]]:
-        """Return the lines of the file in which it uses each name or attribute."""
+        """Map each name or attribute that the function uses to the lines of the file with a use."""
         uses: dict[str, list[int]] = defaultdict(list)
         for node in ast.walk(self.node):
             if isinstance(node, (ast.Name, ast.Attribute)):
@@ -361,7 +365,8 @@ class Part:
 
 
 def ways_from(part: Part, line: int, callers: Sequence[Part], ran: Collection[str], calls: int) -> list[Setting]:
-    """Return settings that may make a line run, from the conditions around it and around the calls of its function.
+    """Return settings that may make a line run. They meet the conditions around the line and around calls of its
+    function.
 
     :param callers: the functions that may call it.
     :param ran: the last names of functions that ran.
@@ -381,7 +386,7 @@ def ways_from(part: Part, line: int, callers: Sequence[Part], ran: Collection[st
 
 
 def statements(part: Part) -> list[int]:
-    """Return the lines of a function at which statements begin, without those that raise."""
+    """Return the lines of a function at which a statement begins, except for ``raise`` statements."""
     nodes = (node for node in ast.walk(part.node) if isinstance(node, ast.stmt) and node is not part.node)
     lines = {node.lineno + part.start - 1 for node in nodes if not isinstance(node, (ast.Raise, *_DEFINING))}
     return sorted(lines & {*part.inside})
@@ -410,7 +415,8 @@ _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def _steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
-    """Yield the conditions around a line, and those of earlier blocks that would leave before it."""
+    """Yield the conditions around a line, and those of earlier blocks that would leave the function or loop before
+    it."""
     for node in body:
         around = node.lineno <= line <= (node.end_lineno or 0)
         if isinstance(node, (ast.If, ast.While)):
@@ -538,7 +544,7 @@ _UNKNOWN = object()
 
 
 def _value(node: ast.expr) -> Any:
-    """Return the value that an expression has by its text: a constant, or ``{"member": NAME}`` for one of an enum."""
+    """Return the value that an expression has by its text: a constant, or ``{"member": NAME}`` for an enum member."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.UnaryOp) and _number(node) is not None:
@@ -588,7 +594,7 @@ def _is_size(node: ast.expr) -> bool:
 
 
 def _number(node: ast.expr, values: Mapping[str, ast.expr] = {}) -> Any:
-    """Return the number that an expression is by its text, also through a module-level name; None for others."""
+    """Return the number that an expression stands for, also as a module-level name; None for other expressions."""
     node = values.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _number(node.operand, values)

@@ -195,7 +195,8 @@ _KERNELS = (
 
 
 def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
-    """Return the functions and methods in a module that carry training signal. Of repeated names, the last counts."""
+    """Return the functions and methods in a module that carry training signal. If a name is defined twice, the last
+    definition counts."""
     parts = module.split(".")[1:]
     if _is_test(parts):
         return []
@@ -246,7 +247,7 @@ _ENTERS = ("__enter__", "__aenter__")
 
 
 def _returns_changed(node: _Def) -> bool:
-    """Return True if a function, or one inside it, subclasses a parameter, or sets its attributes and returns it."""
+    """Return True if a function, or a nested one, subclasses one of its parameters, or changes and returns one."""
     for function in (each for each in ast.walk(node) if isinstance(each, _Def) and each.name not in _ENTERS):
         parameters = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
         changed: set[str] = set()
@@ -343,7 +344,7 @@ def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _subjects_in(name: str) -> tuple[tuple[int, str], ...]:
-    """Return (level, subject) for each subject that an identifier is about; level 0 is a strong word, 1 a weak one."""
+    """Return (level, subject) for each subject of an identifier. Level 0 means a strong word, level 1 a weak word."""
     spelled = _snake_case(name)
     return tuple((level, subject) for level, subject, pattern in _PATTERNS if pattern.search(spelled))
 

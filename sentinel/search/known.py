@@ -67,7 +67,7 @@ class Others:
 
     @property
     def none(self) -> str:
-        """Return why no scenario without the bugs can be compared; empty if there are such scenarios."""
+        """Return why no scenario without the bugs can be compared; empty if one can."""
         if self.outcome.judged or self.plain < _PLAIN[0]:
             return ""
         if self.outcome.not_judged[EXPLAINED]:
@@ -76,7 +76,7 @@ class Others:
 
 
 def covers(recipes: Sequence[Recipe], finding: Finding) -> bool:
-    """Return True if recipes explain a finding: its scenario is one of theirs or triggers their bugs."""
+    """Return True if recipes explain a finding: its scenario is a recipe's scenario or triggers a recipe's bug."""
     if any(recipe.bug_id in finding.examples for recipe in recipes):
         return True
     explained = _explain(recipes, finding.law, finding.subject.contract, finding.trial.variants)
@@ -91,7 +91,7 @@ def _explain(recipes: Sequence[Recipe], law: Law, contract: Contract, variants: 
 def search_others(
     law_session: LawSession, subject: Subject, seed: int, bugs: Mapping[Law, Sequence[Recipe]], shrinking: int
 ) -> dict[Law, Others]:
-    """Search scenarios that trigger none of the known bugs, until each law has judged :data:`ENOUGH` of them.
+    """Check each law on scenarios that trigger none of its known bugs, until it has judged :data:`ENOUGH` scenarios.
 
     :param bugs: law -> recipes of the bugs that are known to break it.
     :param shrinking: the most calls for shrinking one finding.
@@ -173,7 +173,7 @@ def explain(
     about: Callable[[Finding], Sequence[Recipe]],
     search: Callable[[Mapping[Key, Sequence[Recipe]]], Mapping[Key, Others]],
 ) -> dict[Key, tuple[Excuse, list[Finding]]]:
-    """Return, for each broken law, whether known bugs explain it, and the findings that they do not explain.
+    """Return, for each broken law, whether known bugs explain it, and its findings that no known bug explains.
 
     The search leaves out scenarios that trigger the known bugs. If it finds the bug of a further recipe, it is repeated
     without scenarios that trigger that bug.

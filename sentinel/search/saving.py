@@ -125,7 +125,7 @@ class CannotDistinguish(Exception):
 
 
 def decisive_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Return a recipe for a finding, after testing it on the current code and on simulated right outputs.
+    """Return a recipe for a finding, tested on the current code and on simulated right outputs.
 
     The recipe expects the oracle's values if there is an oracle and these values decide; otherwise the law decides.
 

@@ -59,7 +59,7 @@ Sizes = dict[str, Places]
 
 
 class NotSearchable(Exception):
-    """Raised if an input has neither a domain, choices nor a default to draw from."""
+    """Raised if an input cannot be drawn: it has no domain, no choices and no default."""
 
 
 def narrow(contract: Contract, binding: Binding) -> Contract:
@@ -87,7 +87,7 @@ def narrow(contract: Contract, binding: Binding) -> Contract:
 
 
 def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[Any]:
-    """Return the values of an input that adapters declare, in dialects or in bindings of this contract."""
+    """Return the values that adapters declare for an input, in dialects or in bindings of this contract."""
     values: list[Any] = []
     for binding in (binding for target in targets for binding in target.bindings):
         values += [dialect.value for dialect in binding.dialects if dialect.name == name]
@@ -98,7 +98,7 @@ def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[A
 
 @dataclass(frozen=True)
 class Around:
-    """Properties that the code under test requires of a scenario, in addition to the usual values.
+    """Values that the code under test suggests for a scenario, in addition to the usual values.
 
     :ivar numbers: further values of float tensors, where a domain has them.
     :ivar size: the number of tokens, or of rows if the contract has no mask of tokens; 0 for a drawn number.
@@ -281,7 +281,7 @@ _LARGEST = 1e4
 
 
 def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
-    """Return the values of a domain around constants of the code. A bound of a ratio is one of its logarithm, too."""
+    """Return the values of a domain around constants of the code. Bounds of a ratio also bound its logarithm."""
     if domain in ("mask", "token_id") or not numbers:
         return ()
     if domain == "reward":  # sums of these are exact
@@ -313,7 +313,7 @@ def _shape(item: Input, sizes: Sizes, choose: Choose) -> tuple[Places, ...]:
 
 
 def _grid(shape: tuple[Places, ...], count: int, choose: Choose) -> npt.NDArray[np.int64]:
-    """Return integers in ``[0, count)`` of the given shape, drawn for the full grid and then cut to it."""
+    """Draw integers in ``[0, count)`` for the full grid, and cut the grid to this shape."""
     usual = (MOST_ROWS, *[MOST_TOKENS] * (len(shape) - 1))
     whole = tuple(max([most, *(place + 1 for place in places)]) for most, places in zip(usual, shape))
     numbers = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)

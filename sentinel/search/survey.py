@@ -137,7 +137,7 @@ class Survey:
         return [replace(job, law=law) for law in sorted(self._wanted[job.place])]
 
     def search_others(self, place: Place, bugs: Mapping[str, Sequence[Recipe]]) -> dict[LawJob, Others]:
-        """Search scenarios that trigger none of the known bugs that break each law.
+        """Check each law on scenarios that trigger none of the known bugs that break it.
 
         The result is empty if the boundary cannot be called.
 
@@ -265,7 +265,7 @@ class Survey:
         return search
 
     def _find_absence(self, open_target: OpenTarget, subject: Subject, error: Undecidable) -> Absence | None:
-        """Return what the checkout lacks, if the error is that the boundary or a required name was not found."""
+        """Return the name that the checkout lacks, if the boundary or a required name was not found."""
         cause, binding = error.failure, subject.binding
         if cause.kind not in ("drift", "not-in-this-version") or cause.provenance is not None:
             return None
@@ -276,7 +276,7 @@ class Survey:
     def _baseline_scenarios(
         self, subject: Subject, jobs: Mapping[Law, LawJob]
     ) -> Iterator[tuple[Law, Mapping[str, Inputs]]]:
-        """Yield the scenarios that broke laws at this ref according to the baseline."""
+        """Yield the scenarios that broke laws at this ref when the baseline was recorded."""
         if self._baseline is None:
             return
         for law, job in jobs.items():
@@ -352,7 +352,7 @@ def package_roots(checkout: Checkout) -> tuple[PackageRoot, ...]:
 
 
 def checkout_to_read(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
-    """Return the checkout that a target's bindings depend on, or None.
+    """Return the checkout on which a target's bindings depend; None if they depend on none.
 
     The result is None if the bindings are the same at every revision, or if the ref does not exist.
     """
@@ -367,7 +367,7 @@ def checkout_to_read(runner: Runner, catalog: Catalog, target: str, ref: Ref) ->
 def law_jobs(
     catalog: Catalog, target: str, refs: Iterable[Ref], checkout: Callable[[Ref], Checkout | None] = lambda ref: None
 ) -> list[LawJob]:
-    """Return a job for each law of each boundary of a target at the given refs."""
+    """Return a job for each ref, boundary and law of a target."""
     return [
         LawJob(target, subject.name, law.name, ref)
         for ref in refs

@@ -1,4 +1,4 @@
-"""Find calls whose arguments are in another order than the function's parameters, or than in its other calls.
+"""Find calls whose arguments are in a different order than the function's parameters or than in its other calls.
 
 Only text is compared: an argument counts by the last name in it (``batch["ref_log_prob"]`` and ``self.ref_log_prob``
 are both ``ref_log_prob``). A finding is a place to read, not a verdict.
@@ -17,7 +17,7 @@ _FILLERS = frozenset(("the", "of", "all", "per", "token", "seq", "batch", "mini"
 
 @dataclass(frozen=True)
 class SwappedCall:
-    """A call with two arguments swapped, compared with another call or with the function's parameters.
+    """A call with two swapped arguments: another call, or the function's parameters, has the reverse order.
 
     :ivar other: the place of the other call or of the definition.
     """
@@ -29,7 +29,7 @@ class SwappedCall:
 
 
 def swapped_calls(sources: Iterable[tuple[str, ast.Module]]) -> list[SwappedCall]:
-    """Return the calls of functions that one module defines, whose arguments are swapped.
+    """Return the calls with swapped arguments, for functions that only one module defines.
 
     :param sources: file and syntax tree of each module. Functions are matched by name, so a name that several modules
         define with other parameters is left out.
@@ -59,7 +59,7 @@ def swapped_calls(sources: Iterable[tuple[str, ast.Module]]) -> list[SwappedCall
 def _of_definition(
     name: str, place: str, parameters: tuple[str, ...], calls: Iterable[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls that pass two arguments with the names of each other's parameters."""
+    """Yield the calls in which two arguments each have the name of the other one's parameter."""
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
             if j < len(parameters):
@@ -71,7 +71,8 @@ def _of_definition(
 def _of_calls(
     name: str, parameters: tuple[str, ...], calls: list[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls with the same two arguments as another call, in the other order; the rarer order first."""
+    """Yield the calls with the same two arguments as another call in reverse order, if that order is the more frequent
+    one."""
     orders: dict[frozenset[str], dict[tuple[int, str, int, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):

@@ -1,5 +1,6 @@
 # ruff: noqa: RUF009 (each setting is made by the declaration of its option)
-"""Read a run's settings from the command line, then ``sentinel.toml`` or ``[tool.sentinel]``, then defaults."""
+"""Read a run's settings: from the command line, otherwise from ``sentinel.toml`` or ``[tool.sentinel]``, otherwise
+defaults."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def _each(read: Callable[[Any], Any]) -> Reader:
 
 
 def _by_target(read: Callable[[str], Any]) -> Reader:
-    """Return a function that reads ``[TARGET=]VALUE`` as a pair; the target is None if the value is for all."""
+    """Return a function that reads ``[TARGET=]VALUE`` as a pair; the target is None if the value is for all targets."""
     return lambda texts, targets: tuple(
         (name, read(value)) for name, value in (_assign(text, targets) for text in texts)
     )
@@ -147,7 +148,7 @@ def _seconds(value: Any) -> float:
     except OverflowError:
         seconds = float("inf")
     except (TypeError, ValueError):
-        raise SentinelError(f"the timeout is a number of seconds, not {value!r}") from None
+        raise SentinelError(f"the timeout must be a number of seconds, not {value!r}") from None
     if not 0 < seconds < 86400:
         raise SentinelError(f"the timeout must be more than 0 and less than 86400 seconds (a day), not {seconds:g}")
     return seconds
@@ -259,14 +260,14 @@ class Settings:
 
     @property
     def selects_items(self) -> bool:
-        """Return True if the options select items even if pytest gets no path."""
+        """Return True if the options alone select items, without a path in pytest's arguments."""
         return bool(self.targets or self.recipes or self.bugs)
 
     def refs_of(self, target: str) -> tuple[Ref, ...]:
         return tuple(dict.fromkeys(ref for name, ref in self.refs if name in (None, target)))
 
     def against(self, target: str, ref: Ref) -> tuple[Ref | None, ...]:
-        """Return the refs to compare a target's ref with. None stands for the ref's merge base."""
+        """Return the base refs of a target's ref. None stands for the ref's merge base."""
         given = dict.fromkeys(base for name, base in self.named_against if name in (None, target))
         if given:
             return tuple(base for base in given if base is not None)
@@ -330,7 +331,7 @@ def read_file(folder: Path) -> tuple[dict[str, Any], Path | None]:
         for name in table:
             values = values.get(name, {}) if isinstance(values, dict) else {}
         if not isinstance(values, dict):
-            raise SentinelError(f"{file.name}: [{'.'.join(table)}] is a table of options")
+            raise SentinelError(f"{file.name}: [{'.'.join(table)}] must be a table of options")
         for key, value in values.items():
             _check(file.name, key, value)
         if values:
@@ -350,11 +351,12 @@ def _check(file: str, key: str, value: Any) -> None:
     texts = value if option.many and isinstance(value, list) else [value]
     kinds = (str, int, float) if option.number else (str,)
     if not all(isinstance(text, kinds) and not isinstance(text, bool) for text in texts):
-        raise SentinelError(f"{file}: {key} is {option.type}, not {reprlib.repr(value)}")  # may be nested deeply
+        raise SentinelError(f"{file}: {key} must be {option.type}, not {reprlib.repr(value)}")  # may be nested deeply
 
 
 def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequence[str], base: Path) -> Settings:
-    """Merge command-line options over those of a settings file, and check the result.
+    """Merge command-line options with a settings file's options, and check the result. The command line takes
+    precedence.
 
     :param options: option -> value; None for an option that is not given.
     :param file: option -> value in the settings file, whose paths are relative to ``base``.
@@ -376,7 +378,7 @@ def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequenc
             if name is None or other is None or name == other:
                 raise SentinelError(
                     f"--sentinel-ref and --sentinel-repo both select the code of {name or other or 'every target'}; "
-                    "leave one out, or give both as refs: --sentinel-ref=git:main,path:DIR"
+                    "leave one out, or write both as refs: --sentinel-ref=git:main,path:DIR"
                 )
     return settings
 

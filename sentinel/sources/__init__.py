@@ -30,7 +30,7 @@ def open_checkout(
     url: str | None = None,
     progress: Progress | None = None,
 ) -> Checkout:
-    """Return the checkout of a target at a ref, reusing that of an earlier run.
+    """Return the checkout of a target at a ref. Reuse the checkout of an earlier run if there is one.
 
     This function never clones a repository. If a git ref has no mirror, the error names the command that makes one.
 

@@ -41,10 +41,10 @@ def open_directory(path: Path) -> Origin:
     if git_dir is None:
         raise SentinelError(
             f"{path} is not a git directory (no HEAD and objects in it, and no .git); "
-            "give a clone, a bare repository, or a tar of one"
+            "name a clone, a bare repository, or a tar of one"
         )
     if "objectformat" in (small_text(git_dir / "config") or "").lower().replace(" ", ""):
-        raise SentinelError(f"{path} uses another hash than SHA-1, which is not supported")
+        raise SentinelError(f"{path} uses a hash other than SHA-1, which is not supported")
     return git_dir, tuple(_object_directories(git_dir / "objects"))
 
 

@@ -1,4 +1,4 @@
-"""Find the commit to compare a working tree or pull request with: the merge base with upstream's main branch."""
+"""Find the base commit of a working tree or pull request: its merge base with upstream's main branch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
 
 
 def in_clone(ref: Ref, tree: Ref) -> Ref | None:
-    """Return a git ref as a commit of the clone that contains a working tree; None if the clone does not have it."""
+    """Look up a git ref in the clone that contains a working tree. Return the commit as a ref; None if it is not
+    there."""
     clone = clone_of(tree) if ref.kind == "git" and tree.kind == "path" else None
     commit = "" if clone is None else _commit(clone, ref.name) or _commit(clone, f"refs/remotes/origin/{ref.name}")
     return Ref("git", commit, str(clone), _folder_of(tree)) if commit else None
@@ -89,7 +90,8 @@ def _commit(clone: Path, name: str) -> str:
 
 
 def _names_of_main(clone: Path, target: Target) -> list[str]:
-    """Return possible names of upstream's main branch in a clone: from remotes with upstream's URL, and usual ones."""
+    """Return possible names of upstream's main branch in a clone: the names in remotes with upstream's URL, and usual
+    names."""
     listed = run(clone, "config", "--get-regexp", r"^remote\..*\.url$", seconds=_PATIENCE).out.decode(errors="replace")
     remotes = [line.partition(" ") for line in listed.splitlines()]
     upstream = _repository(target.repository)

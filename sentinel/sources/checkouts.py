@@ -1,4 +1,4 @@
-"""Store checkouts: read-only copies of a target's packages at one revision. A hash of the content is the name.
+"""Store checkouts: read-only copies of a target's packages at one revision. Their names are hashes of their content.
 
 The files::
 
@@ -202,7 +202,7 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
 
 
 def _entries(folder: Path, tree: str) -> list[Entry] | None:
-    """Return the recorded files of a revision; None if their hash is not the given tree hash."""
+    """Return the recorded files of a revision; None if their hash is not this tree hash."""
     content = read_json(folder / "files.json")
     with suppress(AttributeError, KeyError, TypeError):
         entries = [Entry(*each) for each in content["files"]] if content else []
@@ -295,7 +295,7 @@ def _fill(
 
 
 def make_links(top: Path, links: Mapping[str, str]) -> list[str]:
-    """Create the symbolic links that lead to places inside the checkout, and return the others.
+    """Create the symbolic links that lead to places inside the checkout, and return all other links.
 
     Call it after all files are written, so that no file is written through a link.
     """

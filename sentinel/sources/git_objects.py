@@ -15,7 +15,7 @@ _MOST_LISTED = MOST_FILES * 200
 
 
 def commit_of(mirror: Path, name: str) -> str | None:
-    """Return the full hash of a commit, given an abbreviation or the hash of a tag object; None if there is none."""
+    """Return the full hash of the commit for an abbreviated hash or the hash of a tag object; None if there is none."""
     assert not set(name) - set("0123456789abcdef"), name
     process = run(mirror, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
     if process.status:
@@ -39,7 +39,7 @@ def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry],
 def listing(
     mirror: Path, tree: str, paths: Sequence[str], seconds: float | None = None
 ) -> tuple[list[Entry], dict[str, str]]:
-    """Return the same as :func:`entries`, but faster, without file sizes, and with the commit of each submodule."""
+    """List files as :func:`entries` does, but faster, without file sizes, and with the commit of each submodule."""
     command = ("ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tree, *(("--", *paths) if paths else ()))
     output = run_bounded(mirror, *command, most=_MOST_LISTED, seconds=seconds)
     files: list[Entry] = []
@@ -96,7 +96,7 @@ def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         for blob in dict.fromkeys(blobs):
             content = objects.read(blob)
             if blob_id(content) != blob:
-                raise GitError(f"object {blob} in {mirror} is damaged: its content has another hash")
+                raise GitError(f"object {blob} in {mirror} is damaged: its content has a different hash")
             yield blob, content
 
 
@@ -118,7 +118,7 @@ def whole_refs(mirror: Path, refs: dict[str, str]) -> dict[str, str]:
 
 
 def still_shallow(mirror: Path, commits: set[str]) -> set[str]:
-    """Return those of the given commits whose parents the mirror lacks."""
+    """Return the commits whose parents the mirror lacks, out of these commits."""
     parents: dict[str, list[str]] = {}
     for commit in commits:
         process = run(mirror, "cat-file", "commit", commit)

@@ -1,4 +1,4 @@
-"""Run git such that no configuration, of the user or of upstream, can run a command, prompt, or use the network."""
+"""Run git so that neither the user's nor upstream's configuration can run a command, prompt, or use the network."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Finished:
 
 
 def reason(text: str) -> str:
-    """Return the line of git's error output with the reason, without ``fatal:`` and without passwords."""
+    """Return the line of git's error output that names the reason. Remove ``fatal:`` and passwords."""
     lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
     full = [line for line in lines if _FULL.search(line)]
     decisive = full or [line for line in lines if _ERROR_LINE.match(line)] or lines[-1:]

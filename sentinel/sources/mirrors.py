@@ -136,7 +136,7 @@ class MirrorStore:
         return str((_read_record(self.home.mirror(target)) or {}).get("url", ""))
 
     def add(self, target: Target, origin: str | None = None, *, progress: Progress | None = None) -> Mirror:
-        """Create a target's mirror, or add the objects and refs of another source to it.
+        """Create a target's mirror, or add the objects and refs of a second source to it.
 
         :param origin: a git directory, a clone, a tar of either, or a URL; None for the target's own repository.
         """
@@ -200,7 +200,7 @@ class MirrorStore:
         return describe(target.name, self.home.mirror(target.name))
 
     def fetch(self, target: str, refspecs: Sequence[str], progress: Progress | None = None) -> None:
-        """Fetch refs into a mirror. A run tries this only once if it fails."""
+        """Fetch refs into a mirror. If this fails, the same run does not try it again."""
         path, url = self.path(target), self.url(target)
         key = (target, " ".join(refspecs))
         for scope in (key, (target, "")):
@@ -306,7 +306,7 @@ class MirrorStore:
             names = ", ".join(root.path for root in target.roots)
             raise SentinelError(
                 f"{described} is not {base_name(target.name)}: no commit has any of its packages ({names}); "
-                f"give a copy of {target.repository or 'its repository'}"
+                f"name a copy of {target.repository or 'its repository'}"
             )
         path = self.home.mirror(target.name)
         record: dict[str, Any] = {"version": 1, "target": target.name, "url": url, "origins": []}

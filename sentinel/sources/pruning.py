@@ -39,7 +39,7 @@ def entries(home: Home) -> list[CacheEntry]:
 
 
 def prune(home: Home, *, older_than: float | None = None, now: float | None = None) -> list[CacheEntry]:
-    """Remove entries that were not used for a time, and leftovers of interrupted runs. Return the removed entries.
+    """Remove entries that were not used recently, and leftovers of interrupted runs. Return the removed entries.
 
     :param older_than: remove entries that were not used for this many seconds; None: all that no live run uses.
     """

@@ -209,7 +209,7 @@ def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """Return the content of a file in a wheel. Read no more than its declared size, in case that is forged."""
+    """Return the content of a file in a wheel. Read no more than its declared size, because that may be forged."""
     with archive.open(info) as file:
         return file.read(info.file_size + 1)
 

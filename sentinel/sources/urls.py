@@ -72,7 +72,7 @@ _MARK = ".fork-"
 
 
 def base_name(name: str) -> str:
-    """Return the target's name, given the name of its mirror or of a fork's mirror."""
+    """Return the name of the target to which a mirror belongs, even if it is a fork's mirror."""
     return name.partition(_MARK)[0]
 
 

@@ -272,7 +272,8 @@ class Target:
         object.__setattr__(self, "bindings", bindings)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
-        """Return the binding of a function, given its current or a former path, or as a registered function."""
+        """Return the binding of a function at its current or a former path, or the binding that a registered function
+        reuses."""
         of_contract = [binding for binding in self.bindings if contract in (None, binding.contract)]
         today = (binding for binding in of_contract if binding.boundary == boundary)
         before = (binding for binding in of_contract if boundary in binding.paths)
@@ -289,14 +290,14 @@ class Target:
         return next((registry.excludes[path] for registry in self.registries if path in registry.excludes), "")
 
     def carries_signal(self, path: str) -> bool:
-        """Return False if a function's current or former path matches a glob in ``no_signal``."""
+        """Return True unless a function's current or former path matches a glob in ``no_signal``."""
         paths = [path]
         for today, several in self.moved.items():
             paths += (today + path.removeprefix(then) for then in several if f"{path}.".startswith(f"{then}."))
         return not any(fnmatchcase(each, glob) for each in paths for glob in self.no_signal)
 
     def explain_unbound(self, name: str) -> str:
-        """Return a message that a function has no binding, with the nearest function that has one.
+        """Return the message that a function has no binding. It names the nearest bound function.
 
         :param name: a dotted path, or its last part.
         """
@@ -321,7 +322,8 @@ class Target:
 
     @property
     def depends_on_code(self) -> bool:
-        """Return True if bindings depend on the revision, through registries or through dialects of some revisions."""
+        """Return True if the bindings differ between revisions: the target has registries, or dialects of some
+        revisions only."""
         dialects = (dialect for binding in self.bindings for dialect in binding.dialects)
         return bool(self.registries) or any(dialect.since or dialect.until for dialect in dialects)
 

@@ -62,7 +62,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Failed:
-    """The failure of a probe (a call on a recipe's scenario), an import, or a call of a session.
+    """The failure of a probe (a call on a recipe's scenario), of an import, or of a call in a session.
 
     :ivar unknown_input: the input for which the boundary has no parameter, if this caused the failure.
     :ivar place: the file that needs another Python or a package, if this caused the failure.
@@ -97,7 +97,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Reply:
-    """The result of one call of a session: an observation or a failure.
+    """The result of one call in a session: an observation or a failure.
 
     :ivar silent: the reason why the contract's reference does not define a result.
     :ivar effects: the side effects of a watched call: ``mutated``, ``globals`` and ``again``.
@@ -277,7 +277,7 @@ def _by_name(value: Any, names: Collection[str], parse: Parser) -> dict[str, Any
 def _record(
     value: Any, needed: Mapping[str, Parser], optional: Mapping[str, Parser] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Parse a mapping that must have all needed keys, may have optional ones, and no others."""
+    """Parse a mapping that has every needed key, and no key that is neither needed nor optional."""
     parsers = {**needed, **optional}
     if not isinstance(value, dict) or not needed.keys() <= value.keys() <= parsers.keys():
         _refuse("a record has missing or unknown keys")

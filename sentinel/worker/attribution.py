@@ -20,7 +20,7 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def programming_error(error: BaseException, roots: tuple[str, ...]) -> str:
-    """Return the type of an exception that a mistake in the framework's code caused; empty for any other exception.
+    """Return an exception's type if a mistake in the framework's code caused it; otherwise empty.
 
     A missing attribute, key, file or package, or an unexpected ``None``, may come from the caller's objects or from
     this machine."""

@@ -45,7 +45,7 @@ class Boundary:
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """Return the function's parameters; for a registered function with ``**kwargs``, also those of the bound
-        one."""
+        function."""
         own = inspect.signature(self.function).parameters
         if self.member is None or all(each.kind is not each.VAR_KEYWORD for each in own.values()):
             return own
@@ -174,7 +174,7 @@ def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[Modul
 
 
 def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> str:
-    """Return the part of an error message that suggests a name similar to a missing attribute."""
+    """Return a hint for an error message: a name similar to the missing attribute."""
     near = difflib.get_close_matches(attribute, dir(owner), 1)
     there = f"; the nearest there is {near[0]!r}" if near else ""
     last = path.rpartition(".")[2]
@@ -185,7 +185,7 @@ def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> s
 
 @trace.paused()  # reading files for a message does not affect the verdict
 def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
-    """Return the part of an error message that names another definition of this name. Files are only read as text."""
+    """Return a hint for an error message: where else this name is defined. Files are read as text and not run."""
     pattern = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b", re.MULTILINE)
     for root in roots:
         for folder, folders, files in os.walk(root):

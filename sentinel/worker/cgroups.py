@@ -83,7 +83,7 @@ class Group:
         )
 
     def add(self, pid: int) -> None:
-        """Move a process into the group; its later children belong to it too."""
+        """Move a process into the group. Children that the process forks later belong to the group too."""
         for folder in self.folders:
             with contextlib.suppress(OSError):  # the machine permits creating groups, but not moving processes
                 (folder / "cgroup.procs").write_text(str(pid))

@@ -1,4 +1,4 @@
-"""Start and stop worker processes from pytest's process, send them requests, and kill those that hang.
+"""Start and stop worker processes from pytest's process, send them requests, and kill workers that hang.
 
 The controller decides and the worker measures; nothing here interprets numbers.
 """
@@ -178,7 +178,7 @@ class Preloader:
         return self.require(())
 
     def require(self, packages: Sequence[str]) -> Mapping[str, Any]:
-        """Import these packages too, if they are installed. Return the same as :meth:`hello`."""
+        """Import these packages too, if they are installed. Return what :meth:`hello` returns."""
         self.start()
         with self._lock:
             return self._greet(packages)
@@ -197,7 +197,8 @@ class Preloader:
         return hello
 
     def _bury(self) -> str:
-        """Return the error for a preloader that did not answer. If it was killed, the next request starts a new one."""
+        """Return the error for a preloader that did not answer. If it was killed, the next request starts a new
+        preloader."""
         killed = self._killed_by()
         words = self._last_words(killed)
         if killed:
@@ -588,7 +589,7 @@ class Session(_Handle):
             self._bury("the session ended")
 
     def receive(self) -> Replies | Failed:
-        """Return the answer to the last call, or a failure. If the session itself fails, it ends.
+        """Return the answer to the last call, or a failure. The session ends if it fails itself.
 
         Each call has the whole timeout, because the session reports the end of each call.
         """

@@ -292,7 +292,8 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 
 def outermost(places: Iterable[str]) -> list[str]:
-    """Return the paths that are not inside another of these paths. A link and its target both count."""
+    """Return the paths that are not inside another path of the list. A link counts both as its own path and as its
+    target."""
     spellings = {spelling for place in places for spelling in (os.path.abspath(place), os.path.realpath(place))}
     return sorted(
         place for place in spellings if not any(place != other and place.startswith(f"{other}/") for other in spellings)

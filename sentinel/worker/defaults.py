@@ -68,7 +68,7 @@ def _nodes(source: str) -> tuple[Any, ...]:
 
 @contextmanager
 def _uses_forgotten() -> Iterator[None]:
-    """Forget which stub modules are used during a ``with`` block."""
+    """Discard the record of the stub modules that are used during a ``with`` block."""
     used = stubs.state().used
     length = len(used)
     try:

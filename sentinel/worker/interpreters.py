@@ -55,7 +55,8 @@ class InterpreterError(SentinelError):
 
 @cache
 def reason_against() -> str | None:
-    """Return why another interpreter cannot be contained here; None if it can. Nested containment is tried."""
+    """Return why another interpreter cannot be contained here; None if it can. This tries containment inside
+    containment."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
         command = _contained([sys.executable, "-c", _NESTED, str(_PACKAGE.parent)], scratch, [str(_PACKAGE)])
         try:
@@ -74,7 +75,7 @@ def wrap(
     devices: Sequence[str] = (),
     packages: Iterable[str] = (),
 ) -> list[str]:
-    """Return the command that starts a Python interpreter in containment; the given command if that is impossible.
+    """Return a command that starts a Python interpreter in containment; the original command if that is impossible.
 
     :param command: starts with the path of the interpreter.
     :param scratch: the only writable folder, in memory.
@@ -144,7 +145,8 @@ def gpus() -> list[str]:
 
 
 def ask(python: str | None, *words: str, devices: Sequence[str] = (), packages: Iterable[str] = ()) -> Any:
-    """Run a Python script and return the JSON on its last line. It is contained unless it uses our own interpreter.
+    """Run a Python script and return the JSON on its last line. The script is contained unless it runs in Sentinel's
+    own interpreter.
 
     :param packages: as in :func:`wrap`.
     """

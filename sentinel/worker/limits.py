@@ -47,7 +47,7 @@ def limit(memory: int, contained: bool, patience: float) -> None:
 
 
 def limit_time(seconds: float) -> None:
-    """End this process after this much CPU time, if nothing else ends it."""
+    """End this process after this much CPU time, if nothing else ends it earlier."""
     _lower(resource.RLIMIT_CPU, math.ceil(seconds * (os.cpu_count() or 1)) + _GRACE)
 
 

@@ -38,7 +38,7 @@ SEED = 20260821
 
 @cache
 def load_contract(file: str, name: str) -> Contract:
-    """Return a contract from a file. Sentinel's own contracts are imported; others are loaded by path."""
+    """Return a contract from a file. Sentinel's own contracts are imported; all other contracts are loaded by path."""
     path = Path(file)
     ours = Path(__file__).resolve().parent.parent / "contracts"
     module = importlib.import_module(f"sentinel.contracts.{path.stem}") if path.parent == ours else load_file(path)
@@ -355,7 +355,8 @@ def describe(
 
 
 def _adapter_error(error: BaseException, text: str, place: TracebackType, binding: Binding) -> str:
-    """Return the message for an exception in an adapter: the place, the missing key, and the adapter's outputs."""
+    """Return the message for an exception in an adapter. It names the place, the missing key and the adapter's
+    outputs."""
     file, line = place.tb_frame.f_code.co_filename, place.tb_lineno
     where = f"{os.path.basename(os.path.dirname(file))}/{os.path.basename(file)}:{line}"
     answer = _answer[0] if _answer else None

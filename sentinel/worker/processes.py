@@ -32,7 +32,7 @@ def adopt_orphans() -> None:
 
 
 def await_end(pid: int, seconds: float | None = None) -> None:
-    """Wait until a process has ended and its children have another parent, but at most this many seconds."""
+    """Wait until a process has ended and its children have a new parent, but at most this many seconds."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:  # the kernel has already reaped the process
@@ -46,7 +46,7 @@ def await_end(pid: int, seconds: float | None = None) -> None:
 
 
 class Leader:
-    """The leader of a process group, which another process waits for.
+    """The leader of a process group. A process other than this one reaps it.
 
     A pid is not enough to kill the leader. After the leader is reaped and its group is empty, the kernel may reuse the
     pid for another process. A pidfd, if the kernel supports it, always refers to the same process.

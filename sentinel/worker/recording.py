@@ -30,7 +30,7 @@ _PLAIN = (type(None), bool, int, float, str)
 def observe_calls(
     measure: Callable[[Any, Mapping[str, Any]], Any], boundary: Any, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Call a boundary once, and return ``[arguments by name, result]`` for each call of its function as ``calls``.
+    """Call a boundary once. Return, as ``calls``, ``[arguments by name, result]`` for each call of its function.
 
     :param boundary: a :class:`sentinel.worker.calling.Boundary`.
     """

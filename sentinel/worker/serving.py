@@ -215,8 +215,8 @@ class _Tracer:
 
 
 class _LineTracer(_Tracer):
-    """Records the lines that run in calls that return. Sets the options of a call when the target's code is entered, in
-    arguments and in configurations among the arguments.
+    """Records the lines that run in calls that return. When a call enters the target's code, sets the call's options in
+    its arguments and in configurations among them.
 
     :param lines: file below the checkout -> ranges of lines; only functions that begin within them are recorded. With
         None, all the target's functions are recorded, with files below their import root.
@@ -268,7 +268,8 @@ class _LineTracer(_Tracer):
         """Prepare for the next call."""
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        """Decide whether to record a function call. Most calls are not recorded, and take one dictionary lookup."""
+        """Decide whether to record a function call. Most calls are not recorded; for these, the decision takes one
+        dictionary lookup."""
         code = frame.f_code
         known = self._codes.get(id(code))
         if known is None or known[0] is not code:

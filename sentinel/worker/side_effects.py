@@ -120,7 +120,7 @@ def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) ->
 
 
 def _spread(name: str, value: Any) -> Any:
-    """Return a value that an option takes from a similar argument. A mask becomes numbers below, at and above 1."""
+    """Return the value of a similar argument, for an option. If it is a mask, return numbers below, at and above 1."""
     if "mask" in name or not isinstance(value, torch.Tensor) or value.dtype.is_complex:
         return value
     if value.dtype.is_floating_point and not ((value == 0) | (value == 1)).all():

@@ -52,7 +52,9 @@ class StubState:
     def use(self, name: str) -> None:
         if self.probing:
             self.used.append(name)
-            raise StubUsedError(f"{name} is not installed and was used; a stand-in or the real package is needed")
+            raise StubUsedError(
+                f"{name} was used but is not installed; install the package, or add a stand-in to the adapter"
+            )
 
 
 _STATE = StubState()
@@ -381,7 +383,7 @@ def _handled(frame: FrameType) -> bool:
 
 
 def _goes_on_without(handlers: list[ast.ExceptHandler]) -> bool:
-    """Return True if a handler of a failed import does not raise again, so that the code works without the package."""
+    """Return True if the code continues without the package: a handler of the failed import does not raise again."""
     for handler in handlers:
         if _catches(handler.type):
             leaves = any(isinstance(node, (ast.Return, ast.Continue, ast.Break)) for node in ast.walk(handler))

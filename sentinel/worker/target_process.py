@@ -186,7 +186,8 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
 
 
 def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
-    """Read an answer until it is complete or the writer has ended. Return the bytes, and the reason of an early end."""
+    """Read an answer until it is complete or the writer has ended. Return the bytes and, if the writer ended early, the
+    reason."""
     deadline = time.monotonic() + timeout
     parts = bytearray()
     poller = select.poll()

@@ -73,7 +73,7 @@ def missing_origins(error: BaseException, file: str) -> list[str]:
 
 
 def origins(name: str, names: Iterable[str]) -> list[str]:
-    """Return the packages from which a module imports a name, given its definitions (see ``codes.describe``)."""
+    """Return the packages from which a module imports a name, according to its definitions (see ``codes.describe``)."""
     packages = (
         item.partition("=")[2].partition(".")[0].partition(":")[0] for item in names if item.startswith(f"{name}=")
     )

@@ -97,6 +97,6 @@ def test_a_mirror_of_something_else_is_refused(run_sentinel, tiny, tmp_path):
     git(other, "branch", "-qD", "main")
     answer = run_sentinel("mirror", "add", "tiny", "--from", other)
     assert answer.status == 2
-    said = f"{other} is not tiny: no commit has any of its packages (tiny); give a copy of file://{tiny.upstream}"
+    said = f"{other} is not tiny: no commit has any of its packages (tiny); name a copy of file://{tiny.upstream}"
     assert said in answer.err
     assert run_sentinel("mirror", "list").out.startswith("no mirrors in ")

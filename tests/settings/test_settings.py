@@ -74,7 +74,7 @@ def test_published_names_of_the_environment(tmp_path, monkeypatch):
         ({"device": "cuda:x"}, "unknown device 'cuda:x'; write cpu, cuda or cuda:N"),
         ({"timeout": "0"}, "the timeout must be more than 0 and less than 86400 seconds (a day), not 0"),
         ({"timeout": "nan"}, "must be more than 0 and less than 86400 seconds (a day), not nan"),
-        ({"timeout": "soon"}, "the timeout is a number of seconds, not 'soon'"),
+        ({"timeout": "soon"}, "the timeout must be a number of seconds, not 'soon'"),
         ({"sandbox": "bsic"}, "unknown sandbox 'bsic' — did you mean 'basic'?"),
         ({"recipes": ["nowhere"]}, "no such folder: nowhere"),
         ({"repo": ["dem=."]}, "unknown target 'dem' in 'dem=.' — did you mean 'demo'?"),
@@ -123,7 +123,7 @@ def test_the_own_file_goes_before_the_projects(tmp_path):
     [
         ("sentinel.toml", "target = [", "sentinel.toml:1:1: not TOML: "),
         ("sentinel.toml", 'targets = "verl"', "sentinel.toml: unknown option 'targets' — did you mean 'target'?"),
-        ("pyproject.toml", "[tool]\nsentinel = 3", "pyproject.toml: [tool.sentinel] is a table of options"),
+        ("pyproject.toml", "[tool]\nsentinel = 3", "pyproject.toml: [tool.sentinel] must be a table of options"),
         (
             "sentinel.toml",
             '[sentinel]\ntarget = "verl"',
@@ -134,11 +134,11 @@ def test_the_own_file_goes_before_the_projects(tmp_path):
             "[tool.sentinel]\ntimeout = 3",
             "sentinel.toml: write the options without the line [tool.sentinel]",
         ),
-        ("sentinel.toml", "target = 3", "sentinel.toml: target is a string or a list of strings, not 3"),
-        ("sentinel.toml", "target = [3]", "target is a string or a list of strings"),
-        ("sentinel.toml", "timeout = true", "timeout is a number, not True"),
-        ("sentinel.toml", 'device = ["cpu"]', "device is a string, not ['cpu']"),
-        ("sentinel.toml", "baseline = {a = 1}", "baseline is a string"),
+        ("sentinel.toml", "target = 3", "sentinel.toml: target must be a string or a list of strings, not 3"),
+        ("sentinel.toml", "target = [3]", "target must be a string or a list of strings"),
+        ("sentinel.toml", "timeout = true", "timeout must be a number, not True"),
+        ("sentinel.toml", 'device = ["cpu"]', "device must be a string, not ['cpu']"),
+        ("sentinel.toml", "baseline = {a = 1}", "baseline must be a string"),
     ],
 )
 def test_mistakes_in_a_file(name, text, said, tmp_path):
@@ -176,7 +176,7 @@ def test_settings_are_written_as_they_are_read(tmp_path):
 
 def test_a_ref_and_a_working_tree_of_one_target_are_not_both_judged(tmp_path):
     tree = str(tmp_path)
-    said = "--sentinel-ref and --sentinel-repo both select the code of verl; leave one out, or give both as refs"
+    said = "--sentinel-ref and --sentinel-repo both select the code of verl; leave one out, or write both as refs"
     for given in ({"ref": ["verl=git:main"], "repo": [tree]}, {"ref": ["git:main"], "repo": ["verl=" + tree]}):
         with pytest.raises(SentinelError, match=re.escape(said)):
             settled(tmp_path, **given)
