@@ -271,7 +271,7 @@ def test_a_page_is_written_again_when_only_its_prose_has_changed(run_sentinel, f
     fixed_by(f"{RIGHT} + 0")
     answer = run_sentinel("contribute", "--rewrite", "out")
     assert (answer.status, page.read_text()) == (1, before)
-    assert "has changed since; run `sentinel contribute` again" in answer.out
+    assert "has changed since the contribution was written; run `sentinel contribute` again" in answer.out
     assert run_sentinel("contribute", "--rewrite", "nowhere").status == 2
 
 

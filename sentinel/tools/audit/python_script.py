@@ -220,7 +220,7 @@ class _Script:
                         yield name
 
     def _parts(self, node: ast.AST, depth: int = 0) -> Iterator[ast.AST]:
-        """Yield the parts of an expression, including those of the values of its names."""
+        """Yield the parts of an expression, and the parts of the values that its names have."""
         for part in ast.walk(node):
             yield part
             if isinstance(part, ast.Name) and part.id in self.once and depth < _DEEPEST:
@@ -258,7 +258,8 @@ class _Script:
                     yield _any(given), node.lineno
 
     def given_classes(self) -> Iterator[tuple[str, int]]:
-        """Yield the calls and decorators that get a configuration class and may change its defaults, as any option."""
+        """Yield the calls and decorators that receive a configuration class, and may therefore change the default of
+        any option."""
         for own in (node for node in self.nodes if isinstance(node, ast.ClassDef) and node.name in self.derived):
             for each in (*own.decorator_list, *(item.value for item in own.keywords)):  # and its metaclass
                 if not _READS_A_CLASS.fullmatch(called(each) if isinstance(each, ast.Call) else name_of(each)):
@@ -382,7 +383,7 @@ class _Script:
             call.unread.append(f"{prefix}**{_shortened(node)}")
 
     def _follow(self, made: ast.Call) -> tuple[set[str], list[ast.AST]]:
-        """Return the script's names for a configuration, and the code that may change it.
+        """Return the names that a configuration has in the script, and the code that may change the configuration.
 
         Such code is a call of a function that the script does not define, a method of the configuration, a container,
         and a statement that binds a name again. Classes, functions that only read, and writes that :func:`_assigned`
@@ -573,7 +574,7 @@ def _called(call: ast.Call, node: ast.stmt, is_it: Callable[[ast.expr], bool]) -
 
 
 def _expressions(node: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the expressions of a statement, without those of the statements inside it."""
+    """Yield the expressions of a statement, but not those of the statements inside it."""
     left: list[ast.AST] = [node]
     while left:
         for child in ast.iter_child_nodes(left.pop()):
@@ -666,7 +667,7 @@ def _bindings(node: ast.AST) -> Iterator[str]:
 
 
 def _statements(tree: ast.Module, home: ast.AST | None = None) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield all statements, each with whether it runs unconditionally in `home` (a function or the module)."""
+    """Yield each statement with True if it runs unconditionally in `home` (a function or the module)."""
     left: list[tuple[ast.AST, ast.AST, bool]] = [(child, tree, True) for child in tree.body]
     while left:
         node, function, sure = left.pop()
