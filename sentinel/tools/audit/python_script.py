@@ -202,16 +202,16 @@ class _Script:
         bound.update(name for node in self.nodes if not isinstance(node, _NAMED) for name in _bindings(node))
         made: Counter[str] = Counter()
         for node in (node for node in self.nodes if isinstance(node, (ast.Assign, ast.AnnAssign))):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            fresh = isinstance(node.value, _CONTAINERS) or name_of(getattr(node.value, "func", None)) in _MAKERS
-            made.update(_key(target) for target in targets if fresh)
+            targets, value = node.targets if isinstance(node, ast.Assign) else [node.target], node.value
+            if isinstance(value, _CONTAINERS) or (isinstance(value, ast.Call) and called(value) in _MAKERS):
+                made.update(map(_key, targets))
         own = {name for name, times in made.items() if name and times == bound[name] and self._stays(name)}
 
         def is_it(owner: ast.expr) -> bool:
             return _is_any(owner) and _key(owner) not in own
 
-        for node, _ in _statements(self.tree):
-            yield from ((option, node.lineno) for option, _ in _assigned(node, is_it, self.positions))
+        for statement, _ in _statements(self.tree):
+            yield from ((option, statement.lineno) for option, _ in _assigned(statement, is_it, self.positions))
 
     def _stays(self, name: str) -> bool:
         """Return True if a variable is never passed on, returned or given another name."""
@@ -652,7 +652,8 @@ def _cannot_name(index: ast.expr, positions: Collection[str]) -> bool:
     if isinstance(index, ast.Name):
         return index.id in positions
     if isinstance(index, ast.JoinedStr):
-        return not all(re.fullmatch(r"[\w.]*", part.value) for part in index.values if isinstance(part, ast.Constant))
+        texts = [str(part.value) for part in index.values if isinstance(part, ast.Constant)]
+        return not all(re.fullmatch(r"[\w.]*", text) for text in texts)
     if isinstance(index, ast.BinOp) and isinstance(index.op, ast.Add):
         return any(_cannot_name(side, positions) for side in (index.left, index.right))
     return isinstance(index, (ast.Slice, ast.Tuple, ast.Compare, ast.UnaryOp)) or (
