@@ -198,13 +198,22 @@ def test_data_and_submodules_are_not_examined(pytester, clone):
     base = git(clone, "rev-parse", "HEAD")
     (clone / "demo_rl" / "units.lst").write_text("# m\n")  # no comment, in a file of an unknown kind
     (clone / "run.sbatch").write_text("python train.py --clip 28\n")
+    (clone / "Makefile").write_text("train:\n\tpython train.py --clip 28\n")
+    (clone / "examples").mkdir()
+    (clone / "examples" / "search.py").write_text("import demo_rl\nfrom normal import normalize_answer\n")
+    (clone / "examples" / "normal.py").write_text("def normalize_answer(text):\n    return text\n")
+    (clone / "examples" / "own.py").write_text("async def reward_func(sample):\n    return 0.0\n")
+    (clone / "examples" / "plot.py").write_text("print(1)\n")
     git(clone, "add", ".")
     git(clone, "update-index", "--add", "--cacheinfo", f"160000,{base},recipe")
     git(clone, "commit", "-q", "-m", "recipe")
     result = gate(pytester, f"--sentinel-repo={clone}", f"--sentinel-against=git:{base}")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     result.stdout.fnmatch_lines(
-        ["not examined: 3 changes that no boundary reads: demo_rl/units.lst, recipe, run.sbatch"]
+        [
+            "not examined: 7 changes that no boundary reads: Makefile, demo_rl/units.lst, examples/normal.py, "
+            "examples/own.py, examples/search.py, *"
+        ]
     )
 
 
@@ -240,13 +249,24 @@ def test_a_function_outside_the_rule_whose_changed_lines_name_signal_is_not_exam
     result.stdout.fnmatch_lines(["not examined: 1 change that no boundary reads: demo_rl/setup.py:* build"])
 
 
-def test_a_number_of_devices_in_a_changed_line_is_not_examined(pytester, clone):
+@pytest.mark.parametrize(
+    "read",
+    [
+        "max(1, torch.cuda.device_count())",
+        "(1 + torch.is_autocast_enabled())",
+        "(1 + (time.time() > 1.9e9))",
+        '(1 + ("ray" in sys.modules))',
+        "(1 + torch.backends.cuda.matmul.allow_tf32)",
+        '(1 + Path("/data").exists())',
+    ],
+    ids=["devices", "autocast", "time", "modules", "flags", "files"],
+)
+def test_a_changed_line_that_reads_the_machine_or_the_process_is_not_examined(pytester, clone, read):
     losses = clone / "demo_rl" / "losses.py"
     code = losses.read_text()
     body = code.index(":\n", code.index("def agg_loss(")) + 2
-    losses.write_text(
-        f"{code[:body]}    import torch\n    loss_mat = loss_mat / max(1, torch.cuda.device_count())\n{code[body:]}"
-    )
+    added = f"    import sys, time, torch\n    from pathlib import Path\n    loss_mat = loss_mat / {read}\n"
+    losses.write_text(code[:body] + added + code[body:])
     result = gate(pytester, f"--sentinel-repo={clone}", "-k", "agg_loss")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     result.stdout.fnmatch_lines(["not examined: *agg_loss: changed lines did not run"])

@@ -130,7 +130,7 @@ class Asking:
         They have the choices of a scenario that runs the statement, except for one, which is drawn.
         """
         subject, patch = search.subject, self._selection.patch
-        log, seen = pair.logs.get(subject.name, Log()), 0
+        log, seen, near = pair.logs.get(subject.name, Log()), 0, self._constants(subject).near
         chosen = [each.name for each in subject.contract.inputs if each.choices and not (each.domain or each.dialect)]
         scenarios: dict[tuple[str, Place, int], list[Inputs]] = defaultdict(list)
         for round_ in range(_ROUNDS_OF_RARE):
@@ -147,7 +147,8 @@ class Asking:
                 choices = {name: known[place // len(rare) % len(known)][name] for name in chosen}
                 if chosen:
                     del choices[chosen[(round_ * _TOGETHER + place) % len(chosen)]]
-                inputs = draw_around(subject, self.budget.seed, f"rare {round_} {place}", Around(choices=choices))
+                around = Around(near if place % 2 else (), choices=choices)
+                inputs = draw_around(subject, self.budget.seed, f"rare {round_} {place}", around)
                 plans += [(NUMBERS_STAY, {"": inputs})] if inputs else []
             for (law, variants), trial in zip(plans, pair.try_(subject, plans)):
                 if trial.violations and not trial.violations[0].symptom.endswith("raises"):
@@ -196,7 +197,16 @@ class Asking:
     def search_laws(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
         """Search for scenarios that break laws of a boundary at one revision."""
         shrinking = LEVELS["quick"][1]
-        search = BoundarySearch(session, subject, self.budget.seed, laws, shrinking, shrink_further=False, glimpse=True)
+        search = BoundarySearch(
+            session,
+            subject,
+            self.budget.seed,
+            laws,
+            shrinking,
+            shrink_further=False,
+            glimpse=True,
+            constants=self._constants(subject),
+        )
         examples = min(examples, self.budget.examples)
         if examples:
             search.try_recipes(self._recipes())

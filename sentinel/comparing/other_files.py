@@ -1,6 +1,7 @@
 """List changed files that may affect a training run but that no comparison reads: settings, scripts, other sources.
 
-Documentation, tests, CI and packaging cannot change a run. Python of the packages is compared definition by definition.
+Documentation, tests, CI and the packages' own metadata cannot change a run. Python of the packages is compared
+definition by definition.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Protocol
 
 from sentinel.comparing.units import parse
 from sentinel.errors import SentinelError
+from sentinel.search.inventory import names_signal
 from sentinel.sources import git_objects
 from sentinel.sources.checkouts import files
 from sentinel.sources.gitbinary import GitError, git_dir_of
@@ -24,12 +26,11 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
-#: Hidden files, tests, documentation, pictures, CI, images and packaging. Any other file may be read by a run.
+#: Hidden files, tests, documentation, pictures, CI and the metadata of packages. Any other file may be read by a run.
 _APART = re.compile(
-    r"(^|/)(\.|(tests?|docs?|docs?_\w+|ci|docker\w*)/|test_[^/]*$|setup\.py$|pyproject\b|codecov\.yml$"
-    r"|(licen[sc]e|notice|readme|changelog|authors|codeowners|manifest|makefile|justfile|dockerfile|version)\b[^/]*$"
-    r"|requirements[^/]*\.txt$)|/conftest\.py$"
-    r"|\.(md|mdx|rst|html?|css|js|png|jpe?g|gif|svg|ico|webp|pdf|mp4|avi|ipynb|lock|cff|typed|patch|qls)$",
+    r"(^|/)(\.|(tests?|docs?|docs?_\w+|ci)/|test_[^/]*$|setup\.py$|pyproject\b|codecov\.yml$"
+    r"|(licen[sc]e|notice|readme|changelog|authors|codeowners|manifest|version)\b[^/]*$)|/conftest\.py$"
+    r"|\.(md|mdx|rst|html?|css|js|png|jpe?g|gif|svg|ico|webp|pdf|mp4|avi|lock|cff|typed|qls)$",
     re.I,
 )
 
@@ -170,9 +171,12 @@ def list_changed_files(target: Target, before: Files, after: Files) -> list[str]
         if None in texts or _without_comments(path, texts[0]) != _without_comments(path, texts[1]):
             uses = not python or bool(_RUN_UNASKED.fullmatch(path))
             uses = uses or any(text is None or _imports(text, target.packages) for text in texts)
+            uses = uses or any(text and names_signal(text.decode(errors="replace")) for text in texts)
             (listed if uses else scripts).append(path)
-    if scripts:  # these do not import the packages; the packages may import them
+    if scripts:  # these do not import the packages; the packages, or programs that use them, may import these
         sources = [after.read(path) or b"" for path in other if path.endswith(".py") and path.startswith(roots)]
+        programs = [after.read(path) or b"" for path in other if path.endswith(".py") and not path.startswith(roots)]
+        sources += [text for text in programs if _imports(text, target.packages)]
         modules = [path.removesuffix(".py").split("/") for path in scripts]
         listed += [path for path, names in zip(scripts, modules) if any(_imports(text, names) for text in sources)]
     return sorted(listed)

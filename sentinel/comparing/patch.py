@@ -67,11 +67,17 @@ def coverage(lines: Sequence[Line]) -> dict[str, Any]:
     return {"changed": len(lines), "added": added, "ran": sum(line[-1] for line in lines), "not_run": idle}
 
 
-#: Functions whose result depends on the machine or the number of processes; scenarios have one of each.
+#: Functions whose result depends on the machine, the process or the time; scenarios have one of each.
 _OF_THE_MACHINE = re.compile(
     r"device_count|current_device|is_available|is_initialized|is_bf16_supported|get_device_(capability|properties|name)"
-    r"|mem_get_info|get_world_size|get_rank|cpu_count|getenv|gethostname"
+    r"|mem_get_info|get_world_size|get_rank|cpu_count|getenv|gethostname|(is|are)_\w+_enabled|is_(compiling|scripting)"
+    r"|get_(default|autocast)_\w+|get_num_threads|initial_seed|current_thread|active_count|sched_getaffinity|getpid"
+    r"|time(_ns)?|monotonic|perf_counter|exists|is_(file|dir)|isfile|isdir|urandom"
 )
+
+#: Modules whose attributes depend on these.
+_MACHINE = {"datetime", "gc", "multiprocessing", "os", "platform", "psutil", "resource", "socket", "subprocess", "sys"}
+_MACHINE |= {"tempfile", "threading", "time", "torch.backends", "torch.cuda", "torch.version", "uuid"}
 
 #: Definitions whose use may not run although they are defined: constants, dataclass fields, attributes of a class.
 _DEFAULTS = ("value", "registry", "field", "class")
@@ -446,6 +452,8 @@ def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
         unobserved = bool(node.defaults or any(node.kw_defaults))
     if isinstance(node, ast.keyword):
         unobserved = node.arg in ("default", "default_factory")
+    if isinstance(node, ast.Attribute) and ast.unparse(node.value) in _MACHINE:
+        return []
     if isinstance(node, ast.Call):  # of mapping.get(key, default) and getattr(object, name, default)
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         if _OF_THE_MACHINE.fullmatch(name):

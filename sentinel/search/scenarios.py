@@ -282,8 +282,10 @@ _LARGEST = 1e4
 
 def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
     """Return the values of a domain around constants of the code. A bound of a ratio is one of its logarithm, too."""
-    if domain in ("mask", "token_id", "reward") or not numbers:
+    if domain in ("mask", "token_id") or not numbers:
         return ()
+    if domain == "reward":  # sums of these are exact
+        numbers = [each for each in numbers if abs(each) <= 1024 and each * 4 == int(each * 4)]
     if domain == "log_ratio":
         numbers = [*numbers, *(-each for each in numbers), *(math.log(each) for each in numbers if each > 0)]
     if domain == "log_prob":

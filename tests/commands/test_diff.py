@@ -260,6 +260,13 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert found["differences"][0]["scenario"]["settings"].keys() == {"grouped", "size"}
 
 
+def test_a_clamp_that_hides_a_bug_of_the_base_is_worse_beyond_its_bounds(run_sentinel, tree):
+    whole, cut = "loss_mat.sum() / loss_mask.sum()", "loss_mat.clamp(-5000, 5000).sum() / loss_mask.sum()"
+    one, other = (tree(name, CODE.format(returned=code)) for name, code in (("one", whole), ("other", cut)))
+    [found] = run_sentinel("diff", "tiny", one, other, "--json", "--examples", "10").json()["boundaries"]
+    assert found["judgement"] == "worse"
+
+
 def test_a_changed_line_that_few_scenarios_run_gets_more_scenarios(run_sentinel, tree):
     code = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
