@@ -131,9 +131,9 @@ def _look_at(asking: Asking, session: LawSession, subject: Subject, inputs: Inpu
 def _find_choice(asking: Asking, sessions: Mapping[str, LawSession], finding: Finding) -> str:
     """Return a change of the contract's definition that explains the head's results, as text; empty if none does.
 
-    It is another value of a choice, or two exchanged log-probs, as if the sign of their difference were reversed.
-    Only the oracle is called with it. Scenarios in which the base breaks the law too are left out, because a known bug
-    may explain them.
+    It is another value of a choice (of an argument only if it is a name), or two exchanged log-probs, as if the sign of
+    their difference were reversed. Only the oracle is called with it. Scenarios in which the base breaks the law too
+    are left out, because a known bug may explain them.
     """
     subject, law = finding.subject, finding.law
     if not law.needs_oracle or law.vary is not None:
@@ -142,8 +142,8 @@ def _find_choice(asking: Asking, sessions: Mapping[str, LawSession], finding: Fi
     choices = [
         (item.name, value)
         for item in contract.inputs
-        if item.choices or item.dialect or item.name in subject.binding.fixed
         for value in dict.fromkeys([*item.choices, *declared(asking.targets, contract, item.name)])
+        if item.dialect or item.name in subject.binding.fixed or isinstance(value, str)
     ]
     drawn = [each.inputs for each in cheap_scenarios(subject, asking.budget.seed, 0, _LOOKED)]
     with suppress(Undecidable):
@@ -195,7 +195,8 @@ def _follows(
     for place, trial in enumerate(trials):
         right = replies[str(place)].observation
         with suppress(DoesNotApply):
-            if right is None or trial.case is None:
+            wrong = {part(item.key) for item in trial.violations} - {*ignored}
+            if right is None or trial.case is None or any(right.get(key) is None for key in wrong):
                 return False
             violations = law.violations(replace(trial.case, oracle={"": right}))
             if any(part(item.key) not in ignored for item in violations):
