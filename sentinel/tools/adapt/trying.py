@@ -40,6 +40,7 @@ class Result:
     :ivar broken: law -> the first violation.
     :ivar scenarios: broken law -> the inputs of the smallest scenario that breaks it, as recipes write them.
     :ivar silent: law -> why it judged no scenario.
+    :ivar raised: exception of the boundary -> the number of scenarios in which it raises it.
     :ivar failed: why the boundary cannot be called.
     :ivar packages: the packages whose absence is the reason.
     :ivar settings: guessed settings -> the values with which the oracle agrees.
@@ -51,6 +52,7 @@ class Result:
     broken: dict[str, str] = field(default_factory=dict)
     scenarios: dict[str, dict[str, Any]] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
+    raised: dict[str, int] = field(default_factory=dict)
     failed: str = ""
     packages: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
@@ -124,6 +126,9 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
         result.failed = f"{reason} (in {count} calls, {tried} scenarios)"
         return
     for law, outcome in search.outcomes.items():
+        for why, count in outcome.refused.items():
+            if outcome.kinds[why] == "raised":
+                result.raised[why] = max(count, result.raised.get(why, 0))
         if outcome.findings:
             finding = outcome.findings[0]
             result.broken[law.name] = finding.violations[0].detail

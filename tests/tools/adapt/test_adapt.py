@@ -503,8 +503,8 @@ def advantages(rewards, mask, index):
 """
 
 
-def check(tmp_path: Path, capsys: pytest.CaptureFixture[str], **parts: str) -> dict[str, Any]:
-    project_in(tmp_path / "work", losses=BIASED)
+def check(tmp_path: Path, capsys: pytest.CaptureFixture[str], losses: str = BIASED, **parts: str) -> dict[str, Any]:
+    project_in(tmp_path / "work", losses=losses)
     (tmp_path / "own.py").write_text(ADAPTER.format(**parts))
     main(["adapt", str(tmp_path / "work"), "--check", str(tmp_path / "own.py"), "--json"])
     [row] = json.loads(capsys.readouterr().out)["proposals"]
@@ -515,6 +515,17 @@ def test_a_check_names_the_choice_with_which_the_oracle_agrees(tmp_path, capsys)
     row = check(tmp_path, capsys, call="", first="")
     assert row["oracle_agrees_with"] == {"std": "biased"}
     assert row["scenarios"]["the_oracle_agrees"]["token_level_rewards"]["tensor"]
+
+
+def test_exceptions_of_the_function_are_counted_beside_laws_that_hold(tmp_path, capsys):
+    unbound = BIASED.replace("if len(rows) > 1:", "if len(rows) > 1:\n            alone = 1.0").replace(
+        "* mask", "* mask * alone"
+    )
+    row = check(tmp_path, capsys, unbound, call="", first="")
+    [(reason, count)] = row["raised"].items()
+    assert "UnboundLocalError" in reason
+    assert count > 1
+    assert row["held"]
 
 
 def test_no_law_holds_if_the_adapter_raises_for_some_scenarios(tmp_path, capsys):

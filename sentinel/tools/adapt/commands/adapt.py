@@ -248,6 +248,9 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
     elif "the_oracle_agrees" in result.broken:
         difference = result.broken["the_oracle_agrees"]
         questions.append(f"the oracle disagrees ({difference}). Is that a bug, or another definition?")
+    questions += (
+        [] if result.failed else [f"it raises in some scenarios: {why}. Is that a bug?" for why in result.raised]
+    )
     if result.failed:
         questions.append(f"it cannot be called: {result.failed}")
     return replace(proposal, fixed={**proposal.fixed, **result.settings}, questions=tuple(questions))
@@ -283,6 +286,7 @@ def _row(name: str, contract: str, result: Result, questions: int) -> dict[str, 
         "broken": result.broken,
         "scenarios": result.scenarios,
         "not_judged": result.silent,
+        "raised": {} if result.failed else result.raised,
         "failed": result.failed,
         "questions": questions,
         "oracle_agrees_with": {**result.settings, **result.dialects},
@@ -309,6 +313,8 @@ def _finish(
                 echo(f"{row['function']} {word} {law}: {reason}")
                 for line in scenario_lines({"scenario": row["scenarios"].get(law)}):
                     echo(f"  {line}")
+            for reason, count in row["raised"].items():
+                echo(f"{row['function']} raises in {counted(count, 'scenario')}: {reason}")
         if file is not None:
             questions = sum(row["questions"] for row in rows)
             echo(f"\nwrote {file}: {counted(len(rows), 'binding')}, {counted(questions, 'question')}")
@@ -329,6 +335,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         laws += f" (in at least {min(row['scenarios_judged'].values())} scenarios each)" if row["held"] else ""
         laws += f", {len(row['broken'])} broken: {', '.join(row['broken'])}" if row["broken"] else ""
         laws += f", {len(row['not_judged'])} not judged" if row["not_judged"] else ""
+        laws += f", raises in {counted(max(row['raised'].values()), 'scenario')}" if row["raised"] else ""
     if choices := ", ".join(f"{name}={value!r}" for name, value in row["oracle_agrees_with"].items()):
         laws += f"; the oracle agrees with {choices}"
     return row["function"], row["contract"], laws, str(row["questions"] or "")
