@@ -355,3 +355,11 @@ def test_mistakes_are_told(run_sentinel):
         answer = run_sentinel(*arguments)
         assert answer.status == 2
         assert told in answer.err
+
+
+def test_a_wrong_key_in_numbers_is_named_with_the_right_ones(run_sentinel, fixed_by):
+    file = fixed_by()
+    file.write_text(file.read_text().replace("numbers: {loss:", "numbers: {los:"))
+    answer = run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check")
+    assert (answer.status, answer.out) == (2, ""), answer.out
+    assert f"{file}: numbers: 'los' is not measured; the keys are: loss" in answer.err

@@ -77,6 +77,10 @@ def _numbers(made: Contribution) -> Iterator[tuple[str, str, str]]:
             one, right = distinguish(*values)
             other = right if after.get(key, values[1]) == values[1] else format_number(after[key])
             measured.setdefault(str(key), (names.get(str(key), str(key)), one, other))
+    unknown = [key for key in names if key not in measured]
+    if made.fix and unknown:
+        keys = ", ".join(measured) or "none, because no number is wrong"
+        raise SentinelError(f"{made.fix.path}: numbers: {unknown[0]!r} is not measured; the keys are: {message(keys)}")
     yield from (measured[key] for key in names or measured)
 
 
