@@ -447,7 +447,7 @@ def _advantages(
 
 
 def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise rewards with the estimator that has the scenario's group statistics."""
+    """Normalise rewards with the estimator that uses the scenario's group statistics."""
     settings, samples = (inputs["std_level"], inputs["leave_one_out"]), kit.group_size(inputs)
     if settings not in _ESTIMATORS:
         raise AbsentError(

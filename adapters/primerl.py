@@ -75,9 +75,7 @@ def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
 
 
 def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return the loss function for these settings. Until February 2026, it was no separate function but a
-    configuration.
-    """
+    """Return the loss function for these settings, or their configuration for versions until February 2026."""
     if "loss_config" in boundary.parameters:
         if inputs["algorithm"] == "dppo_tv":
             raise AbsentError("not in this version: the trust region of DPPO")

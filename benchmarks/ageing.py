@@ -32,7 +32,7 @@ from sentinel.sources.checkouts import files
 from sentinel.targets.refs import Ref
 
 ROOT = Path(__file__).resolve().parent.parent
-STATES = ("answer", "found by itself", "removed", "break")
+STATES = ("answer", "found at a new path", "removed", "break")
 PATHS = (
     "import json, sys\nfrom sentinel.recipes.catalog import bundled_catalog\n"
     "target = bundled_catalog().targets[sys.argv[1]]\n"
@@ -76,7 +76,7 @@ def state(target: str, ref: str, documents: list[dict[str, Any]], known: set[str
     """Return state and reason of one binding, from the evidence of its laws."""
     found = {each["boundary"]["found"] for each in documents if each["verdict"] in ("fixed", "reproduced", "changed")}
     if found:
-        return ("answer" if found & known else "found by itself"), ""
+        return ("answer" if found & known else "found at a new path"), ""
     if all(each["kind"] == "law" for each in documents):
         return "answer", ""
     first = next(each for each in documents if each["kind"] != "law")
@@ -124,13 +124,13 @@ def main() -> int:
             counted = {
                 name
                 for name, (kind, _) in states(project, target, bases[target], known).items()
-                if kind in ("answer", "found by itself")
+                if kind in ("answer", "found at a new path")
             }
             for ref in refs.split(","):
                 there = states(project, target, ref, known)
                 there = {name: there.get(name, ("removed", "no law of it ran")) for name in counted}
                 counts = Counter(kind for kind, _ in there.values())
-                answering = counts["answer"] + counts["found by itself"]
+                answering = counts["answer"] + counts["found at a new path"]
                 poor |= answering < options.goal * (len(counted) - counts["removed"])
                 causes += [f"{target} {ref} {name}: {kind}: {why}" for name, (kind, why) in there.items() if why]
                 cells = (target, ref, *(f"{counts[kind]} ({counts[kind] / len(counted):.0%})" for kind in STATES))

@@ -270,7 +270,19 @@ def test_a_changed_line_that_reads_the_machine_or_the_process_is_not_examined(py
     result = gate(pytester, f"--sentinel-repo={clone}", "-k", "agg_loss")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     result.stdout.fnmatch_lines(["not examined: *agg_loss: changed lines did not run"])
-    result.stdout.fnmatch_lines(["scenarios have at most * rows and * tokens, on the CPU, in one process: *"])
+    result.stdout.fnmatch_lines(["scenarios have at most * rows and * tokens, *, on the CPU, in one process: *"])
+
+
+def test_parameters_in_another_order_are_not_examined(pytester, clone):
+    """The adapter passes arguments by name, and upstream's own callers may pass them by position."""
+    losses = clone / "demo_rl" / "losses.py"
+    code = losses.read_text()
+    names = "    loss_mat: torch.Tensor,\n", "    loss_mask: torch.Tensor,\n"
+    assert "".join(names) in code
+    losses.write_text(code.replace("".join(names), "".join(names[::-1]), 1))
+    result = gate(pytester, f"--sentinel-repo={clone}", "-k", "agg_loss")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["not examined: *agg_loss*"])
 
 
 def test_a_flipped_sign_beside_an_unchanged_boundary_is_not_examined(pytester, clone):

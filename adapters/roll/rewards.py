@@ -93,7 +93,7 @@ _OPTIONS = kit.fields(
 
 
 def _request(boundary: Any, config: Any) -> Mapping[str, Any]:
-    """Return the sampling parameters that the pipeline's configuration leads to."""
+    """Return the sampling parameters that result from the pipeline's configuration."""
     with kit.swap(boundary.module, "SamplingParams", dict):
         params = boundary.function({**config.to_dict(), "eos_token_id": []})
     return dict(params)

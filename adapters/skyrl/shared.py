@@ -187,7 +187,7 @@ def _of_hydra(config: Any) -> Any:
 
 
 def is_averaged_inside(module: Any) -> bool:
-    """Return True if losses are averages over their microbatch, as until March 2026."""
+    """Return True if losses are averages over their microbatch, as they were until March 2026."""
     import inspect
 
     return "loss_reduction" in inspect.signature(module.reduce_loss).parameters

@@ -258,7 +258,7 @@ def _takes_rows(collator: Any) -> bool:
 
 
 def _row_of(boundary: Any, samples: Sequence[dict[str, Any]]) -> Any:
-    """Return the samples of one rank, in a tree of their tokens since the autumn of 2026."""
+    """Return the samples of one rank. Since autumn 2026, they are a tree of their tokens."""
     if not hasattr(boundary.module, "TreeRow"):
         return samples
     row = boundary.module.TreeRow()

@@ -282,7 +282,7 @@ def _sampled(micro: Any) -> None:
 
 
 def _single_turn(trainer: Any) -> None:
-    """Raise if completions or prompts have parts that are not the dataset's or the model's."""
+    """Raise if completions or prompts have parts that come from neither the dataset nor the model."""
     for name in ("rollout_func", "tools", "environments", "environment_factories", "_is_vlm"):
         _need(not getattr(trainer, name, None), f"{name.removeprefix('_is_')} is used")
     _need(type(trainer.processing_class).__module__.startswith("transformers."), "the tokenizer is your own")

@@ -58,7 +58,8 @@ def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches on one rank. Return none if one lacks the rows that are reported for it."""
+    """Split a batch into microbatches on one rank. Return an empty result if a microbatch lacks the rows that are
+    reported for it."""
     import tensordict
 
     mask = inputs["attention_mask"]

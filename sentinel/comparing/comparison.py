@@ -288,13 +288,12 @@ class Comparison:
             )
         bugs = bugs_of_one_side(verdicts)
         differs = any(len(set(by_side.values())) > 1 for by_side in decided)
-        state, reason = "differs", ""
-        if not differs:  # the lines that ran are unknown, and no other scenarios were tried
-            state, reason = (
-                "not examined",
-                f"only its known bugs were decided, with the same verdicts: {', '.join(verdicts)}",
-            )
-        return replace(result, state=state, reason=reason, scenarios=len(decided), bugs=bugs)
+        reason = ""
+        if not differs and not self.selection.distance(subject.name):  # which of its own changed lines ran is unknown
+            same = f"its known bugs have the same verdicts at both revisions: {', '.join(verdicts)}"
+            reason = f"{same}; nothing else was tried, because no contract is bound to it"
+        state = "differs" if differs else "not examined"
+        return self._settle(replace(result, state=state, reason=reason, scenarios=len(decided), bugs=bugs))
 
     def _check_lost(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
         """Call, at the base, a boundary that the head lacks. It counts as lost only if the base returned."""

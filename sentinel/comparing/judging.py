@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import combinations
 
 from sentinel.comparing.asking import Asking
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, OTHER, SIDES, Increased, part, violations_ahead
@@ -15,6 +15,7 @@ from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Differenc
 from sentinel.comparing.sessions import Ahead, Log, OneSided
 from sentinel.contracts.contract import DoesNotApply, Inputs
 from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable
+from sentinel.laws.agreement import NATS
 from sentinel.laws.law import Law
 from sentinel.laws.metrics import metrics_tell_the_truth
 from sentinel.recipes import Recipe
@@ -127,51 +128,78 @@ def _look_at(asking: Asking, session: LawSession, subject: Subject, inputs: Inpu
     return search
 
 
-def _find_choice(asking: Asking, sessions: Mapping[str, LawSession], finding: Finding) -> dict[str, tuple[Any, Any]]:
-    """Return the choice with which the contract's definition gives the head's results; empty if there is none.
+def _find_choice(asking: Asking, sessions: Mapping[str, LawSession], finding: Finding) -> str:
+    """Return a change of the contract's definition that explains the head's results, as text; empty if none does.
 
-    Only choices that the function does not take as an argument are tried: the oracle alone reads them. Scenarios in
-    which the base breaks the law too are left out, because a known bug may explain them.
-
-    :return: input -> (the choice that the adapter declares, the other one).
+    It is another value of a choice (of an argument only if it is a name), or two exchanged log-probs, as if the sign of
+    their difference were reversed. Only the oracle is called with it. Scenarios in which the base breaks the law too
+    are left out, because a known bug may explain them.
     """
     subject, law = finding.subject, finding.law
     if not law.needs_oracle or law.vary is not None:
-        return {}
+        return ""
     contract = subject.contract
     choices = [
         (item.name, value)
         for item in contract.inputs
-        if item.dialect or item.name in subject.binding.fixed
         for value in dict.fromkeys([*item.choices, *declared(asking.targets, contract, item.name)])
+        if item.dialect or item.name in subject.binding.fixed or isinstance(value, str)
     ]
-    drawn = [each.inputs for each in cheap_scenarios(subject, asking.budget.seed, 0, _LOOKED)] if choices else []
+    drawn = [each.inputs for each in cheap_scenarios(subject, asking.budget.seed, 0, _LOOKED)]
     with suppress(Undecidable):
         plans = [(law, {"": inputs}) for inputs in (next(iter(finding.trial.variants.values())), *drawn)]
         kept = [plan for plan, trial in zip(plans, sessions[BEFORE].try_(subject, plans)) if _keeps(trial)]
         trials = [trial for trial in sessions[AFTER].try_(subject, kept) if trial.case is not None]
-        trials = sorted(trials, key=_keeps)[:_AGREEING]
-        for name, value in choices if trials and not _keeps(trials[0]) else ():
-            now = next(iter(trials[0].variants.values())).get(name)
-            if value != now and _follows(sessions[AFTER], subject, law, trials, {name: value}):
-                return {name: (now, value)}
-    return {}
+        trials = sorted(trials, key=_keeps)
+        if not trials or _keeps(trials[0]):
+            return ""
+        first = _inputs_of(trials)[0]
+        for name, value in choices:
+            now = first.get(name)
+            alike = [each for each, inputs in zip(trials, _inputs_of(trials)) if inputs.get(name) == now][:_AGREEING]
+            calls = [{**inputs, name: value} for inputs in _inputs_of(alike)]
+            if value != now and _follows(sessions[AFTER], subject, law, alike, calls):
+                return f"{name}={value!r}, before with {now!r}"
+        gradients = {item.key for item in contract.observes if item.role == "gradient"}  # these change their sign
+        wrong = [each for each in trials if {part(item.key) for item in each.violations} - gradients][:_AGREEING]
+        nats = [item.name for item in contract.inputs if item.domain in NATS and first.get(item.name) is not None]
+        for one, other in combinations(nats, 2):
+            calls = [{**each, one: each.get(other), other: each.get(one)} for each in _inputs_of(wrong)]
+            if _follows(sessions[AFTER], subject, law, wrong, calls, gradients):
+                return f"{one} and {other} exchanged, except for gradients"
+    return ""
 
 
 def _keeps(trial: Trial) -> bool:
     return trial.case is not None and not trial.violations
 
 
+def _inputs_of(trials: Sequence[Trial]) -> list[Inputs]:
+    return [next(iter(each.variants.values())) for each in trials]
+
+
 def _follows(
-    session: LawSession, subject: Subject, law: Law, trials: Sequence[Trial], choice: Mapping[str, Any]
+    session: LawSession,
+    subject: Subject,
+    law: Law,
+    trials: Sequence[Trial],
+    calls: Sequence[Inputs],
+    ignored: Collection[str] = (),
 ) -> bool:
-    """Return True if the results of these calls follow the definition with another choice."""
-    calls = {str(place): {**trial.variants[""], **choice} for place, trial in enumerate(trials)}
-    replies, judged = session.references(subject, calls).answers, 0
+    """Return True if the results of some calls are those of the definition for other calls.
+
+    :param ignored: observed keys that may differ.
+    """
+    replies = session.references(subject, {str(place): inputs for place, inputs in enumerate(calls)}).answers
+    judged = 0
     for place, trial in enumerate(trials):
         right = replies[str(place)].observation
         with suppress(DoesNotApply):
-            if right is None or trial.case is None or law.violations(replace(trial.case, oracle={"": right})):
+            wrong = {part(item.key) for item in trial.violations} - {*ignored}
+            if right is None or trial.case is None or any(right.get(key) is None for key in wrong):
+                return False
+            violations = law.violations(replace(trial.case, oracle={"": right}))
+            if any(part(item.key) not in ignored for item in violations):
                 return False
             judged += 1
     return judged > 0

@@ -19,6 +19,7 @@ from typing import Any
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.reached import Code, Place, changed_effect, changes_of
 from sentinel.comparing.units import Bare, Unit
+from sentinel.search.guards import function_of
 from sentinel.search.inventory import names_signal
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -71,7 +72,7 @@ def coverage(lines: Sequence[Line]) -> dict[str, Any]:
 _OF_THE_MACHINE = re.compile(
     r"device_count|current_device|is_available|is_initialized|is_bf16_supported|get_device_(capability|properties|name)"
     r"|mem_get_info|get_world_size|get_rank|cpu_count|getenv|gethostname|(is|are)_\w+_enabled|is_(compiling|scripting)"
-    r"|get_(default|autocast)_\w+|get_num_threads|initial_seed|current_thread|active_count|sched_getaffinity|getpid"
+    r"|get_(default|autocast)_\w+|get_num_threads|get_float32_matmul_precision|initial_seed|current_thread|active_count|sched_getaffinity|getpid"
     r"|time(_ns)?|monotonic|perf_counter|exists|is_(file|dir)|isfile|isdir|urandom"
 )
 
@@ -269,6 +270,8 @@ class Patch:
             return unit is not None and unit.kind == "field" and place[1].rpartition(".")[2] in self._fields
         if unit.kind in _DEFAULTS:
             return True
+        if not number and other is not None and _reordered(unit, other):
+            return True  # a caller that passes arguments by position gives other values; adapters pass them by name
         same = {part for statement in (statements(other) if other is not None else ()) for part in statement.parts}
         ran = self._instructions.get((side, place), ())
         return any(
@@ -461,6 +464,14 @@ def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
         most = {"get": 1, "pop": 1, "setdefault": 1, "next": 1, "getattr": 2}.get(name, len(node.args))
         unobserved = len(node.args) > most
     return [] if unobserved else None
+
+
+def _reordered(one: Unit, other: Unit) -> bool:
+    """Return True if two versions of a function have common positional parameters in another order."""
+    functions = [function_of(unit.text) for unit in (one, other)]
+    names = [[each.arg for each in (*of.args.posonlyargs, *of.args.args)] if of is not None else [] for of in functions]
+    common = {*names[0]} & {*names[1]}
+    return [name for name in names[0] if name in common] != [name for name in names[1] if name in common]
 
 
 def _span(node: Any, skipped: int) -> Span:

@@ -38,7 +38,7 @@ def summarise(compared: BoundaryDiff) -> str:
         new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
         fails = f"it can no longer be called: {message(item.detail)}"
         parts.append(fails if item.law == ANSWERED else f"{new}breaks {item.law}: {item.statement}")
-        parts += [f"the results follow the definition with {_name_choice(item)}"] if item.choice else []
+        parts += [f"the results follow the definition with {message(item.choice)}"] if item.choice else []
     moved = [describe_difference(item, compared.name.rpartition(".")[2]) for item in compared.differences[:1]]
     numbers_first = all(isinstance(item.answers[AFTER], Mapping) for item in compared.differences[:1])
     if brought or parts:
@@ -51,12 +51,6 @@ def summarise(compared: BoundaryDiff) -> str:
     parts += mended if parts else [*mended, *moved]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
     return "; ".join(parts)
-
-
-def _name_choice(broken: Broken) -> str:
-    """Return the choice that the head follows, and the base's choice, as text: ``std='biased', before with
-    'unbiased'``."""
-    return ", ".join(f"{message(name)}={now!r}, before with {was!r}" for name, (was, now) in broken.choice.items())
 
 
 def _first_laws(broken: Sequence[Broken]) -> list[Broken]:
@@ -297,8 +291,8 @@ def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]
 
 #: What no scenario shows.
 SIZES = (
-    f"scenarios have at most {MOST_ROWS} rows and {MOST_TOKENS} tokens, on the CPU, in one process: a change that "
-    "matters only beyond these limits is not detected"
+    f"scenarios have at most {MOST_ROWS} rows and {MOST_TOKENS} tokens, short texts, small vocabularies and few "
+    "dtypes, on the CPU, in one process: a change that matters only beyond these limits is not detected"
 )
 
 

@@ -48,8 +48,7 @@ class Broken:
     :ivar defined: whether only the contract's definition is violated, which a change may intend.
     :ivar came: whether the scenario needs an option or choice that the other revision lacks.
     :ivar already: whether the other revision breaks the law here too, by a smaller amount.
-    :ivar choice: another choice of the definition, with which this revision keeps the law: input -> (the choice that
-        the adapter declares, the other one).
+    :ivar choice: a change of the definition with which this revision keeps the law, as text; empty if none is known.
     """
 
     law: str
@@ -60,7 +59,7 @@ class Broken:
     defined: bool = False
     came: bool = False
     already: bool = False
-    choice: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    choice: str = ""
 
 
 #: The name of the broken law if only one revision can be called.

@@ -32,7 +32,7 @@ def other_settings(
     numbers: Sequence[float] = (),
     more: Mapping[str, Sequence[Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return settings with one other value each.
+    """Return variants of the settings, each with one value changed.
 
     Values of a choice are its own and those that adapters declare for it; those of a number are also ``numbers``.
 
@@ -54,7 +54,7 @@ def other_settings(
 
 
 def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return other settings for a function, also with the constants in its code."""
+    """Return variants of a function's settings, also with constants from its code as values."""
     skip = [item.name for item in contract.inputs if not concerns(contract, item, chosen)]
     skip += [*chosen, *bound.names]
     targets = bundled_catalog().targets.values()
@@ -64,7 +64,7 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> l
 def explaining(
     session: LawSession, finding: Finding, several: Sequence[Mapping[str, Any]], pairs: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yield the settings with which a session's oracle agrees with the function in the finding's scenario.
+    """Yield the settings for which the oracle agrees with the function on the finding's scenario.
 
     :param pairs: also try pairs of these settings, unless neither has an effect alone.
     """

@@ -334,7 +334,7 @@ def _match(
     names: Mapping[str, str | None],
     derived: dict[str, Callable[[Mapping[str, Any]], Any]],
 ) -> dict[str, str]:
-    """Return the parameter for each input, and add to ``derived`` parameters that are computed from inputs."""
+    """Return the parameter for each input. Add parameters that are computed from inputs to ``derived``."""
     every = {
         name: each for name, each in function.__signature__.parameters.items() if each.kind is not each.VAR_KEYWORD
     }
@@ -447,7 +447,7 @@ def _mismatch(
         written = "; the inputs left are " + ", ".join(others) if others else ""
         need = f"{' and '.join(unknown)} {'needs a value' if len(unknown) == 1 else 'need values'}"
         lines.append(
-            f"{need}: names={{input: {unknown[0]!r}}}{written}. Or give it one: "
+            f"{need}: names={{input: {unknown[0]!r}}}{written}. Or give it a value: "
             f"functools.partial({function.name}, {unknown[0]}=…), or call=lambda f, x: f(…)."
         )
     return "\n".join([*lines, *(_advice(contract, name) for name in undecided)])
@@ -506,9 +506,9 @@ def _drawn(
 
 
 def _label_forms(function: Function, parameter: str, has_call: bool) -> list[str]:
-    """Return the types of group labels to try: by the parameter's annotation, otherwise an array first.
+    """Return the types of group labels to try, in this order. If the parameter has an annotation, try only that type.
 
-    A list compared with a number is False instead of an array, which is wrong in silence, so it is the last.
+    A list is the last, because comparing a list with a number gives False instead of an array, without an error.
     """
     note = function.__signature__.parameters.get(parameter)
     text = "" if note is None or note.annotation is note.empty else str(note.annotation)

@@ -168,7 +168,7 @@ class Check:
             report = self._search(f, [each for each in self._laws if only in ("", each.name)])
             self._last = f, report
             if report.left and not in_summary:  # nobody may print the report of a function that keeps all laws
-                what = f"left at the default: {in_words(report.left)}; what other values do is not checked"
+                what = f"left at the default: {in_words(report.left)}; other values are not checked"
                 warnings.warn(f"{report.function} as {report.contract}: {what}", stacklevel=3)
         assert report is not None
         return report
@@ -273,7 +273,7 @@ class Check:
         return {}
 
     def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
-        """Return the slip with which the oracle agrees with the function; empty if none does.
+        """Return the slip that makes the oracle agree with the function; empty if there is none.
 
         Each slip is tried with one other setting too, and with advantages or rewards that are one number per response.
         """
@@ -333,7 +333,7 @@ class Check:
         return unread
 
     def _agrees(self, session: LawSession, subject: Subject, law: Law) -> bool:
-        """Return True if a law holds in all of some scenarios to which it applies, and few calls raise."""
+        """Return True if a law holds in every given scenario to which it applies, and few calls raise."""
         from sentinel.search.boundary_search import cheap_scenarios
 
         search, judged, refused = self._open_search(session, subject, [law]), 0, 0

@@ -55,7 +55,7 @@ def with_penalty(contract: Contract) -> Contract:
 
 
 def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> bool:
-    """Return False if an input is only of algorithms that were not chosen.
+    """Return False if only algorithms that were not chosen have this input.
 
     The meaning of such an input begins with their names: ``sapo: temperature``.
     """
@@ -90,7 +90,7 @@ _ADDED = ("log_prob", "log_ratio", "reward")
 
 
 def per_response(contract: Contract, names: Collection[str]) -> Contract:
-    """Return the contract with scenarios in which the tokens of a response have one value of each of these inputs.
+    """Return the contract with scenarios in which all tokens of a response have the same value of each of these inputs.
 
     Log-probs and rewards still differ between tokens, because a response has their sum.
 
@@ -133,7 +133,7 @@ def of_responses(contract: Contract, inputs: Mapping[str, Any], names: Collectio
 
 
 def at_tokens(contract: Contract, inputs: Mapping[str, Any], outputs: Any) -> Any:
-    """Repeat outputs with one number per response, [batch], at the valid tokens of each response, in place."""
+    """Repeat each per-response output, [batch], at the valid tokens of the response, in place."""
     import torch
 
     mask = inputs.get(contract.mask)

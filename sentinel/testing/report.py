@@ -210,7 +210,8 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
 
 
 def _binding(check: Asked, bound: Bound) -> list[str]:
-    """Return which input each parameter is, and which inputs are never read although the result depends on them."""
+    """Return lines that show which parameter receives which input, and which inputs are never read although the result
+    depends on them."""
     of: dict[str, list[str]] = {} if bound.call else {name: [] for name in bound.function.__signature__.parameters}
     for name, parameter in bound.names.items():
         of.setdefault(parameter, []).append(name)
@@ -227,7 +228,7 @@ def _binding(check: Asked, bound: Bound) -> list[str]:
 
 
 def _edge(finding: Finding) -> str:
-    """Return how a law is broken, if all wrong numbers are NaN or infinite; otherwise an empty string."""
+    """Describe how a law is broken if all wrong numbers are NaN or infinite; return an empty string otherwise."""
     violation = finding.violations[0]
     if finding.symptom != "non-finite":
         return ""
@@ -319,13 +320,14 @@ def _compared(case: Any, violation: Any, key: str) -> tuple[str, str]:
 
 
 def _is_of(case: Any, variant: str, key: str, violation: Any) -> bool:
-    """Return True if the violation's value is what that call returned; else it is of several calls, such as a sum."""
+    """Return True if that call returned the violation's value. Otherwise the value combines several calls, such as a
+    sum."""
     pair = numbers(violation.observed), numbers(case.observation[variant].get(key))
     return pair[0] is None or pair[1] is None or np.array_equal(pair[0][0], pair[1][0], equal_nan=True)
 
 
 def _values(case: Any, violation: Any, key: str) -> list[str]:
-    """Return the values that differ: observed and right, or of two calls that should agree."""
+    """Return the values that differ: the observed and the right one, or those of two calls that should agree."""
     first, variant = _compared(case, violation, key)
     if violation.demanded is None and not _is_of(case, variant, key, violation):
         return [f"{key}: {violation.detail}"]

@@ -99,7 +99,7 @@ def _alike(one: str, other: str) -> bool:
 
 
 def _of_inputs(contract: Contract, change: Callable[[_Inputs], _Inputs]) -> Contract:
-    """Return the contract whose oracle reads other inputs than the function."""
+    """Return a contract whose oracle reads inputs that ``change`` has modified."""
     oracle = contract.oracle
     assert oracle is not None
     return replace(contract, oracle=lambda inputs: oracle({**inputs, **change(dict(inputs))}))
@@ -154,7 +154,7 @@ def _interleaved(group: str) -> Callable[[_Inputs], _Inputs]:
 
 
 def _in_torch(contract: Contract, change: Callable[[Any, Any, Any], Any]) -> Contract:
-    """Return the contract whose oracle computes with other functions of torch.
+    """Return a contract whose oracle runs with some torch functions replaced.
 
     :param change: ``change(function, arguments, options)`` returns the result, or NotImplemented for the usual one.
     """
@@ -190,7 +190,7 @@ def _attached(function: Any, arguments: Any, options: Any) -> Any:
 
 
 def _scaled(contract: Contract, factor: float) -> Contract:
-    """Return the contract whose oracle multiplies its outputs, but not its metrics, by a factor."""
+    """Return a contract whose oracle multiplies its outputs, but not its metrics, by a factor."""
     oracle = contract.oracle
     assert oracle is not None
     outputs = [item.key for item in contract.observes if item.role == "output"]

@@ -427,7 +427,7 @@ def test_arguments_that_the_configuration_class_rejects_come_first(
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_classes, "--script", script)
     first, second, *others = answer.out.splitlines()
     where = f"TinyConfig of tiny at {answer.out.partition(' of tiny at ')[2][:12]} has no option"
-    assert first == f"{script}:10: {where} old_clip and raises a TypeError; it is gone since v0.1.0 (v0.0.0 has it)", (
+    assert first == f"{script}:10: {where} old_clip and raises a TypeError; v0.1.0 removed it (v0.0.0 has it)", (
         "and clip, which is similar, is another option"
     )
     assert second == f"{script}:11: {where} sead and raises a TypeError; did you mean seed?"

@@ -271,7 +271,7 @@ def test_a_page_is_written_again_when_only_its_prose_has_changed(run_sentinel, f
     fixed_by(f"{RIGHT} + 0")
     answer = run_sentinel("contribute", "--rewrite", "out")
     assert (answer.status, page.read_text()) == (1, before)
-    assert "has changed since; run `sentinel contribute` again" in answer.out
+    assert "has changed since the contribution was written; run `sentinel contribute` again" in answer.out
     assert run_sentinel("contribute", "--rewrite", "nowhere").status == 2
 
 
@@ -355,3 +355,11 @@ def test_mistakes_are_told(run_sentinel):
         answer = run_sentinel(*arguments)
         assert answer.status == 2
         assert told in answer.err
+
+
+def test_a_wrong_key_in_numbers_is_named_with_the_right_ones(run_sentinel, fixed_by):
+    file = fixed_by()
+    file.write_text(file.read_text().replace("numbers: {loss:", "numbers: {los:"))
+    answer = run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check")
+    assert (answer.status, answer.out) == (2, ""), answer.out
+    assert f"{file}: numbers: 'los' is not measured; the keys are: loss" in answer.err

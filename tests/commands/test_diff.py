@@ -106,7 +106,10 @@ expected_fixed: {one.returned: [0.25, 0.75]}
     [
         (("len(values)", "sum(values)"), "tiny.losses.shares: better\n   fixes TINY-SHARES\n"),
         (("sum(values)", "len(values)"), "tiny.losses.shares: worse\n   introduces TINY-SHARES"),
-        (("sum(values)", "sum(list(values))"), "only its known bugs were decided, with the same verdicts: TINY-SHARES"),
+        (
+            ("sum(values)", "sum(list(values))"),
+            "its known bugs have the same verdicts at both revisions: TINY-SHARES; nothing else",
+        ),
         (("sum(values)", "nothing"), "not compared: tiny.losses.shares"),
     ],
 )
@@ -119,6 +122,21 @@ def test_a_known_bug_that_calls_what_nobody_binds_is_asked_there(
     (tmp_path / "recipes" / "TINY-SHARES.yaml").write_text(CALLED)
     trees = [tree(f"{place}", SHARES.format(divisor=each)) for place, each in enumerate(divisors)]
     assert said in run_sentinel("diff", "tiny", *trees, *FEW).out
+
+
+def test_a_known_bug_whose_function_only_reaches_changed_code_is_not_listed(
+    run_sentinel, tree, catalog, tmp_path, monkeypatch
+):
+    """The change is examined at the boundary that contains it."""
+    with_it = catalog.with_(recipe_folders=[tmp_path / "recipes"])
+    monkeypatch.setattr("sentinel.recipes.catalog.bundled_catalog", lambda: with_it)
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "TINY-SHARES.yaml").write_text(CALLED)
+    caller = SHARES.format(divisor="sum(values) if agg_loss else 0")
+    trees = [tree(name, CODE.format(returned=loss) + caller) for name, loss in (("a", MENDED), ("b", CONSTANT))]
+    said = run_sentinel("diff", "tiny", *trees, *FEW).out
+    assert "1. tiny.losses.agg_loss: worse" in said
+    assert "same numbers: tiny.losses.shares: 1 scenario" in said
 
 
 def test_a_gate_fails_for_the_worse_alone(run_sentinel, tiny):

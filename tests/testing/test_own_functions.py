@@ -228,7 +228,7 @@ def test_the_failure_fits_on_a_screen_and_its_code_repeats_it():
 
     assert len(text.splitlines()) < 40
     assert "more padding columns change nothing at valid positions" in text
-    assert "PPO (arXiv:1707.06347)" in text
+    assert "arXiv:1707.06347" in text
     assert "GSPO" not in text
     text = report.laws["the_oracle_agrees"].text
     before, _, rest = text.partition("    wrong(")

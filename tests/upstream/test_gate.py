@@ -68,6 +68,21 @@ def test_labels_that_are_shifted_by_one_more_fail(pytester, clone):
     worse.stdout.fnmatch_lines(["2 signal lines changed (1 added, 1 deleted); 2 ran*"])
 
 
+def test_a_reversed_log_ratio_is_named(pytester, clone):
+    replace(clone / ADVANTAGES, "kl = ref_logprob - logprob", "kl = logprob - ref_logprob")
+    definition = "the results follow the definition with log_probs and ref_log_probs exchanged, except for gradients"
+    worse = compare(pytester, clone)
+    worse.stdout.fnmatch_lines([f"worse: *.kl_penalty_forward *; {definition}"])
+    worse.stdout.no_fnmatch_line("*kl_coef=*")  # without this metric in the definition, nothing contradicts it
+    worse.stdout.no_fnmatch_line("not examined: *ToolAgentLoop*")
+
+
+def test_another_estimator_is_named_that_explains_the_new_numbers(pytester, clone):
+    replace(clone / ADVANTAGES, "kld = (ratio - kl - 1).contiguous()", "kld = (0.5 * kl.square()).contiguous()")
+    definition = "the results follow the definition with kl_estimator='k2', before with 'k3'"
+    compare(pytester, clone).stdout.fnmatch_lines([f"worse: *.kl_penalty_forward *; {definition}; *"])
+
+
 def test_another_definition_is_named_that_explains_the_new_numbers(pytester, clone):
     """A known bug of both revisions does not hide the definition."""
     replace(clone / ADVANTAGES, STD, STD.replace(")", ", unbiased=False)"))

@@ -27,7 +27,7 @@ print(json.dumps([name for name in sys.argv[1:] if has(name)]))
 
 @dataclass(frozen=True)
 class Packages:
-    """The packages of others that some modules import.
+    """The third-party packages that some modules import.
 
     :ivar install: missing packages that the proposed functions use, or whose classes are bases of theirs -> the users.
     :ivar stub: missing packages that are only imported; they become stub modules.
@@ -45,7 +45,10 @@ class Imports:
     """The import statements of a project's modules, read as text."""
 
     def __init__(self, definitions: Definitions, sources: Mapping[str, tuple[str, bytes]]) -> None:
-        """:param sources: file -> (module, content)."""
+        """Read the import statements of these files.
+
+        :param sources: file -> (module, content).
+        """
         self._own = {module.partition(".")[0] for module, _ in sources.values()}
         self._definitions = definitions
         self._trees: dict[str, tuple[str, ast.Module]] = {}
@@ -85,7 +88,7 @@ class Imports:
         )
 
     def _used(self, signature: Signature) -> Iterator[str]:
-        """Yield the packages whose names a function's body uses, or that have a base of its class."""
+        """Yield the packages that a function's body uses, or that define a base of its class."""
         _, tree = self._trees[signature.module]
         names = {*signature.names, *(base.partition(".")[0] for base in signature.bases)}
         for local, path in self._names(signature.module, tree):
@@ -113,7 +116,8 @@ class Imports:
                     yield path.partition(".")[0]
 
     def _names(self, module: str, tree: ast.Module, own: bool = False) -> Iterator[tuple[str, str]]:
-        """Yield (local name, dotted path) of each import in a module; those of other packages, or with ``own`` all."""
+        """Yield (local name, dotted path) for each import from another package in a module; with ``own``, for every
+        import."""
         file = self._trees[module][0]
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
@@ -135,8 +139,8 @@ class Imports:
         return {path.partition(".")[0] for path in self._paths(module) if self._is_foreign(path)}
 
     def _paths(self, module: str) -> Iterator[str]:
-        """Yield the dotted paths that a module needs while it is imported: not in functions, in a ``try``, or for type
-        checkers."""
+        """Yield the dotted paths that a module needs while it is imported. Imports in functions, in a ``try`` or for
+        type checkers are left out."""
         file, tree = self._trees[module]
         nodes: list[ast.AST] = list(tree.body)
         while nodes:
@@ -171,7 +175,8 @@ class Imports:
 
 
 def _distribution(name: ast.expr, module: str) -> str:
-    """Return the package whose version is read under this name; ``__name__`` is the module's own."""
+    """Return the package that the argument of a version query names; ``__name__`` stands for the module's own
+    package."""
     if isinstance(name, ast.Name) and name.id in ("__name__", "__package__"):
         return module.partition(".")[0]
     return str(name.value).replace("-", "_") if isinstance(name, ast.Constant) else ""

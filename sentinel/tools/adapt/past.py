@@ -23,7 +23,8 @@ _COMMITS = 40
 
 
 def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mapping[str, Contract]) -> list[Proposal]:
-    """Return the proposals with ``formerly`` and earlier parameter names, from commits spread over the history.
+    """Return the proposals with former paths (``formerly``) and former parameter names, found in commits spread over
+    the history.
 
     A function that was defined elsewhere under the same name, once, is the same function.
     """
@@ -63,7 +64,7 @@ def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mappin
 
 
 def _defining(trees: GitTrees, names: set[str]) -> object:
-    """Return a function from a blob to the qualified names that it defines, of those whose last part is wanted."""
+    """Return a function that takes a blob, and returns the qualified names in it whose last part is wanted."""
     pattern = re.compile(rb"def (%s)\b" % b"|".join(name.encode() for name in sorted(names)))
 
     @cache
@@ -93,7 +94,7 @@ def _places(definitions: Definitions, tree: str, defining: object) -> dict[str, 
 
 
 def _note(proposal: Proposal, contract: Contract, then: frozenset[str], earlier: dict[str, list[str]]) -> None:
-    """Record the parameters that gave an input then, if they had other names."""
+    """Record the former names of the parameters for each input, if they differ from today's."""
     lost = {name: proposal.arguments.get(name, name) for name in proposal.takes}
     lost = {name: today for name, today in lost.items() if today not in then}
     if not lost:

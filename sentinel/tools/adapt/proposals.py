@@ -16,7 +16,7 @@ from sentinel.tools.adapt.signatures import Classes, Parameter, Signature
 
 
 class Code(str):
-    """A value that an adapter has as it is written: an expression, not a string."""
+    """A value that is written into an adapter as an expression, not as a string."""
 
 
 #: Parameters that take the number of responses to a prompt.
@@ -72,7 +72,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Kind:
-    """A contract that a first adapter can bind by names.
+    """How ``sentinel adapt`` recognises the functions of one contract by their names.
 
     :ivar about: a pattern that the function's name has to contain.
     :ivar outputs: the contract's outputs; a function that returns one value returns the first.
@@ -210,7 +210,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A function that is about a contract but has no input for a parameter, or no parameter for an input."""
+    """A function that nearly fits a contract: a parameter has no input, or an input has no parameter."""
 
     signature: Signature
     contract: str
@@ -224,8 +224,8 @@ _MOST = 5
 def propose(
     signature: Signature, contracts: Mapping[str, Contract], classes: Classes | None = None
 ) -> list[Proposal] | NearMiss | None:
-    """Return the proposals for a function, the one whose contract explains most of its parameters first; if there is
-    none, the nearest miss.
+    """Return the proposals for a function, best first: those whose contract explains the most parameters. If there is
+    none, return the nearest miss.
 
     :param classes: the project's classes, for the values of attributes.
     """
@@ -363,7 +363,7 @@ def _proposal(
 
 
 def _of_rule(signature: Signature) -> dict[str, str]:
-    """Return the parameters for the response and the right answer, if a function has both as texts."""
+    """Return the parameters for the response and the right answer, if a function takes both as strings."""
     texts = [each.name for each in signature.own if each.required and re.search(r"^$|\bstr\b|Any", each.annotation)]
     texts = [name for name in texts if not signature.reads.get(name)]
     truth = next((name for name in reversed(texts) if _TRUTH.fullmatch(name)), "")
@@ -373,12 +373,12 @@ def _of_rule(signature: Signature) -> dict[str, str]:
 
 
 def _is_object(parameter: Parameter | None) -> bool:
-    """Return True for ``self`` and for parameters whose annotation is no tensor, number or text."""
+    """Return True for ``self`` and for parameters whose annotation is not a tensor, number or string."""
     return parameter is None or not re.search(r"tensor|ndarray|\b(int|float|bool|str)\b", parameter.annotation, re.I)
 
 
 def _leaf(path: str) -> str:
-    """Return the last name of a path: ``beta`` of ``args.beta`` and of ``["beta"]``."""
+    """Return the last name of a path: ``beta`` for ``args.beta`` and for ``["beta"]``."""
     return re.split(r"[.\[]", path)[-1].strip("]'\"")
 
 
@@ -390,7 +390,8 @@ def _inner(
     signature: Signature,
     known: Collection[str],
 ) -> dict[str, str]:
-    """Return input -> the attribute or key of an object that gives it. Those of ``self`` give options, not data."""
+    """Map each input to the attribute or key of an object that holds it. Attributes of ``self`` hold options, not
+    data."""
     names = match_names(contract, list(leaves), (), dict(match.names), known).names
     found = {}
     for name, leaf in names.items():
@@ -410,7 +411,7 @@ def _objects(
     inner_size: str,
     classes: Classes,
 ) -> dict[str, dict[str, str]]:
-    """Return parameter -> path -> the expression for it: an input, a group size, a default of its class, or None."""
+    """Map each parameter to the expressions for its paths: an input, a group size, a default of its class, or None."""
     given = {leaf: f'inputs["{name}"]' for name, leaf in reversed(list(inner.items()))}
     if inner_size:
         given[inner_size] = "kit.group_size(inputs)"
@@ -443,7 +444,7 @@ def _is_optional(contract: Contract, name: str) -> bool:
 
 
 def _placeholder(parameter: Parameter) -> Any:
-    """Return a value with which a parameter may be called, by its annotation; None if it is a tensor or unknown."""
+    """Return a value that fits a parameter's annotation; None if that is a tensor or unknown."""
     if not parameter.annotation or _TENSORS.search(parameter.annotation):
         return None
     value: Any = next(
@@ -482,7 +483,7 @@ def _output(name: str, kind: Kind) -> str:
 
 @dataclass
 class _Draft:
-    """The parts of a proposal while they are found."""
+    """The parts of a proposal that is not finished yet."""
 
     fixed: dict[str, Any] = field(default_factory=dict)
     accepts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -557,7 +558,7 @@ def _written(
     for name, paths in draft.objects.items():
         if unknown := [path for path, value in paths.items() if value == "None"]:
             what = "the object" if name not in parameters else name
-            draft.questions.append(f"which values has {what} in a real run: {', '.join(unknown)}?")
+            draft.questions.append(f"which values does {what} have in a real run: {', '.join(unknown)}?")
     return Proposal(
         signature,
         contract.name,
@@ -589,7 +590,7 @@ _OF_LAYOUT = {
 
 
 def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: Kind, contract: Contract) -> None:
-    """Fix an input that no parameter gives."""
+    """Give a fixed value to an input for which the function has no parameter."""
     if item.name in kind.settings:
         values = (value for word, value in kind.settings[item.name] if re.search(word, signature.name.lower()))
         draft.fixed[item.name] = next(values)
@@ -604,7 +605,7 @@ def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: K
     elif item.domain == "mask" and item.default is not None:
         draft.accepts[item.name] = ("full",)
         if item.name == contract.mask:
-            draft.questions.append("it takes no mask, so all tokens count. Where are the others removed?")
+            draft.questions.append("it takes no mask, so all tokens count. Where are masked tokens removed?")
     elif item.choices and item.name not in draft.fixed:
         draft.fixed[item.name] = item.choices[0] if item.default is REQUIRED else item.default
         if item.default is REQUIRED or item.name == "loss_agg_mode":
@@ -681,7 +682,7 @@ def _is_boolean(body: str, parameter: str) -> bool:
 
 
 def _vocabulary(item: Input, words: Sequence[str]) -> dict[Any, str]:
-    """Return the contract's value -> the function's word for it, for words that are spelled alike."""
+    """Map each value of the contract to the function's word for it, if both are spelled alike."""
 
     def plain(text: Any) -> str:
         return re.sub(r"[^a-z0-9]", "", str(text).lower())
@@ -732,7 +733,7 @@ def mended(proposal: Proposal, contract: Contract, failure: str) -> Proposal | N
     lacks, signature = _LACKS.search(failure), proposal.signature
     if lacks and signature.owner and lacks[1] not in (own := proposal.objects.get(signature.parameters[0].name, {})):
         objects = {**proposal.objects, signature.parameters[0].name: {**own, lacks[1]: "None"}}
-        question = f"which value has {lacks[1]} in a real run?"
+        question = f"which value does {lacks[1]} have in a real run?"
         return replace(proposal, objects=objects, questions=(*proposal.questions, question))
     for pattern, what in _MENDS:
         if re.search(pattern, failure):

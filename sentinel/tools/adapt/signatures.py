@@ -24,7 +24,10 @@ _LARGEST = 64
 
 @dataclass(frozen=True)
 class Parameter:
-    """:ivar default: the default as written; None if the parameter is required."""
+    """A parameter of a function.
+
+    :ivar default: the default as written; None if the parameter is required.
+    """
 
     name: str
     annotation: str = ""
@@ -82,7 +85,7 @@ class Signature:
 
 
 def signatures(source: str, module: str, file: str, wanted: Iterable[str]) -> Iterator[Signature]:
-    """Yield the signatures of a module's functions and methods. Those that are nested too deeply are left out.
+    """Yield the signatures of a module's functions and methods. Functions that are nested too deeply are left out.
 
     :param wanted: qualified names within the module.
     :raises SyntaxError: if the source does not parse.
@@ -99,8 +102,8 @@ Classes = Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]]
 
 
 def classes_of(body: Iterable[ast.stmt]) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
-    """Return the classes of a module with the literals that their attributes have at first: a field's default, or a
-    default of ``__init__`` that it assigns."""
+    """Return the classes of a module, each with its bases and the literal defaults of its attributes, from fields and
+    from ``__init__``."""
     found = {}
     for node in body:
         if not isinstance(node, ast.ClassDef):
@@ -181,7 +184,7 @@ def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, f
 
 
 def _returns(body: Iterable[ast.stmt]) -> Iterator[ast.Return]:
-    """Yield the return statements of a function, without those of functions in it."""
+    """Yield the return statements of a function, without those of nested functions."""
     for node in body:
         if isinstance(node, ast.Return):
             yield node
@@ -209,7 +212,8 @@ def _returned(value: ast.expr) -> tuple[str, ...]:
 
 
 def _name_in(value: ast.expr) -> str:
-    """Return the name that an expression is about: ``x`` of ``x.sum()``, ``None`` of None, empty of others."""
+    """Return the name that an expression is about: ``x`` for ``x.sum()``, ``None`` for None; empty for other
+    expressions."""
     if isinstance(value, ast.Constant):
         return repr(value.value)
     while isinstance(value, (ast.Call, ast.Attribute)):
@@ -263,7 +267,7 @@ _OF_TENSORS = {"shape", "dtype", "device", "ndim", "T", "mT", "data", "is_cuda",
 
 
 def _reads(node: _Def, inside: list[ast.AST], owner: ast.ClassDef | None) -> dict[str, tuple[str, ...]]:
-    """Return what a function reads of each parameter that is an object or a dictionary."""
+    """Return the attributes and keys that a function reads from each parameter that is an object or a dictionary."""
     parameters = [item.arg for item in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
     found = {name: _attributes(inside, name) for name in parameters}
     if owner is not None and parameters:
@@ -287,8 +291,7 @@ def _reads(node: _Def, inside: list[ast.AST], owner: ast.ClassDef | None) -> dic
 
 
 def _attributes(nodes: Iterable[ast.AST], name: str) -> tuple[str, ...]:
-    """Return the attributes and constant keys of a name that are read, as deep as they are written. Called methods are
-    left out."""
+    """Return the paths of attributes and constant keys that the code reads from a name, without called methods."""
     paths, nodes = set(), list(nodes)
     methods = {node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
     for node in nodes:

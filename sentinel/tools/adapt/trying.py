@@ -1,4 +1,4 @@
-"""Call the bindings of an adapter that is not part of the catalog, and collect what the laws say."""
+"""Call the bindings of an adapter that is not part of the catalog, and collect the results of the laws."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ORACLE = "the_oracle_agrees"
 
 @dataclass
 class Result:
-    """What the laws say about a binding.
+    """The results of the laws for a binding.
 
     :ivar contract: its contract; empty if no scenario of it can be drawn.
     :ivar held: the laws that held -> the number of scenarios that they judged.
@@ -60,7 +60,7 @@ class Result:
 
 
 def catalog_with(catalog: Catalog, adapter: Path) -> Catalog:
-    """Return the catalog with this adapter alone, whose name may be that of a bundled one.
+    """Return a catalog with this adapter alone, which may have the same name as a bundled one.
 
     :raises SentinelError: if the adapter does not load.
     """
@@ -81,8 +81,8 @@ def try_bindings(
     progress: Callable[[str], None] = lambda line: None,
     only: Collection[str] = (),
 ) -> dict[str, Result]:
-    """Return the result for each binding, and for each function that the project registers, by its name: the
-    boundary's path, with the contract if it has several.
+    """Return the results for all bindings and all registered functions, by name. A name is the boundary's path,
+    followed by the contract if the boundary has several.
 
     :param alternatives: other choices for a boundary, tried if the oracle does not agree.
     :param only: the boundaries to try; empty for all.

@@ -115,7 +115,8 @@ def _binding(proposal: Proposal, contract: Contract) -> str:
 def _family(
     proposal: Proposal, knobs: Sequence[str], fixed: dict[str, Any], accepts: dict[str, Any], call: str
 ) -> tuple[str, list[str]]:
-    """Return the function that makes the binding and its arguments after the path, and remove what it fixes."""
+    """Return the name of the function that makes the binding, and its arguments after the path. Remove the settings
+    that these fix."""
     own = tuple(knobs)
     if proposal.contract == "policy_loss":
         counts = ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")
@@ -144,7 +145,7 @@ def _arguments(proposal: Proposal) -> dict[str, tuple[str, ...]]:
 
 
 def _outputs(proposal: Proposal) -> tuple[str, ...]:
-    """Return the outputs in the order of the result; empty if the call reads them."""
+    """Return the names of the outputs in the order of the result; empty if the adapter's own call reads them."""
     return tuple(sorted(proposal.reads, key=lambda name: proposal.reads[name] or 0)) if _in_order(proposal) else ()
 
 
@@ -197,7 +198,8 @@ def _text(value: Any) -> str:
 
 
 def _skeleton(proposal: Proposal) -> str:
-    """Return a function that makes the objects with the attributes and keys that a function reads, and calls it."""
+    """Return the code of a function that makes objects with the attributes and keys that a boundary reads, and calls
+    the boundary."""
     signature, options = proposal.signature, {"takes": proposal.takes, **_options(proposal, "takes")}
     said = [f"{name}={_text(value)}" for name, value in options.items()]
     what = f"{signature.owner}.{signature.name}".lstrip(".")

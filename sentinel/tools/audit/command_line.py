@@ -345,6 +345,8 @@ class _Script:
                 self._source(words[1:2], depth)
             elif inner is not None and depth < _DEEPEST:
                 self.read(file, depth + 1, inner.encode())
+            elif words[:1] == ["let"] or (words[:1] == ["trap"] and {"DEBUG", "ERR", "RETURN"} & {*words[2:]}):
+                self._doubt_all(True)  # the shell runs code that was not read
             elif words[:1] == ["alias"] and depth < _DEEPEST:
                 for word in words[1:]:
                     self.read(file, depth + 1, f'{_as_shell(word.partition("=")[2])} "$@"'.encode())
@@ -489,7 +491,7 @@ class _Script:
         self.arrays[_of(name)] = [*before, *words]
 
     def _argument(self, node: Node) -> list[str]:
-        """Return the words that an argument of a command expands to."""
+        """Return the words into which a shell expands an argument of a command."""
         if node.type in ("comment", "variable_assignment", "file_redirect"):
             return []
         inner = node.named_children[0] if node.type == "string" and len(node.named_children) == 1 else node
@@ -509,7 +511,7 @@ class _Script:
         return [_Word.of(word, source) if UNKNOWN in word and not isinstance(word, _Word) else word for word in words]
 
     def _own_arguments(self, node: Node) -> Sequence[str]:
-        """Return the script's arguments: those that the user gave, or none. Those of a function are unknown."""
+        """Return the arguments that the user gave to the script. In a shell function, the arguments are unknown."""
         if self.inside or self.given:
             return [_ANY_NUMBER]
         if not self.arguments:
@@ -573,7 +575,7 @@ class _Script:
         return " ".join(self._words(name, UNKNOWN))
 
     def _words(self, name: str, otherwise: str) -> list[str]:
-        """Return the words of a variable; ``otherwise`` as one word if the script does not set it."""
+        """Return the words of a variable. If the script does not set it, return ``otherwise`` as one word."""
         places = self.scopes.get(name, set[int]())
         otherwise = _ONE if name in _ONE_WORD_VARIABLES and not places else otherwise
         words = [_ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])

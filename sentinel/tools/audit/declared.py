@@ -112,7 +112,8 @@ def _path_of(python: str) -> tuple[str, ...]:
 
 
 def _distribution(file: Path, checkout: Checkout) -> str:
-    """Return name and version of the installed package that a file belongs to; empty for a file of the checkout."""
+    """Return the name and version of the installed package to which a file belongs; empty for a file of the
+    checkout."""
     folder = next((folder for folder in file.parents if folder.name.endswith("-packages")), None)
     if folder is None or file.is_relative_to(checkout.path):
         return ""

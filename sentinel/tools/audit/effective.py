@@ -54,7 +54,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Training:
-    """A training run: its configuration, and the options of the copy that it runs on.
+    """A training run: its configuration, and the options of its copy of the framework.
 
     :ivar configuration: setting -> text.
     :ivar options: the options of the configuration's trainer; None if they are unknown.
@@ -96,7 +96,7 @@ class Training:
 
     @cached_property
     def _variables(self) -> frozenset[str]:
-        """Return the settings and sections that other settings refer to (``${name}``) and that are not options."""
+        """Return the settings and sections to which other settings refer (``${name}``), if they are not options."""
         referred = {name for text in self.configuration.values() for name in _REFERRED.findall(text)}
         parts = [name.split(".") for name in referred]
         above = [[".".join(names[: size + 1]) for size in range(len(names))] for names in parts]

@@ -1,4 +1,4 @@
-"""Read a configuration file as a flat mapping from dotted names to texts."""
+"""Read a configuration file as a flat mapping from dotted names to strings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISSING = "???"
 
 
 def flattened(data: Any, prefix: str = "") -> dict[str, str]:
-    """Flatten nested settings to dotted names with text values. ``--eps-clip`` becomes ``eps_clip``."""
+    """Flatten nested settings to dotted names with string values. ``--eps-clip`` becomes ``eps_clip``."""
     if isinstance(data, Mapping) and data:
         return {
             key: value
@@ -61,7 +61,7 @@ def position_of(file: Path, name: str) -> str:
 
 
 def value_of(text: str) -> Any:
-    """Return the value of a setting from its text, parsed as YAML; the text itself if it is not YAML."""
+    """Parse the string of a setting as YAML and return its value; return the string itself if it is not YAML."""
     try:
         return None if text == "None" else parse_yaml(text, configuration=True).data if text.strip() else None
     except DocumentError:

@@ -72,7 +72,7 @@ def lineage_in(file: Path, name: str, find: Find) -> dict[str, Path]:
 
 
 def trainer_next_to(boundary: str, used: Collection[str], callers: Iterable[Path], find: Find) -> str:
-    """Return the trainer that a function or class in a trainer's module belongs to; empty if others may call it.
+    """Return the trainer to which a function or class in the same module belongs; empty if other code may call it.
 
     :param used: the trainers that a script uses, and their base classes.
     :param callers: the script, and the files of these trainers.
@@ -110,7 +110,8 @@ class _Module:
 
     @cached_property
     def imports(self) -> dict[str, tuple[str, str]]:
-        """Map a name to its module, with a dot for each level of a relative import, and its name there."""
+        """Map each imported name to its module (with a dot for each level of a relative import) and its name in that
+        module."""
         return {
             alias.asname or alias.name: ("." * node.level + (node.module or ""), alias.name)
             for node in ast.walk(self.tree)
@@ -171,7 +172,7 @@ class _Modules:
         return "" if known else f"{name} of {package}" if package and not source.startswith(".") else name
 
     def _found(self, module: _Module, name: str) -> tuple[_Class | None, str, str]:
-        """Find a class by name. Without its source, return the last module and name that imports led to."""
+        """Find a class by name. If its source is missing, return the last module and name to which imports led."""
         source = ""
         for _ in range(_DEEPEST):  # a class may be imported through several modules
             if name in module.classes:
@@ -267,7 +268,7 @@ class _Modules:
                 yield from self._named(owner, alias, depth + 1)
 
     def _alias(self, module: _Module, name: str) -> tuple[_Module, ast.expr | None]:
-        """Return the module that binds a name to a value, and the value; None if none does."""
+        """Return the module that assigns a value to a name, and the value; None if no module does."""
         for _ in range(_DEEPEST):
             if name in module.values or name in module.classes or name not in module.imports:
                 break

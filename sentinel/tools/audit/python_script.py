@@ -95,12 +95,13 @@ def read_script(file: Path, classes: Collection[str]) -> Script:
         script = _Script(tree, frozenset(classes))
         calls, parsed, references = script.calls(), tuple(script.parsed()), tuple(dict.fromkeys(script.references()))
         trainers, others = tuple(dict.fromkeys(script.trainers())), tuple(dict.fromkeys(script.parsed(others=True)))
-        assigned = {option: node.lineno for node, _ in _statements(tree) for option, _ in _assigned(node, _is_any)}
+        assigned = dict(script.assigned())
         assigned |= dict([*script.other_configurations(), *script.given_classes()])
         for trainer in ast.walk(tree):  # a trainer has copies of options: self.beta
             if isinstance(trainer, ast.ClassDef) and any(is_trainer(name_of(base)) for base in trainer.bases):
                 own = [node for node in ast.walk(trainer) if isinstance(node, ast.stmt)]
-                assigned |= {option: node.lineno for node in own for option, _ in _assigned(node, _is_self)}
+                written = [(option, node) for node in own for option, _ in _assigned(node, _is_self, script.positions)]
+                assigned |= {option: node.lineno for option, node in written}
     except SyntaxError as error:
         raise SentinelError(f"{file}:{error.lineno or 1}:{error.offset or 1}: not Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
@@ -141,6 +142,7 @@ class _Script:
     :ivar once: the names that it binds exactly once, with their values.
     :ivar aliases: the names under which it imports others.
     :ivar derived: its own subclasses of configuration classes, with their fields as settings.
+    :ivar positions: the names that only loops over ``range`` or ``enumerate`` bind, and so are no option's name.
     """
 
     tree: ast.Module
@@ -149,6 +151,8 @@ class _Script:
     def __post_init__(self) -> None:
         nodes = list(ast.walk(self.tree))
         bound = Counter(name for node in nodes for name in _bindings(node))
+        counted = Counter(name for node in nodes for name in _positions(node))
+        self.positions = frozenset(name for name, times in counted.items() if times == bound[name])
         bound.subtract(_replaced(node) for node in nodes)  # config = replace(config, …) changes it
         assigned = [node for node in nodes if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None]
         self.once: dict[str, ast.expr] = {}
@@ -191,6 +195,34 @@ class _Script:
                 self._declare(own, call)
                 self.derived[own.name] = call
 
+    def assigned(self) -> Iterator[tuple[str, int]]:
+        """Yield the options that statements set on any object, except on containers that stay in the script."""
+        stored = [node for node in self.nodes if isinstance(node, (ast.Name, ast.Attribute))]
+        bound = Counter(_key(node) for node in stored if isinstance(node.ctx, ast.Store))
+        bound.update(name for node in self.nodes if not isinstance(node, _NAMED) for name in _bindings(node))
+        made: Counter[str] = Counter()
+        for node in (node for node in self.nodes if isinstance(node, (ast.Assign, ast.AnnAssign))):
+            targets, value = node.targets if isinstance(node, ast.Assign) else [node.target], node.value
+            if isinstance(value, _CONTAINERS) or (isinstance(value, ast.Call) and called(value) in _MAKERS):
+                made.update(map(_key, targets))
+        own = {name for name, times in made.items() if name and times == bound[name] and self._stays(name)}
+
+        def is_it(owner: ast.expr) -> bool:
+            return _is_any(owner) and _key(owner) not in own
+
+        for statement, _ in _statements(self.tree):
+            yield from ((option, statement.lineno) for option, _ in _assigned(statement, is_it, self.positions))
+
+    def _stays(self, name: str) -> bool:
+        """Return True if a variable is never passed on, returned or given another name."""
+        for node in self.uses.get(name, ()):
+            above = self.parents[node]
+            part = isinstance(above, (ast.Attribute, ast.Compare)) or getattr(above, "iter", None) is node
+            part = part or (isinstance(above, ast.Subscript) and above.value is node)
+            if not (part or (isinstance(above, ast.Call) and _HARMLESS.fullmatch(called(above)))):
+                return False
+        return True
+
     def _is_only_read(self, name: str) -> bool:
         """Return True if nothing can change a dictionary or list: it has one name, and no function gets it."""
         for node in self.uses.get(name, ()):
@@ -220,7 +252,7 @@ class _Script:
                         yield name
 
     def _parts(self, node: ast.AST, depth: int = 0) -> Iterator[ast.AST]:
-        """Yield the parts of an expression, including those of the values of its names."""
+        """Yield the parts of an expression, and the parts of the values that its names have."""
         for part in ast.walk(node):
             yield part
             if isinstance(part, ast.Name) and part.id in self.once and depth < _DEEPEST:
@@ -258,7 +290,8 @@ class _Script:
                     yield _any(given), node.lineno
 
     def given_classes(self) -> Iterator[tuple[str, int]]:
-        """Yield the calls and decorators that get a configuration class and may change its defaults, as any option."""
+        """Yield the calls and decorators that receive a configuration class, and may therefore change the default of
+        any option."""
         for own in (node for node in self.nodes if isinstance(node, ast.ClassDef) and node.name in self.derived):
             for each in (*own.decorator_list, *(item.value for item in own.keywords)):  # and its metaclass
                 if not _READS_A_CLASS.fullmatch(called(each) if isinstance(each, ast.Call) else name_of(each)):
@@ -306,7 +339,7 @@ class _Script:
                     self._value(target.id, value, call)
         for child in ast.walk(node):
             if isinstance(child, ast.stmt):
-                for option, _ in _assigned(child, _is_self):
+                for option, _ in _assigned(child, _is_self, self.positions):
                     self._value(option, None, call)
 
     def calls(self) -> list[Call]:
@@ -382,7 +415,7 @@ class _Script:
             call.unread.append(f"{prefix}**{_shortened(node)}")
 
     def _follow(self, made: ast.Call) -> tuple[set[str], list[ast.AST]]:
-        """Return the script's names for a configuration, and the code that may change it.
+        """Return the names that a configuration has in the script, and the code that may change the configuration.
 
         Such code is a call of a function that the script does not define, a method of the configuration, a container,
         and a statement that binds a name again. Classes, functions that only read, and writes that :func:`_assigned`
@@ -455,7 +488,7 @@ class _Script:
         found: dict[str, list[ast.expr | None]] = {}
         names, others = self._follow(node)
         for statement, certain in _statements(self.tree, self._function_of(node)):
-            for option, value in _assigned(statement, lambda owner: _key(owner) in names):
+            for option, value in _assigned(statement, lambda owner: _key(owner) in names, self.positions):
                 found.setdefault(option, []).append(value if certain else None)
         for code in others:
             found[_any(code)] = [None]
@@ -514,6 +547,10 @@ ANY = "any option ("
 _HARMLESS = re.compile("asdict|copy|deepcopy|getattr|hasattr|id|isinstance|len|p?print|repr|str|type|vars")
 #: Calls that :func:`_assigned` reads.
 _WRITES = frozenset({"setattr", "delattr", "replace", "__setattr__", "__delattr__", "__setitem__", "__ior__"})
+_NAMED = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+#: Expressions and functions that make a new container.
+_CONTAINERS = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)
+_MAKERS = frozenset({"Counter", "OrderedDict", "defaultdict", "dict", "list", "set"})
 _LOGS = re.compile("debug|dumps?|error|info|log|warning|write")
 _CARRIERS = (ast.keyword, ast.Starred, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.IfExp, ast.BoolOp, ast.NamedExpr)
 _READS_A_CLASS = re.compile("cast|dataclass|fields|get_type_hints|issubclass|signature|super")
@@ -524,19 +561,22 @@ _DEFAULTS = re.compile(
 _READS = re.compile(r"(get|is|has|to)_\w+|items|keys|values|get|copy|main_process_first")
 
 
-def _assigned(node: ast.stmt, is_it: Callable[[ast.expr], bool]) -> Iterator[tuple[str, ast.expr | None]]:
+def _assigned(
+    node: ast.stmt, is_it: Callable[[ast.expr], bool], positions: Collection[str]
+) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield the options of an object that a statement sets, with their values; None for an unknown value.
 
     The statements inside it are left out. An option's name begins with :data:`ANY` if it may be any option.
 
     :param is_it: returns whether an expression is the object.
+    :param positions: see :class:`_Script`.
     """
     direct = [] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [getattr(node, "target", None)])
     value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) and len(direct) == 1 else None
     for part in _expressions(node):
         plain = value if part in direct else None
         if isinstance(part, (ast.Attribute, ast.Subscript)) and not isinstance(part.ctx, ast.Load):
-            option = _dotted(part, is_it)
+            option = _dotted(part, is_it, positions)
             if option:
                 yield option, None if option.startswith(ANY) else plain
         elif isinstance(part, ast.Call):
@@ -573,7 +613,7 @@ def _called(call: ast.Call, node: ast.stmt, is_it: Callable[[ast.expr], bool]) -
 
 
 def _expressions(node: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the expressions of a statement, without those of the statements inside it."""
+    """Yield the expressions of a statement, but not those of the statements inside it."""
     left: list[ast.AST] = [node]
     while left:
         for child in ast.iter_child_nodes(left.pop()):
@@ -582,10 +622,10 @@ def _expressions(node: ast.stmt) -> Iterator[ast.AST]:
                 left.append(child)
 
 
-def _dotted(node: ast.expr, is_it: Callable[[ast.expr], bool]) -> str:
+def _dotted(node: ast.expr, is_it: Callable[[ast.expr], bool], positions: Collection[str]) -> str:
     """Return the name of an object's option: ``actor.lr`` for ``config.actor.lr`` or ``config.actor["lr"]``.
 
-    Empty if it is not an option of the object.
+    Empty if it is not an option of the object. A write to an element (``rewards[i]``) is one to the whole list.
     """
     parts, whole = list[str](), node
     while not (parts and is_it(node)):
@@ -593,7 +633,7 @@ def _dotted(node: ast.expr, is_it: Callable[[ast.expr], bool]) -> str:
             parts += [node.attr] if node.attr != "__dict__" or not parts else []
             node = node.value
         elif isinstance(node, ast.Subscript):
-            parts.append(_named(node.slice, node))
+            parts += [] if _cannot_name(node.slice, positions) else [_named(node.slice, node)]
             node = node.value
         elif isinstance(node, ast.Call) and called(node) == "vars" and len(node.args) == 1:
             node = node.args[0]
@@ -604,6 +644,29 @@ def _dotted(node: ast.expr, is_it: Callable[[ast.expr], bool]) -> str:
     if parts[0] == "__dict__" or any(map(_DEFAULTS.fullmatch, parts)):
         return _any(whole)
     return ".".join(part for part in reversed(parts) if not part.startswith(ANY))
+
+
+def _cannot_name(index: ast.expr, positions: Collection[str]) -> bool:
+    """Return True if an index cannot be the name of an option: a number, a slice, a mask, or text such as ``a/b``."""
+    if isinstance(index, ast.Constant):
+        return not isinstance(index.value, str)
+    if isinstance(index, ast.Name):
+        return index.id in positions
+    if isinstance(index, ast.JoinedStr):
+        texts = [str(part.value) for part in index.values if isinstance(part, ast.Constant)]
+        return not all(re.fullmatch(r"[\w.]*", text) for text in texts)
+    if isinstance(index, ast.BinOp) and isinstance(index.op, ast.Add):
+        return any(_cannot_name(side, positions) for side in (index.left, index.right))
+    return isinstance(index, (ast.Slice, ast.Tuple, ast.Compare, ast.UnaryOp)) or (
+        isinstance(index, ast.BinOp) and isinstance(index.op, (ast.Sub, ast.FloorDiv))
+    )
+
+
+def _positions(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a loop over ``range`` or ``enumerate`` binds to numbers."""
+    if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)) and isinstance(node.iter, ast.Call):
+        numbers = {"range": [node.target], "enumerate": getattr(node.target, "elts", [])[:1]}
+        yield from (each.id for each in numbers.get(name_of(node.iter.func), ()) if isinstance(each, ast.Name))
 
 
 def _fields_of(node: ast.AST | None, is_it: Callable[[ast.expr], bool]) -> bool:
@@ -666,7 +729,7 @@ def _bindings(node: ast.AST) -> Iterator[str]:
 
 
 def _statements(tree: ast.Module, home: ast.AST | None = None) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield all statements, each with whether it runs unconditionally in `home` (a function or the module)."""
+    """Yield each statement with True if it runs unconditionally in `home` (a function or the module)."""
     left: list[tuple[ast.AST, ast.AST, bool]] = [(child, tree, True) for child in tree.body]
     while left:
         node, function, sure = left.pop()

@@ -66,7 +66,9 @@ def find_meaning(name: str, contracts: Collection[str]) -> tuple[str, Mapping[st
     spelt = re.sub(r"[^a-z0-9+]+", "-", name.lower()).strip("-")
     if spelt not in NAMES:
         near = nearest(name, [*contracts, *NAMES])
-        raise SentinelError(f"{name!r} is not a contract{near}; names: {', '.join(NAMES)}; `sentinel list contracts`")
+        raise SentinelError(
+            f"{name!r} is not a contract{near}; known names: {', '.join(NAMES)}; see `sentinel list contracts`"
+        )
     return NAMES[spelt]
 
 
@@ -102,7 +104,7 @@ _READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, _write_a
 
 
 class Function(LawSession):
-    """A bound function of one framework. It is called with its own settings if it does not support the scenario's.
+    """A bound function of one framework. If it does not support the scenario's settings, it is called with its own.
 
     :ivar convert: for a function of another contract: its subject, and converters of scenarios and observations.
     """

@@ -172,7 +172,7 @@ def number(item: Any, full: bool = False) -> str:
 
 
 def written(value: Any, full: bool = False) -> str:
-    """Return a value that is not a table as recipes write it, cut if it is long."""
+    """Return a value that is not a table in the notation of recipes, shortened if it is long."""
     if is_tensor(value) and not value["shape"]:
         return number(value["tensor"], full)
     if not isinstance(value, (list, Mapping)):

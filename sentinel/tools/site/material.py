@@ -47,7 +47,7 @@ class Evidence:
 
     @property
     def short(self) -> str:
-        """Return the ref as in pytest's item ids."""
+        """Return the ref in the short form of pytest's item ids."""
         kind, _, name = self.ref.partition(":")
         return Ref("git", name).short if kind == "git" else self.ref
 
@@ -70,7 +70,7 @@ def brief(ref: str) -> str:
 
 @dataclass(frozen=True)
 class Bug:
-    """A known bug, or (without a bug id) a law that a search found violated.
+    """A known bug; or, without a bug id, a broken law that a search found.
 
     :ivar recipe: None if the recipe of the evidence does not exist any more.
     :ivar evidence: its evidence; pins in the recipe's order, then other refs.

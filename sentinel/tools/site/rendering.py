@@ -81,12 +81,12 @@ class Pages:
 
 
 def shown(value: Any) -> Any:
-    """Replace control characters in a text by visible escapes. Markup of the site's own templates is kept."""
+    """Replace control characters in a string by visible escapes. Markup of the site's own templates is kept."""
     return visible(value, lines=True) if type(value) is str else value
 
 
 def prose(text: str) -> Any:
-    """Escape a text for HTML. Text between backticks becomes code."""
+    """Escape a string for HTML. Text between backticks becomes code."""
     from markupsafe import Markup, escape
 
     parts = [escape(shown(part)) for part in re.split(r"`([^`]*)`", text)]

@@ -160,7 +160,7 @@ def distribution_of(package: str) -> str | None:
 
 @cache
 def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
-    """Return top-level name -> its path, for these distributions and all their requirements."""
+    """Map each top-level name that these distributions and all their requirements install to its path."""
     from packaging.requirements import Requirement
 
     queue, distributions, places = list(names), set[str](), dict[str, Path]()

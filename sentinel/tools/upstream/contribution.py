@@ -127,7 +127,9 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
     recipes = tuple(by_id[bug] for bug in document["bugs"])
     fix = fix_of(catalog, target, recipes[0].bug_id) if document["fix"] else None
     if document["fix"] and (fix is None or fix.digest != document["fix"]["digest"]):
-        raise SentinelError(f"{document['fix']['file']} has changed since; run `sentinel contribute` again")
+        raise SentinelError(
+            f"{document['fix']['file']} has changed since the contribution was written; run `sentinel contribute` again"
+        )
     if fix is None:
         return Contribution(recipes, catalog.targets[target], fix, document)
     # The root is named after the first bug of the fix; the file may list the bugs in another order.

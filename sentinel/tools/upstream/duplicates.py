@@ -76,7 +76,7 @@ def duplicates(
         _recipes(recipe, others),
         _guarded("upstream history", lambda: _history(recipe, target, store)),
         _guarded("pull requests of the mirror", lambda: _pulls(recipe, others, target, store)),
-        _guarded("pull requests with its names", lambda: _similar(recipe, fix, target, store)),
+        _guarded("pull requests that name it", lambda: _similar(recipe, fix, target, store)),
         _guarded("branches of the fork", lambda: _fork(recipe, target, fork)),
         _guarded("GitHub's search", lambda: _github(recipe, target, environ)),
     ]
@@ -118,7 +118,7 @@ def likeness(recipe: Recipe, other: Recipe) -> list[str]:
 
 
 def scenario(recipe: Recipe) -> str:
-    """Return a normal form of the scenario that does not depend on the order of rows or the names of groups and
+    """Return a normal form of the scenario, independent of the order of rows and of the names of groups and
     variants."""
     variants = sorted(_normal(inputs) for inputs in recipe.variants.values())
     return json.dumps([recipe.contract, variants])
@@ -187,7 +187,7 @@ def _similar(recipe: Recipe, fix: Fix | None, target: Target, store: MirrorStore
         Match(f"#{item.number}", f"{item.state}, {', '.join(item.names[:4])}: {message(item.subject)}")
         for item in found
     ]
-    return _listed("pull requests with its names", f"of any state, for {', '.join(words)}", matches)
+    return _listed("pull requests that name it", f"of any state, for {', '.join(words)}", matches)
 
 
 def _shallow(git_dir: Path) -> str:

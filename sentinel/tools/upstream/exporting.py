@@ -109,7 +109,7 @@ class Exporter:
         )
 
     def _tried(self, bundle: Bundle, case: Case) -> Bundle:
-        """Test the runner. Stub a package that its imports lack; if the stub changes the result, list the package as
+        """Test the runner. Replace a missing package by a stub; if the stub changes the result, list the package as
         needed.
 
         :raises NoRunner: if its result disagrees with the evidence.

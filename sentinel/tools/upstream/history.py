@@ -19,7 +19,9 @@ _PULL = re.compile(r"refs/pull/(\d+)/head")
 
 @dataclass(frozen=True)
 class Touch:
-    """:ivar ref: the ref through which git found the commit.
+    """A commit that changes a function, or names it in its subject.
+
+    :ivar ref: the ref through which git found the commit.
     :ivar why: ``lines`` (of the function) or ``subject`` (names it).
     """
 

@@ -1,4 +1,5 @@
-"""The state of a finding: found, reproduced, reported, fixed upstream, released; a line of ``<folder>/<target>.jsonl``.
+"""The state of a finding: found, reproduced, reported, fixed upstream or released. Each finding is a line of
+``<folder>/<target>.jsonl``.
 
 The state follows from the recipe, its field ``upstream`` and recorded evidence. The line keeps the day on which each
 state was first seen, which is not stored anywhere else.
@@ -105,7 +106,8 @@ def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
 
 
 def fixed_by(state: str, record: Mapping[str, Any] | None) -> str:
-    """Return the commit that fixed a bug, as ``, since 7e02052ee #2238``; empty if the history lacks this commit."""
+    """Return the commit that fixed a bug as part of a sentence: ``, since 7e02052ee #2238``. Return an empty string if
+    the history lacks this commit."""
     last = record["changes"][-1] if record and record["changes"] else None
     if last is None or last["what"] != "fixed" or state not in ("fixed upstream", "released"):
         return ""

@@ -33,7 +33,8 @@ _MOST_NUMBERS = 3
 
 
 def page(made: Contribution) -> str:
-    """Return the page, in the words of a maintainer. The code is folded at the end, because GitHub shows it too."""
+    """Return the page, written for the framework's maintainer. The code is folded at the end, because GitHub shows it
+    too."""
     parts = (_wrong, _cause, _fix, _reach, _earlier, _limits, _reproduction, _checked, _change)
     return "\n".join([f"# {_heading(made)}\n", *(line for part in parts for line in part(made))])
 
@@ -65,7 +66,7 @@ def _wrong(made: Contribution) -> Iterable[str]:
 
 
 def _numbers(made: Contribution) -> Iterator[tuple[str, str, str]]:
-    """Yield numbers of the bugs as (name, with the bug, right), by the names that the fix gives them."""
+    """Yield (name, value with the bug, right value) for the numbers that the fix names."""
     names = dict(made.fix.numbers) if made.fix else {}
     measured: dict[str, tuple[str, str, str]] = {}
     for sides in made.document["bugs"].values():
@@ -76,6 +77,10 @@ def _numbers(made: Contribution) -> Iterator[tuple[str, str, str]]:
             one, right = distinguish(*values)
             other = right if after.get(key, values[1]) == values[1] else format_number(after[key])
             measured.setdefault(str(key), (names.get(str(key), str(key)), one, other))
+    unknown = [key for key in names if key not in measured]
+    if made.fix and unknown:
+        keys = ", ".join(measured) or "none, because no number is wrong"
+        raise SentinelError(f"{made.fix.path}: numbers: {unknown[0]!r} is not measured; the keys are: {message(keys)}")
     yield from (measured[key] for key in names or measured)
 
 
@@ -144,7 +149,7 @@ def _checked(made: Contribution) -> Iterable[str]:
 
 
 def _summary(made: Contribution) -> Iterator[str]:
-    """Return what a maintainer asks: what was measured and tested, and whether anything else changes."""
+    """Return a summary for the maintainer: what was measured and tested, and whether anything else changes."""
     there, runner = _first(made)["environment"], made.document["runner"]
     sides = made.document["bugs"][made.recipe.bug_id].values()
     at = "" if made.fix else f" at {', '.join(map(_revision, sides))}"
@@ -407,7 +412,7 @@ def remove_other(folder: Path, files: Iterable[str]) -> None:
 
 
 def pages(made: Contribution) -> dict[str, str]:
-    """Return the files that follow from the document and the prose of the fix."""
+    """Return the files that are generated from the document and the prose of the fix."""
     if made.fix and made.fix.comment:
         return {"SENDER.md": sender(made)}
     files = {"PULL_REQUEST.md": page(made)}

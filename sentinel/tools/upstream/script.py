@@ -255,7 +255,8 @@ class _Writer:
         return self._body
 
     def _found(self, addresses: Iterable[Address]) -> dict[tuple[str, str], tuple[Place, str]]:
-        """Return (variant, key) -> the call whose result contains that value, and the expression that reaches it."""
+        """Map each (variant, key) to the call whose result contains that value, and the expression that reaches the
+        value."""
         found: dict[tuple[str, str], tuple[Place, str]] = {}
         used: set[tuple[Place, str]] = set()
         for variant, key in dict.fromkeys((variant, item.key) for item in addresses for variant in item.variants):
@@ -284,7 +285,8 @@ class _Writer:
         return text.replace("<result>", result).replace("<call>", call)
 
     def _expressions(self, call: Any, variant: str, key: str) -> Iterator[str]:
-        """Yield expressions of a key's value; ``<result>`` and ``<call>`` stand for the call's result and arguments."""
+        """Yield expressions for the value of a key. ``<result>`` and ``<call>`` stand for the call's result and
+        arguments."""
         value = _reach(self._case.observation[variant], key)
         if key.startswith("gradients."):
             yield from filter(None, [self._gradient(call, variant, key.partition(".")[2])])

@@ -138,8 +138,7 @@ def try_fix(
 
 
 def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace infinity, the difference between results of different form, by a string, because JSON cannot store
-    infinity."""
+    """Replace infinity by a string, because JSON cannot store it. Results of different form differ by infinity."""
     return {name: "inf" if value == np.inf else value for name, value in result.items()}
 
 
@@ -210,7 +209,7 @@ def _draw(
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Map laws and messages of exceptions to another known bug that causes them.
+    """Map each law or exception message to another known bug that causes it.
 
     The bug is at this boundary or at its second implementation, and is still present with the fix.
     """
@@ -321,7 +320,7 @@ def _compared(
 
 
 def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
-    """Return observation key -> largest difference, for keys that differ."""
+    """Map each observation key that differs to its largest difference."""
     largest: dict[str, float] = {}
     for one, two in pairs:
         for variant in one:
@@ -333,7 +332,7 @@ def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
 
 
 def _otherwise(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return a description of the first text that differs between two observations."""
+    """Return a description of the first string that differs between two observations."""
     before, after = (dict(flat(observation, "")) for observation in (one, other))
     for place, value in before.items():
         now = after.get(place)

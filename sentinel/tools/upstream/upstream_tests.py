@@ -54,7 +54,7 @@ class UpstreamTests:
 
     @cached_property
     def files(self) -> list[str]:
-        """Return the test files that are edited or import an edited module.
+        """Return the test files that the fix edits, or that import a module that the fix edits.
 
         Files with the most similar paths come first, files whose paths name missing requirements last.
         """
@@ -120,8 +120,8 @@ class UpstreamTests:
     def _run(
         self, side: str, tests: Sequence[str], own_tests: bool = False, option: str = ""
     ) -> dict[str, tuple[dict[str, str], str, str]]:
-        """Return for each file or test its outcomes, or pytest's line that explains why there are none; and the option
-        used.
+        """Run files or tests. Return the outcomes of each (or pytest's line that explains why there are none), and the
+        option used.
 
         The option disables a ``conftest.py`` that starts a cluster or a logger, which may not work here.
         """

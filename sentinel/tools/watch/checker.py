@@ -333,7 +333,7 @@ class Checker:
         return tuple(functions)
 
     def _look(self, process: Process, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Check the invariants of the training."""
+        """Check the invariants of the training run."""
         for one, how in process.memory.look(kind, {**values, "step": step, "process": process.pid}):
             self._tell_of(process, one, how, step)
         while process.memory.failed:
@@ -455,7 +455,7 @@ class Checker:
     def _violations(
         self, number: int, reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]
     ) -> Iterator[tuple[Law, Violation, Mapping[str, Any], str]]:
-        """Check the run's result, then call the run's copy of the function on a few of its rows."""
+        """Check the run's result, then call the run's copy of the function on a few rows of the call."""
         subject = reading.subject
         search = BoundarySearch(self._session, subject, 0)
         yield from self._of_the_result(reading, search, inputs, observed)

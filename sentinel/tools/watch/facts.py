@@ -1,4 +1,4 @@
-"""Read the facts on which the checks of a training's steps depend: settings, models, and code of the user.
+"""Read the facts on which the checks of training steps depend: settings, models and user code.
 
 This module runs inside the training."""
 
@@ -102,7 +102,8 @@ def _places(kind: type, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping in which values other than numbers, short strings and short lists of these are ``"set"``."""
+    """Return a copy of a mapping. Values other than numbers, short strings and short lists of these become
+    ``"set"``."""
     kept = {}
     for name, value in values.items():
         one = getattr(value, "value", value)
@@ -177,7 +178,7 @@ def _random(trainer: Any) -> Iterator[str]:
 
 
 def _generation(model: Any) -> list[str]:
-    """Return the generation options of a model's own configuration that may change the policy."""
+    """Return those generation options in a model's own configuration that may change the policy."""
     config: Any = getattr(model, "generation_config", None)
     difference = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
     return sorted(name for name, value in difference.items() if value and not any(part in name for part in _HARMLESS))

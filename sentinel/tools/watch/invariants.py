@@ -1,4 +1,4 @@
-"""Invariants of a training from one step to the next. Each is an object that checks the observed events.
+"""Invariants of a training run from one step to the next. Each is an object that checks the observed events.
 
 An invariant is checked only if every input that could invalidate it was read from the run. Otherwise it is skipped,
 and the reason is reported. Code of the user (a subclass, a loss, a scheduler, a callback) is not judged.
@@ -29,7 +29,7 @@ Unless = Callable[[Mapping[str, Any], "Steps | None"], str]
 
 @dataclass(frozen=True)
 class Invariant:
-    """An invariant of a training.
+    """An invariant of a training run.
 
     :ivar of: the kinds of events that the invariant checks.
     :ivar needs: the parts that a run must have for the invariant to apply.
@@ -56,7 +56,8 @@ class Invariant:
 
 @dataclass
 class Memory:
-    """For one process: each invariant's data between checks, its number of checks, and the reason if it was skipped.
+    """The state of all invariants for one process: data between checks, number of checks, and the reason if one was
+    skipped.
 
     :ivar facts: the facts of the trainer, once they are known.
     :ivar skipped: invariant -> reason.
@@ -78,7 +79,7 @@ class Memory:
         return next((one for one in self.known if one.trainer == self.facts.get("class")), None)
 
     def settings(self, always: Sequence[str] = ()) -> str:
-        """Return these options and the framework's options that are not at their defaults, for a message."""
+        """Return a message part: these options, and the framework's options that are not at their defaults."""
         options = self.facts.get("options", {})
         changed = [name for name in self.facts.get("changed", ()) if name not in _ASIDE] if self.steps else []
         chosen = [name for name in dict.fromkeys((*always, *changed)) if name in options]
@@ -134,7 +135,8 @@ def _facts_read(facts: Mapping[str, Any], steps: Steps | None) -> str:
 
 
 def _own(*names: str) -> Unless:
-    """Return a condition: the user has overridden none of these methods (names, or keys of the adapter)."""
+    """Return a condition that holds if the user has overridden none of these methods (names, or keys of the
+    adapter)."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         if not facts:
@@ -151,7 +153,8 @@ def _also(*conditions: Unless) -> Unless:
 
 
 def _documented(what: str) -> Unless:
-    """Return a condition: the adapter declares this value for the trainer, and knows all options that are set."""
+    """Return a condition that holds if the adapter declares this value for the trainer, and knows all options that are
+    set."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         if not facts or steps is None or not getattr(steps, what):
@@ -393,9 +396,9 @@ def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     shown = f" ({ratio:.4g} times as much)" if math.isfinite(ratio) else ""
     steps = values["attributes"].get("current_gradient_accumulation_steps") or 1
     if steps > 1 and _near(ratio, steps, 1e-2):
-        shown += f", as if the accumulation of {steps} micro-batches were left out of the divisor"
+        shown += f", as if the divisor left out the accumulation of {steps} micro-batches"
     elif steps > 1 and _near(ratio, 1 / steps, 1e-2):
-        shown += f", as if the accumulation of {steps} micro-batches were divided by twice"
+        shown += f", as if the loss were divided twice by the {steps} accumulated micro-batches"
     return f"a micro-batch's loss is {loss:.6g}, and its documented value is {expected:.6g}{shown}"
 
 
@@ -444,8 +447,7 @@ def _starts_as_policy(kind: str, values: Mapping[str, Any], memory: dict[str, An
 
 
 def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """If the policy has moved and the reference's log-probs still equal the policy's bit by bit, they use its
-    weights."""
+    """Report a reference whose log-probs still equal the policy's bit by bit after the policy has moved."""
     if kind == "stepped":
         several = values["parameters"].values()
         moved = max(
@@ -469,7 +471,7 @@ _MOVED, _EQUAL = 1e-3, 2
 
 
 def _rows_are(name: str) -> Check:
-    """Return the check of a comparison that was made inside the training."""
+    """Return a check that reports the result of a comparison made in the training process."""
 
     def broken(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
         fault, why = values[name]
@@ -828,13 +830,13 @@ INVARIANTS = (
     ),
     Invariant(
         "advantages_follow_from_rewards", ("scored",), "the configuration names how rewards become advantages",
-        f"{_TRAINER} that the adapter documents, and reward functions of Python", _advantages,
+        f"{_TRAINER} that the adapter documents, and reward functions in Python", _advantages,
         _also(_documented("advantages"), _own("advantages")), "advantages",
         "Print what the reward functions return, and the advantages.",
     ),
     Invariant(
         "rewards_judge_their_own_rows", ("rows",), "a reward function gets a row's own completion, prompt and columns",
-        f"{_TRAINER} that the adapter documents, and reward functions of Python", _rows_are("rewarded"),
+        f"{_TRAINER} that the adapter documents, and reward functions in Python", _rows_are("rewarded"),
         _also(_documented("completions"), _own("rewards")), "rewards",
         "Print the arguments of the reward function next to the decoded completion_ids of the batch.",
     ),
@@ -900,7 +902,7 @@ INVARIANTS = (
         "Print the generation config that is passed to generate().",
     ),
     Invariant(
-        "the_first_ratio_is_one", ("fresh",), "before a step, the policy is the one that sampled",
+        "the_first_ratio_is_one", ("fresh",), "before a step, the policy is still the one that generated the samples",
         "a loss with old log-probs whose calls can be read", _ratio_is_one,
         _also(lambda facts, steps: _repeatable(facts, steps) if facts else "", _callback("on_substep_end")),
         "advantages",

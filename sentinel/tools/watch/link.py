@@ -56,7 +56,7 @@ class _Attaching:
 
 
 class Watching:
-    """A watched run. :meth:`stop`, leaving the ``with`` block and the end of the process end it.
+    """A watched run. It ends with :meth:`stop`, with the ``with`` block, or with the process.
 
     :ivar counts: the counts after the end of the run: violations, checked calls, and the reasons why other calls were
         not checked.
@@ -133,8 +133,7 @@ class Watching:
         self.stop()
 
     def ready(self, seconds: float = 120.0) -> bool:
-        """Wait until the checker has read the loaded functions, for short runs. Return False if it did not finish in
-        time."""
+        """Wait until the checker has read the loaded functions; useful for short runs. Return False on a timeout."""
         return not self._ending.is_set() and self._ready.wait(seconds)
 
     def stop(self) -> None:
@@ -234,7 +233,7 @@ class Watching:
             self._connection.send(("modules", sorted(loaded)))
 
     def _hear(self, seconds: float) -> None:
-        """Receive the checker's messages until the last one or the time limit."""
+        """Receive the checker's messages, until the last one has arrived or the time limit is reached."""
         until = time.monotonic() + seconds
         while self._connection.poll(max(until - time.monotonic(), 0.0)):
             kind, content = self._connection.recv()
@@ -274,7 +273,7 @@ def start(
     capture: Literal["numbers", "full"] = "numbers",
     without: Sequence[str] = (),
 ) -> Watching:
-    """Watch the boundaries of a target in this process whose modules are imported now or later.
+    """Watch a target's boundaries in this process, including those whose modules are imported later.
 
     :param target: a name of ``sentinel list targets``.
     :param events: file that receives one line of JSON per kind of violation, and a last line with counts.

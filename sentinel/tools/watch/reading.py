@@ -1,4 +1,4 @@
-"""Read a call of a running training as a scenario of the contract.
+"""Read a call of a training run as a scenario of the contract.
 
 An adapter converts scenarios to calls. This module derives the inverse from example calls: if a part of the call
 equals an input in all examples, the input is read from that part. A call of the run is accepted as a scenario only if
@@ -141,9 +141,11 @@ class Reading:
         raise Unreadable(why)
 
     def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
-        """Return True if the function gives the same result for these parts as for the adapter's own, such as the
-        prompt of a batch or values that only an inactive option reads. Parts that are not copied must have no effect
-        either: that was only established for the adapter's calls."""
+        """Return True if the function gives the same result for these parts of the run's call as for those of the
+        adapter's call.
+
+        Examples are the prompt of a batch, and values that only an inactive option reads. Parts that are not copied
+        must have no effect either, which was established only for the adapter's calls."""
         usual = _with(self, inputs, {})
         if usual is None:
             return False
@@ -202,7 +204,7 @@ class Reading:
         return {key: value for key, value in observed.items() if gradients or key not in of_gradients}
 
     def _observed(self, inputs: Mapping[str, Any], answers: Any) -> dict[str, Any]:
-        """Return the observation if ``answers`` replaces the function."""
+        """Return what the contract observes if ``answers`` replaces the function."""
         boundary = replace(self.boundary, function=Listener(self.boundary.function, answers))
         return self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
 
@@ -434,7 +436,7 @@ def _flat(value: Any) -> Any:
 
 
 def _as_rows(value: Any, mask: Any) -> Any:
-    """Return an observation of packed tokens as the observation of a single response, as which they are read."""
+    """Convert an observation of packed tokens to that of a single response, because packed tokens are read as one."""
     packed = isinstance(value, Tensor) and isinstance(mask, Tensor) and (1, *value.shape) == mask.shape
     return from_array(value.array()[None], value.dtype) if packed else value
 
@@ -480,7 +482,7 @@ def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> 
 
 
 def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path, Any]]) -> Reading:
-    """Return the reading, extended by inputs for which a call has one number per response.
+    """Return the reading with further inputs: those for which a call has one number per response.
 
     :raises Unreadable: if no parts of a call contain these numbers.
     """
@@ -498,7 +500,7 @@ def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path
 
 
 def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]) -> frozenset[str]:
-    """Read the example scenarios from their calls, and return the keys that a result determines.
+    """Read the example scenarios back from their calls, and return the keys that a result determines.
 
     :raises Unreadable: if no example can be read, or the scenario that was read has another meaning.
     """
@@ -541,7 +543,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 
 
 def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
-    """Return the keys for which the contract's oracle gives equal values for a scenario and its reading."""
+    """Return the keys whose oracle values stay the same if a scenario is read back from its call."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
@@ -582,7 +584,7 @@ def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any
     with contextlib.suppress(_Heard):
         replace(boundary, function=listener)(**{name: tensors.build(item, _no_object) for name, item in inputs.items()})
     if listener.arguments is None:
-        raise Unreadable("the adapter does not call the function itself")
+        raise Unreadable("the adapter does not call the function directly")
     return listener.arguments, {name: answer for _, name, answer in _answered(boundary, listener.arguments)}
 
 
@@ -597,7 +599,7 @@ def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
-    """Make a result whose loss has the run's gradients with respect to these parts."""
+    """Make a result whose loss has the gradients of the run's call, with respect to these parts."""
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result
@@ -624,7 +626,7 @@ class _LossWithGradient(torch.autograd.Function):
 
 
 def _no_object(path: str) -> Any:
-    raise Unreadable(f"a scenario refers to {path}")
+    raise Unreadable(f"a scenario contains the framework's object {path}")
 
 
 # -- parts of a call ---------------------------------------------------------------------------------------------------
@@ -677,7 +679,7 @@ def _inside(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
 
 
 def _names(function: Any) -> frozenset[str]:
-    """Return the names and strings in the code of a function and of the functions of its package that it calls."""
+    """Return the names and strings in a function's code, and in the code of functions that it calls in its package."""
     words: set[str] = set()
     functions: set[int] = set()
     waiting = [(inspect.unwrap(function), 0)]
@@ -714,7 +716,8 @@ def _of_code(code: CodeType) -> Iterator[str]:
 
 
 def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) -> tuple[Path, ...]:
-    """Return the parts that show no input yet. Rollout log-probs equal the current ones before the first update."""
+    """Return the parts that are not yet the source of an input. Rollout log-probs equal the current ones before the
+    first update."""
     shown = {path for path, _ in sources.values()}
     return tuple(path for path in paths if path not in shown)
 

@@ -42,7 +42,7 @@ class Replay:
 
 
 def violations(file: Path) -> list[dict[str, Any]]:
-    """Return the violations in an events' file, each with its count and its ``file:line``.
+    """Return the violations in an events file, each with its count and its ``file:line``.
 
     :raises SentinelError: if the file cannot be read, or has a line that ``sentinel watch`` did not write.
     """
@@ -61,7 +61,7 @@ def violations(file: Path) -> list[dict[str, Any]]:
 
 
 def _event(line: str, place: str) -> dict[str, Any]:
-    """Parse a line of an events' file by its published schema."""
+    """Parse a line of an events file by its published schema."""
     try:
         event = json_data(line)
         kind = event.get("event") if isinstance(event, dict) else None
@@ -100,7 +100,7 @@ def replayed(
 
 def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: Ref) -> Replay:
     if event["target"] not in catalog.targets:
-        raise SentinelError(f"the events are of {event['target']!r}, which is not a target here")
+        raise SentinelError(f"the events are about {event['target']!r}, which is not a target here")
     everywhere = subjects(catalog, event["target"])[0]
     subject = next((item for item in everywhere if item.name == event.get("subject")), None)
     law = next((item for item in subject.laws if item.name == event["law"]), None) if subject else None

@@ -73,7 +73,7 @@ def compare_rewarded(
     if steps.completions is None or not {"completion_ids", "completion_mask"} <= batch.keys():
         raise DoesNotApply("the batch has no completion tokens")
     if not calls:
-        raise DoesNotApply("no reward function is a plain function, so its arguments are unknown")
+        raise DoesNotApply("none of the reward functions is a plain function, so their arguments are unknown")
     ids = tokens_of(batch["completion_ids"], batch["completion_mask"])
     own: dict[str, Sequence[Any]] = {name: frozen([row.get(name) for row in rows]) for name in rows[0]}
     own |= {"prompts": own.pop("prompt")} if "prompt" in own else {}
@@ -101,7 +101,7 @@ def _different(given: Sequence[Any], own: Sequence[Any]) -> list[int]:
     :raises DoesNotApply: if the numbers of rows differ.
     """
     if len(given) != len(own):
-        raise DoesNotApply("the batch has another number of rows than the dataset gave")
+        raise DoesNotApply("the batch and the dataset's batch have different numbers of rows")
     return [row for row, (one, other) in enumerate(zip(given, own)) if not _same(one, other)]
 
 

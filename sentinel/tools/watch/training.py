@@ -1,4 +1,4 @@
-"""Observe the steps of a training through torch and transformers' Trainer.
+"""Observe the steps of a training run through torch and transformers' Trainer.
 
 This module runs inside the training. It uses hooks of every optimizer and wraps methods that every trainer inherits.
 The data of some steps are sent to the checker, where :mod:`sentinel.tools.watch.invariants` checks them.
@@ -54,7 +54,7 @@ _STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
 class Event(NamedTuple):
-    """An observed event of the training."""
+    """An observed event of the training run."""
 
     kind: str
     step: int
@@ -63,7 +63,7 @@ class Event(NamedTuple):
 
 
 class Training:
-    """Observes a training.
+    """Observes a training run.
 
     :param watcher: the functions, budget and queue to use.
     :param packages: the framework's packages. Other code is the user's.
@@ -207,7 +207,7 @@ class Training:
                 self._summed.append(one.register_hook(lambda gradient, name=name: self._add(name, gradient)))
 
     def _forget(self) -> None:
-        """Drop what was observed of another trainer of this process."""
+        """Drop what was observed of an earlier trainer in this process."""
         while self._summed:
             self._summed.pop().remove()
         self._first, self._sums, self._held, self._sampling = {}, {}, None, {}
@@ -690,11 +690,12 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
 
 
 def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -> tuple[str, Any, Any]:
-    """Return a name, the tokens of a forward pass that must not affect others, and these other tokens.
+    """Return which tokens of a forward pass must not affect others (``padding`` or ``document``), their mask, and the
+    mask of the others.
 
-    The tokens are either padding and the real tokens, or each row's first document and the later ones. The name says
-    which, and is empty if the pass has neither. The batch decides what is padding, because the model may have received
-    another mask.
+    The tokens are either padding and the real tokens, or each row's first document and the later ones. The first value
+    is empty if the pass has neither. The batch decides what is padding, because the model may have received another
+    mask.
     """
     torch, rows = sys.modules["torch"], len(ids)
     tokens, mask = batch.get("input_ids"), batch.get("attention_mask")
@@ -713,8 +714,8 @@ def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -
 def _log_probs(
     model: Any, hidden: Any, ids: Any, temperature: float, some: bool, first: int = 0, mixed: bool = False
 ) -> dict[str, Any]:
-    """Compute a causal model's log-probs of all tokens but the first from its last layer; nothing if the model
-    transforms logits further.
+    """Compute a causal model's log-probs of all tokens but the first from its last layer. Return an empty result if the
+    model transforms logits further.
 
     ``bound`` is the largest error of a logit from rounding in the model's dtype. For a sample of tokens, the result
     also has the entropy, and the log of the sum of ``p**(1 + t)`` for each of :data:`TILTS`.

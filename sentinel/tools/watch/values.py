@@ -1,4 +1,4 @@
-"""Copy selected parts of a call's arguments, and its result. This runs inside the training."""
+"""Copy selected parts of a call's arguments, and its result. This runs inside the training process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEEPEST = 4
 
 
 class Array(NamedTuple):
-    """A torch tensor: its dtype and its numbers as numpy array (bfloat16 as 16 bits)."""
+    """A torch tensor: its dtype and its numbers as a numpy array (bfloat16 as 16 bits)."""
 
     dtype: str
     numbers: Any

@@ -1,4 +1,4 @@
-"""Watch functions of a running training: copy some calls for the checker, and change no call.
+"""Watch functions of a training run: copy some calls for the checker, and change no call.
 
 The code of a watched function is replaced in place, so that existing references to it (in a registry, an importing
 module, a bound method) are watched too, and the object stays the same.
@@ -327,8 +327,9 @@ def _capturing() -> bool:
 
 
 def function_at(module: str, name: str) -> FunctionType | None:
-    """Return the function of that name in a loaded module, unwrapped from a static or class method; None if it has no
-    Python code, or is a coroutine or generator."""
+    """Return the function of that name in a loaded module, unwrapped from a static or class method.
+
+    Return None if it has no Python code, or is a coroutine or generator."""
     current: Any = sys.modules.get(module)
     for part in name.split("."):
         try:
@@ -340,8 +341,8 @@ def function_at(module: str, name: str) -> FunctionType | None:
 
 
 def _code(name: str, like: Any) -> Any:
-    """Make code that passes its arguments to a global of that name, with the free variables and position of other
-    code."""
+    """Make code that passes its arguments to the global of this name. It has the free variables and the position of the
+    given code."""
     free = [f"v{place}" for place, _ in enumerate(like.co_freevars)]
     lines = [
         f"def outer({', '.join(free)}):",

@@ -294,6 +294,29 @@ def test_what_a_program_assigns_to_its_arguments_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("code", "assigned"),
+    [
+        ("for i, length in enumerate(lengths):\n    rewards[i] -= penalty\n    rewards[i] = 0.0\n", set()),
+        ("for t in range(3):\n    values[:, t + 1] = 0\n    values[-1] = 1\n    values[mask == 0] = 2\n", set()),
+        ("for i in range(3):\n    output['rewards'][i] = 0\n    args.layers[i].lr = 1\n", {"rewards", "layers.lr"}),
+        ("metrics[f'reward/{name}'] = 1\n", set()),
+        ("counts = defaultdict(int)\nfor key in keys:\n    counts[key] += 1\nprint(counts)\n", set()),
+        ("class A:\n    def f(self, key):\n        self.seen = {}\n        self.seen[key] = 1\n", set()),
+        ("for i in range(3):\n    args[i] = 1\ni = name\nargs[i] = 2\n", {"any option (args[i])"}),
+        ("args[prefix + name] = 1\n", {"any option (args[prefix + name])"}),
+        ("args[f'kl_{name}'] = 1\n", {"any option (args[f'kl_{name}'])"}),
+        ("more = {}\nmore[key] = 1\nargs = merge(args, more)\n", {"any option (more[key])"}),
+        ("more = {}\nmore['beta'] = 1\nreturned = more\n", {"beta"}),
+        ("more = {}\nmore[key] = 1\nrun(**more)\n", {"any option (more[key])"}),
+        ("def f(more):\n    more[key] = 1\nmore = {}\n", {"any option (more[key])"}),
+    ],
+)
+def test_a_write_to_an_element_is_no_write_to_any_option(tmp_path, code, assigned):
+    (tmp_path / "train.py").write_text(code)
+    assert read_script(tmp_path / "train.py", ("C",)).assigned.keys() == assigned
+
+
+@pytest.mark.parametrize(
     ("content", "says"),
     [
         ("def (", r"train\.py:1:5: not Python: "),

@@ -74,7 +74,7 @@ def test_pulls_with_its_names_are_found_in_every_state(recipe, store, upstream):
     upstream.git("update-ref", "refs/pull/5/head", "HEAD")
     upstream.git("update-ref", "refs/pull/5/merge", "HEAD")
     store.add(bundled_catalog().targets["demo"], str(upstream.path))
-    source = sources_of(recipe, store)["pull requests with its names"]
+    source = sources_of(recipe, store)["pull requests that name it"]
     assert [(item.what, item.why) for item in source.found][:1] == [("#5", "open, agg_loss: speed up agg_loss")]
 
 

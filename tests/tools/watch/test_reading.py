@@ -112,7 +112,7 @@ def test_what_the_adapter_raises_is_the_cause():
 
 
 def test_an_adapter_that_calls_something_else_is_no_help():
-    with pytest.raises(Unreadable, match="does not call the function itself"):
+    with pytest.raises(Unreadable, match="does not call the function directly"):
         _reading(call=lambda boundary, inputs: {"loss": inputs["loss_mat"].sum()})
 
 

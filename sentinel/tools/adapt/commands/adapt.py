@@ -48,7 +48,7 @@ _EXAMPLE = """\
   sentinel adapt ~/src/mylab                          a folder
   sentinel adapt https://github.com/owner/name        a repository, which is mirrored
   sentinel adapt ms-swift                             the latest release on PyPI
-  sentinel adapt ~/src/mylab --check mylab_adapter.py    what the laws say about an edited adapter
+  sentinel adapt ~/src/mylab --check mylab_adapter.py    try the laws on an edited adapter
 
 Each function that carries training signal and whose parameters fit a contract becomes a binding. The project's code is
 imported in the contained worker, and the laws are tried on each binding. The result is a proposal: every question in
@@ -76,7 +76,7 @@ def _adapt(arguments: argparse.Namespace) -> int:
         file = arguments.output or Path(f"{project.target.name}_adapter.py")
         if file.exists():
             raise SentinelError(
-                f"{file} exists; move it, or give another --output (--check {file} shows what the laws say about it)"
+                f"{file} exists; move it, or give another --output (--check {file} tries the laws on it)"
             )
         several, missed, packages = _proposals(project, catalog, settings, notify)
         stated = {name: _least_version(project.requires.get(name, "")) for name in packages.versions}
@@ -138,7 +138,8 @@ def _best(
 
 
 def _rank(result: Result) -> tuple[bool, bool, int]:
-    """Return what makes one result better than another: calls return, the oracle agrees, few laws are broken."""
+    """Return a sort key: results whose calls return come first, then those with which the oracle agrees, then those
+    with few broken laws."""
     agrees = "the_oracle_agrees" in result.held or bool(result.dialects)
     return not result.failed, agrees, len(result.held) - len(result.broken)
 
@@ -170,7 +171,7 @@ def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
 
 
 def _sources(project: Project) -> tuple[Definitions, dict[str, tuple[str, bytes]]]:
-    """Return the project's definitions, and its files -> their module and content."""
+    """Return the project's definitions, and a mapping from each file to its module and content."""
     trees = CheckoutTrees(project.checkout)
     definitions = Definitions(trees, project.target.roots)
     files = dict(sorted(definitions.sources("")))
@@ -236,7 +237,7 @@ def _try(
 
 
 def _with_result(proposal: Proposal, result: Result) -> Proposal:
-    """Return a proposal with what the laws say about it as settings and questions."""
+    """Return a proposal with settings and questions added that follow from the results of its laws."""
     questions = list(proposal.questions)
     for name, value in result.settings.items():
         questions = [each for each in questions if f"no parameter for {name};" not in each]
@@ -257,7 +258,7 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
 
 
 def _least_version(requirement: str) -> str:
-    """Return the first version that a requirement names, which a stub module reports."""
+    """Return the first version that a requirement names. The package's stub module reports this version."""
     match = re.search(r"[0-9]+(\.[0-9]+)*", requirement.partition("=")[2] or requirement)
     return match.group() if match else "0.0.0"
 
@@ -319,7 +320,7 @@ def _finish(
             questions = sum(row["questions"] for row in rows)
             echo(f"\nwrote {file}: {counted(len(rows), 'binding')}, {counted(questions, 'question')}")
             if missed:
-                echo(f"{counted(len(missed), 'function')} nearly fit a contract; its end lists what is missing")
+                echo(f"{counted(len(missed), 'function')} nearly fit a contract; the file's end lists what is missing")
             again = shlex.join(["sentinel", "adapt", arguments.source, "--check", str(file)])
             echo(f"answer the questions, then run `{again}`")
     if all(result.failed for result in results.values()):

@@ -121,7 +121,7 @@ def _audit(arguments: argparse.Namespace) -> int:
             return _open(arguments, target, opener(settings, notify))
 
     def find_program(name: str) -> Path | None:
-        """Return the file of a Python program or module that the copy has; None for a module of its packages."""
+        """Return the file of a Python program or module in the copy; None for a module of the copy's own packages."""
         checkout, _ = opened()
         top = checkout.source if arguments.repo and checkout.source else checkout.path
         found = (
@@ -266,7 +266,8 @@ def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
 
 
 def _of_program(run: Training, launch: Launch, find: Find, boundaries: Iterable[str]) -> Training:
-    """Add what a Python script's imports show: the trainers that it uses, and options of other classes that it fills.
+    """Add facts from a Python script's imports: the trainers that the script uses, and the options of other classes
+    that it sets.
 
     Modules are also looked up in the script's folder.
 
@@ -323,7 +324,7 @@ def _of_settings(
         broken = launch.made_by == options.made_by != "" and name in launch.places
         newest, since = newest_with(target, options, name)
         if since:  # a similar option is another one
-            near = f"; it is gone since {since} ({newest} has it)"
+            near = f"; {since} removed it ({newest} has it)"
         elif newest:
             near = f"; the newest release, {newest}, has it"
         if broken:
@@ -494,7 +495,7 @@ def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[T
 
 
 def _meant(name: str, options: Iterable[str]) -> list[str]:
-    """Return the options and sections that a dotted name in code may mean; it may begin with a variable."""
+    """Return the options and sections to which a dotted name in code may refer. Its first part may be a variable."""
     found: dict[str, None] = {}
     for option in options:
         for tail in filter(None, (name, name.partition(".")[2])):

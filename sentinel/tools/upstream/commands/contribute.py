@@ -43,7 +43,7 @@ SUMMARY = "turn a bug into a pull request: branch, page, runner"
 _EXAMPLE = """\
   sentinel contribute ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS --into ~/src/ROLL    a branch there, the pages in contribution/
   sentinel contribute ROLL-AGGLOSS-TOKENMEAN-MASK                           only the pages
-  sentinel contribute MY-BUG --recipes . --base git:<sha> --repo ~/src/verl  before; and with the fix, in a working tree
+  sentinel contribute MY-BUG --recipes . --base git:<sha> --repo ~/src/verl  a commit without the fix, a tree with it
   sentinel contribute --all --no-check --out export                         every shipped recipe
   sentinel contribute --rewrite findings                                    write these pages again
 
@@ -119,12 +119,12 @@ def _contribute(arguments: argparse.Namespace) -> int:
             else:
                 _notify(made, bundles[0], folder, branch, problems, arguments)
     if len(recipes) > 1:
-        echo(f"{counted(left - incomplete, 'bug')} complete, {incomplete} not")
+        echo(f"{counted(left - incomplete, 'bug')} complete, {incomplete} incomplete")
     return 1 if incomplete else 0
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    """Write the pages in a folder again: from their stored evidence and the current text of recipes and fixes."""
+    """Write the pages in a folder again, from their stored evidence and the current recipes and fixes."""
     catalog, _ = catalog_and_settings(arguments)
     store, wanted, stale = MirrorStore(), arguments.bug or ["*"], []
     files = [
@@ -174,7 +174,8 @@ class _Maker:
             exporter.close()
 
     def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
-        """Return the contribution for a bug without a fix of ours, from its pins or from the given revisions."""
+        """Return the contribution for a bug for which Sentinel has no fix, from its pins or from the given
+        revisions."""
         if base is None and recipe.pins and all(pin.expect != "reproduced" for pin in recipe.pins):
             expected = ", ".join(f"{pin.ref.short} {pin.expect}" for pin in recipe.pins)
             raise SentinelError(
@@ -194,7 +195,7 @@ class _Maker:
         return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]
 
     def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle], str]:
-        """Test our fix for a root cause, and return the contribution and the output of upstream's tests."""
+        """Test Sentinel's fix for a root cause, and return the contribution and the output of upstream's tests."""
         check = not self._arguments.no_check
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(self._catalog, [fix.target], fix.bugs)}
         exporter = self._exporter(fix.target)

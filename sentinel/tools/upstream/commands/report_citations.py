@@ -65,7 +65,9 @@ def _citations(arguments: argparse.Namespace) -> int:
         for each in wrong:
             echo(f"{each.place}: {each.problem}")
         resolved = len(found) - len(wrong) - len(unknown_to_mirrors)
-        echo(f"{counted(resolved, 'citation')} resolved, {len(wrong)} not, {len(unknown_to_mirrors)} for a person")
+        echo(
+            f"{counted(resolved, 'citation')} resolved, {len(wrong)} not resolved, {len(unknown_to_mirrors)} to look up"
+        )
     return 1 if wrong else 0
 
 

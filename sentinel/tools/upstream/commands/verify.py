@@ -124,7 +124,8 @@ def _in_folder(folder: Path, recipes: Recipes) -> list[tuple[Path, dict[str, Any
 
 
 def _load(file: Path) -> Iterator[dict[str, Any] | str]:
-    """Yield the evidence in a file, one document or those of a contribution; or the error in the file."""
+    """Yield the evidence documents in a file: one, or those of a contribution. If the file is invalid, yield the
+    error."""
     try:
         made = load_contribution(file)
         if made is None:
@@ -173,7 +174,7 @@ class _Verifier:
                 return Outcome(file, "different", subject, "the recipe in the file does not match its digest")
             recipe, origin, other = recipe_of(recorded, self._catalog)
             if other:
-                subject = f"another recipe than the catalog's {name}: by that, {recorded['verdict']} at {ref.short}"
+                subject = f"by a recipe other than the catalog's {name}: {recorded['verdict']} at {ref.short}"
             verification = self._again(recorded, recipe, ref)
         except SentinelError as error:
             return Outcome.could_not(file, subject, str(error), origin)
@@ -198,7 +199,7 @@ class _Verifier:
         return compared(recorded, decision)
 
     def _patched(self, recorded: dict[str, Any]) -> Ref | None:
-        """Return the ref of code with a fix of ours; None if no fix was applied."""
+        """Return the ref of code to which Sentinel's fix was applied; None if no fix was applied."""
         digest = (recorded["checkout"] or {}).get("patched")
         if digest is None:
             return None
@@ -217,14 +218,16 @@ class _Verifier:
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
-    """Return a ref to the recorded code: the commit of a moving name or of a clean working tree."""
+    """Return a ref to the recorded code. For a branch or a clean working tree, this is its commit."""
     text, checkout = recorded["ref"], recorded["checkout"] or {}
     if text == "path":
         if repo is not None:
             return Ref("path", str(Path(repo).absolute()))
         if checkout.get("commit") and not checkout.get("dirty"):
             return Ref.parse(f"git:{checkout['commit']}")
-        raise SentinelError("the evidence is about a working tree with uncommitted changes; give it with --repo DIR")
+        raise SentinelError(
+            "the evidence is about a working tree with uncommitted changes; give that tree with --repo DIR"
+        )
     ref = Ref.parse(text)
     if ref.kind == "path":
         raise SentinelError("the evidence names a folder, which a run never writes; give the folder with --repo DIR")
@@ -237,7 +240,7 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 
 def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, bool]:
     """Return the recipe of the evidence, a description of where it was found, and True if the catalog's recipe of this
-    bug decides by something else."""
+    bug has other deciding parts."""
     if recorded["target"] not in catalog.targets:
         raise SentinelError(f"no adapter for target {recorded['target']!r}")
     digest = recorded["recipe"]["digest"]
@@ -291,8 +294,9 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
 
 
 def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
-    """Compare recorded evidence with a new decision, as :func:`~sentinel.reports.baseline.verify_report`; also check
-    that the document's other fields follow from its recipe and observation."""
+    """Compare recorded evidence with a new decision, as :func:`~sentinel.reports.baseline.verify_report` does.
+
+    Also check that the document's other fields follow from its recipe and observation."""
     now = evidence(decision)
     verification = verify_report(recorded, now)
     if verification.differences:

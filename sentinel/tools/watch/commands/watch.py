@@ -58,7 +58,7 @@ def declare(commands: Commands) -> None:
                         help="how much of a call that breaks a law is written: only numbers, and only of small "
                         "calls (default), or whole calls with the names of their groups")  # fmt: skip
     parser.add_argument("--without", metavar="NAME", action="append", default=[],
-                        help="an invariant of the training to skip (may be repeated)")  # fmt: skip
+                        help="an invariant to skip (may be repeated)")  # fmt: skip
     parser.add_argument("--fail-after", metavar="N", type=int, help="stop the run after N kinds of violation")
     parser.usage = (
         "sentinel watch --target TARGET [options] -- COMMAND ...\n       sentinel watch replay EVENTS [options]"
@@ -149,7 +149,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _wait_for_checkers(number: str) -> bool:
-    """Wait for the checkers of this run to end. Return True if a checker was killed, or needs too long."""
+    """Wait for the checkers of this run to end. Return True if a checker was killed, or took too long."""
     until = time.monotonic() + meeting.LONG_PATIENCE
     while left := meeting.sockets(number):
         if time.monotonic() > until or not any(map(meeting.is_alive, left)):
