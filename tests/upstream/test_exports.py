@@ -85,6 +85,8 @@ def prepared(file: Path) -> Contribution:
 @pytest.mark.parametrize("file", PREPARED, ids=lambda file: file.parent.name)
 def test_a_prepared_page_says_what_its_evidence_says(file):
     made = prepared(file)
+    if any("newer than the mirror" in each for each in made.unknown):
+        skip_in_pack(file.parent.parent.name)  # it has only the pull requests that recipes name
     texts = pages(replace(made, logged=file.with_name("tests.log").exists()))
     assert {name: file.with_name(name).read_text() for name in texts} == texts
     text = texts.get("PULL_REQUEST.md", texts.get("SENDER.md", ""))  # a comment at a pull request has no page
