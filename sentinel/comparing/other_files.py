@@ -68,19 +68,24 @@ class Files(Protocol):
 
 
 class CommitFiles:
-    """The files and submodules of a commit."""
+    """The files and submodules of a commit, or of one folder in it."""
 
     whole = True
 
-    def __init__(self, git_dir: Path, sha: str) -> None:
-        self._git_dir, self._sha = git_dir, sha
+    def __init__(self, git_dir: Path, sha: str, folder: str = "") -> None:
+        self._git_dir, self._sha, self._folder = git_dir, sha, f"{folder}/" if folder else ""
 
     @cached_property
     def _files(self) -> tuple[dict[str, str], dict[str, str]]:
         entries, submodules = git_objects.listing(self._git_dir, self._sha, (), _PATIENCE)
-        return {
-            entry.path: entry.blob for entry in entries if entry.mode != LINK and may_matter(entry.path)
-        }, submodules
+        blobs = {entry.path: entry.blob for entry in entries if entry.mode != LINK and may_matter(entry.path)}
+        if not any(path.startswith(self._folder) for path in blobs):
+            return blobs, submodules
+        below, modules = (
+            {path.removeprefix(self._folder): blob for path, blob in each.items() if path.startswith(self._folder)}
+            for each in (blobs, submodules)
+        )
+        return below, modules
 
     def blobs(self, also: Iterable[str]) -> dict[str, str]:
         return self._files[0] | self._files[1]
@@ -148,7 +153,7 @@ def _walk(top: Path) -> Iterator[str]:
 def files_of(checkout: Checkout) -> Files:
     """Return the files of the revision that a checkout belongs to."""
     if checkout.ref.kind == "git" and checkout.source is not None and checkout.commit is not None:
-        return CommitFiles(checkout.source, checkout.commit)
+        return CommitFiles(checkout.source, checkout.commit, checkout.ref.folder)
     return _Folder(checkout)
 
 

@@ -28,6 +28,7 @@ from sentinel.comparing.reached import Code, changed_files, signal_changes
 from sentinel.deciding.outcomes import Decision, Verdict
 from sentinel.deciding.runner import Job, runner_of
 from sentinel.deciding.setup import OpenCheckout, opener
+from sentinel.deciding.setup import options_of as worker_options
 from sentinel.errors import NothingExamined, SentinelError, Unavailable
 from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
@@ -113,6 +114,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     target = target_named(catalog, arguments.target)
     if arguments.repo and not arguments.repo.is_dir():
         raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
+    worker_options(settings, target.name)  # raises if the device is not on this machine, before anything is downloaded
     configured = arguments.config is not None or bool(arguments.set)
 
     @cache
