@@ -66,7 +66,10 @@ def _digest(text: str) -> str:
 
 
 class Bare(ast.NodeTransformer):
-    """Removes syntax that cannot change results: annotations, docstrings and metadata of fields."""
+    """Removes syntax that cannot change results: annotations, docstrings and metadata of fields.
+
+    ``functools.singledispatch`` reads the annotations of a function that is decorated with ``register``, so they stay.
+    """
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return self._bare(node)
@@ -86,7 +89,12 @@ class Bare(ast.NodeTransformer):
     def _bare(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         node.returns = None
         node.body = [each for each in node.body if not _is_text(each)]
-        return self.generic_visit(node)
+        read = node.args.args if any(_last(each) == "register" for each in node.decorator_list) else []
+        annotations = [each.annotation for each in read]
+        self.generic_visit(node)
+        for each, annotation in zip(read, annotations):
+            each.annotation = annotation
+        return node
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from sentinel.laws.agreement import counted, numbers
 from sentinel.testing.binding import Bound, Function
 from sentinel.testing.errors import LawBroken
 from sentinel.testing.session import call_once
+from sentinel.values.literals import HALVES
 
 if TYPE_CHECKING:
     from sentinel.search.boundary_search import BoundarySearch, Finding, LawOutcome
@@ -108,9 +109,10 @@ class Report:
 
     @property
     def _not_tried(self) -> str:
-        half = "float16 (pass dtypes=()), " if self.dtypes and "float16" not in self.dtypes else ""
+        halves = [each for each in HALVES if self.dtypes and each not in self.dtypes]
+        half = f"{' or '.join(halves)} (pass dtypes=()), " if halves else ""
         more = f"more than {' or '.join(self._most.split(', '))}, " if self.sizes else ""
-        return f"not tried: {more}{half}settings of the machine"
+        return f"not tried: {more}{half}values beyond the drawn ones, settings of the machine"
 
     @property
     def ok(self) -> bool:

@@ -53,3 +53,10 @@ def test_a_home_that_cannot_be_written_is_done_without(home):
     modules["a"] = Module()
     modules.save()
     assert "a" not in Modules("some")
+
+
+@pytest.mark.parametrize(("decorator", "counts"), [("@scaled.register", True), ("@torch.no_grad()", False)])
+def test_annotations_count_where_the_decorator_reads_them(decorator, counts):
+    code = f"{decorator}\ndef _(x: KIND):\n    return x\n".encode()
+    digests = {units.parse(code.replace(b"KIND", kind)).units["_"].digest for kind in (b"int", b"str")}
+    assert (len(digests) == 2) == counts

@@ -459,7 +459,7 @@ def test_the_summary_states_once_what_a_passing_test_tried(pytester, arguments):
         )
         assert sizes is not None, line
         assert 2 <= int(sizes[1]) <= 12 >= int(sizes[2]) >= 2
-        assert f"not tried: more than {sizes[1]} rows or {sizes[2]} tokens, float16 (pass dtypes=()), settings" in line
+        assert f"not tried: more than {sizes[1]} rows or {sizes[2]} tokens, float16 (pass dtypes=()), values" in line
 
 
 def test_it_runs_under_xdist(pytester):
