@@ -172,16 +172,13 @@ class Watching:
             reported = True
             self._hear(PATIENCE)
         except BaseException as error:
+            ended = isinstance(error, (EOFError, OSError)) or self._connection.closed  # another thread may close it
             self.watcher.note(error)
             self.watcher.restore()
             self._connection.close()  # so that the checker reports the cause, too
             if reported:  # a busy checker prints its summary later
                 return
-            gone = (
-                "the checker has ended"
-                if isinstance(error, (EOFError, OSError))
-                else f"{type(error).__name__}: {error}"
-            )
+            gone = "the checker has ended" if ended else f"{type(error).__name__}: {error}"
             print(f"sentinel watch: this process is no longer watched: {gone}", file=sys.stderr)
 
     def _send_all(self) -> bool:

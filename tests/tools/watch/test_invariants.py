@@ -498,7 +498,10 @@ def test_what_an_earlier_reward_function_changed_is_not_judged_but_another_rows_
 
 @pytest.mark.parametrize(
     ("calls", "why"),
-    [([], "no reward function is a plain function"), ([(0, {"answer": [1.0]})], "with a different number of rows")],
+    [
+        ([], "none of the reward functions is a plain function"),
+        ([(0, {"answer": [1.0]})], "with a different number of rows"),
+    ],
 )
 def test_rows_that_cannot_be_compared_are_skipped_with_the_reason(calls, why):
     with pytest.raises(DoesNotApply, match=why):
