@@ -108,19 +108,18 @@ class Asking:
         :param few: try a few scenarios, and do not shrink a difference.
         :param glimpse: also try one scenario for each choice of each input.
         """
-        shrinking = 0 if few else _SHRINKING
-        search = BoundarySearch(
-            pair,
-            subject,
-            self.budget.seed,
-            laws,
-            shrinking,
-            shrink_further=False,
-            glimpse=glimpse,
-            constants=self._constants(subject),
-        )
+        search = self._new_search(pair, subject, laws, 0 if few else _SHRINKING, glimpse)
         self._draw(search, lambda: any("value" in each.symptoms for each in search.outcomes.values()), few)
         return search
+
+    def _new_search(
+        self, session: LawSession, subject: Subject, laws: Sequence[Law], shrinking: int, glimpse: bool = True
+    ) -> BoundarySearch:
+        """Return a search that also draws scenarios around the constants of changed code."""
+        constants, seed = self._constants(subject), self.budget.seed
+        return BoundarySearch(
+            session, subject, seed, laws, shrinking, shrink_further=False, glimpse=glimpse, constants=constants
+        )
 
     def search_rare_lines(
         self, pair: Pair, search: BoundarySearch, located: Mapping[str, Mapping[Place, Unit]]
@@ -130,7 +129,7 @@ class Asking:
         They have the choices of a scenario that runs the statement, except for one, which is drawn.
         """
         subject, patch = search.subject, self._selection.patch
-        log, seen, near = pair.logs.get(subject.name, Log()), 0, self._constants(subject).near
+        log, seen = pair.logs.get(subject.name, Log()), 0
         chosen = [each.name for each in subject.contract.inputs if each.choices and not (each.domain or each.dialect)]
         scenarios: dict[tuple[str, Place, int], list[Inputs]] = defaultdict(list)
         for round_ in range(_ROUNDS_OF_RARE):
@@ -147,7 +146,7 @@ class Asking:
                 choices = {name: known[place // len(rare) % len(known)][name] for name in chosen}
                 if chosen:
                     del choices[chosen[(round_ * _TOGETHER + place) % len(chosen)]]
-                around = Around(near if place % 2 else (), choices=choices)
+                around = Around(search.constants.near if place % 2 else (), choices=choices)
                 inputs = draw_around(subject, self.budget.seed, f"rare {round_} {place}", around)
                 plans += [(NUMBERS_STAY, {"": inputs})] if inputs else []
             for (law, variants), trial in zip(plans, pair.try_(subject, plans)):
@@ -196,17 +195,7 @@ class Asking:
 
     def search_laws(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
         """Search for scenarios that break laws of a boundary at one revision."""
-        shrinking = LEVELS["quick"][1]
-        search = BoundarySearch(
-            session,
-            subject,
-            self.budget.seed,
-            laws,
-            shrinking,
-            shrink_further=False,
-            glimpse=True,
-            constants=self._constants(subject),
-        )
+        search = self._new_search(session, subject, laws, LEVELS["quick"][1])
         examples = min(examples, self.budget.examples)
         if examples:
             search.try_recipes(self._recipes())

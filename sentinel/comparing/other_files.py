@@ -176,13 +176,14 @@ def list_changed_files(target: Target, before: Files, after: Files) -> list[str]
         texts = [b"" if path not in there else side.read(path) for side, there in ((before, one), (after, other))]
         if None in texts or _without_comments(path, texts[0]) != _without_comments(path, texts[1]):
             uses = not python or bool(_RUN_UNASKED.fullmatch(path))
-            uses = uses or any(text is None or _imports(text, target.packages) for text in texts)
-            uses = uses or any(text and names_signal(text.decode(errors="replace")) for text in texts)
+            uses = uses or any(
+                text is None or _imports(text, target.packages) or names_signal(text.decode(errors="replace"))
+                for text in texts
+            )
             (listed if uses else scripts).append(path)
     if scripts:  # these do not import the packages; the packages, or programs that use them, may import these
-        sources = [after.read(path) or b"" for path in other if path.endswith(".py") and path.startswith(roots)]
-        programs = [after.read(path) or b"" for path in other if path.endswith(".py") and not path.startswith(roots)]
-        sources += [text for text in programs if _imports(text, target.packages)]
+        read = ((path, after.read(path) or b"") for path in other if path.endswith(".py"))
+        sources = [text for path, text in read if path.startswith(roots) or _imports(text, target.packages)]
         modules = [path.removesuffix(".py").split("/") for path in scripts]
         listed += [path for path, names in zip(scripts, modules) if any(_imports(text, names) for text in sources)]
     return sorted(listed)

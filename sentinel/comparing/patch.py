@@ -466,6 +466,7 @@ def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
     return [] if unobserved else None
 
 
+@lru_cache(maxsize=4096)
 def _reordered(one: Unit, other: Unit) -> bool:
     """Return True if two versions of a function have common positional parameters in another order."""
     functions = [function_of(unit.text) for unit in (one, other)]

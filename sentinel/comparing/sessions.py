@@ -221,9 +221,7 @@ class Pair(LawSession):
             if replies.provenance is not None:
                 log.claims[side] = replies.provenance
             log.functions.setdefault(side, set()).update(replies.functions)
-            for place in filter(None, map(_PLACE.fullmatch, replies.lines)):
-                file, *numbers = filter(None, place.groups())
-                log.lines[side].add((file, *map(int, numbers)))
+            log.lines[side].update(_places(replies.lines))
         return by_side
 
     def _look(
@@ -251,8 +249,8 @@ class Pair(LawSession):
             violation = Violation("", None, None, first.reason, symptom)
             return Trial(variants, replace(case, observation=answers), (violation,), answer=answer)
         log.answered += 1
-        if not coarsest:
-            ran = {side: {(file, int(line)) for file, _, line in _split(each.ran)} for side, each in called.items()}
+        ran = {side: {*_places(each.ran)} for side, each in called.items()}
+        if any(ran.values()) and not coarsest:
             log.scenarios.append((inputs, ran))
         case = replace(case, observation={side: each.observation or {} for side, each in called.items()})
         for key, finite, unknown_too in split_by_finiteness(case):
@@ -287,8 +285,11 @@ class Pair(LawSession):
         return tuple(item for item in violations if steady[item.key])
 
 
-def _split(places: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    return (place.rpartition(":") for place in places if place.rpartition(":")[2].isdecimal())
+def _places(texts: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Parse lines and instructions: see :attr:`Log.lines`."""
+    for place in filter(None, map(_PLACE.fullmatch, texts)):
+        file, *numbers = filter(None, place.groups())
+        yield file, *map(int, numbers)
 
 
 def _select_answered(replies: Replies) -> Mapping[str, Reply]:

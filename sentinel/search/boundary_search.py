@@ -256,7 +256,7 @@ class BoundarySearch:
         self._shrink_further = shrink_further
         self._glimpse = glimpse
         self._left_out, self._excused, self._most, self._cheap = left_out, excused, most, cheap
-        self._constants = constants
+        self.constants = constants
         self._round = self._done = self._empty = 0
         self._unknown: set[str] = set()
         self._not_taken: set[str] = set()
@@ -288,7 +288,7 @@ class BoundarySearch:
                 elif not self._confirm([suspect]):
                     self.outcomes[law].unconfirmed += 1
             if tried and not self.tried and self._glimpse:
-                glances = glimpses(self._narrow() or self.subject, self.seed, self._laws, self._constants)
+                glances = glimpses(self._narrow() or self.subject, self.seed, self._laws, self.constants)
                 self._look_at([(plan, None) for plan in glances])
             self.tried += tried
             self._done += tried
