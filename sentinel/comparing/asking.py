@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sentinel.comparing.influence import find_sites, influences
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
 from sentinel.comparing.processes import Processes, Runs
 from sentinel.comparing.reached import Place, names_in
@@ -153,6 +154,34 @@ class Asking:
                 if trial.violations and not trial.violations[0].symptom.endswith("raises"):
                     search.shrink(law, variants[""], trial.violations[0].symptom)
                     return
+
+    def check_influence(
+        self,
+        sessions: Mapping[str, LawSession],
+        subject: Subject,
+        log: Log,
+        located: Mapping[str, Mapping[Place, Unit]],
+    ) -> None:
+        """Record whether a compared result depends on each changed statement that ran (:func:`influences`)."""
+        patch = self._selection.patch
+        scenarios: dict[tuple[str, Place, int], list[Inputs]] = defaultdict(list)
+        for inputs, ran in log.scenarios:
+            for statement in {each for side in SIDES for each in patch.note(side, located[side], ran[side])}:
+                scenarios[statement].append(inputs)
+        for place in sorted({place for _, place, _ in scenarios}):
+            units = [located[side].get(place) for side in SIDES]
+            matters: dict[tuple[str, Place, int], bool] = {}
+            for site in find_sites(*units):
+                (side, number), own = site.number, site.own
+                key, there = (side, place, number), scenarios.get((own[0], place, own[1]), [])
+                unit = units[SIDES.index(own[0])]
+                if there and unit is not None and not patch.matters(*key) and matters.get(key, True):
+                    if self.budget.over():
+                        return
+                    session = sessions[own[0]]
+                    matters[key] = influences(site, place[0], unit.span[0], there, session, subject, log)
+            for key, each in matters.items():
+                patch.note_influence(*key, each)
 
     def _constants(self, subject: Subject) -> Constants:
         """Return the constants of both revisions' changed functions that the boundary reaches."""

@@ -30,7 +30,7 @@ class Unit:
     It is a function, a method, a class without its methods, a dataclass field, a module-level value, or the rest of a
     module.
 
-    :ivar text: its source. :attr:`digest` is computed from its syntax.
+    :ivar text: its source, indented as in the file. :attr:`digest` is computed from its syntax.
     :ivar names: the names that it uses.
     :ivar attributes: the attributes that it uses, on any object.
     :ivar chains: its uses of the form ``name.attribute``.
@@ -56,7 +56,7 @@ class Unit:
 
 @lru_cache(maxsize=4096)
 def _digest(text: str) -> str:
-    for source in (text, f"if 1:\n{text}"):  # a multi-line string can prevent dedenting a method
+    for source in (textwrap.dedent(text), f"if 1:\n{text}"):  # a multi-line string can prevent dedenting a method
         try:
             text = ast.dump(Bare().visit(ast.parse(source)))
             break
@@ -322,7 +322,7 @@ def _put(units: dict[str, Unit], unit: Unit) -> None:
 
 def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str, lines: Sequence[str]) -> Unit:
     first, last = span_of(node)
-    text = textwrap.dedent("\n".join(lines[first - 1 : last]))
+    text = "\n".join(lines[first - 1 : last])
     parts = [node.args, *filter(None, [node.returns]), *node.body]
     return _unit(f"{owner}{node.name}", "function", (first, last), parts, text, _decorators(node))
 

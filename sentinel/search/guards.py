@@ -401,10 +401,11 @@ def guard_of(part: Part, line: int) -> str:
     if not steps:
         return ""
     text = ast.unparse(steps[-1][0])
-    return _cut(text if steps[-1][1] else f"not ({text})")
+    return cut(text if steps[-1][1] else f"not ({text})")
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Shorten a condition for a report."""
     return text if len(text) <= _GUARD else f"{text[:_GUARD]}…"
 
 

@@ -890,12 +890,60 @@ def test_a_line_that_runs_in_part_is_not_examined(run_sentinel, tree, line):
     [
         ("loss = loss * 1 if loss_mask.sum() > 1 else loss", "loss = loss if loss_mask.sum() > 1 else loss * 1"),
         ("loss_mask.sum() > 1 and loss.mul_(1)", "loss_mask.sum() > 1 and loss.mul_(1.0)"),
-        ("loss = sum([loss * 1 for _ in 'x' if loss_mask.sum() >= 0])", "loss = sum([loss for _ in 'x' if 1])"),
+        ("loss = sum([loss * 1 for _ in 'x' if 1])", "loss = sum([loss for _ in 'x' if 1])"),
         ("if loss_mask.sum() > 1: loss = loss * 1", "if loss_mask.sum() > 1: loss = loss * 1.0"),
     ],
 )
 def test_the_parts_of_a_line_that_scenarios_ran_are_examined(run_sentinel, tree, before, after):
     refs = [tree(name, ONE_LINE.format(line=text)) for name, text in (("one", before), ("other", after))]
+    answer = run_sentinel("diff", "tiny", *refs, *FEW)
+    assert (answer.status, "no difference" in answer.out) == (0, True), answer.out
+
+
+UNUSED = """
+def _scale(loss, factor, unused=None):
+    return loss * factor
+
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", flag=False):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+    {line}
+    return loss
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("loss = _scale(loss, 2, loss_mask)", "loss = _scale(loss, 2, loss_mat)"),
+        ("loss = _scale(loss, 2, unused=3)", "loss = _scale(loss, 2)"),
+        ("loss = _scale(loss, 2 + flag)", "loss = _scale(loss, 2 + False)"),
+        ("loss_mask = {'a': loss, 'b': loss_mask}", "loss_mask = {'a': loss, 'c': loss_mask}"),
+        ("loss_mask.new_zeros(loss.shape)", "loss_mask.new_ones(loss.shape)"),
+        ("loss = loss.reshape(loss_mat.shape[2:])", "loss = loss.reshape(loss_mat.shape[3:])"),
+    ],
+    ids=["argument", "keyword", "flag that is off", "keys", "discarded value", "equal by chance"],
+)
+def test_a_line_that_ran_is_not_examined_if_no_compared_result_depends_on_it(run_sentinel, tree, before, after):
+    refs = [tree(name, UNUSED.format(line=text)) for name, text in (("one", before), ("other", after))]
+    answer = run_sentinel("diff", "tiny", *refs, *FEW)
+    assert (answer.status, "no difference" in answer.out) == (2, False), answer.out
+    assert "agg_loss (it ran, but no compared result depends on it" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("loss = loss * 2", "loss = 2 * loss"),
+        ("factor = 2; loss = loss * factor", "times = 2; loss = loss * times"),
+        ("loss = _scale(loss, 2)", "loss = _scale(factor=2, loss=loss)"),
+        ("loss = loss.mean() * 2", "loss = _scale(loss.mean(), 2)"),
+        ("if loss_mask.sum() > 0: loss = loss * 1", "if 0 < loss_mask.sum(): loss = loss * 1"),
+    ],
+    ids=["product", "name", "keywords", "helper", "comparison"],
+)
+def test_a_refactoring_stays_the_same(run_sentinel, tree, before, after):
+    refs = [tree(name, UNUSED.format(line=text)) for name, text in (("one", before), ("other", after))]
     answer = run_sentinel("diff", "tiny", *refs, *FEW)
     assert (answer.status, "no difference" in answer.out) == (0, True), answer.out
 
