@@ -151,7 +151,7 @@ class Asking:
                 inputs = draw_around(subject, self.budget.seed, f"rare {round_} {place}", around)
                 plans += [(NUMBERS_STAY, {"": inputs})] if inputs else []
             for (law, variants), trial in zip(plans, pair.try_(subject, plans)):
-                if trial.violations and not trial.violations[0].symptom.endswith("raises"):
+                if trial.violations:
                     search.shrink(law, variants[""], trial.violations[0].symptom)
                     return
 
@@ -282,7 +282,7 @@ class Asking:
         count = _TURNED if many else _TURNED_OF_CALLER
         for plans in self._set_options(subject, changed, ran, count):
             for plan, trial in zip(plans, pair.try_(subject, plans)):
-                if trial.violations and not trial.violations[0].symptom.endswith("raises"):
+                if trial.violations:
                     with closing(pair.fresh()) as fresh:
                         [again] = fresh.try_(subject, [plan])
                     if again.violations:

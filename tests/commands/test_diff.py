@@ -237,6 +237,27 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert "loss is 1.5 times the previous value" in found["sentence"]
 
 
+def test_raising_at_one_revision_only_under_an_option_is_a_difference(run_sentinel, tree):
+    code = """
+class Config:
+    def __init__(self):
+        self.cold = False
+
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+    if config.cold:
+        loss = {cooled}
+    return loss
+"""
+    one, other = (
+        tree(name, code.format(cooled=cooled)) for name, cooled in (("one", "loss"), ("other", "loss[len('x'):][0]"))
+    )
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
+    [found] = answer.json()["boundaries"]
+    assert (answer.status, found["state"], found["differences"][0]["symptom"]) == (1, "differs", "raises")
+
+
 def test_an_option_of_a_changed_line_is_set_together_with_the_one_that_leads_there(run_sentinel, tree):
     """A group size has no effect until groups are on, and groups of one row hide the difference."""
     code = """
