@@ -19,6 +19,7 @@ from typing import Any
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.reached import Code, Place, changed_effect, changes_of
 from sentinel.comparing.units import Bare, Unit
+from sentinel.search.bindings import syntax_of
 from sentinel.search.guards import cut, function_of
 from sentinel.search.inventory import names_signal
 
@@ -437,10 +438,10 @@ def statements(unit: Unit) -> tuple[Statement, ...]:
         return whole  # two definitions of one name are one unit, whose line numbers do not match the file
     for source, skipped in ((unit.text, 1), (f"if 1:\n{unit.text}", 2)):
         try:
-            body = ast.parse(source).body
+            body = syntax_of(source).body
             [function] = body if skipped == 1 else body[0].body  # type: ignore[attr-defined]
             return tuple(_statements(Bare().visit(function), skipped, "", ""))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except (SyntaxError, ValueError, RecursionError):
             continue
     return whole
 

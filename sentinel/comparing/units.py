@@ -58,9 +58,9 @@ class Unit:
 def _digest(text: str) -> str:
     for source in (textwrap.dedent(text), f"if 1:\n{text}"):  # a multi-line string can prevent dedenting a method
         try:
-            text = ast.dump(Bare().visit(ast.parse(source)))
+            text = ast.dump(Bare().visit(syntax_of(source)))
             break
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except (SyntaxError, RecursionError):
             continue
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
@@ -155,7 +155,7 @@ def at_import(content: bytes) -> AtImport:
     """Return what the import of a file does beyond defining names. No code runs."""
     try:
         if len(content) <= LARGEST_SOURCE:
-            body = ast.parse(content).body
+            body = syntax_of(content).body
             effects = [(ast.dump(node), node.lineno) for node in _effects(body, set())]
             imports = [ast.dump(node) for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
             return AtImport(effects, _registrations(body), imports)

@@ -312,7 +312,7 @@ def options(source: str) -> dict[str, list[Any]]:
     values_of: dict[str, list[Any]] = defaultdict(list)
     tree = ast.Module([], [])
     with suppress(SyntaxError):  # text that cannot be dedented has no options
-        tree = ast.parse(textwrap.dedent(source))
+        tree = syntax_of(textwrap.dedent(source))
     for node in ast.walk(tree):
         values: list[Any] = [True, False]
         sides = _conditions(node)
