@@ -71,8 +71,22 @@ class Bare(ast.NodeTransformer):
     ``functools.singledispatch`` reads the annotations of a function that is decorated with ``register``, so they stay.
     """
 
+    _in_function = False
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return self._bare(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        outer, self._in_function = self._in_function, False
+        self.generic_visit(node)
+        self._in_function = outer
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        if self._in_function and node.value is not None:  # Python does not evaluate such an annotation
+            return ast.copy_location(ast.Assign([node.target], node.value), node)
+        return node
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
         return self._bare(node)
@@ -91,7 +105,9 @@ class Bare(ast.NodeTransformer):
         node.body = [each for each in node.body if not _is_text(each)]
         read = node.args.args if any(_last(each) == "register" for each in node.decorator_list) else []
         annotations = [each.annotation for each in read]
+        outer, self._in_function = self._in_function, True
         self.generic_visit(node)
+        self._in_function = outer
         for each, annotation in zip(read, annotations):
             each.annotation = annotation
         return node

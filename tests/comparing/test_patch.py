@@ -75,3 +75,9 @@ def test_a_part_of_a_line_of_a_method_has_the_columns_of_the_file():
     ran = [(PLACE[0], 3), (PLACE[0], 3, 15, 3, 16), (PLACE[0], 3, 20, 3, 22), (PLACE[0], 3, 28, 3, 29)]
     changes.note(AFTER, changes.units(AFTER), ran)
     assert changes.count_examined() == 1
+
+
+def test_an_annotation_of_a_local_variable_is_no_change():
+    code = "def loss(x):\n    y{} = x\n    return y\n"
+    one, other = (parse(code.format(hint).encode()).units["loss"] for hint in ("", ": int"))
+    assert one.like(other)
