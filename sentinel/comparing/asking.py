@@ -19,7 +19,7 @@ from sentinel.comparing.selection import Change, Selection
 from sentinel.comparing.sessions import Alone, Log, Pair
 from sentinel.comparing.units import Unit
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widen
+from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch, draw_around, example, glimpses, turn
@@ -389,6 +389,7 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
             closer = _observations(pair.both(subject, wide[0]))
             double = {side: each for side, each in closer.items() if not isinstance(each, str)}
     single = _in_single(inputs)
+    mistake = "" if SETTINGS in inputs else mistake  # callers may never set this option
     if mistake and single != inputs:
         with suppress(Undecidable):  # callers may never pass half precision, and only that raises
             answered = _observations(pair.both(subject, {"": single})).values()

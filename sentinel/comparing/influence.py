@@ -33,8 +33,8 @@ class Site:
         an index of :func:`~sentinel.comparing.patch.statements`.
     :ivar own: the statement that contains it.
     :ivar span: its position, counted from the first line of its function.
-    :ivar keep: the constant that replaces it at the other revision, in a tuple. Only other values are changed: a
-        scenario in which both revisions have the constant says nothing.
+    :ivar keep: a value that says nothing about the expression, in a tuple: the constant that replaces it at the other
+        revision, or an empty list or dictionary that a comprehension makes. Only other values are changed.
     """
 
     number: tuple[str, int]
@@ -88,7 +88,11 @@ def _sites(
     for side, node, keep in found:
         own = (one, other)[side]
         assert own is not None
-        yield Site((other or own)[0], own[0], own[1].span_of(node), keep)
+        yield Site((other or own)[0], own[0], own[1].span_of(node), keep or _EMPTY.get(type(node), ()))
+
+
+#: Values that say nothing about how their items are computed.
+_EMPTY: Mapping[type[ast.expr], tuple[Any, ...]] = {ast.ListComp: ([],), ast.DictComp: ({},)}
 
 
 def _computed(node: ast.AST) -> Iterator[ast.expr]:

@@ -115,9 +115,9 @@ def _changer(way: int, keep: Sequence[Any]) -> Callable[[Any], Any]:
 
 
 def alter(value: Any, way: int, depth: int = _DEPTH) -> Any:
-    """Return another value of the same kind; the value itself if it is empty.
+    """Return another value of the same kind.
 
-    An object of an unknown kind is replaced by one that raises if it is read.
+    An empty container and an object of an unknown kind are replaced by an object that raises if it is read.
     """
     if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
         return _alter_tensor(value, way)
@@ -140,16 +140,14 @@ def alter(value: Any, way: int, depth: int = _DEPTH) -> Any:
         return _DTYPES.get(value, torch.float32)
     if isinstance(value, torch.device):
         return torch.device("meta")
-    if isinstance(value, (dict, list, tuple, set, frozenset)) and not value:
-        return value  # without an item, a call does not show how the code makes one
-    if type(value) is dict and depth:
+    if type(value) is dict and value and depth:
         if way:
             return {f"{key}x" if isinstance(key, str) else key: each for key, each in value.items()}
         return {key: alter(each, way, depth - 1) for key, each in value.items()}
-    if isinstance(value, (list, tuple)) and depth:
+    if isinstance(value, (list, tuple)) and value and depth:
         kind = list if isinstance(value, list) else tuple
         return kind(value[1:]) if way else kind(alter(each, way, depth - 1) for each in value)
-    if isinstance(value, (set, frozenset)):
+    if isinstance(value, (set, frozenset)) and value:
         return type(value)(list(value)[1:])
     if isinstance(value, (FunctionType, MethodType, BuiltinFunctionType, functools.partial)):
         return lambda *args, **more: alter(value(*args, **more), way, depth)

@@ -255,7 +255,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     )
     answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
     [found] = answer.json()["boundaries"]
-    assert (answer.status, found["state"], found["differences"][0]["symptom"]) == (1, "differs", "raises")
+    assert (answer.status, found["judgement"], found["differences"][0]["symptom"]) == (1, "other", "raises")
 
 
 def test_an_option_of_a_changed_line_is_set_together_with_the_one_that_leads_there(run_sentinel, tree):
@@ -942,8 +942,9 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", flag=False):
         ("loss_mask = {'a': loss, 'b': loss_mask}", "loss_mask = {'a': loss, 'c': loss_mask}"),
         ("loss_mask.new_zeros(loss.shape)", "loss_mask.new_ones(loss.shape)"),
         ("loss = loss.reshape(loss_mat.shape[2:])", "loss = loss.reshape(loss_mat.shape[3:])"),
+        ("loss = sum([each * 2 for each in loss_mat.shape[2:]], loss)", "loss = sum([], loss)"),
     ],
-    ids=["argument", "keyword", "flag that is off", "keys", "discarded value", "equal by chance"],
+    ids=["argument", "keyword", "flag that is off", "keys", "discarded value", "equal by chance", "always empty"],
 )
 def test_a_line_that_ran_is_not_examined_if_no_compared_result_depends_on_it(run_sentinel, tree, before, after):
     refs = [tree(name, UNUSED.format(line=text)) for name, text in (("one", before), ("other", after))]

@@ -77,13 +77,9 @@ def test_a_normalisation_does_not_undo_the_change():
         assert not torch.allclose(one, other)
 
 
-@pytest.mark.parametrize("value", [[], {}, (), set()])
-def test_an_empty_container_stays_empty(value: Any):
-    assert alter(value, 0) == value
-
-
-def test_an_object_of_an_unknown_kind_raises_if_it_is_read():
-    other = alter(object(), 0)
+@pytest.mark.parametrize("value", [object(), [], {}])
+def test_an_object_of_an_unknown_kind_raises_if_it_is_read(value: Any):
+    other = alter(value, 0)
     with pytest.raises(RuntimeError, match=READ):
         _ = other.rows
     with pytest.raises(RuntimeError, match=READ):
