@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentinel.comparing.influence import find_sites, influences
+from sentinel.comparing.influence import Influence, find_sites
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
 from sentinel.comparing.processes import Processes, Runs
 from sentinel.comparing.reached import Place, names_in
@@ -162,12 +162,26 @@ class Asking:
         log: Log,
         located: Mapping[str, Mapping[Place, Unit]],
     ) -> None:
-        """Record whether a compared result depends on each changed statement that ran (:func:`influences`)."""
+        """Record whether a compared result depends on each changed statement that ran (:class:`Influence`)."""
         patch = self._selection.patch
         scenarios: dict[tuple[str, Place, int], list[Inputs]] = defaultdict(list)
         for inputs, ran in log.scenarios:
             for statement in {each for side in SIDES for each in patch.note(side, located[side], ran[side])}:
                 scenarios[statement].append(inputs)
+        influence = {side: Influence(sessions[side], subject, log) for side in SIDES}
+        try:
+            self._check_places(influence, scenarios, located)
+        finally:
+            for each in influence.values():
+                each.close()
+
+    def _check_places(
+        self,
+        influence: Mapping[str, Influence],
+        scenarios: Mapping[tuple[str, Place, int], Sequence[Inputs]],
+        located: Mapping[str, Mapping[Place, Unit]],
+    ) -> None:
+        patch = self._selection.patch
         for place in sorted({place for _, place, _ in scenarios}):
             units = [located[side].get(place) for side in SIDES]
             matters: dict[tuple[str, Place, int], bool] = {}
@@ -178,8 +192,7 @@ class Asking:
                 if there and unit is not None and not patch.matters(*key) and matters.get(key, True):
                     if self.budget.over():
                         return
-                    session = sessions[own[0]]
-                    matters[key] = influences(site, place[0], unit.span[0], there, session, subject, log)
+                    matters[key] = influence[own[0]].of(site, place[0], unit.span[0], there)
             for key, each in matters.items():
                 patch.note_influence(*key, each)
 

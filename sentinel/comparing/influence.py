@@ -189,32 +189,47 @@ def _differing_items(one: list[Any], other: list[Any], renamed: Callable[[str, s
     return found
 
 
-def influences(
-    site: Site, file: str, first: int, scenarios: Sequence[Inputs], session: LawSession, subject: Subject, log: Log
-) -> bool:
-    """Return True if changing the value of an expression changes a compared result.
+class Influence:
+    """Runs scenarios of one boundary at one revision again, with another value of one expression.
 
-    An exception does not count, because a wrong value that does not raise could still go unnoticed. It counts if the
-    code read an object that can only be replaced as a whole.
-
-    :param first: the first line of its function.
-    :param scenarios: scenarios that ran its line.
-    :param session: a session of the revision that has the expression.
+    :param session: a session of the revision.
+    :param log: what earlier scenarios of the boundary did.
     """
-    line, column, last, end = site.span
-    altered = {"file": file, "span": [line + first, column, last + first, end], "keep": list(site.keep)}
-    for start, stop in _SCENARIOS:
-        chosen = [scenarios[place * len(scenarios) // stop] for place in range(start, min(stop, len(scenarios)))]
-        for way in range(WAYS):
-            logs = {subject.name: Log(steady=log.steady)}
-            pair = Pair(session.fresh(), AlteredSession(session, {**altered, "way": way}), logs, [], {})
-            try:
-                trials = pair.try_(subject, [(NUMBERS_STAY, {"": inputs}) for inputs in chosen])
-            except Undecidable:
-                continue
-            finally:
-                pair.close()
-            violations = [each for trial in trials for each in trial.violations]
-            if any(not each.symptom.endswith("raises") or READ in each.detail for each in violations):
-                return True
-    return False
+
+    def __init__(self, session: LawSession, subject: Subject, log: Log) -> None:
+        self._subject = subject
+        self._altered = AlteredSession(session, {})
+        self._pair = Pair(session.fresh(), self._altered, {subject.name: Log(steady=log.steady)}, [])
+
+    def close(self) -> None:
+        self._pair.close()
+
+    def of(self, site: Site, file: str, first: int, scenarios: Sequence[Inputs]) -> bool:
+        """Return True if changing the value of an expression changes a compared result.
+
+        An exception does not count, because a wrong value that does not raise could still go unnoticed. It counts if
+        the code read an object that can only be replaced as a whole.
+
+        :param first: the first line of its function.
+        :param scenarios: scenarios that ran its line.
+        """
+        line, column, last, end = site.span
+        altered = {"file": file, "span": [line + first, column, last + first, end], "keep": list(site.keep)}
+        try:
+            for start, stop in _SCENARIOS:
+                chosen = [scenarios[at * len(scenarios) // stop] for at in range(start, min(stop, len(scenarios)))]
+                for way in range(WAYS):
+                    self._altered.altered = {**altered, "way": way}
+                    if self._shows(chosen):
+                        return True
+            return False
+        finally:
+            self._altered.close()  # the next expression starts from unchanged state
+
+    def _shows(self, scenarios: Sequence[Inputs]) -> bool:
+        try:
+            trials = self._pair.try_(self._subject, [(NUMBERS_STAY, {"": inputs}) for inputs in scenarios])
+        except Undecidable:
+            return False
+        violations = [each for trial in trials for each in trial.violations]
+        return any(not each.symptom.endswith("raises") or READ in each.detail for each in violations)
