@@ -11,6 +11,7 @@ import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import islice
 from typing import Any, TypeGuard
 
 from sentinel.comparing.observations import AFTER, BEFORE, NUMBERS_STAY, SIDES
@@ -35,16 +36,19 @@ class Site:
     :ivar span: its position, counted from the first line of its function.
     :ivar keep: a value that says nothing about the expression, in a tuple: the constant that replaces it at the other
         revision, or an empty list or dictionary that a comprehension makes. Only other values are changed.
+    :ivar inner: the position of the part of it that is the whole expression at the other revision, in a tuple. A call
+        such as ``x.float()`` says nothing where its result equals ``x``.
     """
 
     number: tuple[str, int]
     own: tuple[str, int]
     span: Span
     keep: tuple[Any, ...] = ()
+    inner: tuple[Span, ...] = ()
 
 
-#: The side (0: base, 1: head) of an expression that differs, and the constant to keep.
-_Part = tuple[int, ast.expr, tuple[Any, ...]]
+#: The side (0: base, 1: head) of an expression that differs, the constant to keep, and the part that may equal it.
+_Part = tuple[int, ast.expr, tuple[Any, ...], list[ast.expr]]
 
 
 def find_sites(one: Unit | None, other: Unit | None) -> list[Site]:
@@ -84,11 +88,17 @@ def _sites(
         return
     found = None if None in nodes else _differing(nodes[0], nodes[1], renamed)
     if found is None:  # all that the statements compute
-        found = [(side, each, ()) for side, node in enumerate(nodes) if node is not None for each in _computed(node)]
-    for side, node, keep in found:
+        found = [
+            (side, each, (), _inside(each, _target(node)))
+            for side, node in enumerate(nodes)
+            if node is not None
+            for each in _computed(node)
+        ]
+    for side, node, keep, inner in found:
         own = (one, other)[side]
         assert own is not None
-        yield Site((other or own)[0], own[0], own[1].span_of(node), keep or _EMPTY.get(type(node), ()))
+        spans = tuple(map(own[1].span_of, inner))
+        yield Site((other or own)[0], own[0], own[1].span_of(node), keep or _EMPTY.get(type(node), ()), spans)
 
 
 #: Values that say nothing about how their items are computed.
@@ -139,11 +149,28 @@ def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> lis
             found += inner
     if found is None and _has_value(one) and _has_value(other):
         if isinstance(other, ast.Constant) and not isinstance(one, ast.Constant):
-            return [(0, one, (other.value,))]
+            return [(0, one, (other.value,), [])]
         if isinstance(one, ast.Constant) and not isinstance(other, ast.Constant):
-            return [(1, other, (one.value,))]
-        return [(0, one, ()), (1, other, ())]
+            return [(1, other, (one.value,), [])]
+        for side, (whole, part) in enumerate(((one, other), (other, one))):
+            if part_of_it := _inside(whole, part):
+                return [(side, whole, (), part_of_it)]
+        return [(0, one, (), []), (1, other, (), [])]
     return found
+
+
+def _inside(whole: ast.AST, part: ast.AST | None) -> list[ast.expr]:
+    """Return the first part of an expression that equals ``part``, in a list; an empty list if there is none."""
+    if part is None:
+        return []
+    text = ast.unparse(part)
+    inner = (each for each in ast.walk(whole) if each is not whole and _has_value(each) and ast.unparse(each) == text)
+    return list(islice(inner, 1))
+
+
+def _target(node: ast.AST) -> ast.expr | None:
+    """Return what a statement assigns its value to; None if that is not one place."""
+    return node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
 
 
 def _turned(node: ast.AST) -> ast.AST:
@@ -182,7 +209,7 @@ def _differing_items(one: list[Any], other: list[Any], renamed: Callable[[str, s
         else:
             side, node = (0, before) if after is None else (1, after)
             node = node.value if isinstance(node, (ast.keyword, ast.Starred)) else node
-            inner = [(side, node, ())] if _has_value(node) else None  # such as a part of a formatted string
+            inner = [(side, node, (), [])] if _has_value(node) else None  # such as a part of a formatted string
         if inner is None:
             return None
         found += inner
@@ -215,6 +242,8 @@ class Influence:
         """
         line, column, last, end = site.span
         altered = {"file": file, "span": [line + first, column, last + first, end], "keep": list(site.keep)}
+        inner = [(place[0] + first, place[1], place[2] + first, place[3]) for place in site.inner]
+        altered["inner"] = list(inner[0]) if inner else []
         try:
             for start, stop in _SCENARIOS:
                 chosen = [scenarios[at * len(scenarios) // stop] for at in range(start, min(stop, len(scenarios)))]

@@ -25,7 +25,8 @@ WAYS = 2
 #: In the message of an exception: the code read a value that cannot be changed without knowing its type.
 READ = "a value that Sentinel replaced was read"
 
-_NAME = "__sentinel_altered__"
+#: Names of the functions that change a value, and that note one.
+_ALTERED, _NOTED = "__sentinel_altered__", "__sentinel_noted__"
 
 #: The most values that are changed in one request. A loop whose condition is changed ends then.
 _MOST = 1000
@@ -55,7 +56,8 @@ class Altering:
         """Change the expression that the request names. End an earlier change first.
 
         :param request: ``file``, below the checkout; ``span`` of the expression; ``way``, which change to make;
-            ``keep``, a list with the value that stays as it is, or an empty list.
+            ``keep``, a list with the value that stays as it is, or an empty list; ``inner``, the span of a part of it,
+            or an empty list: if the whole has the value of this part, it stays.
         """
         for function, code in self._replaced:
             function.__code__ = code
@@ -63,7 +65,10 @@ class Altering:
         if request is None:
             return
         gc.unfreeze()  # the preloader hides what it imported
-        builtins.__dict__[_NAME] = _changer(request["way"], request["keep"])
+        noted: list[Any] = []
+        builtins.__dict__[_NOTED] = functools.partial(_note, noted)
+        builtins.__dict__[_ALTERED] = _changer(request["way"], request["keep"], noted)
+        names = {tuple(request["span"]): _ALTERED, tuple(request["inner"]): _NOTED}
         functions = [
             each
             for each in gc.get_objects()
@@ -73,7 +78,7 @@ class Altering:
         ]
         gc.freeze()
         for path in {each.__code__.co_filename for each in functions}:
-            codes = _compile(path, tuple(request["span"]))
+            codes = _compile(path, names)
             for function in functions:
                 old = function.__code__
                 new = codes.get((old.co_name, old.co_firstlineno)) if old.co_filename == path else None
@@ -82,9 +87,12 @@ class Altering:
                     function.__code__ = new
 
 
-def _compile(path: str, span: tuple[int, ...]) -> dict[tuple[str, int], CodeType]:
-    """Return the functions of a file, by name and first line, with the expression at this span wrapped."""
-    tree = _Wrapper(span).visit(ast.parse(read_source(path)))
+def _compile(path: str, names: Mapping[tuple[int, ...], str]) -> dict[tuple[str, int], CodeType]:
+    """Return the functions of a file, by name and first line, with calls of these names around expressions.
+
+    :param names: span of an expression -> the function that gets its value.
+    """
+    tree = _Wrapper(names).visit(ast.parse(read_source(path)))
     codes = [compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)]
     for code in codes:
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
@@ -92,26 +100,41 @@ def _compile(path: str, span: tuple[int, ...]) -> dict[tuple[str, int], CodeType
 
 
 class _Wrapper(ast.NodeTransformer):
-    def __init__(self, span: tuple[int, ...]) -> None:
-        self._span = span
+    def __init__(self, names: Mapping[tuple[int, ...], str]) -> None:
+        self._names = names
 
     def visit(self, node: ast.AST) -> Any:
+        name = ""
         if isinstance(node, ast.expr) and not isinstance(node, (ast.Starred, ast.Slice)):
-            span = node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
-            if span == self._span and isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
-                return ast.copy_location(ast.Call(ast.Name(_NAME, ast.Load()), [node], []), node)
-        return super().visit(node)
+            span = node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0
+            name = self._names.get(span, "") if isinstance(getattr(node, "ctx", ast.Load()), ast.Load) else ""
+        inside = super().visit(node)
+        return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [inside], []), node) if name else inside
 
 
-def _changer(way: int, keep: Sequence[Any]) -> Callable[[Any], Any]:
+def _note(noted: list[Any], value: Any) -> Any:
+    noted[:] = [value]
+    return value
+
+
+def _changer(way: int, keep: Sequence[Any], noted: Sequence[Any]) -> Callable[[Any], Any]:
     left = itertools.repeat(None, _MOST)
 
     def changed(value: Any) -> Any:
-        if any(value is each or (type(value) is type(each) and value == each) for each in keep):
+        if any(_equal(value, each) for each in (*keep, *noted)):
             return value
         return value if next(left, way) is way else alter(value, way)
 
     return changed
+
+
+def _equal(one: Any, other: Any) -> bool:
+    with contextlib.suppress(Exception):  # the comparison of two objects of the framework
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+            alike = [(each.dtype, each.shape, each.device, each.requires_grad) for each in (one, other)]
+            return alike[0] == alike[1] and bool(torch.equal(one.nan_to_num(), other.nan_to_num()))
+        return one is other or (type(one) is type(other) and bool(one == other))
+    return False
 
 
 def alter(value: Any, way: int, depth: int = _DEPTH) -> Any:

@@ -943,8 +943,20 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", flag=False):
         ("loss_mask.new_zeros(loss.shape)", "loss_mask.new_ones(loss.shape)"),
         ("loss = loss.reshape(loss_mat.shape[2:])", "loss = loss.reshape(loss_mat.shape[3:])"),
         ("loss = sum([each * 2 for each in loss_mat.shape[2:]], loss)", "loss = sum([], loss)"),
+        ("loss = loss.to('cpu') * 2", "loss = loss * 2"),
+        ("loss = loss.contiguous()", "pass"),
     ],
-    ids=["argument", "keyword", "flag that is off", "keys", "discarded value", "equal by chance", "always empty"],
+    ids=[
+        "argument",
+        "keyword",
+        "flag that is off",
+        "keys",
+        "discarded value",
+        "equal by chance",
+        "always empty",
+        "cast",
+        "cast before",
+    ],
 )
 def test_a_line_that_ran_is_not_examined_if_no_compared_result_depends_on_it(run_sentinel, tree, before, after):
     refs = [tree(name, UNUSED.format(line=text)) for name, text in (("one", before), ("other", after))]

@@ -38,13 +38,15 @@ def module(tmp_path: Path) -> ModuleType:
 def test_one_expression_has_another_value_until_the_next_request(module, tmp_path):
     altering = Altering([f"{tmp_path}/"])
     loss = module.Loss()
-    request = {"file": "tiny/losses.py", "way": 0, "keep": []}
+    request = {"file": "tiny/losses.py", "way": 0, "keep": [], "inner": []}
     altering.set({**request, "span": [4, 36, 4, 41]})
     assert loss.loss([1, 2], 3) == [8, 16], "the scale is 4"
     altering.set({**request, "span": [8, 15, 8, 16]})
     assert loss.loss([1, 2], 3) == [12, 18], "the scale is 3 again, and x is one more"
     altering.set({**request, "span": [8, 15, 8, 16], "keep": [2]})
     assert loss.loss([1, 2], 3) == [12, 12], "2 stays"
+    altering.set({**request, "span": [8, 15, 8, 20], "inner": [8, 15, 8, 16]})
+    assert loss.loss([0, 2], 3) == [0, 15], "0 * 2 is 0, so it stays"
     altering.set(None)
     assert loss.loss([1, 2], 3) == [6, 12]
 
