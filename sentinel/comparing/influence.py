@@ -261,4 +261,5 @@ class Influence:
         except Undecidable:
             return False
         violations = [each for trial in trials for each in trial.violations]
-        return any(not each.symptom.endswith("raises") or READ in each.detail for each in violations)
+        raised = [*(each.detail for each in violations), *(trial.refused for trial in trials)]
+        return any(not each.symptom.endswith("raises") for each in violations) or any(READ in each for each in raised)
