@@ -344,8 +344,8 @@ def results(rows: Sequence[Row]) -> dict[str, tuple[int, str]]:
 def rewritten(text: str) -> str:
     """Return the README's text with the current results in the rows of its table that have a group's title."""
     for title, (count, result) in results(read(DATA)).items():
-        row = re.compile(rf"^\| \d+ {re.escape(title)} \| [^|]* \|", re.MULTILINE)
-        text, replaced = row.subn(lambda _, row=f"| {count} {title} | {result} |": row, text)
+        rows = re.compile(rf"^\| \d+ {re.escape(title)} \| [^|]* \|", re.MULTILINE)
+        text, replaced = rows.subn(f"| {count} {title} | {result} |", text)  # no result has a backslash
         assert replaced == 1, f"the README has {replaced} rows '{title}'"
     return text
 
