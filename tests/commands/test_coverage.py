@@ -54,6 +54,10 @@ def test_the_table_of_modules_and_the_total(run_sentinel, work):
 
 
 GUARDED = """\
+def traced(function):
+    return function
+
+@traced
 def agg_loss(loss_mat, loss_mask, loss_agg_mode):
     if loss_mat is None:
         return 0.0
@@ -69,14 +73,14 @@ def test_which_lines_a_quick_search_runs(run_sentinel, work):
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "-v")
     assert answer.status == 0, answer.err
     words = " ".join(answer.out.split())
-    assert "tiny.losses.agg_loss tiny/losses.py:1 3 (if loss_mat is None; ran with it) module" in words
+    assert "tiny.losses.agg_loss tiny/losses.py:4 7 (if loss_mat is None; ran with it) module" in words
     assert "tiny.losses 2 0 4 75% 2 50%" in words  # the condition was evaluated, but never true
     summary = "laws can check 1 of 3 functions that carry signal by the rule: 1 bound (33%), 1 not bound (33%), "
     assert words.startswith(f"{summary}1 no signal (33%); 1 of the bound functions ran under laws function place")
     told, beside = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "--json").json()
-    assert (told["path"], told["ran"], told["idle"]) == ("tiny.losses.agg_loss", [2, 4], [3])
+    assert (told["path"], told["ran"], told["idle"]) == ("tiny.losses.agg_loss", [6, 8], [7])
     assert (told["branches"], told["taken"]) == (2, 1)
-    assert (beside["ran"], beside["idle"]) == ([7], [])
+    assert (beside["ran"], beside["idle"]) == ([11], [])
 
 
 TURNED = """\
