@@ -82,7 +82,7 @@ class Code:
     def reached(self, tree: str, binding: Binding) -> Reached | None:
         """Return the definitions that a boundary may use in a tree; None if the tree does not have the boundary.
 
-        A result is reused for trees that have the same files where the walk passed.
+        A result is reused for every tree in which all files that were read for it are the same.
         """
         definition = next(filter(None, (self.definitions.find(tree, path) for path in binding.paths)), None)
         if definition is None:

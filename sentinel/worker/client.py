@@ -330,7 +330,7 @@ class Preloader:
                     if last or self._stopped:
                         raise WorkerError(self._last_words(self._killed_by())) from None
                     self._dismantle()
-        raise AssertionError("the loop returns or raises")
+        raise AssertionError("unreachable: the loop above always returns or raises")
 
     def _contained(self, visible: Sequence[str]) -> dict[str, Any]:
         return {"readable": visible, "hidden": self.places.hidden, "system_calls": syscalls.hexadecimal()}
