@@ -249,7 +249,7 @@ def with_options(
 
 
 def fields(same: str, **others: Any) -> dict[str, Any]:
-    """Map each option to its field in the configuration. Options in ``same`` have fields of the same name."""
+    """Map each option to its field in the configuration. The options in ``same`` have the same name as their field."""
     return {**{name: name for name in same.split()}, **others}
 
 
@@ -426,7 +426,7 @@ def call_each(
     sums: Mapping[str, str] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Use :func:`call_with` for a function that takes vectors or lists of vectors.
+    """Call a function that takes vectors or lists of vectors, through :func:`call_with`.
 
     :param each: ``row`` (one call for each response, with its valid tokens), ``rows`` (one call, with a vector for each
         response), ``group`` and ``groups`` (the same with the responses to a prompt, for inputs of [batch] or ``sums``;
