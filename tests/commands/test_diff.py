@@ -424,7 +424,7 @@ def test_changed_comments_start_no_worker(run_sentinel, tree, monkeypatch):
     )
 
 
-def test_unreached_changes_are_found_with_one_revision_only(run_sentinel, tree, monkeypatch):
+def test_unreached_changes_need_calls_of_only_one_revision(run_sentinel, tree, monkeypatch):
     opened, open_target = [], Runner.open_target
 
     def noted(self: Any, target: str, ref: Any, bindings: Any) -> Any:

@@ -145,7 +145,7 @@ def test_a_token_baseline_without_probabilities_has_no_oracle(oracle):
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "opo", "gpg", "passk", "maxrl", "gdpo"])
-def test_a_group_of_one_has_advantage_zero(estimator, oracle):
+def test_a_group_of_one_has_advantage_zero_or_its_score(estimator, oracle):
     alone = {"token_level_rewards": [[5.0]], "response_mask": [[1.0]], "group": ["p"], "whiten": False}
     zero = scenario("group_advantage", **alone, estimator=estimator)
     assert oracle("group_advantage", zero)["advantages"] == [[0.0]]
@@ -448,7 +448,7 @@ def test_a_boundary_may_lack_returns_but_not_advantages():
 
 @EXAMPLES
 @given(st.data())
-def test_groups_of_equal_size_can_have_a_mask(data):
+def test_drawn_groups_have_equal_sizes_when_required(data):
     inputs = drawn("group_advantage", Draws(data.draw), {"estimator": "grpo", "group_layout": "equal"})
     sizes = [len(list(rows)) for _, rows in groupby(inputs["group"])]
     assert len(set(sizes)) == 1

@@ -141,7 +141,7 @@ def test_an_option_changes_no_other_option():
     assert (seen["changed_beside"], seen["which"]) == (1, ["no_stop_trim"])
 
 
-def test_an_unchanged_option_has_its_default():
+def test_an_unchanged_option_keeps_its_configured_value():
     seen = asked(lambda _: {"top_p": 1.0, "top_k": 0}, {"top_p": 0.7, "top_k": -1}, temperature=1.0)
     assert (seen["unlike_configured"], seen["which"]) == (1, ["top_p"])
     configured = {"temperature": 0.7, "greedy": True}

@@ -1,4 +1,5 @@
-"""Laws without recipes: a search flags every buggy base, and the recipe's scenario breaks no law at the fix."""
+"""Laws without recipes: a search detects the bug at every buggy base, and the recipe's scenario breaks no law at the
+fix."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace

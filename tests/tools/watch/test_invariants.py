@@ -1,4 +1,5 @@
-"""Each invariant says how it is broken, nothing where it is kept, and why it was skipped where an input is unknown."""
+"""Each invariant reports how it is broken, reports nothing if it holds, and is skipped with a reason if an input is
+unknown."""
 
 import queue
 import sys

@@ -1,4 +1,4 @@
-"""The first process of a run starts its checker, the others find it, and nobody waits at a socket that is closed."""
+"""The first process of a run starts its checker, the others find it, and no process waits at a closed socket."""
 
 import socket
 from multiprocessing.connection import Connection

@@ -1,4 +1,4 @@
-"""Ray: workers of a cluster are watched as their environment says, by one checker that outlives each of them."""
+"""Workers of a Ray cluster are watched if their environment requests it, by one checker that outlives each of them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A call of a run reads as the scenario of which the adapter makes the same call, and as nothing else."""
+"""A call of a run is read as the scenario from which the adapter makes the same call, and as no other scenario."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""A real trainer of transformers, watched: what is broken in it is named within a step, and no parameter changes."""
+"""A real trainer of transformers is watched: a bug in it is named within a step, and no parameter changes."""
 
 import importlib
 from importlib.util import find_spec

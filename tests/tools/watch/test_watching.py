@@ -1,4 +1,5 @@
-"""A run of the demo framework is watched: what breaks a law is said, what keeps it is not, and nothing else changes."""
+"""A run of the demo framework is watched: violations are reported, right functions are not, and nothing else
+changes."""
 
 import contextlib
 import importlib

@@ -1,4 +1,4 @@
-"""Watched functions stay what they are: same object, result, exception and signature, for whoever holds them."""
+"""Watched functions keep their identity, results, exceptions and signature, for every existing reference."""
 
 import asyncio
 import functools
