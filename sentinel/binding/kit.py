@@ -393,7 +393,8 @@ def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, A
 
 
 def with_ends(inputs: Mapping[str, Any], mask: Any, as_bools: bool, stream: bool) -> dict[str, Any]:
-    """Add ``ends`` to the inputs, for a function that takes the ends of episodes instead of a mask of valid tokens.
+    """Add ``ends`` to the inputs, for a function that takes flags for the ends of episodes instead of a mask of valid
+    tokens.
 
     The tokens behind an end are those of another episode, so they are finite.
 

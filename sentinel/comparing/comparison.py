@@ -270,8 +270,8 @@ class Comparison:
         return {each for side, units in located.items() for each in patch.note(side, units, log.lines[side])}
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
-        """Return a boundary whose import failed at the head, if the changed definitions that the import ran are all
-        among these.
+        """Return a boundary whose import failed at the head, if all changed definitions that its import ran are among
+        the given ones.
 
         Another boundary that imports them all fails for the same reason, so its import need not be tried.
         """

@@ -257,7 +257,7 @@ class Patch:
         return PART if number in self._ran.get((side, place), ()) else every[number].guard
 
     def _not_run(self, side: str, place: Place) -> list[int]:
-        """Return the changed statements of a definition that did not run, or that might not have run completely."""
+        """Return those changed statements of a definition that did not run, or may have run only in part."""
         ran = self._ran.get((side, place), set())
         return [
             number for number in self._changed[place][side] if number not in ran or self._is_part(side, place, number)

@@ -335,7 +335,7 @@ class _Walk:
                 self._lead(f"{absolute(path, self._code.module_of(file), file)}.{attribute}", _FAR)
 
     def _decorate(self, place: tuple[str, str], name: str) -> None:
-        """Add the code of a decorator, without the other functions that it registers."""
+        """Add the code of a decorator, but not the other functions that the same decorator registers."""
         here = self._code.module_of(place[0])
         paths = [f"{here}.{name}"]
         paths += [absolute(path, here, place[0]) for path in self._code.module(place[1]).imports.get(name, ())]

@@ -112,8 +112,7 @@ def experts_beside(experts: Any) -> list[Any] | None:
 
 
 def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
-    """Return the pieces of answers that are generated without interruption, each with its turn, its tokens and the
-    reason why it ended."""
+    """Split answers at interruptions. Return each piece with its turn, its tokens and the reason why it ended."""
     tokenizer, messages = chat(inputs)
     answers = [message["content"] for message in messages if message["role"] == "assistant"]
     pieces = []

@@ -159,7 +159,7 @@ def of_import(answer: Any) -> tuple[str, ...]:
 
 
 def of_probe(answer: Any, variants: Collection[str]) -> Measured | Failed:
-    """Parse the answer to a probe request with these variants."""
+    """Parse the answer to a probe request, which must contain exactly the requested variants."""
     if _has(answer, "failure"):
         fields = _record(answer, {"failure": _failure}, {"asked": _words})
         failure: Failed = replace(fields["failure"], questions=fields.get("asked"))

@@ -307,7 +307,7 @@ class _LineTracer(_Tracer):
         return None
 
     def _enter_named(self, frame: Any, name: str) -> None:
-        """Record the arguments of a function whose values are recorded."""
+        """Record the arguments of a named function when it is called."""
 
     def _leave(self, frame: Any, event: str, argument: Any) -> Any:
         """Record the return value of a function, and the arguments that it changes."""
@@ -343,8 +343,8 @@ class _LineTracer(_Tracer):
 
 
 class _OutsideContract(_LineTracer):
-    """Records values outside the contract: everything that the boundary returns, changes in its arguments, the
-    arguments of its calls to stand-ins, and its warnings. For the named functions, it records the return values and
+    """Records values outside the contract. These are the boundary's full return value, changes in its arguments, the
+    arguments that it passes to stand-ins, and its warnings. For the named functions, it records the return values and
     changed arguments, if the call reaches them.
 
     :param functions: the named functions, by dotted path.

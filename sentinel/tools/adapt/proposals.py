@@ -439,7 +439,7 @@ def _fits_no_word(signature: Signature, name: str, contract: Contract) -> bool:
 
 
 def _is_optional(contract: Contract, name: str) -> bool:
-    """Return True for inputs that need no parameter: settings that can be guessed, and masks, because a function
+    """Return True for an input that needs no parameter. These are settings that can be guessed, and masks: a function
     without a mask parameter gets only valid tokens."""
     item = contract.input(name)
     return item is not None and (bool(item.choices) or item.domain == "mask")

@@ -467,7 +467,8 @@ class _Script:
         return names, found
 
     def _parameters(self, call: ast.Call, given: ast.AST) -> list[str]:
-        """Return the parameters that receive an argument, if the script defines the called function."""
+        """Return the parameters of the called function that receive an argument, if the script defines this
+        function."""
         arguments = self.functions[called(call)].args
         named = [*arguments.posonlyargs, *arguments.args]
         if isinstance(given, ast.keyword):
