@@ -91,7 +91,8 @@ def compare_laws(
 
 
 def _by_weight(broken: Broken) -> tuple[bool, bool]:
-    """Sort newly broken laws before laws whose violation grew, and wrong numbers before what follows from them."""
+    """Sort newly broken laws before laws whose violation grew, and wrong numbers before the violations that follow from
+    them."""
     return broken.already, not broken.defined
 
 

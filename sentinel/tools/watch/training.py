@@ -546,7 +546,7 @@ class Training:
         )
 
     def _other(self, optimizer: Any) -> bool:
-        """Return True if this is not the trainer's optimizer."""
+        """Return True if an optimizer is not the trainer's own."""
         trainer = self._trainer()
         return getattr(trainer, "optimizer", None) is not None and not is_optimizer_of(trainer, optimizer)
 
