@@ -114,7 +114,8 @@ class Code:
 def changed_files(
     before: tuple[Code, str], after: tuple[Code, str]
 ) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
-    """Yield each file that differs between two trees, with the code to read it from and its blob on both sides.
+    """Yield each file that differs between two trees. For both sides, add the :class:`Code` that reads the file, and
+    its blob.
 
     :param before: where the trees are read, and the tree; ``after`` likewise.
     """

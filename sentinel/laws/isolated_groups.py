@@ -52,7 +52,7 @@ def groups_are_isolated(case: Case) -> Iterator[Violation]:
     for other in others:
         left = np.flatnonzero(~_touched(case, first, other))
         if not left.size:
-            raise DoesNotApply("every group has changed inputs")
+            raise DoesNotApply("all groups have changed inputs, so no group can be compared")
         prefix = f"in a row whose group is the same as in {first!r}, "
         yield from same(case, first, other, Match(rows=(left, left), scalars=False), prefix)
 

@@ -26,7 +26,9 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
         for other in _others(item, inputs[item.name])
     ]
     if not options:
-        raise DoesNotApply("no input of the scenario has a second representation")
+        raise DoesNotApply(
+            "no input of the scenario can be written in another dtype, with other labels or in another memory layout"
+        )
     name, other = choose.one_of(options)
     return {BASELINE: inputs, "restated": {**inputs, name: other}}
 

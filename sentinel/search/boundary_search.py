@@ -788,9 +788,9 @@ def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Input
 
 
 def _can_show(contract: Contract, inputs: Inputs) -> bool:
-    """Return False if a scenario might not show the effect of an option.
+    """Return True if a scenario can be expected to show the effect of an option.
 
-    This is the case for a scenario with a single row, or with a row whose mask is all zeros.
+    A scenario with a single row, or with a row whose mask is all zeros, might hide the effect.
     """
     mask = inputs.get(contract.mask)
     rows = [value.shape[0] for value in inputs.values() if isinstance(value, Tensor) and value.shape]

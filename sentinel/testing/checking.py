@@ -155,7 +155,7 @@ class Check:
                 raise LawBroken(f"{law} holds, although expected_failed_laws has it ({reason}); remove the entry")
 
     def report(self, f: Any, law: str = "", in_summary: bool = False) -> Report:
-        """Return the report about a function, from one search that is stored for later calls.
+        """Return the report about a function. All laws are searched at once, and the result is stored for later calls.
 
         :param in_summary: pytest's summary lists the defaults that no call changes, so they need no warning.
         :param law: search only this law, except for the same function object as in the last call. A fixture may make a

@@ -277,7 +277,7 @@ def _by_name(value: Any, names: Collection[str], parse: Parser) -> dict[str, Any
 def _record(
     value: Any, needed: Mapping[str, Parser], optional: Mapping[str, Parser] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Parse a mapping that has every needed key, and no key that is neither needed nor optional."""
+    """Parse a mapping that has every required key and may have optional ones. Any other key is an error."""
     parsers = {**needed, **optional}
     if not isinstance(value, dict) or not needed.keys() <= value.keys() <= parsers.keys():
         _refuse("a record has missing or unknown keys")

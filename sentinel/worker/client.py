@@ -589,7 +589,7 @@ class Session(_Handle):
             self._bury("the session ended")
 
     def receive(self) -> Replies | Failed:
-        """Return the answer to the last call, or a failure. The session ends if it fails itself.
+        """Return the answer to the last call, or a failure. If the session itself fails, it ends.
 
         Each call has the whole timeout, because the session reports the end of each call.
         """
