@@ -234,8 +234,8 @@ def test_kl_cov_penalises_the_tokens_with_the_largest_covariance(oracle):
         ("clip_cov", {}, "without cov_share"),
         ("kl_cov", {}, "without cov_share"),
         ("clip_cov", {"cov_share": 0.25, "cov_low": -3.0}, "are random"),
-        ("clip_cov", {"cov_share": 1.0, "cov_low": 1.0}, "is at the bound"),
-        ("kl_cov", {"cov_share": 0.5, "advantages": [[1.0] * 5]}, "is at the bound"),
+        ("clip_cov", {"cov_share": 1.0, "cov_low": 1.0}, "so close to a bound"),
+        ("kl_cov", {"cov_share": 0.5, "advantages": [[1.0] * 5]}, "so close to a bound"),
     ],
 )
 def test_random_or_rounding_dependent_results_have_no_oracle(algorithm, given, why, oracle):
