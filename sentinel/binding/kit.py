@@ -26,8 +26,8 @@ def stand_in(**attributes: Any) -> Any:
 
 
 def bookkeeping(**attributes: Any) -> Any:
-    """Make a stand-in for a counter, logger or progress bar. Its other attributes are :class:`Neutral`, and their use
-    is recorded."""
+    """Make a stand-in for a counter, logger or progress bar. Attributes that are not given here are :class:`Neutral`,
+    and their use is recorded."""
     return Bookkeeping(**attributes)
 
 

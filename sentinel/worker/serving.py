@@ -323,7 +323,7 @@ class _LineTracer(_Tracer):
                 self._turned += turned(value, self._settings)
 
     def _classify(self, frame: Any) -> tuple[str, str | None]:
-        """Return the file of a function if its lines are recorded, and its name if its values are recorded.
+        """Return two values: a function's file, if its lines are recorded, and its name, if its values are recorded.
 
         The name is empty for the boundary, ``stand-in`` for a function of the adapter, else a dotted path. It is None
         if the values are not recorded.

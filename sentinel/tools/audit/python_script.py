@@ -114,7 +114,8 @@ _CONFIGURATION = re.compile(r".*(Config|Args|Arguments|Options|Settings|Params|P
 
 
 def _fields(tree: ast.Module) -> frozenset[str]:
-    """Return the fields that subclasses of configurations declare, except sections whose class the script defines.
+    """Return the fields that the script's subclasses of configurations declare, except for sections whose class the
+    script defines too.
 
     A section of the program's configuration has such a class if the program extends only this section.
     """
