@@ -18,7 +18,7 @@ _SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "\n", "<tool>", "</tool>", *_
 
 
 def messages_of(conversation: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
-    """Convert turns to chat messages in which every word is distinct. A turn may include a string, which ends its message."""
+    """Convert turns to chat messages in which every word is distinct. A turn's string, if any, ends its message."""
     return [
         {"role": role, "content": " ".join([*(f"w{turn}.{word}" for word in range(words)), *text])}
         for turn, (role, words, *text) in enumerate(conversation)
