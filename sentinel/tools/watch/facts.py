@@ -88,8 +88,17 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "smoothing": getattr(trainer, "label_smoother", None) is not None,
         "ends": getattr(getattr(trainer, "processing_class", None), "eos_token_id", None),
         "pads": getattr(getattr(trainer, "processing_class", None), "pad_token_id", None),
+        "started": _started(trainer.model),
         **plain({"first_step": trainer.state.global_step, "adapters": hasattr(trainer.model, "peft_config")}),
     }
+
+
+def _started(model: Any) -> str:
+    """Return the option by which a new adapter changes the model's outputs; empty if it does not."""
+    for one in getattr(model, "peft_config", {}).values():
+        if getattr(one, "init_lora_weights", True) not in (True, "gaussian"):
+            return f"init_lora_weights={one.init_lora_weights!r}"
+    return ""
 
 
 def _places(kind: type, names: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -202,6 +211,14 @@ def is_undisturbed_by_calls(model: Any) -> bool:
 
     A hook of a module may count calls or move weights, and the scale of a quantized model may depend on all tokens.
     """
-    hooks = (len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules() if one is not model)
+    hooks = (
+        hook
+        for one in model.modules()
+        if one is not model
+        for several in (one._forward_hooks, one._forward_pre_hooks)
+        for hook in several.values()
+    )
+    # transformers records hidden states with hooks of its own, which do nothing unless a call asks for these states.
+    theirs = all(str(getattr(hook, "__module__", "")).startswith("transformers.utils.") for hook in hooks)
     plain_code = _root(type(model)) == "transformers" and not getattr(model, "is_quantized", False)
-    return plain_code and not any(hooks) and not sys.modules["torch"].compiler.is_compiling()
+    return plain_code and theirs and not sys.modules["torch"].compiler.is_compiling()
