@@ -218,7 +218,7 @@ def is_undisturbed_by_calls(model: Any) -> bool:
         for several in (one._forward_hooks, one._forward_pre_hooks)
         for hook in several.values()
     )
-    # transformers records hidden states with hooks of its own, which do nothing unless a call asks for these states.
-    theirs = all(str(getattr(hook, "__module__", "")).startswith("transformers.utils.") for hook in hooks)
+    # Hooks of transformers record states that a call asks for, or make embeddings require a gradient.
+    theirs = all(str(getattr(hook, "__module__", "")).partition(".")[0] == "transformers" for hook in hooks)
     plain_code = _root(type(model)) == "transformers" and not getattr(model, "is_quantized", False)
     return plain_code and theirs and not sys.modules["torch"].compiler.is_compiling()

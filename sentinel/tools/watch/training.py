@@ -44,8 +44,6 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
 #: Fields of a model's output that a loss may use.
 _REPORTED = ("log_probs", "entropy", "log_sum_sq_probs", "aux_loss")
-#: Attributes of an adapter's layers that determine what the layer computes.
-_ADAPTER = ("disable_adapters", "active_adapters")
 #: Exponents for the test whether tokens are samples of the policy. Each stands for the policy at another temperature.
 TILTS = (-0.5, -0.2, 0.2, 0.5, 1.0)
 #: In one of this many observed steps, a forward pass is repeated with other tokens in its padding.
@@ -727,7 +725,7 @@ def _reported(output: Any) -> dict[str, Any]:
 def _adapter(model: Any) -> Any:
     """Return the names of the adapters that a forward pass uses, joined by commas; None for a model without any."""
     modules = model.modules() if hasattr(model, "peft_config") else ()
-    layer: Any = next((one for one in modules if all(hasattr(one, name) for name in _ADAPTER)), None)
+    layer: Any = next((one for one in modules if isinstance(getattr(one, "disable_adapters", None), bool)), None)
     return None if layer is None else "" if layer.disable_adapters else ",".join(layer.active_adapters)
 
 
