@@ -406,7 +406,7 @@ def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     return f"a micro-batch's loss is {loss:.6g}, and its documented value is {expected:.6g}{shown}"
 
 
-def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     """Compare the gradient of a micro-batch's loss with the documented loss's, for each output that the model reports.
 
     Gradients are divided by the loss's own, so that scaling does not matter. The documented gradient is computed three

@@ -476,7 +476,7 @@ class Training:
         self._rows = [dict(one) for one in given[0] if isinstance(one, Mapping)] if looks and given else []
         self._scored = []
         trainer = self._trainer()
-        if looks and not self._compiled and args and args[0] is trainer:
+        if looks and not self._compiled and args and args[0] is trainer and hasattr(model, "register_forward_hook"):
             for name, one in (("trained", model), *_references(trainer)):
                 self._scoring.append(one.register_forward_hook(partial(self._score, name)))
 
@@ -641,7 +641,7 @@ class Training:
             trainer = self._trainer()
             every = [id(one) for group in optimiser.param_groups for one in group["params"]]
             places = {name: every.index(id(one)) for name, one, *_ in self._before} if self._resumed else {}
-            more = {"places": places, "global_step": trainer.state.global_step}
+            more = {"places": places, "global_step": getattr(getattr(trainer, "state", None), "global_step", None)}
             self._resumed = False
             self._send("stepped", {"parameters": changed, "optimizer": kind, **more, **_ranks(trainer)})
         while self._summed:
