@@ -115,6 +115,9 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     ``"set"``."""
     kept = {}
     for name, value in values.items():
+        if value is None or type(value) in (bool, int, float):
+            kept[name] = value
+            continue
         one = getattr(value, "value", value)
         several = list(one) if isinstance(one, (list, tuple)) else [one]
         several = [getattr(item, "value", item) for item in several]
@@ -129,13 +132,13 @@ def _is_plain(value: Any) -> bool:
 
 def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
     """Return the plain attributes of a trainer, and the attributes at the given dotted paths."""
-    found = plain(vars(trainer))
+    found = dict(vars(trainer))
     for path in settings:
         value = trainer
         for name in path.split("."):
             value = getattr(value, name, None)
-        value = value.tolist() if hasattr(value, "tolist") else value
-        found |= plain({path: value})
+        found[path] = value.tolist() if hasattr(value, "tolist") else value
+    found = plain(found)
     steps = getattr(trainer, "current_gradient_accumulation_steps", None)
     return {**found, "current_gradient_accumulation_steps": steps, "global_step": trainer.state.global_step}
 

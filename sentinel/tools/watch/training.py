@@ -63,6 +63,25 @@ class Event(NamedTuple):
     values: dict[str, Any]
 
 
+class _Guard:
+    """Measures the time of an observation, and records its exception instead of raising it."""
+
+    __slots__ = ("_began", "_watcher")
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        failed = isinstance(error, Exception)
+        if failed:
+            self._watcher.note(error)  # type: ignore[arg-type]
+        self._watcher.budget.spent += time.perf_counter() - self._began
+        return failed
+
+
 class Training:
     """Observes a training run.
 
@@ -398,7 +417,7 @@ class Training:
 
         def keep(name: str, gradient: Any) -> None:
             with self._guard():
-                slopes[name] = gradient.detach().clone()
+                slopes[name] = None if gradient is None else gradient.detach().clone()
 
         for name in slopes:
             outputs[name].register_hook(partial(keep, name))
@@ -423,8 +442,11 @@ class Training:
                 "fresh": self._watcher.steps == max(self._watcher.generated, 0),
                 **_ranks(trainer),
             },
-            {"attributes": attributes_of(trainer, self._settings)},
+            {"attributes": self._attributes(trainer)},
         )
+
+    def _attributes(self, trainer: Any) -> dict[str, Any]:
+        return attributes_of(trainer, tuple(self._documented.settings) if self._documented else ())
 
     def _disturbed(
         self, module: Any, kwargs: Mapping[str, Any], state: Any, batch: Mapping[str, Any], mixed: bool
@@ -500,7 +522,7 @@ class Training:
         rows, trainer = _rows(result), args[0] if args else None
         if rows and self._look and trainer is self._trainer():
             made = {**rows, **{name: one for name, one in result.items() if getattr(one, "dim", int)() == 0}}
-            attributes = {"attributes": attributes_of(trainer, self._settings)}
+            attributes = {"attributes": self._attributes(trainer)}
             scored = {"batch": made, "rewards": self._rewards, "forwards": self._scored, **_ranks(trainer)}
             self._send("scored", scored, attributes)
             self._compare_rows(trainer, rows)
@@ -681,14 +703,8 @@ class Training:
 
         return wrapper
 
-    @contextlib.contextmanager
-    def _guard(self) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        except Exception as error:
-            self._watcher.note(error)
-        self._watcher.budget.spent += time.perf_counter() - began
+    def _guard(self) -> _Guard:
+        return _Guard(self._watcher)
 
     def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
         def called(*args: Any) -> None:
