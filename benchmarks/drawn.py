@@ -927,7 +927,7 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
     "class-padding-attended": (_GRPO, _in(
         "GRPOTrainer", _LOSS, "attention_mask = torch.cat([prompt_mask, completion_mask], dim=1)",
         "attention_mask = torch.cat([torch.ones_like(prompt_mask), completion_mask], dim=1)")),
-    "class-resumed-without-moments": ({"kind": "sft", "resumes": "alone"}, _optimizer_not_loaded),
+    "class-resumed-without-moments": ({"kind": "sft", "resumes": "alone", "options": {}}, _optimizer_not_loaded),
 }  # fmt: skip
 
 
