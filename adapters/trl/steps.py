@@ -508,14 +508,20 @@ def _reward_loss(micro: Any) -> tuple[Any, Any]:
     """Compute the Bradley-Terry loss with margins (arXiv:2307.09288) and centering (arXiv:2312.09244)."""
     scores, center = _trained(micro, "scores"), micro.options["center_rewards_coefficient"]
     _need(scores.shape[1] == 1, "the model has several scores")
-    margins = "margin" in micro.facts.get("given", {}).get("columns", {})
-    _need(not margins or "margin" in micro.batch, "the margins of the dataset do not reach the batch")
     chosen, rejected = scores[:, 0].chunk(2)
     margin = micro.batch["margin"].double() if "margin" in micro.batch else 0.0
     loss = -torch.nn.functional.logsigmoid(chosen - rejected - margin).mean()
     if center is not None:
         loss = loss + center * (chosen + rejected).square().mean()
     return loss, _ROUNDING * (1 + scores.detach().abs().max()) ** 2
+
+
+def _reward_batch(micro: Any) -> str:
+    columns = micro.facts.get("given", {}).get("columns", {})
+    _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
+    if "margin" in columns and "margin" not in micro.batch:
+        return "the margins of the dataset do not reach the batch"
+    return _right_padding(micro)
 
 
 def _plain_text(micro: Any, *columns: str) -> bool:
@@ -779,6 +785,6 @@ STEPS = (
         "trl.trainer.reward_trainer.RewardTrainer",
         methods={"loss": ("compute_loss", "_prepare_inputs")},
         knows=_SHARED | _words("chat_template_path eos_token center_rewards_coefficient"),
-        loss=_reward_loss,
+        loss=_reward_loss, batch=_reward_batch,
     ),
 )  # fmt: skip
