@@ -609,7 +609,7 @@ class Training:
         self._before = [
             (name, one, group, _piece(one), None if one.grad is None else _piece(one.grad), _state(optimiser, one))
             for name, one, group in self._sampled(trainer, optimiser)
-            if float(group["lr"])  # no warm-up
+            if float(group["lr"]) or self._resumed  # no warm-up
         ]
         names = [name for name, one in trainer.model.named_parameters() if one.requires_grad and id(one) not in held]
         reference: dict[str, tuple[Any, ...]] = {}
