@@ -269,11 +269,8 @@ def _ended(reads: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) 
 
 def _flushed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Move rows that are padded on the left to the left, and read them."""
-    samples = inputs["samples"]
-    width = 1 + max(len(sample["tokens"]) for sample in samples)
-    rows = [torch.nn.functional.pad(sample["tokens"], (width - len(sample["tokens"]), 0)) for sample in samples]
-    there = [torch.arange(width) >= width - len(sample["tokens"]) for sample in samples]
-    mask, tokens = boundary.function(torch.stack(there).long(), torch.stack(rows))
+    tokens, mask = kit.lay_out([sample["tokens"] for sample in inputs["samples"]], left=True)
+    mask, tokens = boundary.function(mask, tokens)
     lengths = mask.sum(-1).tolist()
     return {"samples": [{"tokens": row[:length]} for row, length in zip(tokens, lengths)]}
 

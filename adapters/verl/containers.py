@@ -137,6 +137,7 @@ _COLUMNS: Mapping[str, Any] = {
 _BALANCING = (
     balanced_partition(f"{_BALANCING}.get_seqlen_balanced_partitions"),
     balanced_partition(f"{_BALANCING}.karmarkar_karp"),
+    balanced_partition(f"{_BALANCING}.greedy_partition"),
     balanced_partition(
         f"{_BALANCING}.get_group_balanced_partitions", "lengths", "prompts", "parts",
         fixed={"grouped": True, "equal_size": True},

@@ -551,6 +551,24 @@ def call_padding(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> d
     return {"padded": boundary.invoke(take_inputs(inputs, "pad_value", "side"), rows, **upstream)[:-1]}
 
 
+def call_padding_to_multiple(
+    pads: Callable[[Any, Any, int], Any], boundary: Any, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Call a function that pads rows to the next multiple of a number: ``pads(boundary, values, number)``."""
+    if inputs["values"].shape[1] > inputs["length"]:
+        raise AbsentError("the function pads longer rows to the next multiple")
+    return {"padded": pads(boundary, inputs["values"], inputs["length"])}
+
+
+def lay_out(rows: Sequence[Any], left: bool = False) -> tuple[Any, Any]:
+    """Return rows of tokens as a padded tensor, with one column more than the longest row has, and its mask."""
+    width = 1 + max(map(len, rows))
+    beside = [(width - len(row), 0) if left else (0, width - len(row)) for row in rows]
+    values = [torch.nn.functional.pad(row, extra) for row, extra in zip(rows, beside)]
+    mask = [torch.nn.functional.pad(torch.ones_like(row), extra) for row, extra in zip(rows, beside)]
+    return torch.stack(values), torch.stack(mask)
+
+
 def lengths_of(inputs: Mapping[str, Any], mask: str = "attention_mask") -> list[int]:
     """Return the number of valid tokens in each row."""
     return [int(length) for length in (inputs[mask] != 0).sum(-1)]
@@ -569,6 +587,16 @@ def score_of(answer: Any) -> Any:
 
 def apply_rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": score_of(boundary.function(inputs["response"], inputs["ground_truth"]))}
+
+
+def apply_normaliser(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Score a response by comparing what a function of one answer returns for it and for the ground truth."""
+    return {"score": float(boundary.function(inputs["response"]) == boundary.function(inputs["ground_truth"]))}
+
+
+def apply_extractor(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Score a response by comparing the answer that a function extracts from it with the ground truth."""
+    return {"score": float(boundary.function(inputs["response"]) == inputs["ground_truth"])}
 
 
 def apply_rule_to_answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
