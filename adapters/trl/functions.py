@@ -243,7 +243,7 @@ def _xpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _OF_TWO = (
     Binding(
         f"{_CPO}.cpo_loss", "preference_loss", call=_cpo_loss, fixed={"ld_alpha": None},
-        dialects=(Dialect("reference", "none", "CPO has no reference", f"{CODE}/experimental/cpo/cpo_trainer.py#L677"),),
+        dialects=(Dialect("reference", "none", "CPO has none", f"{CODE}/experimental/cpo/cpo_trainer.py#L677"),),
     ),
     Binding(
         f"{_OWN}.xpo.xpo_trainer.XPOTrainer._compute_losses", "preference_loss", call=_xpo_loss,
