@@ -115,7 +115,7 @@ _LOSSES = (
             ("_masked_mean_or_global", lambda boundary, losses, mask, total: boundary.function(losses, mask, total)),
             (
                 "_chunked_masked_loss",
-                lambda boundary, losses, mask, total: boundary.function(lambda part: part * 1, (losses,), mask, 2, total),
+                lambda boundary, losses, *told: boundary.function(lambda part: part * 1, (losses,), told[0], 2, told[1]),
             ),
         )
     ),
@@ -155,7 +155,9 @@ _REWARDS = (
     Binding(f"{WORKER_UTILS}.reduce_metrics", "mean_of_parts", call=_reduced, fixed={"missing": False}),
     *(
         Binding(path, "mean_of_parts", call=_of_episodes)
-        for path in ("skyrl_gym.metrics.default_aggregate_metrics", f"{_GYM}.base_text_env.BaseTextEnv.aggregate_metrics")
+        for path in (
+            "skyrl_gym.metrics.default_aggregate_metrics", f"{_GYM}.base_text_env.BaseTextEnv.aggregate_metrics",
+        )
     ),
     Binding(
         "skyrl.train.generators.skyrl_gym_generator.SkyRLGymGenerator._build_per_token_rewards", "token_reward",
@@ -241,6 +243,7 @@ def _sliced_output(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _TOKENS = {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]}
+_ENTRIES = ("number", "tokens", "flags", "label")
 _ONE = {"count": 1, "layouts": LAYOUT}
 _BATCHES = (
     *(
@@ -273,11 +276,13 @@ _BATCHES = (
         "skyrl.backends.utils.pad_batch", "column_padding", call=_in_numpy, fixed={"side": "right"},
         accepts={"pad_value": (0,)},
     ),
-    BATCHES.surgery(f"{BATCH}.TensorBatch.__getitem__", "cut", _sliced, fixed={"layouts": LAYOUT}, accepts={"remainder": (0,)}),
+    BATCHES.surgery(
+        f"{BATCH}.TensorBatch.__getitem__", "cut", _sliced, fixed={"layouts": LAYOUT}, accepts={"remainder": (0,)},
+    ),
     BATCHES.surgery(f"{BATCH}.TensorBatch.select", "cut", _selected, fixed=_ONE, accepts={"remainder": (0,)}),
     Binding(
         "skyrl.train.generators.utils.slice_generator_output", "row_surgery", call=_sliced_output,
-        fixed={"surgery": "reorder", "layouts": {name: LAYOUTS[name] for name in ("number", "tokens", "flags", "label")}},
+        fixed={"surgery": "reorder", "layouts": {name: LAYOUTS[name] for name in _ENTRIES}},
         stand_ins=(StandIn("output", "a generator's output: lists of one entry each"),),
     ),
 )  # fmt: skip

@@ -54,12 +54,6 @@ def _of_response(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": boundary.function(ids, logits, inputs["token_ids"].shape[1]), "entropy": None}
 
 
-def _pad_input(hidden_states: Any, indices: Any, batch: int, seqlen: int) -> Any:
-    """Replace flash-attention's ``pad_input``, the opposite of :func:`sentinel.binding.kit.remove_padding`."""
-    whole = hidden_states.new_zeros(batch * seqlen, *hidden_states.shape[1:])
-    return whole.index_put((indices,), hidden_states).reshape(batch, seqlen, *hidden_states.shape[1:])
-
-
 def _without_padding(packed: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return log-probs of packed logits. The rows are not padded.
 
@@ -67,7 +61,10 @@ def _without_padding(packed: bool, boundary: Any, inputs: Mapping[str, Any]) -> 
     """
     (ids, logits), (rows, tokens) = _prompted(inputs), inputs["token_ids"].shape
     kernels = kit.stand_in(
-        pad_input=_pad_input, unpad_input=lambda values, attention_mask: kit.remove_padding(values, attention_mask)
+        pad_input=lambda hidden_states, indices, batch, seqlen: kit.restore_padding(
+            hidden_states, indices, batch, seqlen
+        ),
+        unpad_input=lambda values, attention_mask: kit.remove_padding(values, attention_mask),
     )
     packages = {"flash_attn": kit.stand_in(), "flash_attn.bert_padding": kernels}
     with mock.patch.dict(sys.modules, packages), kit.swap(boundary.module, "get_device_name", lambda: "cuda"):

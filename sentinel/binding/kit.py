@@ -778,6 +778,12 @@ def remove_padding(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
     return values[counts], counts.flatten().nonzero().flatten(), ends, int(lengths.max())
 
 
+def restore_padding(values: Any, places: Any, rows: int, columns: int) -> Any:
+    """Return packed tokens as padded rows, as flash-attention's ``pad_input`` does."""
+    whole = values.new_zeros(rows * columns, *values.shape[1:])
+    return whole.index_put((places,), values).reshape(rows, columns, *values.shape[1:])
+
+
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return flat tables of an update's log-probs and entropies. The first column of each table is for the prompt."""
     there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
