@@ -24,7 +24,7 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-from . import agents, containers, data, rewards
+from . import agents, containers, data, objectives, rewards
 from .containers import PROTOCOL
 
 _MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
@@ -834,7 +834,7 @@ TARGET = Target(
             accepts={"of": ("any",)},
             dialects=(Dialect("scale", 100.0, "percent", f"{_MAIN}/utils/local_code/pass_k_utils.py#L13"),),
         ),
-        *data.BINDINGS, *containers.BINDINGS, *agents.BINDINGS, *rewards.BINDINGS,
+        *data.BINDINGS, *containers.BINDINGS, *agents.BINDINGS, *rewards.BINDINGS, *objectives.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
     # ROLL's engine wrappers raise an exception for unknown package versions.
