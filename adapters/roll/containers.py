@@ -56,7 +56,11 @@ def _cut_dynamically(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     lengths = kit.lengths_of(inputs)
     return {
         "parts": [
-            [row for row, own in zip(part.batch["row"].tolist(), part.batch["attention_mask"]) if own.sum() == lengths[row]]
+            [
+                row
+                for row, own in zip(part.batch["row"].tolist(), part.batch["attention_mask"])
+                if own.sum() == lengths[row]
+            ]
             for part in parts
         ]
     }
@@ -92,7 +96,8 @@ _SAME = {
     ],
     "union": lambda boundary, inputs, data: [
         boundary.function(
-            data.select(["number", "tokens", "flags"], ["label"]), data.select(["flags", "weights"], ["prompt", "label"])
+            data.select(["number", "tokens", "flags"], ["label"]),
+            data.select(["flags", "weights"], ["prompt", "label"]),
         )
     ],
 }
@@ -123,7 +128,9 @@ _ROWS = (
     _CONTAINER.surgery(f"{_DATA}.group_by", "split", _grouped, fixed={"count": 1}),
     *(_CONTAINER.surgery(f"{_DATA}.{name}", "reorder", _indexed) for name in ("select_idxs", "__getitem__")),
     _CONTAINER.joining(f"{PROTOCOL}.collate_fn"),
-    _CONTAINER.surgery("roll.distributed.scheduler.generate_scheduler.expand_responses", "split", _expanded, fixed={"count": 1}),
+    _CONTAINER.surgery(
+        "roll.distributed.scheduler.generate_scheduler.expand_responses", "split", _expanded, fixed={"count": 1},
+    ),
     *(
         microbatch_packing(f"{_DYNAMIC}.{name}", _cut_dynamically, imports=(PROTOCOL,))
         for name in (

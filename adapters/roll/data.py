@@ -127,6 +127,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 _TURNS = "roll.pipeline.agentic.env_manager.token_mask_utils"
 _COLLATORS, _FUNCTIONALS = "roll.datasets.collator", "roll.utils.functionals"
+_ENGINES = "roll.distributed.strategy"
 _PIPELINES = "roll.pipeline.{0}.{0}_pipeline.get_encode_function"
 
 
@@ -162,7 +163,9 @@ def _encoded_answer(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _pad_rows(_: Any, rows: list[Mapping[str, Any]], max_length: int | None = None, **__: Any) -> dict[str, Any]:
     names = [name for name in rows[0] if name != "labels"]
     padded = _pad(None, {name: [row[name] for row in rows] for name in names})
-    wide = {name: torch.nn.functional.pad(x, (0, (max_length or x.shape[1]) - x.shape[1])) for name, x in padded.items()}
+    wide = {
+        name: torch.nn.functional.pad(x, (0, (max_length or x.shape[1]) - x.shape[1])) for name, x in padded.items()
+    }
     return {**wide, "labels": [row["labels"] for row in rows]} if "labels" in rows[0] else wide
 
 
@@ -204,7 +207,12 @@ def _joined_columns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = [{**sample, "input_ids": pad[None]} for sample in samples for pad in [_to(sample["input_ids"], width)]]
     made = boundary.function(rows)
     lengths = [len(sample["input_ids"]) for sample in samples]
-    return {"samples": [{name: made[name][row] for name in made} | {"input_ids": made["input_ids"][row][:length]} for row, length in enumerate(lengths)]}
+    return {
+        "samples": [
+            {name: made[name][row] for name in made} | {"input_ids": made["input_ids"][row][:length]}
+            for row, length in enumerate(lengths)
+        ]
+    }
 
 
 def _to(row: Any, width: int) -> Any:
@@ -230,14 +238,20 @@ def _masked_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     return {"response_mask": torch.cat([torch.zeros_like(inputs["prompt_mask"]), mask], -1)}
 
 
-def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad the ids of requests with one or two outputs each."""
-    rows = [row.tolist() for row in inputs["values"]]
+def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Gather the ids that an engine returns. Padding is -1."""
+    samples = inputs["samples"]
+    rows = [sample["input_ids"].tolist() for sample in samples]
+    outputs: list[Any] = [{"output_ids": row} for row in rows]
     if "vllm" in boundary.path:
-        outputs = [kit.stand_in(outputs=[kit.stand_in(token_ids=row)]) for row in rows]
-    else:
-        outputs = [{"output_ids": row} for row in rows]
-    return {"padded": boundary.function(outputs, inputs["pad_value"], device="cpu")}
+        outputs = [kit.stand_in(outputs=[kit.stand_in(token_ids=row) for row in rows])]
+    made = boundary.function(outputs, -1, device="cpu")
+    return {"samples": [{"input_ids": row[row >= 0], "tag": sample["tag"]} for row, sample in zip(made, samples)]}
+
+
+def _adjusted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    values = inputs["values"]
+    return {"padded": boundary.function(values, inputs["length"], values.shape[-1], inputs["pad_value"])}
 
 
 def _messages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,7 +272,7 @@ BINDINGS = (
             imports=(_PIPELINES.format("sft").rpartition(".")[0],) if "Collator" in path else (),
         )
         for path in (
-            _PIPELINES.format("sft"), f"{_COLLATORS}.DataCollatorForSFT.__call__",
+            _PIPELINES.format("sft"), _PIPELINES.format("distill"), f"{_COLLATORS}.DataCollatorForSFT.__call__",
         )
     ),
     *(
@@ -268,6 +282,7 @@ BINDINGS = (
             (f"{_COLLATORS}.DataCollatorWithPaddingForDPO.__call__", _collated),
             (f"{_COLLATORS}.collate_fn_to_dict_list", _joined_columns),
             (f"{_FUNCTIONALS}.gather_unpadded_input_ids", _unpadded),
+            *((f"{_ENGINES}.{name}_strategy.gather_outputs_to_pad_tensor", _gathered) for name in ("vllm", "sglang")),
         )
     ),
     *(
@@ -291,6 +306,10 @@ BINDINGS = (
                 "prompts", "a batch with the given fields; the real container needs a backend that is not used here",
             ),
         ),
+    ),
+    Binding(
+        f"{_FUNCTIONALS}.adjust_sequence_length", "column_padding", call=_adjusted,
+        fixed={"side": "right", "longer": "cut"},
     ),
     Binding(
         "roll.utils.functionals.pad_to_length", "column_padding", outputs=("padded",),

@@ -62,7 +62,6 @@ def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return kit.call_entropy("log_probs_from_logits", boundary, inputs)
 
 
-_FULL = {"response_mask": ("full",)}
 _LOG_PROBS = (
     Binding(f"{_FUNCTIONALS}.entropy_from_logits", "token_log_probs", call=_entropy, fixed={"temperature": 1.0}),
     *(
@@ -95,7 +94,9 @@ def _of_the_student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the language loss of a student, in which the strategy shifts the labels."""
     labels, count = inputs["labels"], inputs["batch_num_tokens"]
     count = max(int((labels[:, 1:] != -100).sum()), 1) if count is None else count
-    strategy = _strategy(boundary.imported[_FSDP].FSDP2InferStrategy if "data" in boundary.parameters else boundary.owner)
+    strategy = _strategy(
+        boundary.imported[_FSDP].FSDP2InferStrategy if "data" in boundary.parameters else boundary.owner
+    )
     if "data" not in boundary.parameters:
         return {"loss": boundary.function(strategy, inputs["logits"], labels, reduction="sum")[0] / count}
     teacher = torch.log_softmax(inputs["logits"].detach(), -1)
@@ -135,7 +136,9 @@ def _distilled(objective: str, options: Mapping[str, Any], boundary: Any, inputs
         teacher, kd_temperature=inputs["temperature"]
     )
     if options and max(logits.abs().max(), teacher.abs().max()) > 40 * inputs["temperature"]:
-        raise AbsentError("both probabilities of a token underflow in single precision, so the mixture has no logarithm")
+        raise AbsentError(
+            "both probabilities of a token underflow in single precision, so the mixture has no logarithm"
+        )
     equal = torch.softmax(logits.float(), -1) == torch.softmax(teacher.float(), -1)
     if objective == "adaptive_kl" and equal.all(-1).any():
         raise AbsentError("the weights of both divergences are 0 / 0 where the student equals the teacher")
@@ -147,11 +150,16 @@ def _distilled(objective: str, options: Mapping[str, Any], boundary: Any, inputs
     return {"loss": loss / count}
 
 
+#: Masked tokens have the same logits on both sides, which these objectives cannot compare.
+_FULL: Mapping[str, tuple[Any, ...]] = {"response_mask": ("full",)}
+
+
 def _distillation(path: str, beta: float | None, objective: str = "", **options: float) -> Binding:
     return Binding(
         path, "distillation_loss", call=partial(_distilled, objective, options),
-        imports=(_DIVERGENCE, _STRATEGY.rpartition(".")[0]), stand_ins=(_RANK,),
-        **({"accepts": {"beta": tuple(_OBJECTIVES)}} if beta is None else {"fixed": {"beta": beta}}), dtypes=("float32",),
+        imports=(_DIVERGENCE, _STRATEGY.rpartition(".")[0]), stand_ins=(_RANK,), dtypes=("float32",),
+        fixed={} if beta is None else {"beta": beta},
+        accepts={"beta": tuple(_OBJECTIVES)} if beta is None else _FULL if options else {},
     )  # fmt: skip
 
 
