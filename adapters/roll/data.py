@@ -157,7 +157,8 @@ def _encoded_answer(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         made = _collate_rows(boundary, [{name: column[0] for name, column in made.items()}], tokenizer)
         ids, labels = made["input_ids"][0], [-100, *made["labels"][0].tolist()[:-1]]
         ids, labels = ids[: int(made["attention_mask"][0].sum())], labels[: int(made["attention_mask"][0].sum())]
-    return {"token_ids": ids, "loss_mask": [int(label != -100) for label in labels]}
+    learned = [token if label == -100 else label for token, label in zip(ids, labels)]
+    return {"token_ids": learned, "loss_mask": [int(label != -100) for label in labels]}
 
 
 def _pad_rows(_: Any, rows: list[Mapping[str, Any]], max_length: int | None = None, **__: Any) -> dict[str, Any]:
