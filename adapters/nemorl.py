@@ -872,7 +872,7 @@ _SCORED = (
             (f"{_PARALLEL}.from_parallel_logits_to_logprobs", "whole"),
             *((f"{_PARALLEL}.DistributedLogprob.{one}", "whole") for one in ("forward", "backward")),
             *((f"{_PARALLEL}.ChunkedDistributedLogprob.{one}", "chunks") for one in ("forward", "backward")),
-            *((f"{_PARALLEL}.ChunkedDistributedEntropy.{one}", "entropy") for one in ("forward", "backward")),
+            (f"{_PARALLEL}.ChunkedDistributedEntropy.forward", "entropy"),
             (f"{_PARALLEL}.get_next_token_logprobs_from_logits", "alone"),
             (f"{_PARALLEL}.vocab_parallel_log_softmax", "columns"), (f"{_SAMPLING}.apply_top_k_top_p", "alone"),
         )
@@ -971,7 +971,7 @@ def _filled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             "reference_policy_logprobs": fields["weights"],
         }
     )
-    made = boundary.function(batch, 1, inputs["count"])
+    made = boundary.function(batch, 2, 2)
     number, tokens = made["input_ids"][:, 0], made["input_ids"][:, 1:]
     weighted = (made["token_mask"] * made["sample_mask"][:, None]).sum(-1) == 3
     if not torch.equal(weighted, torch.arange(len(number)) < rows) or not torch.equal(number, made["input_lengths"]):
