@@ -812,34 +812,27 @@ _PARALLEL, _SAMPLING = "nemo_rl.distributed.model_utils", f"{_ALGORITHMS}.logits
 def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute log-probs of whole sequences whose vocabulary is split over two tensor-parallel ranks.
 
-    Sequences have a one-token prompt, and logits that predict nothing at their last position. Each rank computes the
-    gradient of its part of the logits, because it calls collectives.
+    Sequences have a one-token prompt, and logits that predict nothing at their last position.
     """
     module, logits = boundary.imported[_PARALLEL], inputs["logits"]
-    size, whole = logits.shape[-1], torch.cat([logits, -logits[:, :1]], 1).detach()
-    ids, ranks = kit.prepend_prompt(inputs["token_ids"]), 1 if size % 2 or way in ("alone", "columns") else 2
+    size, ids = logits.shape[-1], kit.prepend_prompt(inputs["token_ids"])
     chunks = {"chunk_size": 2} if way == "chunks" else {}
 
     def score(own: Any, rank: int) -> Any:
-        if way == "alone":
-            params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=size)
-            return module.get_next_token_logprobs_from_logits(ids, own, sampling_params=params)
-        if way == "columns":
-            return module.vocab_parallel_log_softmax(own, 1.0)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+        bounds = rank * own.shape[-1], (rank + 1) * own.shape[-1]
         if way == "entropy":
             return -module.ChunkedDistributedEntropy.apply(own, 2, 0)[:, :-1]
-        bounds = rank * own.shape[-1], (rank + 1) * own.shape[-1]
         return module.from_parallel_logits_to_logprobs(own, ids, *bounds, 0, cp_group=(rank,), **chunks)
 
-    def work(rank: int) -> Any:
-        own = whole[..., rank * size // ranks : (rank + 1) * size // ranks].clone().requires_grad_()
-        made = score(own, rank)
-        return made.detach(), torch.autograd.grad(made.sum(), own)[0]
-
+    whole = torch.cat([logits, -logits[:, :1].detach()], 1)
     with kit.swap(torch.Tensor, "cuda", lambda self: self):
-        answers = kit.on_ranks(ranks, work)
-    slopes = torch.cat([slope for _, slope in answers], -1)[:, :-1]
-    values = answers[0][0] + (slopes * (logits - logits.detach())).sum(-1)
+        if way == "alone":
+            params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=size)
+            values = module.get_next_token_logprobs_from_logits(ids, whole, sampling_params=params)
+        elif way == "columns":
+            values = module.vocab_parallel_log_softmax(whole, 1.0)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+        else:
+            values = kit.score_by_vocabulary(whole, score)[0]
     if way == "entropy":
         return {"log_probs": torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])[..., 0], "entropy": values}
     return {"log_probs": values, "entropy": None}
