@@ -160,7 +160,7 @@ _OBJECTIVES = (
         _supervised,
         "cross_entropy",
         (),
-        mode="token-mean",
+        mode="token-sum",
         requires=("areal.trainer.sft.lm_engine.compute_packed_sft_loss", "areal.utils.stats_tracker"),
         dtypes=("float32",),
     ),
