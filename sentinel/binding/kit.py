@@ -959,6 +959,29 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     return answers
 
 
+def score_by_vocabulary(logits: Any, score: Callable[[Any, int], Any]) -> list[Any]:
+    """Compute scores [rows, tokens] of logits [rows, tokens, choices] whose vocabulary is split over ranks.
+
+    There are two ranks if the vocabulary is even, otherwise one. Each rank computes the gradient of its own part,
+    because that calls collectives. The gradient of the first score reaches ``logits``.
+
+    :param score: called with a rank's part of the logits and its number; returns one or more scores.
+    """
+    size = logits.shape[-1]
+    ranks = 1 if size % 2 else 2
+
+    def work(rank: int) -> Any:
+        own = logits.detach()[..., rank * size // ranks : (rank + 1) * size // ranks].clone().requires_grad_()
+        made = score(own, rank)
+        made = made if isinstance(made, tuple) else (made,)
+        return [one.detach() for one in made], torch.autograd.grad(made[0].sum(), own)[0]
+
+    answers = on_ranks(ranks, work)
+    slopes = torch.cat([slope for _, slope in answers], -1)
+    first, *others = answers[0][0]
+    return [first + (slopes * (logits - logits.detach())).sum(-1)[:, : first.shape[1]], *others]
+
+
 def make_single_rank_mpu(**answers: Any) -> Any:
     """Make Megatron's ``mpu`` (parallel state) for one process: every axis has size 1, rank 0 and no group.
 
