@@ -137,7 +137,8 @@ def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> lis
     if isinstance(one, ast.Name) and isinstance(other, ast.Name) and renamed(one.id, other.id):
         return []
     found: list[_Part] | None = None
-    if type(one) is type(other) and not isinstance(one, ast.JoinedStr):  # positions inside are wrong before 3.12
+    # Positions inside a formatted string are wrong before Python 3.12; another function has other parameters.
+    if type(one) is type(other) and not isinstance(one, ast.JoinedStr) and _called(one) == _called(other):
         found = []
         for name, value in ast.iter_fields(one):
             if name in BLOCKS and not isinstance(one, ast.expr):
@@ -157,6 +158,12 @@ def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> lis
                 return [(side, whole, (), part_of_it)]
         return [(0, one, (), []), (1, other, (), [])]
     return found
+
+
+def _called(node: ast.AST) -> str:
+    """Return the last name of the function that an expression calls; empty if it is not a call."""
+    function = node.func if isinstance(node, ast.Call) else None
+    return getattr(function, "attr", "") or getattr(function, "id", "")
 
 
 def _inside(whole: ast.AST, part: ast.AST | None) -> list[ast.expr]:

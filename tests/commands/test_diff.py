@@ -970,9 +970,10 @@ def test_a_line_that_ran_is_not_examined_if_no_compared_result_depends_on_it(run
         ("factor = 2; loss = loss * factor", "times = 2; loss = loss * times"),
         ("loss = _scale(loss, 2)", "loss = _scale(factor=2, loss=loss)"),
         ("loss = loss.mean() * 2", "loss = _scale(loss.mean(), 2)"),
+        ("loss = loss.sub(0, alpha=1)", "loss = _scale(loss, 1, loss_mask)"),
         ("if loss_mask.sum() > 0: loss = loss * 1", "if 0 < loss_mask.sum(): loss = loss * 1"),
     ],
-    ids=["product", "name", "keywords", "helper", "comparison"],
+    ids=["product", "name", "keywords", "helper", "other function", "comparison"],
 )
 def test_a_refactoring_stays_the_same(run_sentinel, tree, before, after):
     refs = [tree(name, UNUSED.format(line=text)) for name, text in (("one", before), ("other", after))]
