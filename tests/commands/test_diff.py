@@ -872,10 +872,11 @@ def test_no_difference_is_claimed_only_when_the_changed_lines_ran(run_sentinel, 
     assert f"\n  tiny/losses.py:6 agg_loss {guard}, 6 agg_loss {guard[:-1]}; deleted)\n" in answer.out
     assert answer.err.splitlines()[-1].startswith("nothing was examined: ")
     # Only the line that runs counts as examined.
-    partly = tree("partly", GUARDED.format(first="loss = loss + 0.0", factor=3))
-    answer = run_sentinel("diff", "tiny", tree("again", before), partly, "--json", *FEW)
+    again = tree("again", GUARDED.format(first="loss = loss * 2", factor=2))
+    partly = tree("partly", GUARDED.format(first="loss = loss + loss", factor=3))
+    answer = run_sentinel("diff", "tiny", again, partly, "--json", *FEW)
     told = answer.json()
-    assert (answer.status, told["examined_statements"], told["changed_statements"]) == (2, 1, 3)
+    assert (answer.status, told["examined_statements"], told["changed_statements"]) == (2, 2, 4)
     assert {(each["side"], *each["lines"]) for each in told["not_examined"]} == {("before", 6, 6), ("after", 6, 6)}
 
 
@@ -907,9 +908,12 @@ def test_a_partly_run_line_is_not_examined(run_sentinel, tree, line):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("loss = loss * 1 if loss_mask.sum() > 1 else loss", "loss = loss if loss_mask.sum() > 1 else loss * 1"),
+        (
+            "loss = loss * 2 if loss_mask.sum() > 1 else loss + loss",
+            "loss = loss + loss if loss_mask.sum() > 1 else loss * 2",
+        ),
         ("loss_mask.sum() > 1 and loss.mul_(1)", "loss_mask.sum() > 1 and loss.mul_(1.0)"),
-        ("loss = sum([loss * 1 for _ in 'x' if 1])", "loss = sum([loss for _ in 'x' if 1])"),
+        ("loss = sum([loss * 2 for _ in 'x' if 1])", "loss = sum([loss + loss for _ in 'x' if 1])"),
         ("if loss_mask.sum() > 1: loss = loss * 1", "if loss_mask.sum() > 1: loss = loss * 1.0"),
     ],
 )
