@@ -700,7 +700,7 @@ def _upper(options: Mapping[str, Any]) -> Any:
 
 
 def _generated(name: str, options: Mapping[str, Any]) -> Any:
-    """Return a generation option, or unknown if ``generation_kwargs`` may override it."""
+    """Return the value of a generation option. The value counts as unknown if ``generation_kwargs`` may override it."""
     return None if options.get("generation_kwargs") else options[name]
 
 
