@@ -110,8 +110,8 @@ class Run:
 
         Only the pins of recipes may be unavailable.
 
-        :raises SentinelError: if a ref is not available for any target that it is given for, or an interpreter does not
-            start or lacks torch.
+        :raises SentinelError: if a ref is available for none of its targets, or if an interpreter does not start or
+            lacks torch.
         """
         settings = self.settings
         if self.is_worker or self.config.option.collectonly:
@@ -273,7 +273,7 @@ class Run:
         return {each: excuse for each, (excuse, _) in explained.items()}
 
     def reported(self, bugs: Collection[str], ref: Ref) -> bool:
-        """Return True if there are bugs, and an item of this run reports each of them."""
+        """Return True if items of this run report all of these bugs; False if there are none."""
         recipes = self.questions.recipes.values()
         reported = {recipe.bug_id for recipe in recipes if (recipe.digest, ref) in self._reported}
         return bool(bugs) and reported.issuperset(bugs)

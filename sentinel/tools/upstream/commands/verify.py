@@ -205,7 +205,9 @@ class _Verifier:
             return None
         fix = fix_of(self._catalog, recorded["target"], recorded["bug_id"])
         if fix is None or fix.digest != digest:
-            raise SentinelError(f"the applied fix, with the digest {digest[:19]}, was not found")
+            raise SentinelError(
+                f"the evidence is about code with a fix applied, and no fix here has its digest, {digest[:19]}"
+            )
         return fix.patched
 
     @cached_property
@@ -239,8 +241,8 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 
 
 def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, bool]:
-    """Return the recipe of the evidence, a description of where it was found, and True if the catalog's recipe of this
-    bug has other deciding parts."""
+    """Return three values: the recipe of the evidence, a description of where it was found, and True if the catalog's
+    recipe of this bug differs in a part that affects the verdict."""
     if recorded["target"] not in catalog.targets:
         raise SentinelError(f"no adapter for target {recorded['target']!r}")
     digest = recorded["recipe"]["digest"]
