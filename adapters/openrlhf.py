@@ -1234,7 +1234,9 @@ TARGET = Target(
     preload=("torch._dynamo", "transformers", "transformers.trainer", "transformers.models.auto.modeling_auto"),
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
-        for part in (_LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS, _REPORTS, _SMALL)
+        for part in (
+            _LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS, _REPORTS, _SMALL,
+        )
         for binding in part
     ),
     no_signal=_NO_SIGNAL,

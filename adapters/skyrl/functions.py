@@ -115,7 +115,9 @@ _LOSSES = (
             ("_masked_mean_or_global", lambda boundary, losses, mask, total: boundary.function(losses, mask, total)),
             (
                 "_chunked_masked_loss",
-                lambda boundary, losses, *told: boundary.function(lambda part: part * 1, (losses,), told[0], 2, told[1]),
+                lambda boundary, losses, mask, total: boundary.function(
+                    lambda part: part * 1, (losses,), mask, 2, total
+                ),
             ),
         )
     ),
