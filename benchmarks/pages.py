@@ -42,7 +42,12 @@ def main() -> int:
         python = pythons.get(target, pythons.get("", sys.executable))
         with tempfile.TemporaryDirectory() as folder:
             applied, test, runner = try_page(
-                page, options.mirrors / f"{target}.git", Path(folder), [python, options.runner_python], target in options.noconftest, options.logs
+                page,
+                options.mirrors / f"{target}.git",
+                Path(folder),
+                [python, options.runner_python],
+                target in options.noconftest,
+                options.logs,
             )
         good = applied == "ok" and test[0].startswith("1:") and test[1].startswith("0:")
         good = good and runner in ([], ["1", "0"])
@@ -71,18 +76,35 @@ def try_page(
     changed = run(["git", "diff", "--name-only", commit, fixed], clone)[1].split()
     tests = [file for file in changed if re.search(r"(^|/)tests?/", file)]
     names = re.search(r"(?m)^python -m pytest -q (.*)", text)[1].split()
-    command = [pythons[0], "-m", "pytest", "-q", "-rA", "--tb=line", "--color=no", "-p", "no:cacheprovider", *["--noconftest"] * noconftest, *names]
+    command = [
+        pythons[0],
+        "-m",
+        "pytest",
+        "-q",
+        "-rA",
+        "--tb=line",
+        "--color=no",
+        "-p",
+        "no:cacheprovider",
+        *["--noconftest"] * noconftest,
+        *names,
+    ]
     results, statuses = [], []
     for side, revision in ("before", commit), ("after", fixed):
         run(["git", "checkout", "-q", "--detach", revision], clone)
         if (page / "run_validation.py").exists():
             environment = {"TARGET_REPO": str(clone)}
-            statuses.append(str(run([pythons[1], str((page / "run_validation.py").resolve())], folder, environment, False)[0]))
+            statuses.append(
+                str(run([pythons[1], str((page / "run_validation.py").resolve())], folder, environment, False)[0])
+            )
         run(["git", "checkout", "-q", fixed, "--", *tests], clone)
-        code, out = run(command, clone, {"PYTHONPATH": os.pathsep.join([str(clone), os.environ.get("PYTHONPATH", "")])}, False)
+        code, out = run(
+            command, clone, {"PYTHONPATH": os.pathsep.join([str(clone), os.environ.get("PYTHONPATH", "")])}, False
+        )
+        out = re.sub(r"\x1b\[[\d;]*m", "", out)  # some projects force colours
         if logs:
             (logs / f"{page.name}.{side}.log").write_text(out, "utf-8")
-        summary = re.findall(r"(?m)^=*\s*((?:\d+ [a-z]+(?:, )?)+) in ", out)
+        summary = re.findall(r"(?m)^=*\s*((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s", out)
         results.append(f"{code}: {re.sub(r', [0-9]+ warnings?', '', summary[-1]) if summary else out.strip()[-80:]}")
         run(["git", "checkout", "-q", "--force", revision], clone)
     return "ok", results, statuses
