@@ -1,7 +1,7 @@
 """Measure the gate: injected bugs, refactorings and real fixes, each compared with its base as a pull request is.
 
     python benchmarks/gate.py --mutants 200 --refactorings 100 --fixes 60 --seed 1 [--corpus FILE] [--processes 2]
-    python benchmarks/gate.py          write the README's table from benchmarks/gate.jsonl
+    python benchmarks/gate.py          write the results of benchmarks/gate.jsonl into the README's table
 
 A mutant changes one expression of one line, which is drawn from all lines of the nine mains that stand in a function of
 the inventory (before any exclusion) and that an operator of mutants.py changes. Refactorings are drawn from the bound
@@ -315,43 +315,39 @@ def read(file: Path) -> list[Row]:
 
 # -- the table --------------------------------------------------------------------------------------------------------
 
-_COLUMNS = ("worse", "other", "not examined", "same")
-_MARKS = "<!-- python benchmarks/gate.py -->\n", "\n<!-- end -->"
+_OUTCOMES = ("worse", "other", "not examined", "same")
+_GROUPS: list[tuple[str, Callable[[Row], bool]]] = [
+    ("injected bugs in signal lines", lambda row: row["kind"] == "mutant"),
+    ("of these whose changed line ran", lambda row: row["kind"] == "mutant" and row["ran"]),
+    ("refactorings of bound functions", lambda row: row["kind"] == "refactoring"),
+    ("real fixes, reversed, recipes off", lambda row: row["kind"] == "fix"),
+    ("new real fixes, reversed, chosen before Sentinel ran", lambda row: row["kind"] == "new fix"),
+    ("bugs in functions bound or reached, by the framework's own CPU tests", lambda row: row["kind"] == "own tests"),
+]
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Return the README's table. What is better counts as other. A framework's own test that fails counts as worse."""
-    groups: list[tuple[str, Callable[[Row], bool]]] = [
-        ("injected bugs in signal lines", lambda row: row["kind"] == "mutant"),
-        (
-            "of these in functions that are bound or reached",
-            lambda row: row["kind"] == "mutant" and (row["bound"] or row["ran"]),
-        ),
-        ("of these whose changed line ran", lambda row: row["kind"] == "mutant" and row["ran"]),
-        ("refactorings of bound functions", lambda row: row["kind"] == "refactoring"),
-        ("real fixes, reversed, recipes off", lambda row: row["kind"] == "fix"),
-        ("new real fixes, reversed, chosen before Sentinel ran", lambda row: row["kind"] == "new fix"),
-        (
-            "bugs in functions bound or reached, by the framework's own CPU tests",
-            lambda row: row["kind"] == "own tests",
-        ),
-    ]
-    lines = [f"| compared with main | {' | '.join(_COLUMNS)} |", "|" + " --- |" * (1 + len(_COLUMNS))]
-    for title, belongs in groups:
+def results(rows: Sequence[Row]) -> dict[str, tuple[int, str]]:
+    """Return a group's title -> its number of rows and how many have which outcome.
+
+    *Better* counts as other, and a failing test of the framework as worse.
+    """
+    found = {}
+    for title, belongs in _GROUPS:
         chosen = [row for row in rows if belongs(row)]
         counts = Counter("other" if row["outcome"] == "better" else row["outcome"] for row in chosen)
         equivalent = sum(row.get("verdict") == "equivalent" for row in chosen)
-        cells = [str(counts[name]) for name in _COLUMNS]
-        cells[-1] += f" ({equivalent} equivalent)" if equivalent else ""
-        lines += [f"| {len(chosen)} {title} | {' | '.join(cells)} |"] if chosen else []
-    return "\n".join(lines)
+        text = ", ".join(f"{counts[name]} {name}" for name in _OUTCOMES)
+        found[title] = len(chosen), text + (f" ({equivalent} equivalent)" if equivalent else "")
+    return found
 
 
 def rewritten(text: str) -> str:
-    """Return the README's text with the current table."""
-    first, last = map(re.escape, _MARKS)
-    pattern = re.compile(f"(?<={first}).*?(?={last})", re.DOTALL)
-    return pattern.sub(lambda _: table(read(DATA)), text, count=1)
+    """Return the README's text with the current results in the rows of its table that have a group's title."""
+    for title, (count, result) in results(read(DATA)).items():
+        rows = re.compile(rf"^\| \d+ {re.escape(title)} \| [^|]* \|", re.MULTILINE)
+        text, replaced = rows.subn(f"| {count} {title} | {result} |", text)  # no result has a backslash
+        assert replaced == 1, f"the README has {replaced} rows '{title}'"
+    return text
 
 
 def main() -> None:

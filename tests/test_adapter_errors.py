@@ -51,7 +51,7 @@ def run_with(pytester: pytest.Pytester, body: str, tree: Path, *arguments: str) 
         ),
     ],
 )  # fmt: skip
-def test_an_error_of_the_harness_fails_once_and_names_the_contract(body, said, pytester, fixed_tree):
+def test_a_harness_error_fails_once_and_names_the_contract(body, said, pytester, fixed_tree):
     result = run_with(pytester, body, fixed_tree)
     assert result.parseoutcomes()["failed"] == 1
     assert "passed" not in result.parseoutcomes()
@@ -59,7 +59,7 @@ def test_an_error_of_the_harness_fails_once_and_names_the_contract(body, said, p
     result.stdout.fnmatch_lines(["SKIPPED * adapter, and failed already for the same cause: adapter error: *"])
 
 
-def test_a_boundary_that_refuses_every_call_of_its_adapter_fails(pytester, fixed_tree):
+def test_a_boundary_that_raises_on_every_call_fails(pytester, fixed_tree):
     losses = fixed_tree / "demo_rl" / "losses.py"
     losses.write_text(losses.read_text() + "\n\ndef agg_loss(**_):\n    raise ValueError('no batch')\n")
     result = run_with(pytester, f"return {{'loss': {CALL}}}", fixed_tree)
@@ -69,7 +69,7 @@ def test_a_boundary_that_refuses_every_call_of_its_adapter_fails(pytester, fixed
     )
 
 
-def test_a_boundary_that_refuses_some_calls_is_no_adapter_error(pytester, fixed_tree):
+def test_a_boundary_that_raises_on_some_calls_is_not_an_adapter_error(pytester, fixed_tree):
     losses = fixed_tree / "demo_rl" / "losses.py"
     text = losses.read_text().replace("def agg_loss(", "def _agg_loss(")
     refusing = "def agg_loss(**given):\n    if len(given['loss_mask']) > 1:\n        raise ValueError('one row')\n"
@@ -78,7 +78,7 @@ def test_a_boundary_that_refuses_some_calls_is_no_adapter_error(pytester, fixed_
     assert "failed" not in result.parseoutcomes()
 
 
-def test_bookkeeping_that_the_adapter_does_not_know_is_neutral_and_recorded(pytester, fixed_tree):
+def test_unknown_bookkeeping_attributes_are_neutral_and_recorded(pytester, fixed_tree):
     body = "counter = bookkeeping(step=1)\n    assert not counter.bar.update(3) and counter.step == 1\n"
     result = run_with(pytester, f"{body}    return {{'loss': {CALL}}}", fixed_tree)
     assert "failed" not in result.parseoutcomes()
@@ -89,7 +89,7 @@ def test_bookkeeping_that_the_adapter_does_not_know_is_neutral_and_recorded(pyte
 
 
 @pytest.mark.parametrize("use", ["inputs['loss_mat'].sum() * counter.scale", "counter.scale"])
-def test_no_number_is_made_of_bookkeeping(use, pytester, fixed_tree):
+def test_a_result_that_contains_a_neutral_object_is_drift(use, pytester, fixed_tree):
     result = run_with(pytester, f"counter = bookkeeping()\n    return {{'loss': {use}}}", fixed_tree)
     assert result.parseoutcomes()["failed"] == 1
     assert "passed" not in result.parseoutcomes()
@@ -127,7 +127,7 @@ def test_a_moved_function_is_followed_by_name_and_body(pytester, tmp_path, demo_
     assert evidence.count('"demo_rl/aggregation.py"') > 5
 
 
-def test_a_function_of_that_name_with_another_body_is_told_and_not_followed(pytester, tmp_path, demo_repository):
+def test_a_function_with_another_body_is_not_followed(pytester, tmp_path, demo_repository):
     tree = moved_tree(tmp_path, "total = loss_mat.sum()\nreturn total\n")
     result = run_moved(pytester, tree, demo_repository)
     assert "failed" not in result.parseoutcomes()
@@ -140,7 +140,7 @@ def test_a_function_of_that_name_with_another_body_is_told_and_not_followed(pyte
     )
 
 
-def test_a_removed_function_is_told_once_with_the_number_of_its_items(pytester, fixed_tree, demo_repository):
+def test_a_removed_function_is_reported_once_with_its_items(pytester, fixed_tree, demo_repository):
     (fixed_tree / "demo_rl" / "losses.py").write_text("X = 1\n")
     result = run_moved(pytester, fixed_tree, demo_repository)
     assert "failed" not in result.parseoutcomes()

@@ -60,7 +60,7 @@ def _package(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
-def test_imports_run_one_way():
+def test_packages_import_in_one_direction():
     order = _order()
     floors = {name: number for number, name in enumerate(order)}
     modules = _modules()
@@ -97,7 +97,7 @@ def test_adapters_import_public_names_and_the_binding_package():
     assert [each for each in imported if not re.search(r": sentinel(\.binding(\.\w+)?)?$", each)] == []
 
 
-def test_the_page_names_every_package_and_no_other():
+def test_the_architecture_page_names_exactly_the_packages():
     assert _first_column("tool") == _tools()
     assert len(_tools()) > 1
     packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
@@ -106,7 +106,7 @@ def test_the_page_names_every_package_and_no_other():
 
 
 @pytest.mark.parametrize("removed", [*_tools(), "*"])
-def test_the_rest_works_without_a_tool(tmp_path: Path, removed: str):
+def test_the_core_works_without_a_tool(tmp_path: Path, removed: str):
     """Delete a tool in a copy and start every other command. Without any tool, import every module too."""
     for name in ("sentinel", "adapters", "recipes/areal"):
         shutil.copytree(REPOSITORY / name, tmp_path / name)  # with the byte code

@@ -28,7 +28,7 @@ MIXED_SIGNS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("recipe", [MASKED_TOKENS, REJECTED_ROW, MIXED_SIGNS], ids=lambda recipe: recipe["bug_id"])
-def test_each_bug_is_in_the_broken_revision_and_not_in_the_fixed_one(recipe, decide, broken_tree, fixed_tree):
+def test_each_bug_is_present_only_in_the_broken_revision(recipe, decide, broken_tree, fixed_tree):
     assert decide(recipe, broken_tree).verdict.name == "reproduced"
     assert decide(recipe, fixed_tree).verdict.name == "fixed"
 
@@ -40,7 +40,7 @@ def test_the_evidence_names_stub_modules_and_stand_ins(decide, broken_tree):
     assert mixed.measurement.ghosts == ()
 
 
-def test_it_is_not_among_all_targets():
+def test_the_demo_is_not_among_all_targets():
     known = list(bundled_catalog().adapters)
     assert "demo" in known
     assert "demo" not in settle({"target": ["all"]}, {}, known, Path()).targets
@@ -57,6 +57,6 @@ def test_it_is_not_among_all_targets():
         ("syntax", "inconclusive", "import"),
     ],
 )
-def test_its_history(revision, verdict, kind, decide, demo_repository, demo_home):
+def test_the_history_of_the_demo_is_swept(revision, verdict, kind, decide, demo_repository, demo_home):
     decision = decide(MASKED_TOKENS, f"git:{demo_repository.commits[revision]}")
     assert (decision.verdict.name, decision.verdict.kind) == (verdict, kind), decision.verdict.reason

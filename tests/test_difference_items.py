@@ -25,7 +25,7 @@ def run(pytester: pytest.Pytester, against: str, *arguments: str) -> pytest.RunR
     return pytester.runpytest_inprocess(*alone, *arguments)
 
 
-def test_what_is_for_the_better_passes(pytester, refs):
+def test_a_better_revision_passes(pytester, refs):
     result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "diff and agg_loss")
     pair = f"{refs['broken'][:11]}..{refs['fixed'][:11]}"
     result.stdout.fnmatch_lines([f"*diff/demo/demo_rl.losses.agg_loss?{pair}? PASSED*"])
@@ -33,7 +33,7 @@ def test_what_is_for_the_better_passes(pytester, refs):
     assert result.ret == 0
 
 
-def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, refs, broken_tree):
+def test_a_worse_revision_fails_unless_allowed(pytester, refs, broken_tree):
     result = run(pytester, refs["fixed"], f"--sentinel-repo={broken_tree}", "-k", "agg_loss")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -69,7 +69,7 @@ def gate(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess("-p", "no:cacheprovider", "--sentinel-target=demo", *arguments)
 
 
-def test_a_branch_is_compared_with_where_it_left_main_and_asked_nothing_else(pytester, clone, refs):
+def test_a_branch_is_only_compared_with_its_merge_base(pytester, clone, refs):
     """The mirror, which is of the clone's origin, has the base."""
     same = gate(pytester, f"--sentinel-repo={clone}", "-v")
     same.assert_outcomes(passed=1)
@@ -84,7 +84,7 @@ def test_a_branch_is_compared_with_where_it_left_main_and_asked_nothing_else(pyt
     alone.stdout.no_fnmatch_line("diff/*")
 
 
-def test_numbers_that_only_differ_warn_and_fail_if_that_is_asked_for(pytester, clone):
+def test_unjudged_differences_warn_and_fail_with_strict(pytester, clone):
     """The changed value is not covered by the contract, so no oracle or law judges it."""
     losses = clone / "demo_rl" / "losses.py"
     code = losses.read_text()
@@ -108,7 +108,7 @@ def test_a_commit_that_only_the_clone_has_is_a_base_too(pytester, clone):
     result.stdout.fnmatch_lines([f"diff/demo/demo_rl.losses.agg_loss?git:{mine[:7]}..path:*"])
 
 
-def test_a_tree_in_a_folder_of_its_clone_is_compared_with_that_folder(pytester, clone):
+def test_a_folder_of_a_clone_is_compared_with_the_same_folder(pytester, clone):
     """Upstream's main has the code at the top; the clone's own commits have it in the folder."""
     inner = clone / "vendored"
     inner.mkdir()
@@ -124,7 +124,7 @@ def test_a_tree_in_a_folder_of_its_clone_is_compared_with_that_folder(pytester, 
         worse.assert_outcomes(failed=1)
 
 
-def test_a_caller_gets_a_few_scenarios_if_what_it_runs_was_searched_below_another_one(pytester, clone, monkeypatch):
+def test_a_caller_gets_few_scenarios_when_its_callees_were_searched(pytester, clone, monkeypatch):
     """The changed helper is not a boundary. The first of its callers is searched in full, the second is not."""
     helper = "\n\ndef plain(x):\n    return x\n"
     package = clone / "demo_rl"
@@ -151,7 +151,7 @@ def test_a_caller_gets_a_few_scenarios_if_what_it_runs_was_searched_below_anothe
     assert first != last
 
 
-def test_what_left_no_main_has_no_base_and_the_message_says_what_to_fetch(pytester, broken_tree):
+def test_a_tree_without_a_base_names_the_command_to_fetch_it(pytester, broken_tree):
     result = gate(pytester, f"--sentinel-repo={broken_tree}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*is not in a git clone*--sentinel-against=REF*--sentinel-against=none*"])
@@ -163,13 +163,13 @@ def test_what_left_no_main_has_no_base_and_the_message_says_what_to_fetch(pytest
     result.stderr.fnmatch_lines(["*no commit in common with upstream's main*run `git -C * fetch * +main:*`*"])
 
 
-def test_that_no_code_changed_is_read_from_the_text_and_passes(pytester, refs):
+def test_unchanged_code_passes_without_running(pytester, refs):
     result = run(pytester, refs["fixed"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "text")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*diff/demo/text?*? PASSED*"])
 
 
-def test_no_line_of_the_gate_is_a_percentage_alone(pytester, clone):
+def test_no_line_of_the_gate_is_only_a_percentage(pytester, clone):
     """The names of these items are longer than a line of the terminal, and one item follows another."""
     for name in ("losses", "advantages"):
         file = clone / "demo_rl" / f"{name}.py"
@@ -285,7 +285,7 @@ def test_parameters_in_another_order_are_not_examined(pytester, clone):
     result.stdout.fnmatch_lines(["not examined: *agg_loss*"])
 
 
-def test_a_flipped_sign_beside_an_unchanged_boundary_is_not_examined(pytester, clone):
+def test_a_flipped_sign_next_to_an_unchanged_boundary_is_not_examined(pytester, clone):
     losses, unbound = clone / "demo_rl" / "losses.py", "\n\ndef compute_advantages(rewards):\n    return {}rewards\n"
     code = losses.read_text()
     losses.write_text(code + unbound.format(""))
@@ -329,7 +329,7 @@ def called(demo_repository: Repository, tmp_path):
 
 
 @pytest.mark.parametrize("callers", [True, False])
-def test_a_removed_function_is_worse_unless_all_that_called_it_is_removed_too(callers, pytester, called, tmp_path):
+def test_a_removed_function_is_worse_unless_its_callers_are_removed_too(callers, pytester, called, tmp_path):
     head = tmp_path / "head"
     shutil.copytree(called, head)
     _without_losses(head, callers)
@@ -357,7 +357,7 @@ def test_a_removed_function_is_not_worse_if_it_did_not_answer_before(pytester, c
     assert "failed" not in result.parseoutcomes()
 
 
-def test_a_moved_function_is_compared_where_it_is_now(pytester, called, tmp_path):
+def test_a_moved_function_is_compared_at_its_new_place(pytester, called, tmp_path):
     head = tmp_path / "head"
     shutil.copytree(called, head)
     losses = head / "demo_rl" / "losses.py"
@@ -379,7 +379,7 @@ def test_a_moved_function_is_compared_where_it_is_now(pytester, called, tmp_path
         (["main", "--sentinel-ref=git:main"], "*not a ref: 'main'*"),
     ],
 )
-def test_wrong_input_is_named(pytester, arguments, said):
+def test_invalid_input_of_the_gate_is_named(pytester, arguments, said):
     result = run(pytester, *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([said])

@@ -34,7 +34,7 @@ def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
     return run
 
 
-def test_the_same_seed_finds_the_same(said, broken_tree):
+def test_the_same_seed_gives_the_same_findings(said, broken_tree):
     command = ("discover", "demo", "--ref", f"path:{broken_tree}", "--examples", "60", "--seed", "3", "--json")
     first, second = said(*command), said(*command)
     assert first[0] == second[0] == 1
@@ -64,7 +64,7 @@ def test_a_saved_finding_runs_at_once(said, demo_home, demo_repository, pytester
     result.assert_outcomes(passed=len(files))
 
 
-def test_where_nothing_is_decided_there_is_no_all_clear(said, tmp_path):
+def test_discover_exits_with_2_when_nothing_was_decided(said, tmp_path):
     tree = copy_demo(tmp_path / "tree", "fixed")
     code = "import a_rare_package.parts\n\n\ndef agg_loss(loss_mat, loss_mask, loss_agg_mode='token-mean'):\n"
     code += "    return a_rare_package.parts.mean(loss_mat, loss_mask)\n"
@@ -108,7 +108,7 @@ def test_an_interrupt_while_findings_are_compared_loses_none(said, broken_tree, 
         (["demo", "--ref", "HEAD"], "not a ref: 'HEAD'"),
     ],
 )
-def test_a_wrong_word_says_what_is_right(arguments, sentence, said):
+def test_an_invalid_argument_names_the_valid_ones(arguments, sentence, said):
     status, _, err = said("discover", *arguments)
     assert status == 2
     assert sentence in err

@@ -20,7 +20,7 @@ def test_the_pages_build_without_a_dead_link(tmp_path):
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_every_link_of_a_page_at_the_top_leads_somewhere(page):
+def test_every_link_of_the_top_level_pages_resolves(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
         if target.startswith(("http:", "https:")):
             continue
@@ -36,7 +36,7 @@ COMMAND = re.compile(r"(?:^\s*(?:\$ |run: )?|`|; )sentinel ([a-z]+)(?: ([a-z]+)\
 
 
 @pytest.mark.parametrize("pages", ["*.md", "docs/*.md", ".github/workflows/*.yml", "action.yml", "sentinel/**/*.py"])
-def test_every_command_that_is_named_is_one_of_today(pages):
+def test_every_command_in_the_docs_exists(pages):
     def kinds(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
         return next((a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})
 

@@ -49,7 +49,7 @@ def test_a_known_bug_is_xfailed_with_its_title(options, pytester, mine):
 
 
 @pytest.mark.parametrize("option", [("--runxfail",), ("-p", "no:skipping")], ids=str)
-def test_without_expected_failures_a_known_bug_fails_and_shows_everything(option, pytester, mine):
+def test_runxfail_shows_a_known_bug_as_a_failure(option, pytester, mine):
     result = run(pytester, *option)
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
@@ -75,7 +75,7 @@ def test_a_known_bug_that_a_baseline_records_is_xfailed(pytester, mine, refs):
     run(pytester, f"--sentinel-ref={refs['broken']}", "--sentinel-baseline=kept").assert_outcomes(xfailed=2)
 
 
-def test_the_last_failed_are_not_the_expected_ones(pytester, mine, refs):
+def test_last_failed_does_not_repeat_expected_failures(pytester, mine, refs):
     run(pytester, "--runxfail").assert_outcomes(failed=2)
     run(pytester, "--lf").assert_outcomes(xfailed=2)
     write_recipe(mine, MASKED_TOKENS, pins=[{"ref": refs["fixed"], "expect": "reproduced"}])
@@ -83,7 +83,7 @@ def test_the_last_failed_are_not_the_expected_ones(pytester, mine, refs):
     run(pytester, "--lf").assert_outcomes(failed=1)
 
 
-def test_junit_has_the_title_and_sarif_suppresses_what_is_expected(pytester, mine):
+def test_junit_and_sarif_mark_expected_failures(pytester, mine):
     run(pytester, "--junitxml=junit.xml", "--sentinel-sarif=run.sarif").assert_outcomes(xfailed=2)
     skipped = list(ElementTree.parse(pytester.path / "junit.xml").iter("skipped"))
     assert [(item.get("type"), item.get("message")) for item in skipped] == [
@@ -113,7 +113,7 @@ def test_known_bugs_without_a_base_fail_by_root_cause_the_worst_first(pytester, 
     ]
 
 
-def test_recipes_that_cannot_be_decided_take_one_line_per_cause(pytester, mine, broken_tree):
+def test_undecidable_recipes_take_one_line_per_cause(pytester, mine, broken_tree):
     """Both functions are in a package that does not import."""
     (broken_tree / "demo_rl" / "__init__.py").write_text("raise ImportError('no such thing')\n")
     result = run(pytester, f"--sentinel-repo={broken_tree}")
@@ -123,13 +123,13 @@ def test_recipes_that_cannot_be_decided_take_one_line_per_cause(pytester, mine, 
     assert told == ["demo", "2:"]
 
 
-def test_with_a_base_what_both_sides_have_is_expected(pytester, mine, refs, broken_tree):
+def test_with_a_base_common_bugs_are_expected(pytester, mine, refs, broken_tree):
     result = run(pytester, f"--sentinel-repo={broken_tree}", f"--sentinel-against={refs['broken']}", "-k", "yaml")
     result.assert_outcomes(xfailed=2)
     assert result.ret == 0
 
 
-def test_with_a_base_a_new_bug_fails_and_says_what_was_there(pytester, mine, refs):
+def test_with_a_base_a_new_bug_fails_and_names_the_earlier_verdict(pytester, mine, refs):
     result = run(pytester, f"--sentinel-ref={refs['broken']}", f"--sentinel-against={refs['fixed']}", "-k", "yaml")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["DEMO-MASKED-TOKENS at git:*: reproduced, and fixed at git:*"])
@@ -145,7 +145,7 @@ def test_with_a_base_a_fix_passes_and_is_named(option, pytester, mine, refs):
     told.fnmatch_lines([f"fixed: DEMO-MASKED-TOKENS, reproduced at {refs['broken'][:11]}: {TITLES[0]}"])
 
 
-def test_with_a_base_what_is_changed_or_undecided_on_both_sides_does_not_fail(pytester, mine, refs, broken_tree):
+def test_with_a_base_common_changed_or_undecided_verdicts_pass(pytester, mine, refs, broken_tree):
     values = {"expected_unpatched": {"loss": 7.0}, "expected_fixed": {"loss": 8.0}}
     write_recipe(mine, MASKED_TOKENS, **values)
     (broken_tree / "demo_rl" / "advantages.py").write_text("raise ImportError('no such thing')\n")
@@ -158,7 +158,7 @@ def test_with_a_base_what_is_changed_or_undecided_on_both_sides_does_not_fail(py
     worse.stdout.fnmatch_lines(["DEMO-REJECTED-ROW at path:*: inconclusive, and fixed at git:*"])
 
 
-def test_a_law_that_a_known_bug_breaks_is_skipped_where_the_bug_is_expected(pytester, mine, refs):
+def test_a_law_broken_by_an_expected_bug_is_skipped(pytester, mine, refs):
     when = [{"response_mask": "a rejected row"}, {"token_level_rewards": "non-zero where masked"}]
     write_recipe(mine, REJECTED_ROW, also_breaks=["the_oracle_agrees"], when=when)
     select = ("-k", "DEMO-REJECTED-ROW or group_advantage and the_oracle_agrees")

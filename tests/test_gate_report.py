@@ -34,7 +34,7 @@ def written(*rows: dict[str, Any]) -> tuple[Gate, list[str]]:
     return gate, list(gate.lines())
 
 
-def test_what_is_worse_comes_first_with_the_changed_line_and_its_callers_once():
+def test_worse_functions_come_first_with_their_changed_line():
     changed = (line("grpo", 321, True),)
     _, lines = written(
         row("v.better", "better", "mends VERL-X", (line("other", 9, True),)),
@@ -53,7 +53,7 @@ def test_what_is_worse_comes_first_with_the_changed_line_and_its_callers_once():
     ]
 
 
-def test_patch_coverage_counts_each_line_once_and_names_those_that_nothing_ran():
+def test_patch_coverage_counts_lines_once_and_names_unreached_ones():
     here = [line("f", 1, False), line("f", 2, False, "mode == 'x'"), line("f", 3, False, "mode == 'x'")]
     unbound = line("compute_log_prob", 7, False, bound=False)
     ran = [line("f", 1, True), *here[1:]]
@@ -84,21 +84,21 @@ def test_annotations_and_sarif_are_at_the_changed_lines(outcome, level, tmp_path
     assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == (FILE, 321)
 
 
-def test_parts_that_are_finite_nowhere_and_changes_that_no_boundary_shows_are_listed():
+def test_non_finite_parts_and_unreached_changes_are_listed():
     _, lines = written(row("v.f", "worse", "loss moved", undecided=["pg_loss"]),
                        row("", "same", beyond=["removed, with all its callers: v.g"]))  # fmt: skip
     assert "undecided: v.f: NaN or infinite at both revisions in some calls: pg_loss" in lines
     assert "removed, with all its callers: v.g" in lines
 
 
-def test_the_summary_begins_with_what_is_worse():
+def test_the_summary_begins_with_worse_functions():
     gate, _ = written(row("v.f", "better", "mends X"), row("v.grpo", "worse", "<b>", (line("grpo", 321, True),)))
     text = gate.markdown()
     assert text.index("worse") < text.index("better")
     assert "<b>" not in text
 
 
-def test_an_interrupted_run_names_what_is_missing_in_text_and_data():
+def test_an_interrupted_run_names_the_missing_boundaries():
     changed = (line("grpo", 321, True), line("grpo", 325, False, "norm"))
     gate, lines = written(row("v.grpo", "worse", "loss moved", changed, names=["v.grpo", "v.caller"]))
     assert "not compared, because the run ended first: v.caller" in lines
@@ -110,7 +110,7 @@ def test_an_interrupted_run_names_what_is_missing_in_text_and_data():
     assert (idle["function"], idle["lines"], idle["guard"]) == ("grpo", [325, 325], "norm")
 
 
-def test_a_result_is_announced_by_its_own_sentence_or_by_the_function_that_it_calls():
+def test_a_result_is_announced_by_its_sentence_or_its_callee():
     assert announce(row("v.grpo", "worse", "loss moved")) == "worse: v.grpo: loss moved"
     assert announce(row("v.caller", "worse", "loss moved", cause="v.grpo")) == "worse: v.caller: it calls v.grpo"
     assert announce(row("v.grpo", "same")) == ""

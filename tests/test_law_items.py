@@ -35,14 +35,14 @@ def known(pytester: pytest.Pytester, refs: dict[str, str]) -> tuple[str, ...]:
     return ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
 
 
-def test_a_working_tree_is_searched_by_default_and_the_fixed_one_keeps_every_law(pytester, fixed_tree):
+def test_laws_run_by_default_on_a_working_tree_and_hold_on_the_fixed_one(pytester, fixed_tree):
     result = run(pytester, "--sentinel-target=demo", f"--sentinel-repo={fixed_tree}", "--sentinel-against=none")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["demo: * laws hold*"])
     assert len(result.parseoutcomes()) == 2  # passed and skipped
 
 
-def test_laws_are_off_where_they_are_told_to_be_and_for_pins(pytester, fixed_tree):
+def test_laws_are_off_on_request_and_for_pins(pytester, fixed_tree):
     off = run(pytester, "--sentinel-target=demo", f"--sentinel-repo={fixed_tree}", "--sentinel-laws=off")
     off.stderr.fnmatch_lines(
         ["*there is no recipe of demo; name a folder of recipes with --sentinel-recipes=DIR, or *"]
@@ -53,7 +53,7 @@ def test_laws_are_off_where_they_are_told_to_be_and_for_pins(pytester, fixed_tre
     wrong.stderr.fnmatch_lines(["*unknown level of laws 'quik' — did you mean 'quick'?*"])
 
 
-def test_a_broken_law_fails_and_shows_how(pytester, refs):
+def test_a_broken_law_fails_with_its_scenario(pytester, refs):
     item = f"{AGG_LOSS}::masked_values_have_no_influence[{refs['broken'][:11]}]"
     result = run(pytester, item)
     result.assert_outcomes(failed=1)
@@ -66,20 +66,20 @@ def test_a_broken_law_fails_and_shows_how(pytester, refs):
     )
 
 
-def test_laws_carry_xdists_mark_only_where_xdist_registers_it(pytester, refs):
+def test_law_items_have_xdists_mark_only_with_xdist(pytester, refs):
     item = f"{AGG_LOSS}::masked_values_have_no_influence[{refs['fixed'][:11]}]"
     marked = ("--collect-only", "-m", "xdist_group")
     assert run(pytester, item, *marked, "-p", "xdist").ret == pytest.ExitCode.OK
     assert run(pytester, item, *marked, "-p", "no:xdist").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def test_a_broken_law_that_a_recipe_explains_says_which(pytester, known):
+def test_a_broken_law_names_the_recipe_that_explains_it(pytester, known):
     result = run(pytester, *known, "-k", "group_advantage and rejected_row_is")
     result.stdout.fnmatch_lines(["*a_rejected_row_is_an_absent_row*(known: DEMO-REJECTED-ROW; it is triggered in*"])
 
 
 @pytest.mark.parametrize("selected", [True, False])
-def test_a_known_bug_fails_once_where_its_recipe_is_looked_at_too(selected, pytester, known):
+def test_a_known_bug_fails_once_when_its_recipe_runs_too(selected, pytester, known):
     """If the run does not have the recipe's item, the law's item fails: a broken law never passes."""
     law = "the_oracle_agrees and group_advantage"
     result = run(pytester, *known, "-rs", "-k", f"({law}) or DEMO-REJECTED-ROW" if selected else law)
@@ -90,7 +90,7 @@ def test_a_known_bug_fails_once_where_its_recipe_is_looked_at_too(selected, pyte
     assert evidence["verdict"] == "reproduced"
 
 
-def test_a_law_that_compares_only_what_triggers_a_known_bug_is_not_decided(pytester, known):
+def test_a_law_with_only_triggering_scenarios_is_not_decided(pytester, known):
     """Each variant has a rejected row, so another bug of rejected rows could not be seen."""
     result = run(pytester, *known, "-k", "a_rejected_row_is and group_advantage or DEMO-REJECTED-ROW")
     result.assert_outcomes(failed=1, skipped=1)
@@ -101,7 +101,7 @@ def test_a_law_that_compares_only_what_triggers_a_known_bug_is_not_decided(pytes
     assert (evidence["verdict"], evidence["kind"]) == ("inconclusive", "law")
 
 
-def test_what_no_recipe_explains_fails_beside_what_one_does(pytester, known, monkeypatch):
+def test_an_unexplained_violation_fails_next_to_an_explained_one(pytester, known, monkeypatch):
     """The law is broken in two ways, and a recipe knows one of them."""
     from sentinel.search.survey import Survey
 
@@ -117,7 +117,7 @@ def test_what_no_recipe_explains_fails_beside_what_one_does(pytester, known, mon
     result.assert_outcomes(failed=2)
 
 
-def test_a_recipe_whose_numbers_are_others_explains_nothing(pytester, known):
+def test_a_changed_recipe_explains_nothing(pytester, known):
     """Its scenario still breaks the law, perhaps for another reason."""
     values = {
         "expected_unpatched": {"reward_9.advantages": [[0, 0], [8, 8], [8, 8]]},
@@ -140,7 +140,7 @@ def test_a_known_bug_excuses_a_law_that_holds_on_30_scenarios_that_do_not_trigge
 
 
 @pytest.mark.parametrize("when", [None, {"response_mask": "a lone token"}, {"token_level_rewards": ">= -1000"}])
-def test_a_known_bug_excuses_nothing_that_it_cannot_be_told_apart_from(pytester, known, when):
+def test_a_known_bug_does_not_excuse_indistinguishable_violations(pytester, known, when):
     """The recipe states no trigger, an incomplete one, or one that every scenario meets."""
     write_recipe(pytester.path / "mine", {**REJECTED_ROW, **WHEN, "when": when})
     result = run(pytester, *known, *ORACLE)
@@ -164,7 +164,7 @@ def test_a_new_bug_does_not_hide_behind_a_known_one(pytester, broken_tree):
     assert all(any(row) for row in mask), "no row of what is shown is rejected"
 
 
-def test_a_bug_that_only_the_second_search_shows_may_be_known_too(pytester, known, monkeypatch):
+def test_a_bug_found_by_the_second_search_may_be_known(pytester, known, monkeypatch):
     """The other bug's recipe explains none of the violations that were found first."""
     from sentinel.search import discovery
 
@@ -219,13 +219,13 @@ def _counting(decide: Any, decided: list[str]) -> Any:
         (f"{AGG_LOSS}::no_such_law", "*has no law 'no_such_law'; `sentinel list boundaries demo` lists*"),
     ],
 )
-def test_an_id_of_nothing_says_what_to_do(name, said, pytester):
+def test_an_unknown_law_id_gives_advice(name, said, pytester):
     result = run(pytester, name, "--sentinel-ref=git:main")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert any(said.strip("*").split("*")[0] in line for line in (*result.errlines, *result.outlines))
 
 
-def test_evidence_of_laws_is_the_same_twice_can_be_verified_and_is_a_baseline(pytester, refs, capsys):
+def test_evidence_of_laws_is_reproducible_verifiable_and_a_baseline(pytester, refs, capsys):
     base = (GROUPS, f"--sentinel-ref={refs['broken']}")
     for folder in ("one", "two"):
         run(pytester, *base, f"--sentinel-report-dir={folder}")

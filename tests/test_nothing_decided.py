@@ -43,7 +43,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS.keys())
-def test_deciding_nothing_is_status_5_whatever_reports_it(options, pytester, absent):
+def test_deciding_nothing_exits_with_5_with_every_reporter(options, pytester, absent):
     if "-n" in options:
         pytest.importorskip("xdist")
         command = [sys.executable, "-m", "pytest", "--sentinel-recipes=mine", *options]
@@ -59,7 +59,7 @@ def test_deciding_nothing_is_status_5_whatever_reports_it(options, pytester, abs
         assert "nothing was decided: " in text
 
 
-def test_a_project_that_skips_every_item_decides_nothing(pytester, absent):
+def test_a_project_that_skips_every_item_exits_with_5(pytester, absent):
     pytester.makeconftest(
         "import pytest\ndef pytest_collection_modifyitems(items):\n"
         "    for item in items: item.add_marker(pytest.mark.skip('not today'))\n"
@@ -69,7 +69,7 @@ def test_a_project_that_skips_every_item_decides_nothing(pytester, absent):
     result.stdout.fnmatch_lines(["nothing was decided: none of the 13 items could be decided; *"])
 
 
-def test_without_a_terminal_the_verdicts_are_said_on_standard_error(pytester, absent, broken_tree):
+def test_verdicts_are_printed_on_standard_error_without_a_terminal(pytester, absent, broken_tree):
     result = run(pytester, "-p", "no:terminal", "-k", "REJECTED")
     assert (result.ret, result.stdout.str()) == (0, "")
     result.stderr.fnmatch_lines(["sentinel:", "1 fixed"])
@@ -78,7 +78,7 @@ def test_without_a_terminal_the_verdicts_are_said_on_standard_error(pytester, ab
     result.stderr.fnmatch_lines(["sentinel:", "2 reproduced"])
 
 
-def test_what_was_not_decided_is_counted_by_cause_everywhere(pytester, absent):
+def test_undecided_items_are_counted_by_cause_in_every_report(pytester, absent):
     result = run(pytester, "--junitxml=junit.xml")
     assert result.ret == 0
     cause = "12: unavailable: demo: commit … is not in the mirror; *"
@@ -93,7 +93,7 @@ def test_what_was_not_decided_is_counted_by_cause_everywhere(pytester, absent):
     assert all("is not in the mirror" in reason for reason in reasons)
 
 
-def test_the_same_as_an_undecided_baseline_is_not_decided(pytester, absent, demo_repository):
+def test_agreeing_with_an_undecided_baseline_decides_nothing(pytester, absent, demo_repository):
     """`inconclusive` in the baseline and `inconclusive` now confirm nothing."""
     write_recipe(pytester.path / "mine", MASKED_TOKENS, pins=[{"ref": f"git:{demo_repository.commits['syntax']}",
                                                               "expect": "fixed"}])  # fmt: skip
@@ -105,7 +105,7 @@ def test_the_same_as_an_undecided_baseline_is_not_decided(pytester, absent, demo
     assert second.ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def test_a_run_that_decided_nothing_is_no_basis_for_reports(pytester, absent, capsys):
+def test_reports_reject_a_run_that_decided_nothing(pytester, absent, capsys):
     """`report run`, `changes`, `accept` and `findings` on the evidence of such a run."""
     from sentinel.cli import main
 
@@ -119,7 +119,7 @@ def test_a_run_that_decided_nothing_is_no_basis_for_reports(pytester, absent, ca
     assert not (pytester.path / "findings").exists()
 
 
-def test_a_killed_run_does_not_leave_the_last_one_to_speak_for_it(pytester, absent):
+def test_a_killed_run_leaves_no_run_json_of_an_earlier_run(pytester, absent):
     """`run.json` belongs to this run from its first item on."""
     assert run(pytester).ret == 0
     pytester.makeconftest("import os\ndef pytest_runtest_protocol(): os._exit(9)\n")
@@ -188,7 +188,7 @@ def _none(_: Path) -> str:
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else value.__name__,
 )
-def test_what_the_user_gave_and_cannot_be_had_is_a_usage_error(
+def test_unavailable_refs_of_the_user_are_usage_errors(
     option: str, place: Callable[[Path], str], said: str, pytester: pytest.Pytester, absent: Path,
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
@@ -205,7 +205,7 @@ def test_what_the_user_gave_and_cannot_be_had_is_a_usage_error(
     assert not (pytester.path / "sentinel-reports").exists()
 
 
-def test_a_ref_of_several_targets_need_not_be_had_for_each(pytester, absent, broken_tree):
+def test_a_ref_for_several_targets_may_be_missing_for_some(pytester, absent, broken_tree):
     """`--sentinel-target=all --sentinel-repo=.` in the clone of one framework."""
     result = run(pytester, "--sentinel-target=demo,slime", "--sentinel-bug=DEMO-*", f"--sentinel-repo={broken_tree}")
     assert result.ret == pytest.ExitCode.TESTS_FAILED

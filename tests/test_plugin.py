@@ -56,7 +56,7 @@ def short(pins: list[dict[str, str]], index: int) -> str:
     return pins[index]["ref"][: len("git:") + 7]
 
 
-def test_a_folder_of_recipes_is_gone_through_once_with_its_conftest(pytester, recipes):
+def test_a_folder_of_recipes_is_collected_once_with_its_conftest(pytester, recipes):
     (recipes / "conftest.py").write_text("def pytest_itemcollected(item):\n    item.add_marker('of_this_folder')\n")
     pytester.makeini("[pytest]\nmarkers = of_this_folder")
     gone_through: list[str] = []
@@ -72,7 +72,7 @@ def test_a_folder_of_recipes_is_gone_through_once_with_its_conftest(pytester, re
     assert "mine" not in gone_through
 
 
-def test_a_machine_that_offers_less_says_so(pytester, recipes, warm_runs, monkeypatch):
+def test_a_weaker_sandbox_causes_a_warning(pytester, recipes, warm_runs, monkeypatch):
     words = (
         "sandbox: basic, which does not contain malicious code; `sentinel doctor` explains why strict is not available"
     )
@@ -84,7 +84,7 @@ def test_a_machine_that_offers_less_says_so(pytester, recipes, warm_runs, monkey
     assert words not in run(pytester, *options).stdout.str()
 
 
-def test_the_main_job(pytester, recipes, pins):
+def test_recipes_are_decided_at_their_pins(pytester, recipes, pins):
     result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "-v", "--junitxml=out.xml")
     result.assert_outcomes(passed=2, xfailed=2)
     assert result.ret == 0
@@ -100,7 +100,7 @@ def test_the_main_job(pytester, recipes, pins):
     assert f'name="{short(pins, 0)}"' in junit
 
 
-def test_only_sentinels_items_without_a_path_and_both_with_one(pytester, recipes):
+def test_without_a_path_only_sentinels_items_run(pytester, recipes):
     pytester.makepyfile("def test_own(): pass")
     run(pytester, "--sentinel-recipes=mine").assert_outcomes(passed=2, xfailed=2)
     run(pytester, "--sentinel-recipes=mine", ".").assert_outcomes(passed=3, xfailed=2)
@@ -108,7 +108,7 @@ def test_only_sentinels_items_without_a_path_and_both_with_one(pytester, recipes
     run(pytester).assert_outcomes(passed=1)
 
 
-def test_a_node_id_beside_a_target_is_all_that_runs(pytester, recipes, pins):
+def test_a_node_id_next_to_a_target_is_all_that_runs(pytester, recipes, pins):
     item = f"mine/demo/DEMO-MASKED-TOKENS.yaml::{short(pins, 1)}"
     run(pytester, item, "--sentinel-recipes=mine", "--sentinel-bug=DEMO-*").assert_outcomes(passed=1)
 
@@ -128,7 +128,7 @@ def test_a_node_id_beside_a_target_is_all_that_runs(pytester, recipes, pins):
     ],
     ids=str,
 )
-def test_selection(arguments, count, pytester, recipes):
+def test_options_select_recipes(arguments, count, pytester, recipes):
     result = run(pytester, "--sentinel-recipes=mine", "--collect-only", "-q", *arguments)
     assert sum("DEMO-" in line and "::git:" in line for line in result.outlines) == count
     assert result.ret == (pytest.ExitCode.OK if count else pytest.ExitCode.NO_TESTS_COLLECTED)
@@ -154,14 +154,14 @@ def test_a_path_needs_no_target(pytester, recipes, pins):
     assert unknown.ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_no_yaml_is_collected_uninvited(pytester, recipes):
+def test_yaml_files_are_collected_only_on_request(pytester, recipes):
     pytester.makepyfile("def test_own(): pass")
     run(pytester, ".").assert_outcomes(passed=1)
     result = run(pytester, "mine")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def test_ids_of_bundled_recipes_from_any_folder(pytester):
+def test_bundled_recipe_ids_work_from_any_folder(pytester):
     item = "recipes/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.yaml::git:c09bc8b"
     result = run(pytester, item, "--collect-only", "-q")
     assert item in result.outlines
@@ -185,7 +185,7 @@ def test_junit_has_the_time_of_each_item(pytester, recipes, fixed_tree, monkeypa
     assert [round(float(case.get("time", "0"))) for case in cases] == [1, 7]
 
 
-def test_a_question_takes_the_way_that_the_page_describes(pytester, recipes, pins):
+def test_a_question_visits_the_functions_of_the_architecture_page(pytester, recipes, pins):
     """Each step is a function. Steps of one file are together. Steps in this process run in the listed order."""
     page = Path(__file__).parents[1] / "docs" / "architecture.md"
     stops = re.findall(r"^\d+\. `([\w.]+)`", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -215,7 +215,7 @@ def test_a_question_takes_the_way_that_the_page_describes(pytester, recipes, pin
     assert list(reached) == [stop for stop in stops if not stop.startswith(measuring)]
 
 
-def test_a_failure_shows_what_there_is_to_know(pytester, recipes, pins):
+def test_a_failure_shows_values_place_and_command(pytester, recipes, pins):
     file = write_recipe(recipes, MASKED_TOKENS, pins=[{**pins[0], "expect": "fixed"}])
     result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
     result.assert_outcomes(failed=1)
@@ -241,7 +241,7 @@ def test_a_ref_has_no_expectation(revision, outcome, pytester, recipes, demo_rep
     result.assert_outcomes(**{outcome: 1})
 
 
-def test_a_branch_and_a_working_tree(pytester, recipes, broken_tree):
+def test_a_branch_and_a_working_tree_are_decided(pytester, recipes, broken_tree):
     run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "--sentinel-ref=demo=git:main").assert_outcomes(passed=1)
     result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", f"--sentinel-repo={broken_tree}")
     result.assert_outcomes(failed=1)
@@ -249,7 +249,7 @@ def test_a_branch_and_a_working_tree(pytester, recipes, broken_tree):
     assert str(broken_tree) not in json.dumps(evidence(pytester, "demo/*/path-*.json"))
 
 
-def test_what_cannot_be_had_is_skipped_and_deciding_nothing_is_no_success(pytester, recipes, pins):
+def test_unavailable_pins_are_skipped_and_deciding_nothing_fails(pytester, recipes, pins):
     absent = {"ref": "git:" + "0" * 40, "expect": "fixed"}
     write_recipe(recipes, MASKED_TOKENS, pins=[absent])
     result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "-rs")
@@ -262,7 +262,7 @@ def test_what_cannot_be_had_is_skipped_and_deciding_nothing_is_no_success(pytest
     assert result.ret == 0
 
 
-def test_without_a_mirror_it_says_how_to_get_one(pytester, recipes, tmp_path, monkeypatch):
+def test_a_run_without_a_mirror_names_the_command(pytester, recipes, tmp_path, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "empty"))
     result = run(pytester, "--sentinel-recipes=mine", "-rs")
     result.assert_outcomes(deselected=4)
@@ -274,7 +274,7 @@ def test_without_a_mirror_it_says_how_to_get_one(pytester, recipes, tmp_path, mo
     named.stdout.fnmatch_lines(["*no mirror of demo; run `sentinel mirror add demo`"])
 
 
-def test_known_bugs_of_a_revision_are_counted_and_the_worst_listed(pytester, recipes, pins):
+def test_known_bugs_are_counted_and_the_worst_listed(pytester, recipes, pins):
     lines = run(pytester, "--sentinel-recipes=mine").stdout.str()
     present = next(pin["ref"] for pin in pins if pin["expect"] == "reproduced")
     gone = next(pin["ref"] for pin in pins if pin["expect"] == "fixed")
@@ -282,7 +282,7 @@ def test_known_bugs_of_a_revision_are_counted_and_the_worst_listed(pytester, rec
     assert f"demo {gone[:11]}: fixed: 2 bugs (2 recipes)\n" in lines
 
 
-def test_a_home_that_cannot_be_written_is_said_at_once(pytester, recipes, monkeypatch):
+def test_an_unwritable_home_is_reported_at_the_start(pytester, recipes, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", "/proc/nothing/here")
     result = run(pytester, "--sentinel-recipes=mine")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -291,7 +291,7 @@ def test_a_home_that_cannot_be_written_is_said_at_once(pytester, recipes, monkey
     )
 
 
-def test_a_version_without_the_option_is_not_in_this_version(pytester, recipes, pins):
+def test_a_version_without_the_option_is_unavailable(pytester, recipes, pins):
     pin = {**pins[0], "expect": "unavailable"}
     write_recipe(recipes, MASKED_TOKENS, pins=[pin], requires=["demo_rl.losses.kl_loss"])
     run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml").assert_outcomes(passed=1)
@@ -300,7 +300,7 @@ def test_a_version_without_the_option_is_not_in_this_version(pytester, recipes, 
     result.assert_outcomes(failed=1)
 
 
-def test_a_baseline_holds_and_tells_which_way_things_went(pytester, recipes, demo_repository, broken_tree, fixed_tree):
+def test_a_baseline_shows_the_direction_of_changes(pytester, recipes, demo_repository, broken_tree, fixed_tree):
     write_recipe(recipes, MASKED_TOKENS, pins=None, watch=["git:main"])
     base = ("mine/demo/DEMO-MASKED-TOKENS.yaml",)
     kept = ("--sentinel-baseline=kept",)
@@ -339,7 +339,7 @@ def test_a_baseline_holds_and_tells_which_way_things_went(pytester, recipes, dem
     newly_broken.stdout.fnmatch_lines(["*newly broken: fixed -> reproduced*"])
 
 
-def test_damaged_evidence_is_named_and_written_anew(pytester, recipes):
+def test_damaged_evidence_is_named_and_written_again(pytester, recipes):
     """A killed run may leave an incomplete file. The next run needs no help from the user."""
     base = ("mine/demo/DEMO-MASKED-TOKENS.yaml", "--sentinel-ref=git:main")
     run(pytester, *base).assert_outcomes(passed=1)
@@ -402,7 +402,7 @@ def roll_tree(tmp_path: Path) -> Path:
     return tmp_path / "roll_repo"
 
 
-def test_a_published_blob_in_an_empty_folder(pytester, roll_tree, monkeypatch):
+def test_a_published_blob_runs_in_an_empty_folder(pytester, roll_tree, monkeypatch):
     name = PUBLISHED.name
     (pytester.path / name).write_bytes(PUBLISHED.read_bytes())
     result = run(pytester, name, f"--sentinel-repo={roll_tree}")
@@ -426,7 +426,7 @@ def test_a_published_blob_takes_the_pins_of_the_bundled_recipe(pytester):
     assert "blob.json::git:c09bc8b" in run(pytester, "blob.json", "--collect-only", "-qkTOKENMEAN").outlines
 
 
-def test_a_recipe_without_any_ref_says_what_to_give(pytester, recipes):
+def test_a_recipe_without_a_ref_names_the_options(pytester, recipes):
     write_recipe(recipes, MASKED_TOKENS)
     result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
     result.assert_outcomes(errors=1)
@@ -455,7 +455,7 @@ def test_a_recipe_without_any_ref_says_what_to_give(pytester, recipes):
     ],
     ids=str,
 )
-def test_mistakes(arguments, said, pytester, recipes):
+def test_invalid_usage_is_reported(arguments, said, pytester, recipes):
     """``tests/bad_input`` has more."""
     result = run(pytester, *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -467,7 +467,7 @@ def test_mistakes(arguments, said, pytester, recipes):
     ("name", "text"),
     [("sentinel.toml", 'recipes = "mine"\n'), ("pyproject.toml", '[tool.sentinel]\nrecipes = ["mine"]\n')],
 )
-def test_a_settings_file_joins_the_projects_own_tests(name, text, pytester, recipes):
+def test_a_settings_file_keeps_the_projects_own_tests(name, text, pytester, recipes):
     pytester.makepyfile("def test_own(): pass")
     (pytester.path / name).write_text(text)
     run(pytester).assert_outcomes(passed=3, xfailed=2)
@@ -484,7 +484,7 @@ def test_the_settings_that_a_file_changes_are_shown(quiet, pytester, recipes):
     assert result.outlines.count(line) == 1
 
 
-def test_another_plugin_adds_and_listens(pytester, recipes):
+def test_another_plugin_adds_targets_and_gets_notifications(pytester, recipes):
     pytester.makeconftest(
         """
         from pathlib import Path
@@ -581,7 +581,7 @@ OUTSIDE = {
 }
 
 
-def test_a_target_a_contract_and_a_law_from_outside_need_the_public_names_alone(pytester):
+def test_foreign_targets_contracts_and_laws_need_only_public_names(pytester):
     for name, text in OUTSIDE.items():
         (pytester.path / name).parent.mkdir(parents=True, exist_ok=True)
         (pytester.path / name).write_text(textwrap.dedent(text))
@@ -593,7 +593,7 @@ def test_a_target_a_contract_and_a_law_from_outside_need_the_public_names_alone(
     result.stdout.fnmatch_lines(["*FAILED laws/outside/outside_rl.doubled::the_oracle_agrees*"])
 
 
-def test_every_public_name_is_there_and_none_is_imported_before_it_is_used():
+def test_public_names_exist_and_are_imported_on_first_use():
     code = (
         "import sentinel, sys; loaded = [name for name in sys.modules if name.startswith('sentinel.')]\n"
         "names = [name for names in sentinel.PUBLIC.values() for name in names.split()]\n"
@@ -607,7 +607,7 @@ def test_every_public_name_is_there_and_none_is_imported_before_it_is_used():
         assert [part.split(" as ")[0] for line in typed for part in line.split(", ")] == names.split()
 
 
-def test_the_last_failed_of_the_bundled_recipes(pytester, roll_tree):
+def test_last_failed_works_for_bundled_recipes(pytester, roll_tree):
     """Their ids are not paths in this folder. pytest skips files without failures by their paths."""
     pytester.makepyfile("def test_own(): assert False")
     arguments = ("--sentinel-bug=ROLL-AGGLOSS-TOKENMEAN*", f"--sentinel-repo={roll_tree}", ".", "-p", "cacheprovider")
@@ -633,7 +633,7 @@ def test_a_named_file_or_law_is_all_that_runs(pytester, recipes, argument, item,
     assert [line for line in listed.outlines if "::" in line] == [item or f"{argument}[git:main]"]
 
 
-def test_a_message_in_between_does_not_list_a_file_twice(pytester, recipes):
+def test_a_progress_message_does_not_repeat_the_file_name(pytester, recipes):
     pytester.makeconftest("def pytest_runtest_teardown(item):\n    item.run.progress('in between')")
     lines = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml").outlines
     assert lines.count("sentinel: in between") == 2, lines

@@ -55,7 +55,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, text
 
 
-def test_an_uninvolved_run_loads_nothing_and_says_nothing(tmp_path):
+def test_a_run_without_sentinel_loads_and_prints_nothing(tmp_path):
     (tmp_path / "test_own.py").write_text(
         f"import sys\n\ndef test_own():\n    assert not [name for name in {HEAVY!r} if name in sys.modules]\n"
     )
@@ -112,7 +112,7 @@ def test_drawn(number):
     ],
     ids=" ".join,
 )
-def test_another_project_runs_as_without_sentinel(tmp_path, arguments):
+def test_another_projects_tests_run_as_without_the_plugin(tmp_path, arguments):
     """Its files may have any names, and its Hypothesis tests keep their plugin."""
     for name, text in FOREIGN.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def test_another_project_runs_as_without_sentinel(tmp_path, arguments):
     assert "hypothesis plugin: True" in "\n".join(with_sentinel)
 
 
-def test_under_xdist_the_controller_alone_reports(folder):
+def test_under_xdist_only_the_controller_reports(folder):
     pytest.importorskip("xdist")
     write_recipe(
         folder / "mine",
@@ -157,7 +157,7 @@ def test_under_xdist_a_fix_is_named(folder, demo_repository):
 
 
 @pytest.mark.nightly
-def test_under_xdist_laws_say_what_they_say_without(folder, tmp_path):
+def test_under_xdist_laws_have_the_same_results(folder, tmp_path):
     pytest.importorskip("xdist")
     tree = copy_demo(tmp_path / "broken")
     laws = ("laws/demo/demo_rl.losses.agg_loss", f"--sentinel-repo={tree}", "--sentinel-target=demo")
@@ -173,7 +173,7 @@ def test_under_xdist_laws_say_what_they_say_without(folder, tmp_path):
 
 
 @pytest.mark.nightly
-def test_under_xdist_deciding_nothing_is_no_success(folder, tmp_path, monkeypatch):
+def test_under_xdist_deciding_nothing_fails(folder, tmp_path, monkeypatch):
     pytest.importorskip("xdist")
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "empty"))
     status, text = finish(start(folder, "--sentinel-recipes=mine", "-n", "1"))
@@ -182,7 +182,7 @@ def test_under_xdist_deciding_nothing_is_no_success(folder, tmp_path, monkeypatc
 
 
 @pytest.mark.nightly
-def test_two_runs_at_once(folder, tmp_path, demo_repository, monkeypatch):
+def test_two_concurrent_runs_agree(folder, tmp_path, demo_repository, monkeypatch):
     """With one report folder and an empty store, both decide everything, write the same, and do not load torch."""
     from sentinel.recipes.catalog import bundled_catalog
     from sentinel.sources import Home, MirrorStore
@@ -215,7 +215,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode):
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.nightly)])
-def test_ctrl_c_in_the_middle(times, folder, tmp_path, monkeypatch):
+def test_ctrl_c_during_a_run_keeps_its_verdicts(times, folder, tmp_path, monkeypatch):
     """Files that exist by then are complete, and no process is left."""
     tree = copy_demo(tmp_path / "waiting")
     pipe = tmp_path / "pipe"
@@ -245,7 +245,7 @@ def test_ctrl_c_in_the_middle(times, folder, tmp_path, monkeypatch):
             json.loads(file.read_text())
 
 
-def test_ctrl_c_while_torch_is_loaded(folder, tmp_path, monkeypatch):
+def test_ctrl_c_during_the_import_of_torch_ends_the_run(folder, tmp_path, monkeypatch):
     scratch = own_scratch(tmp_path, monkeypatch)
     process = start(folder, "--sentinel-recipes=mine", "-v")
     while "collected" not in process.stdout.readline():

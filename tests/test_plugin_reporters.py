@@ -38,7 +38,7 @@ REPORTERS = {
 }
 
 
-def test_each_says_what_failed_beside_the_others(pytester, ask):
+def test_reporters_of_other_plugins_list_the_failures(pytester, ask):
     """All installed reporters (extra ``reporters``), and those of pytest and Sentinel, run together."""
     there = [name for name in REPORTERS if find_spec(name)]
     options = [option for name in there for option in REPORTERS[name]]
@@ -64,7 +64,7 @@ def test_each_says_what_failed_beside_the_others(pytester, ask):
         assert json.loads(file.read_text())["status"] in ("failed", "broken")
 
 
-def test_github(pytester, ask, monkeypatch, tmp_path):
+def test_github_gets_annotations_and_a_summary(pytester, ask, monkeypatch, tmp_path):
     result = run(pytester, *ask)
     assert "::error" not in result.stdout.str()
     monkeypatch.setenv("GITHUB_ACTIONS", "true")

@@ -344,7 +344,7 @@ _SUM = aggregated("token-sum")
 
 
 def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
-    """Return scores for TOPR with the sign of each response's first advantage, as most training runs have them."""
+    """Return scores for TOPR. As in most training runs, a response's score has the sign of its first advantage."""
     from sentinel import tensor
 
     advantages = inputs["advantages"]

@@ -330,7 +330,8 @@ _ENTROPY = {"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"}
 
 
 def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute entropies, and log-probs with another function of the same module so that a gradient exists."""
+    """Compute entropies. Log-probs are computed by another function of the same module, because the contract needs
+    their gradient."""
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
     masked = "attention_mask" in boundary.parameters
     masks = {"attention_mask": inputs["response_mask"]} if masked else {}

@@ -321,7 +321,8 @@ def _decoded(trainer: Any, rows: Any, ids: Any) -> Any:
 
 
 def _pair_log_probs(micro: Any) -> tuple[Any, Any, Any]:
-    """Return the log-probs of responses under policy and reference, and of each token under the policy."""
+    """Return the log-probs of responses under the policy and under the reference, and the policy's log-prob of each
+    token."""
     had, batch = micro.attributes, micro.batch
     mask = batch["completion_mask"][:, 1:].double()
     tokens = _trained(micro)[:, -mask.shape[1] :] * mask

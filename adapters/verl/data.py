@@ -277,7 +277,8 @@ _TORCH = "verl.utils.torch_functional"
 
 
 def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute entropies, and log-probs with another function of the same module so that a gradient exists."""
+    """Compute entropies. Log-probs are computed by another function of the same module, because the contract needs
+    their gradient."""
     logits = inputs["logits"]
     rows, tokens, size = logits.shape
     log_probs = boundary.module.logprobs_from_logits_naive(logits, inputs["token_ids"])

@@ -26,8 +26,8 @@ def stand_in(**attributes: Any) -> Any:
 
 
 def bookkeeping(**attributes: Any) -> Any:
-    """Make a stand-in for a counter, logger or progress bar. Its other attributes are :class:`Neutral`, and their use
-    is recorded."""
+    """Make a stand-in for a counter, logger or progress bar. Attributes that are not given here are :class:`Neutral`,
+    and their use is recorded."""
     return Bookkeeping(**attributes)
 
 
@@ -249,7 +249,7 @@ def with_options(
 
 
 def fields(same: str, **others: Any) -> dict[str, Any]:
-    """Map each option to its field in the configuration. Options in ``same`` have fields of the same name."""
+    """Map each option to its field in the configuration. The options in ``same`` have the same name as their field."""
     return {**{name: name for name in same.split()}, **others}
 
 
@@ -393,7 +393,8 @@ def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, A
 
 
 def with_ends(inputs: Mapping[str, Any], mask: Any, as_bools: bool, stream: bool) -> dict[str, Any]:
-    """Add ``ends`` to the inputs, for a function that takes the ends of episodes instead of a mask of valid tokens.
+    """Add ``ends`` to the inputs, for a function that takes flags for the ends of episodes instead of a mask of valid
+    tokens.
 
     The tokens behind an end are those of another episode, so they are finite.
 
@@ -426,7 +427,7 @@ def call_each(
     sums: Mapping[str, str] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Use :func:`call_with` for a function that takes vectors or lists of vectors.
+    """Call a function that takes vectors or lists of vectors, through :func:`call_with`.
 
     :param each: ``row`` (one call for each response, with its valid tokens), ``rows`` (one call, with a vector for each
         response), ``group`` and ``groups`` (the same with the responses to a prompt, for inputs of [batch] or ``sums``;

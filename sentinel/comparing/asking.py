@@ -126,7 +126,7 @@ class Asking:
     ) -> None:
         """Draw more scenarios for changed statements that ran in only a few scenarios.
 
-        They have the choices of a scenario that runs the statement, except for one, which is drawn.
+        Each has the same choices as a scenario that runs the statement, except for one choice, which is drawn again.
         """
         subject, patch = search.subject, self._selection.patch
         log, seen = pair.logs.get(subject.name, Log()), 0
@@ -203,10 +203,10 @@ class Asking:
         return search
 
     def find_run_past_changes(self, subject: Subject, few: bool) -> Runs | None:
-        """Check that no function that runs in a boundary's scenarios has changed, and return these functions.
+        """Return the functions that run in a boundary's scenarios, if none of them has changed.
 
-        Return None if a function has changed, or if the source does not show that none has. At most one revision is
-        called.
+        Return None if one of them has changed, or if the source does not show that they are all unchanged. At most one
+        revision is called.
 
         :param few: try only a few scenarios.
         """

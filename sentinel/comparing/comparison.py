@@ -270,10 +270,10 @@ class Comparison:
         return {each for side, units in located.items() for each in patch.note(side, units, log.lines[side])}
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
-        """Return a boundary whose import failed at the head, and ran only changed definitions that are also among
-        these.
+        """Return a boundary whose import failed at the head, if all changed definitions that its import ran are among
+        the given ones.
 
-        The failing import then takes its time only once.
+        Another boundary that imports them all fails for the same reason, so its import need not be tried.
         """
         here = _select_imported(changed)
         return next((name for name, places in self._import_failures if places and places <= here), "")
@@ -296,7 +296,7 @@ class Comparison:
         return self._settle(replace(result, state=state, reason=reason, scenarios=len(decided), bugs=bugs))
 
     def _check_lost(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
-        """Call, at the base, a boundary that the head lacks. It counts as lost only if the base returned."""
+        """Call, at the base, a boundary that the head lacks. It counts as lost only if the call at the base returns."""
         session = self.processes.session(BEFORE, subject)
         try:
             search = self._asking.search_laws(session, subject, subject.laws, _CALLED)

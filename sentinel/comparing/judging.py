@@ -49,7 +49,7 @@ def compare_laws(
     laws about side effects are checked. An option or choice that came with the change is searched like new code.
 
     One worse element is enough, with one exception: if known bugs that both revisions have explain all that is worse,
-    and without these bugs something is better and nothing is worse, only that counts. A fix may lead into such a bug.
+    and without these bugs something is better and nothing is worse, only that counts. A fix may expose such a bug.
 
     :param with_own_inputs: the subject with all inputs of the head.
     :param inherited: returns the known bugs about a finding that both revisions have.
@@ -91,7 +91,8 @@ def compare_laws(
 
 
 def _by_weight(broken: Broken) -> tuple[bool, bool]:
-    """Sort newly broken laws before laws whose violation grew, and wrong numbers before what follows from them."""
+    """Sort newly broken laws before laws whose violation grew, and wrong numbers before the violations that follow from
+    them."""
     return broken.already, not broken.defined
 
 

@@ -257,7 +257,7 @@ class Patch:
         return PART if number in self._ran.get((side, place), ()) else every[number].guard
 
     def _not_run(self, side: str, place: Place) -> list[int]:
-        """Return the changed statements of a definition that did not run, or that might not have run completely."""
+        """Return those changed statements of a definition that did not run, or may have run only in part."""
         ran = self._ran.get((side, place), set())
         return [
             number for number in self._changed[place][side] if number not in ran or self._is_part(side, place, number)
@@ -324,7 +324,8 @@ def _without_moved(
 def other_changes(
     changed: Iterable[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]], known: Collection[Place] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return two lists of other definitions that differ, as ``file:line name``: they may matter, or they do not.
+    """Return two lists of other definitions that differ, as ``file:line name``: those that may matter to training, and
+    those that do not.
 
     The first has those that may matter to training: functions that the rule of the inventory does not count but that
     may carry signal, or whose changed lines name some, and changed values, fields and classes, such as defaults. The

@@ -82,7 +82,7 @@ class Code:
     def reached(self, tree: str, binding: Binding) -> Reached | None:
         """Return the definitions that a boundary may use in a tree; None if the tree does not have the boundary.
 
-        A result is reused for trees that have the same files where the walk passed.
+        A result is reused for every tree in which all files that were read for it are the same.
         """
         definition = next(filter(None, (self.definitions.find(tree, path) for path in binding.paths)), None)
         if definition is None:
@@ -114,7 +114,8 @@ class Code:
 def changed_files(
     before: tuple[Code, str], after: tuple[Code, str]
 ) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
-    """Yield each file that differs between two trees, with the code to read it from and its blob on both sides.
+    """Yield each file that differs between two trees. For both sides, add the :class:`Code` that reads the file, and
+    its blob.
 
     :param before: where the trees are read, and the tree; ``after`` likewise.
     """
@@ -335,7 +336,7 @@ class _Walk:
                 self._lead(f"{absolute(path, self._code.module_of(file), file)}.{attribute}", _FAR)
 
     def _decorate(self, place: tuple[str, str], name: str) -> None:
-        """Add the code of a decorator, without the other functions that it registers."""
+        """Add the code of a decorator, but not the other functions that the same decorator registers."""
         here = self._code.module_of(place[0])
         paths = [f"{here}.{name}"]
         paths += [absolute(path, here, place[0]) for path in self._code.module(place[1]).imports.get(name, ())]

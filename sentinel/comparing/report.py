@@ -131,8 +131,8 @@ def _describe_move(one: Any, other: Any) -> str:
 
 
 def _is_simple(ratio: float) -> bool:
-    """Return True if a ratio, or its inverse, is a multiple of 0.5. Any other ratio of two single numbers means
-    nothing."""
+    """Return True if a ratio, or its inverse, is a multiple of 0.5. Other ratios of two single numbers are not worth
+    reporting."""
     doubled = 2 * max(abs(ratio), 1 / abs(ratio))
     return abs(doubled - round(doubled)) < 1e-4 * doubled
 

@@ -126,10 +126,10 @@ class Selection:
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
 
     def _unread(self, file: str) -> str | None:
-        """Return why the head's checkout lacks a file that the base has; None if it contains the file.
+        """Return the reason why the head's checkout lacks a file that the base has; None if it has the file.
 
-        Empty if the file is in the checkout but cannot be parsed or is a link; then the error of its import is
-        reported.
+        Return an empty string if the file is there but cannot be parsed or is a link, because its failing import is
+        reported instead.
         """
         omitted = next((item.reason for item in self.checkouts[AFTER].left_out if item.path == file), "")
         code = self.codes[AFTER]

@@ -108,7 +108,7 @@ class Ended(LawSession):
 
 
 class Pair(LawSession):
-    """Both revisions of one target, called like a single law session.
+    """Calls both revisions of one target, through the interface of a single law session.
 
     :param beside: the changed functions whose results are compared too; None to compare only the contract's keys.
     :param lines: by side, the lines for which the session records whether they ran.

@@ -1,4 +1,4 @@
-"""Share code between the contracts of losses: aggregation to a scalar, log-ratios, gradients, scenarios.
+"""Provide functions that the contracts of losses share: aggregation to a scalar, log-ratios, gradients, scenarios.
 
 Oracles use float64 torch and formulas of the named papers. Legitimate choices of frameworks are dialect inputs.
 """
@@ -46,7 +46,7 @@ AGGREGATION_INPUTS = (
 
 
 def aggregated(mode: str) -> dict[str, Any]:
-    """Return the fixed inputs of a boundary with one aggregation mode and no global counts."""
+    """Return the inputs to fix for a boundary that has only this aggregation mode and takes no global counts."""
     counts = ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")
     return {"loss_agg_mode": mode, **dict.fromkeys(counts)}
 
@@ -278,8 +278,7 @@ def count_globally(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
     """Split the batch into microbatches of consecutive rows whose losses add up to the loss of the whole batch.
 
-    Every part keeps the global counts, so the scenario must state the count that is the divisor of its aggregation
-    mode.
+    Every part keeps the global counts. The scenario must therefore set the count by which its aggregation mode divides.
 
     :raises DoesNotApply: for a single row, or if the divisor is counted in the batch itself.
     """
@@ -288,13 +287,13 @@ def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
         raise DoesNotApply("one row cannot be split")
     divisor = _DIVISORS.get(inputs["loss_agg_mode"])
     if divisor is not None and inputs[divisor] is None and inputs.get("sequence_norm") != "sum":
-        raise DoesNotApply(f"{inputs['loss_agg_mode']} of a part needs {divisor}")
+        raise DoesNotApply(f"{inputs['loss_agg_mode']} of a part of the batch cannot be computed without {divisor}")
     cut = choose.integer(1, rows - 1)
     return [{name: _rows(value, part, rows) for name, value in inputs.items()} for part in _parts(cut, rows)]
 
 
 def cut_token_mean(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split as :func:`cut_rows` does, for a contract whose loss is always the mean over the step's tokens."""
+    """Split the batch as :func:`cut_rows` does, for a contract whose loss is always the mean over the step's tokens."""
     parts = cut_rows({**inputs, "loss_agg_mode": "token-mean"}, choose)
     return [{name: value for name, value in part.items() if name != "loss_agg_mode"} for part in parts]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Choices:
-    """Implements :class:`~sentinel.contracts.contract.Choose` by reading bytes, and zeros after the last byte.
+    """Implements :class:`~sentinel.contracts.contract.Choose` by reading bytes. After the last byte it reads zeros.
 
     A search draws the bytes once, which is cheap. The sequence of its draws then does not depend on a law's choices, or
     on whether the law makes variants at all.

@@ -273,7 +273,8 @@ class Contract:
         return self._named.get(name)
 
     def with_actions(self) -> Contract:
-        """Return the contract for steps of several actions, with :data:`PER_ACTION` of shape :data:`ACTIONS`."""
+        """Return a version of the contract for steps that consist of several actions; inputs in :data:`PER_ACTION` get
+        the shape :data:`ACTIONS`."""
         return replace(
             self,
             inputs=tuple(replace(item, shape=ACTIONS) if item.name in PER_ACTION else item for item in self.inputs),

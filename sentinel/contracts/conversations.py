@@ -18,7 +18,7 @@ _SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "\n", "<tool>", "</tool>", *_
 
 
 def messages_of(conversation: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
-    """Convert turns to chat messages in which every word is distinct. A turn may end with a string."""
+    """Convert turns to chat messages in which every word is distinct. A turn's string, if any, ends its message."""
     return [
         {"role": role, "content": " ".join([*(f"w{turn}.{word}" for word in range(words)), *text])}
         for turn, (role, words, *text) in enumerate(conversation)
@@ -78,7 +78,7 @@ class ChatTokenizer:
         return _number(tokens) if isinstance(tokens, str) else [_number(token) for token in tokens]
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """Return the words among these token ids, without other tokens."""
+        """Convert token ids to text. Tokens that are not words are left out."""
         return " ".join(f"w{(token - 100) // 50}.{(token - 100) % 50}" for token in ids if 100 <= token < _BEYOND)
 
     def get_added_vocab(self) -> dict[str, int]:

@@ -62,7 +62,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     * maxrl (arXiv:2602.02710): ``(s_i - mean) / (mean + epsilon)``;
     * remax (arXiv:2310.10505): ``sum_{k >= t} r_ik - b_i``, b_i the score of the greedy response;
     * optimal_token_baseline (Greensmith et al. 2004, token by token): ``G_it - sum_j W_jt G_jt / (sum_j W_jt +
-      epsilon)`` with the reward to go G and ``W_it = sum_{k <= t} |grad log p_ik|^2``, whose square norm with respect
+      epsilon)`` with the reward-to-go G and ``W_it = sum_{k <= t} |grad log p_ik|^2``, whose square norm with respect
       to the logits is ``1 - 2 p + sum_v p_v^2``; t numbers the valid tokens of each response.
 
     Groups contain only responses with a valid token: a rejected row is an absent row. The return equals the
@@ -181,7 +181,8 @@ _OTHER_SHARES = (0.5, 1.0, 0.1)
 
 
 def _draw_distributions(inputs: dict[str, Any], choose: Choose) -> None:
-    """Draw each token's probability, and a sum of squared probabilities that a distribution with it can have."""
+    """Draw each token's probability, and a sum of squared probabilities that is possible for a distribution with this
+    probability."""
     rewards = inputs["token_level_rewards"]
     log_probs, squares_ = [], []
     for _ in range(rewards.shape[0]):

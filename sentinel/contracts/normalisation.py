@@ -149,8 +149,8 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
     ``mean`` and ``std`` are statistics of the group's or the batch's valid values. GRPO (arXiv:2402.03300, section
     4.1.2) uses both of the group, Dr. GRPO (arXiv:2503.20783, section 3.2) only the mean, RLOO (arXiv:2402.14740,
     section 3.3) the mean of the others, ``(sum_j x_j - x_i) / (n - 1)``. A single value is its own mean. The unbiased
-    standard deviation of a single value is undefined; the divisor is then ``1 + epsilon``. It is also if a group of one
-    keeps its score (``group_of_one``).
+    standard deviation of a single value is undefined; the divisor is then ``1 + epsilon``. The divisor is the same if a
+    group of one keeps its score (``group_of_one``).
     """
     centre, scale = torch.zeros_like(values), torch.ones_like(values)
     for part in _parts(inputs["mean_level"], valid, inputs):
@@ -173,7 +173,8 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _parts(level: str | None, valid: Any, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return masks in the shape of ``valid``: one for each group, one for the batch, or none, as ``level`` requires."""
+    """Return masks in the shape of ``valid``. Depending on ``level``, there is one for each group, one for the whole
+    batch, or none."""
     if level is None:
         return []
     if level == "batch":

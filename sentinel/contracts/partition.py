@@ -13,7 +13,8 @@ from sentinel.values.lazy import torch
 
 
 def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``parts``: for each part, the batch indices of its sequences in order."""
+    """Observe how sequences are distributed. ``call`` returns ``parts``: for each part, the batch indices of its
+    sequences in order."""
     lengths, count = inputs["lengths"], len(inputs["lengths"])
     parts = [[int(place) for place in part] for part in call(**inputs)["parts"]]
     places = [place for part in parts for place in part if 0 <= place < count]
@@ -123,7 +124,7 @@ BALANCED_PARTITION = rule(
 
 
 def _measure_microbatch_packing(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``parts``: for each microbatch, the batch indices of its rows."""
+    """Observe how rows are packed. ``call`` returns ``parts``: for each microbatch, the batch indices of its rows."""
     parts = [list(part) for part in call(**inputs)["parts"]]
     lengths = (inputs["attention_mask"] != 0).sum(-1)
     places = torch.tensor([row for part in parts for row in part], dtype=torch.int64)
@@ -136,7 +137,7 @@ def _measure_microbatch_packing(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _oracle_microbatch_packing(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give each row a microbatch of its own: each row is in one part, and no part exceeds the budget."""
+    """Return a valid packing: each row has a microbatch of its own, so no part exceeds the budget."""
     return {"parts": [[row] for row in range(len(inputs["attention_mask"]))]}
 
 

@@ -275,7 +275,7 @@ def _chosen(step: Step) -> int:
 def _refuse_ties(values: Any, *bounds: float) -> None:
     """Raise DoesNotApply if rounding would decide whether a covariance is within the bounds."""
     if any(bool(((values - bound).abs() < 1e-3).any()) for bound in bounds):
-        raise DoesNotApply("a covariance is at the bound")
+        raise DoesNotApply("a covariance is so close to a bound that rounding decides on which side it is")
 
 
 ALGORITHMS: dict[str, Callable[[Step], Losses]] = {
@@ -329,7 +329,8 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _per_ratio(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return inputs with one column per ratio: the sum of a step's action log-probs, or a column for each action.
+    """Return the inputs with one column per ratio. A column is a step, with the sum of its action log-probs, or a
+    single action.
 
     A policy's probability of a step is the product of the probabilities of its actions (PPO, equation 6, with an action
     of several dimensions or a chunk of actions).

@@ -184,9 +184,10 @@ def _form(text: str) -> str:
 def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[Mapping[str, Any], bool]]:
     """Put a string into a response, or plain words before it.
 
-    The answer stands behind the string, too, so each statement of it is right or each is wrong. It is not defined
-    whether a grader reads the answer if only the string marks it, or if the string follows the usual wording: what
-    follows a ``</think>`` is the answer.
+    The answer is repeated after the string, so that either every statement of the answer is right or every one is
+    wrong. The result counts as undefined if only the string marks the answer, or if the string follows the usual
+    wording, because a grader may or may not read the answer there. For example, some graders take everything after
+    ``</think>`` as the answer.
     """
     inputs = {**inputs, "notation": "as_is", "right_answer": None}
     usual = WORDINGS.get(inputs["wording"], inputs["wording"])

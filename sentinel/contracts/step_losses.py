@@ -277,7 +277,7 @@ def _arrange_preference_update(inputs: dict[str, Any], choose: Choose) -> dict[s
 
 def _pairs_cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
     if inputs["loss_type"] == "kto":
-        raise DoesNotApply("KTO estimates its reference point per microbatch")
+        raise DoesNotApply("a batch cannot be split for KTO, because each microbatch estimates its own reference point")
     return cut_otherwise(inputs, choose, mask="chosen_mask")
 
 

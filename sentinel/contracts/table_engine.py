@@ -112,7 +112,7 @@ def experts_beside(experts: Any) -> list[Any] | None:
 
 
 def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
-    """Return the pieces of answers that are generated without interruption: turn, tokens, and the reason of the end."""
+    """Split answers at interruptions. Return each piece with its turn, its tokens and the reason why it ended."""
     tokenizer, messages = chat(inputs)
     answers = [message["content"] for message in messages if message["role"] == "assistant"]
     pieces = []
@@ -243,7 +243,8 @@ def _is_cut(inputs: Mapping[str, Any]) -> bool:
 
 
 def _limit_is_another(inputs: Mapping[str, Any], context: list[int], options: Mapping[str, Any]) -> bool:
-    """Return True if a request for a single-turn response does not have the remaining number of tokens as its limit."""
+    """Return True if the token limit in a request for a single-turn response is not the number of tokens that are
+    left."""
     limits = [options[name] for name in _LIMITS if options.get(name) is not None]
     left = None if inputs["max_tokens"] is None else inputs["max_tokens"] - (len(context) - _whole(inputs)[2])
     return bool(limits) and left is not None and len(inputs["pieces"]) == 1 and limits[0] != left

@@ -452,7 +452,8 @@ def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _of_an_update() -> dict[str, Any]:
-    """Return the defaults of a policy update's optional inputs. The scenario of a step sets only some of them."""
+    """Return the defaults of a policy update's optional inputs, because the scenario of a training step sets only some
+    of these inputs."""
     return {item.name: item.default for item in POLICY_UPDATE.inputs if item.default is not REQUIRED}
 
 

@@ -49,7 +49,7 @@ class References:
                 self._idle.append(session)
             if last or not session.dead:
                 return replace(answer, kind="harness") if isinstance(answer, Failed) else answer
-        raise AssertionError("the loop returns or raises")
+        raise AssertionError("unreachable: the loop above always returns or raises")
 
     def _take(self) -> Session:
         try:

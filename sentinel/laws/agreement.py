@@ -279,7 +279,7 @@ def same(
 
 
 def _demands(values: Numbers, counts: Flags | None) -> bool:
-    """Return True if any of these numbers is finite and its position counts."""
+    """Return True if at least one of these numbers is finite and at a position that is compared."""
     counting = values if counts is None else values[np.broadcast_to(counts, values.shape)]
     return not counting.size or bool(np.isfinite(counting).any())
 
@@ -317,7 +317,8 @@ def _part(values: Numbers, shape: tuple[str, ...], match: Match, side: int) -> N
 
 
 def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Match = WHOLE) -> Flags | None:
-    """Return flags for the positions of a key that count, such as unmasked tokens; None if all positions count."""
+    """Return flags that mark the positions of a key that are compared, such as unmasked tokens; None if all are
+    compared."""
     valid = valid_tokens(contract, inputs)
     if valid is None or item.shape[:1] != ("batch",):
         return None
@@ -331,7 +332,7 @@ def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Ma
 def _movement(
     case: Case, first: str, second: str, item: Observed, match: Match, counts: Flags | None, bound: float
 ) -> Numbers | float | None:
-    """Return the difference between the oracle's values in two variants; None if rounding does not explain it."""
+    """Return how far the oracle's values differ between two variants; None if that is more than rounding explains."""
     if not case.oracle or first not in case.oracle or second not in case.oracle:
         return 0.0
     pair = aligned(case.oracle, first, second, item, match)
@@ -348,7 +349,8 @@ def _movement(
 def each_number(
     case: Case, variant: str, roles: Roles = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
-    """Yield the values, the dtype, and flags for positions that count, of each observed key with one of these roles."""
+    """Yield each observed key with one of these roles, with its values, their dtype, and flags of the positions to
+    compare."""
     for item in observed_keys(case, variant):
         pair = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
         values = None if pair is None else _part(pair[0], item.shape, WHOLE, 0)
@@ -375,7 +377,7 @@ def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, An
 
 @dataclass(frozen=True)
 class Answer:
-    """A framework's values and the oracle's values of one key.
+    """The framework's values and the oracle's values of one observed key.
 
     :ivar observed: the framework's values.
     :ivar demanded: the oracle's values.
@@ -416,7 +418,7 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
 
 
 def distances(right: Numbers, observed: Numbers, counts: Flags | None) -> Numbers | None:
-    """Return each element's distance from the right value; None if the shapes differ.
+    """Return how far each element is from the right value; None if the shapes differ.
 
     It is 0 at positions that do not count, and NaN where the right value is not finite.
     """

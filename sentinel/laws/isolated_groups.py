@@ -45,14 +45,14 @@ def groups_are_isolated(case: Case) -> Iterator[Violation]:
     """Check that the outputs for a group's rows do not depend on the inputs of another group.
 
     Scalars of the whole batch are not compared. If the contract's own definition mixes groups (whitening over the
-    batch), the oracle moves too, and nothing is compared. Catches a baseline that counts another prompt's rows (slime
-    #2302), and a shift across the border between packed rows (verl #5797).
+    batch), the oracle's values change too, and nothing is compared. Catches a baseline that counts another prompt's
+    rows (slime #2302), and a shift across the border between packed rows (verl #5797).
     """
     first, others = first_two(case)
     for other in others:
         left = np.flatnonzero(~_touched(case, first, other))
         if not left.size:
-            raise DoesNotApply("every group has changed inputs")
+            raise DoesNotApply("all groups have changed inputs, so no group can be compared")
         prefix = f"in a row whose group is the same as in {first!r}, "
         yield from same(case, first, other, Match(rows=(left, left), scalars=False), prefix)
 

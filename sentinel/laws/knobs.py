@@ -54,7 +54,7 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
             counts = counted(case.contract, case.inputs[first], item)
             left, right = (np.where(True if counts is None else counts, values, 0.0) for values in pair[:2])
             if not (np.isfinite(left).all() and np.isfinite(right).all()):
-                raise DoesNotApply("a value that is not finite shows neither an effect nor its absence")
+                raise DoesNotApply("a value is not finite, so it cannot show whether the option has an effect")
             still = still and np.array_equal(left, right)
             with np.errstate(invalid="ignore", over="ignore"):
                 gap = np.abs(reference[1] - reference[0])
@@ -75,8 +75,7 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
 
 
 def _turned(one: Inputs, other: Inputs) -> tuple[str, str]:
-    """Name the options in which two variants differ. Return their names, and their names with both values, as
-    strings."""
+    """Return the options in which two variants differ: their names, and a text of each name with both values."""
     names = [name for name, value in one.items() if not equal(value, other.get(name))]
     if not names or set(one) != set(other) or any(isinstance(one[name], (Tensor, list)) for name in names):
         raise DoesNotApply("the variants must differ in configuration options, and in nothing else")

@@ -75,7 +75,7 @@ class Law:
         scenario itself, named :data:`BASELINE`. None if the law needs a single call (the variant ``""``).
     :ivar watches: True if the check needs :attr:`Case.effects`.
     :ivar twin: for a law about two boundaries, the name of the variant that calls the binding's twin.
-    :ivar by_algorithm: True if the law contradicts the definition of some algorithms of a family.
+    :ivar by_algorithm: True if the definitions of some algorithms in a family contradict the law.
     :raises DoesNotApply: from ``check`` and from ``vary``.
     """
 
@@ -98,7 +98,7 @@ class Law:
         return 1 if self.needs_oracle and not self.oracle_optional else 2
 
     def violations(self, case: Case) -> list[Violation]:
-        """Check the law on a case. Its observations might lack the contract's keys or shapes.
+        """Check the law on a case, whose observations might not have the contract's keys or shapes.
 
         :raises DoesNotApply: also if the observations do not have these keys and shapes.
         """

@@ -78,12 +78,12 @@ def row_count(contract: Contract | None, inputs: Inputs) -> int:
 
 
 def over(valid: Flags, dimensions: int) -> Flags:
-    """Append dimensions of size 1 to flags of rows or tokens, for broadcasting."""
+    """Append dimensions of size 1 to flags for rows or tokens, so that they broadcast over further dimensions."""
     return valid.reshape(*valid.shape, *[1] * (dimensions - valid.ndim))
 
 
 def float_inputs(contract: Contract, inputs: Inputs, *shapes: tuple[str, ...]) -> list[str]:
-    """Return the names of the float tensors with these shapes, except for masks."""
+    """Return the names of the float tensors that have one of these shapes and are not masks."""
     masks = {contract.mask, *(item.name for item in contract.inputs if item.domain == "mask")}
     return [
         name

@@ -18,7 +18,7 @@ _SIDES = {"right": (0, 1), "left": (1, 0)}
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Make a variant with one to three more columns of padding, on a side where the boundary accepts it."""
+    """Make a variant with one to three more columns of padding, on a side on which the boundary accepts padding."""
     valid = mask_of(contract, inputs)
     declared = contract.input(contract.mask)
     styles = declared.choices if declared is not None and declared.choices else ("right",)

@@ -26,7 +26,9 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
         for other in _others(item, inputs[item.name])
     ]
     if not options:
-        raise DoesNotApply("no input of the scenario has a second representation")
+        raise DoesNotApply(
+            "no input of the scenario can be written in another dtype, with other labels or in another memory layout"
+        )
     name, other = choose.one_of(options)
     return {BASELINE: inputs, "restated": {**inputs, name: other}}
 
@@ -55,7 +57,8 @@ def _identical(left: Any, right: Any) -> bool:
 
 
 def _restates(contract: Contract | None, one: Inputs, two: Inputs, name: str) -> bool:
-    """Return True if an input has the same meaning in two variants: equal values, or labels of the same groups."""
+    """Return True if an input means the same in two variants: its values are equal, or its labels form the same
+    groups."""
     left, right = one[name], two[name]
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)

@@ -47,11 +47,11 @@ def normalisation_laws(case: Case) -> Iterator[Violation]:
 
     ``f(r + c) == f(r)`` for an estimator that subtracts a mean; ``f(a r) == f(r)``, a > 0, for an estimator that
     divides by a standard deviation. The oracle decides which of the two apply, and whether over a group or the batch:
-    if its value does not change, the framework's must not. Otherwise the framework's value may change by as much (for
-    an epsilon added to the deviation).
+    if its value does not change, the framework's must not. Otherwise the framework's value may change as much as the
+    oracle's does, for example because an epsilon is added to the deviation.
 
-    Catches a mean and a deviation over different sets (SkyRL #1782), and rewards that count once in the baseline
-    and twice in the score (slime #2302).
+    Catches a mean and a deviation that are computed over different sets of tokens (SkyRL #1782), and rewards that count
+    once in the baseline and twice in the score (slime #2302).
     """
     first, others = first_two(case)
     if not case.oracle:

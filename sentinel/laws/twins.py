@@ -37,8 +37,8 @@ def twins_agree(case: Case) -> Iterator[Violation]:
     float32. (Half precision is left to the oracle, because rounding can move a ratio across a threshold.)
 
     Catches a packed mode that truncates at the other end than the padded mode (verl #6372), log-probs that are
-    recomputed without the temperature of the loss (AReaL #581), and a loss computed in fewer bits than it is given
-    (ROLL's).
+    recomputed without the temperature of the loss (AReaL #581), and a loss that is computed in a lower precision than
+    its inputs have (ROLL's).
     """
     first, others = first_two(case)
     for other in others:

@@ -187,7 +187,7 @@ def inside(path: Any, packages: Collection[str]) -> str | None:
 
 
 def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
-    """Return the key that tells which kind of literal a mapping is, such as ``tensor`` or ``new``."""
+    """Return the key that determines the kind of literal that a mapping stands for, such as ``tensor`` or ``new``."""
     form = next((name for name in forms if name in value), None)
     if form is None:
         wrong = next(iter(value), "")

@@ -13,7 +13,7 @@ from sentinel.values.documents import Document, Place
 class Problem:
     """A problem in a document, with its position.
 
-    :ivar severity: with an ``error`` the recipe cannot be loaded, with a ``warning`` it can.
+    :ivar severity: a recipe with an ``error`` cannot be loaded; a recipe that has only ``warning`` can.
     """
 
     severity: Literal["error", "warning"]

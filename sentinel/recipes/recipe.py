@@ -103,7 +103,7 @@ class Recipe:
         return self.when_breaking.get(law, self.when)
 
     def revisions(self, base: Ref | None = None, head: Ref | None = None) -> tuple[Ref, Ref | None]:
-        """Return the (base, head) to compare if the user names none.
+        """Return the two revisions (base, head) to compare if the user names none.
 
         The head is the first pin without the bug. The base is the last pin with the bug that precedes the head, or else
         the first pin with the bug. If no pin has the bug, the base is the last pin before the head.

@@ -251,7 +251,7 @@ def also_broken_laws(document: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def unfit(item: Input | None, condition: Any) -> str:
-    """Return why no value of an input can meet a condition; empty if one can.
+    """Return the reason why no value of an input can meet a condition; an empty string if some value can.
 
     :param item: the input; None stands for :data:`ANY`.
     """

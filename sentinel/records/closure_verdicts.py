@@ -177,7 +177,7 @@ class ClosureVerdictStore:
             self._closures[target, closure.id] = closure
 
     def append(self, file: Path, head: Mapping[str, Any], line: Mapping[str, Any]) -> None:
-        """Append a line to a file. Begin a new file with the line ``head``."""
+        """Append a line to a file. A new file begins with the line ``head``."""
         with writing(self.home.path):
             file.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.folder / ".lock"), open(file, "ab+") as stream:

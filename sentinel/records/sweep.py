@@ -130,7 +130,8 @@ class Sweep:
         executor: Executor,
         running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]],
     ) -> int:
-        """Submit a lane's next commit that needs a probe. Return how many commits before it need none."""
+        """Submit the next commit of a lane that needs a probe. Return the number of skipped commits, which need no
+        probe."""
         finished = 0
         for commit in lanes.of(lane):
             revision, missing = self._missing(commit)

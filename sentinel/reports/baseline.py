@@ -117,7 +117,8 @@ def difference(recorded: Recorded, now: Recorded) -> list[str]:
 def is_unavailable_here(recorded: Recorded, now: Recorded) -> bool:
     """Return True if this machine lacks the revision, or the Python version, that the recorded verdict needs.
 
-    Such a result does not concern the code. If the Python version is the same, the code has changed its requirement.
+    Such a result does not concern the code. But if the Python version is the same as before, the code itself now
+    requires another version, and the result is False.
     """
     then, here = (str((side["environment"] or {}).get("python")).rpartition(".")[0] for side in (recorded, now))
     return now["kind"] == "ref" or (now["kind"] == "python" and then != here)

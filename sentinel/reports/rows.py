@@ -57,7 +57,8 @@ class Row:
 
     @property
     def quiet(self) -> bool:
-        """Return True if a summary can leave out this law: it holds, does not apply, or a listed bug breaks it."""
+        """Return True if a summary can leave out this law, because it holds, does not apply, or is broken by a bug that
+        is listed."""
         if self.outcome == "skipped":
             return self.law and self.verdict != "inconclusive"
         return self.law and self.verdict in ("fixed", "unavailable") and self.outcome != "failed"

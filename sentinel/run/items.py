@@ -235,7 +235,8 @@ def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
 
 
 def uncollected_items(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the items of recipes that are selected but that pytest did not collect, then those of laws and comparisons.
+    """Yield the items that pytest itself does not collect: those of the remaining selected recipes, then those of laws
+    and comparisons.
 
     If pytest gets a folder and files in that folder, it drops the files. It also does not enter virtual environments.
     """

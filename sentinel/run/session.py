@@ -110,8 +110,8 @@ class Run:
 
         Only the pins of recipes may be unavailable.
 
-        :raises SentinelError: if a ref is not available for any target that it is given for, or an interpreter does not
-            start or lacks torch.
+        :raises SentinelError: if a ref is available for none of its targets, or if an interpreter does not start or
+            lacks torch.
         """
         settings = self.settings
         if self.is_worker or self.config.option.collectonly:

@@ -229,7 +229,7 @@ class BoundarySearch:
         compares another key.
     :param most: the most scenarios that each law judges; None for no limit.
     :param constants: constants of the code under test, around which some of the glimpses are drawn.
-    :param cheap: draw without Hypothesis, which costs a thirtieth. Violations are shrunk by removing parts of the
+    :param cheap: draw without Hypothesis, in a thirtieth of the time. Violations are shrunk by removing parts of the
         scenario.
     """
 
@@ -689,9 +689,8 @@ _REMEMBERED = 600
 
 
 def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Draw the first scenarios of a round; fewer if no more can be drawn.
-
-    Results are kept, because the other side of a comparison and the next pull request need the same.
+    """Draw the first scenarios of a round; fewer if no more can be drawn. Results are kept, because the other revision
+    of a comparison and the next pull request need the same scenarios.
     """
     key = subject.name, seed, round_
     memo = _DRAWN.get(key)
@@ -789,9 +788,9 @@ def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Input
 
 
 def _can_show(contract: Contract, inputs: Inputs) -> bool:
-    """Return False if a scenario might not show the effect of an option.
+    """Return True if a scenario can be expected to show the effect of an option.
 
-    This is the case for a scenario with a single row, or with a row whose mask is all zeros.
+    A scenario with a single row, or with a row whose mask is all zeros, might hide the effect.
     """
     mask = inputs.get(contract.mask)
     rows = [value.shape[0] for value in inputs.values() if isinstance(value, Tensor) and value.shape]
@@ -822,7 +821,8 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 
 
 def _left_out_input(item: Input) -> Input:
-    """Return the input without a domain or choices, so that calls omit it; unchanged if its default is not None."""
+    """Return a copy of the input without domain and choices, so that calls omit it. If its default is not None, return
+    the input unchanged."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 

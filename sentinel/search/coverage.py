@@ -200,15 +200,18 @@ def lines(
             there[path] = set(statements).difference(idle), set(idle), measured.branch_stats(path)
     per_function = []
     for each in whole.functions:
-        # The `def` line runs when the function is defined, so it is excluded.
-        inside = range(each.line + 1, each.end_line + 1)
         lines_run, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
+        part = code.part(each.file, each.name) if lines_run.intersection(range(*each.span)) else None
+        # Decorators and the `def` line run when the function is defined, so only the body counts. The part is another
+        # function if two have one name (a property and its setter).
+        inside = (
+            part.inside if part and part.inside.stop == each.end_line + 1 else range(each.line + 1, each.end_line + 1)
+        )
         ran = tuple(sorted(lines_run.intersection(inside)))
         if ran:
             exits = [ways[line] for line in inside if line in ways]
             of, gone_ways = (sum(numbers) for numbers in zip(*exits)) if exits else (0, 0)
             idle_lines = tuple(sorted(never.intersection(inside)))
-            part = code.part(each.file, each.name) if idle_lines else None
             guards = {line: text for line in idle_lines if part and (text := guard_of(part, line))}
             turned = tuple(line for line in idle_lines if line in watched.of_turned(each.file))
             per_function.append(Lines(each, ran, idle_lines, of, gone_ways, guards, turned))

@@ -192,8 +192,8 @@ class Code:
         return Part(name, self._file(file)[0][name])
 
     def reached(self, file: str, line: int) -> list[Place]:
-        """Return the file and name of the function that begins at a line, and of the functions that it calls, nearest
-        first.
+        """Return the function that begins at this line, and then the functions that it calls, nearest first. Each is a
+        file and a name.
 
         Calls are found by name, up to :data:`CALLS_AWAY` away and in other files of the packages.
         """
@@ -246,7 +246,7 @@ def code_in(base: str, roots: tuple[PackageRoot, ...]) -> Code:
 
 
 def constants_at(base: str, roots: tuple[PackageRoot, ...], file: str, line: int) -> Constants:
-    """Return the constants of the function that begins at a line of a checkout's file, and of the functions that it
+    """Return the constants in the function that begins at this line of a checkout's file, and in the functions that it
     calls."""
     return code_in(base, roots).constants(file, line)
 

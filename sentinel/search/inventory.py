@@ -286,8 +286,8 @@ def _functions(body: Sequence[ast.stmt], owner: str = "") -> Iterator[tuple[str,
 
 
 def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Return a function's score and the subjects of its words. The score is 0 if its body only raises or forwards a
-    call."""
+    """Return a function's score, and the subjects that the words in its source indicate. The score is 0 if the body
+    only raises an exception or forwards a call."""
     below = [each for statement in node.body for each in ast.walk(statement)]
     acts = [any(isinstance(each, kinds) for each in below) for kinds in (_ARITHMETIC, _ITEMS)]
     acts.append(any(isinstance(each, ast.Call) and _OPERATION.fullmatch(_called(each)) for each in below))

@@ -169,7 +169,8 @@ class Survey:
         return of_outcome(open_target, finding.subject, finding.law, outcome, self._tried[job.place], self._seed)
 
     def close(self) -> None:
-        """Cancel planned searches and wait for running ones. Close the runner first, so that these end soon."""
+        """Cancel planned searches and wait for running ones. Close the runner first, so that running searches end
+        soon."""
         self._drawer.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._parser.shutdown(wait=True, cancel_futures=True)

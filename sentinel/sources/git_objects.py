@@ -112,13 +112,13 @@ def absent_objects(mirror: Path) -> list[str]:
 
 
 def whole_refs(mirror: Path, refs: dict[str, str]) -> dict[str, str]:
-    """Return the refs whose object exists in the mirror."""
+    """Return the refs that point to an object that the mirror has."""
     here = {words[0] for words in _lookup(mirror, sorted(set(refs.values()))) if words[-1] != "missing"}
     return {name: sha for name, sha in refs.items() if sha in here}
 
 
 def still_shallow(mirror: Path, commits: set[str]) -> set[str]:
-    """Return the commits whose parents the mirror lacks, out of these commits."""
+    """Return those of the given commits whose parents the mirror lacks."""
     parents: dict[str, list[str]] = {}
     for commit in commits:
         process = run(mirror, "cat-file", "commit", commit)

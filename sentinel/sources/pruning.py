@@ -41,7 +41,8 @@ def entries(home: Home) -> list[CacheEntry]:
 def prune(home: Home, *, older_than: float | None = None, now: float | None = None) -> list[CacheEntry]:
     """Remove entries that were not used recently, and leftovers of interrupted runs. Return the removed entries.
 
-    :param older_than: remove entries that were not used for this many seconds; None: all that no live run uses.
+    :param older_than: remove entries that were not used for this many seconds; with None, remove all entries that no
+        running process uses.
     """
     limit = None if older_than is None else (time.time() if now is None else now) - older_than
     removals: list[CacheEntry] = []

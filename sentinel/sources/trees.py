@@ -95,7 +95,7 @@ def streamed_blob_id(file: IO[bytes], size: int) -> str:
 
 
 def check_path(path: str) -> str:
-    """Return a path from upstream, after checking that it stays in its folder and that file systems can store it.
+    """Check that a path from upstream stays in its folder and that file systems can store it; return the path.
 
     :raises Unavailable: if the path is not valid.
     """

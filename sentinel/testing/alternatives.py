@@ -1,4 +1,4 @@
-"""Find other valid settings of a contract, to tell a different choice from a bug."""
+"""Find other valid settings of a contract, to distinguish a different choice from a bug."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def other_settings(
 ) -> list[dict[str, Any]]:
     """Return variants of the settings, each with one value changed.
 
-    Values of a choice are its own and those that adapters declare for it; those of a number are also ``numbers``.
+    A choice takes its own values and those that adapters declare for it. A number takes ``numbers`` too.
 
     :param now: the values that are in use, if they are not the defaults.
     :param skip: inputs that keep their value.
@@ -64,7 +64,7 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> l
 def explaining(
     session: LawSession, finding: Finding, several: Sequence[Mapping[str, Any]], pairs: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yield the settings for which the oracle agrees with the function on the finding's scenario.
+    """Yield the settings with which the oracle agrees with the function on the finding's scenario.
 
     :param pairs: also try pairs of these settings, unless neither has an effect alone.
     """

@@ -171,8 +171,8 @@ class Bound:
     :ivar call: the file and line of ``call``; empty without it.
     :ivar of_call: the exceptions that ``call`` raised outside the function, by text.
     :ivar derived: parameter -> the input that its value is computed from.
-    :ivar left: the parameters that keep their default, with it.
-    :ivar given: the parameters that each call gets, with the default, which is never used.
+    :ivar left: parameter that keeps its default -> this default.
+    :ivar given: parameter that each call passes -> its default, which is never used.
     :ivar sizes: dimension of the inputs -> its largest size in a call so far.
     """
 
@@ -506,7 +506,8 @@ def _drawn(
 
 
 def _label_forms(function: Function, parameter: str, has_call: bool) -> list[str]:
-    """Return the types of group labels to try, in this order. If the parameter has an annotation, try only that type.
+    """Return the types of group labels to try, in this order; only the annotated type if the parameter has an
+    annotation.
 
     A list is the last, because comparing a list with a number gives False instead of an array, without an error.
     """

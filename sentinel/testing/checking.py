@@ -53,7 +53,8 @@ class Check:
         response, or the sum of its rewards or log-probs. Results may then have one number per response, too.
         ``{"dones": "tokens"}`` if all tensors are [tokens], one episode after another.
     :param outputs: the contract's names of the returned tuple's elements, or output -> key, attribute or index.
-    :param expected_failed_laws: law -> why the function is not meant to keep it. A law that it keeps is an error.
+    :param expected_failed_laws: law -> why the function is not meant to keep this law. It is an error if the function
+        keeps a law that is listed here.
     :param dialects: the function's value for a choice on which papers and code legitimately differ.
     :param device: where the tensors are: ``cpu``, ``cuda``, ``cuda:1``.
     :param dtypes: the dtypes of float tensors; empty: float16 too.
@@ -154,11 +155,11 @@ class Check:
                 raise LawBroken(f"{law} holds, although expected_failed_laws has it ({reason}); remove the entry")
 
     def report(self, f: Any, law: str = "", in_summary: bool = False) -> Report:
-        """Return the report about a function, from one search that is stored for later calls.
+        """Return the report about a function. All laws are searched at once, and the result is stored for later calls.
 
         :param in_summary: pytest's summary lists the defaults that no call changes, so they need no warning.
-        :param law: search only this law, unless the function is the one that was passed last: a fixture may make
-            another object for each test.
+        :param law: search only this law, except for the same function object as in the last call. A fixture may make a
+            new object for each test, and no test needs more than its own law.
         """
         from sentinel.testing.report import in_words
 
@@ -190,7 +191,7 @@ class Check:
             except Undecidable as error:
                 raise LawBroken(f"{bound.function.name} cannot be checked: {error.failure.reason}") from None
             if self._binding.get("call") is not None and not bound.function.used:
-                raise LawBroken(f"call= never calls {bound.function.name}, so nothing of it was examined")
+                raise LawBroken(f"call= never calls {bound.function.name}, so the function was not examined")
             _attribute_non_finite(search, session)
             asked = Asked(self.contract, self.choices, self.expected, self.device, self._unread(bound, session))
             causes = partial(self._agreeing_choices, f, bound, session), partial(self._slip, f, bound, session)
@@ -307,7 +308,7 @@ class Check:
         return ""
 
     def _unread(self, bound: Bound, session: LawSession) -> dict[str, Any]:
-        """Return the inputs that the function never gets although the definition's result depends on them."""
+        """Return the inputs that the function never receives although the result of the definition depends on them."""
         from sentinel.search.boundary_search import cheap_scenarios
 
         subject = self._narrowed(bound)

@@ -90,7 +90,7 @@ _ADDED = ("log_prob", "log_ratio", "reward")
 
 
 def per_response(contract: Contract, names: Collection[str]) -> Contract:
-    """Return the contract with scenarios in which all tokens of a response have the same value of each of these inputs.
+    """Return the contract with other scenarios: for each of these inputs, all tokens of a response have the same value.
 
     Log-probs and rewards still differ between tokens, because a response has their sum.
 

@@ -212,8 +212,8 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
 
 
 def _binding(check: Asked, bound: Bound) -> list[str]:
-    """Return lines that show which parameter receives which input, and which inputs are never read although the result
-    depends on them."""
+    """Return lines that show the input of each parameter. Further lines name inputs that the function never reads
+    although the result depends on them."""
     of: dict[str, list[str]] = {} if bound.call else {name: [] for name in bound.function.__signature__.parameters}
     for name, parameter in bound.names.items():
         of.setdefault(parameter, []).append(name)
@@ -368,8 +368,8 @@ def _number(value: Any) -> str:
 
 
 def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gradient: bool) -> tuple[list[str], bool]:
-    """Return the lines of a script that repeats the function's calls of a scenario, and whether ``call`` has computed a
-    NaN or infinity in them.
+    """Return the lines of a script that repeats the function's calls in a scenario. Also return whether ``call`` put a
+    NaN or infinity into their arguments.
     """
     function, calls, made, kinds = bound.function, list[str](), list[bool](), list[type]()
     for inputs in variants.values():

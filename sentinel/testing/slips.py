@@ -87,7 +87,7 @@ def slips(contract: Contract, names: Mapping[str, str], choices: Mapping[str, An
 
 
 def _alike(one: str, other: str) -> bool:
-    """Return True if two names differ in one word, or are the two discounts."""
+    """Return True if two names differ in only one word, or are the two discount factors ``gamma`` and ``lam``."""
     words = one.split("_"), other.split("_")
     differing = [pair for pair in zip(*words) if pair[0] != pair[1]]
     return {one, other} == {"gamma", "lam"} or (

@@ -159,7 +159,7 @@ def of_import(answer: Any) -> tuple[str, ...]:
 
 
 def of_probe(answer: Any, variants: Collection[str]) -> Measured | Failed:
-    """Parse the answer to a probe request with these variants."""
+    """Parse the answer to a probe request, which must contain exactly the requested variants."""
     if _has(answer, "failure"):
         fields = _record(answer, {"failure": _failure}, {"asked": _words})
         failure: Failed = replace(fields["failure"], questions=fields.get("asked"))
@@ -277,7 +277,7 @@ def _by_name(value: Any, names: Collection[str], parse: Parser) -> dict[str, Any
 def _record(
     value: Any, needed: Mapping[str, Parser], optional: Mapping[str, Parser] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Parse a mapping that has every needed key, and no key that is neither needed nor optional."""
+    """Parse a mapping that has every required key and may have optional ones. Any other key is an error."""
     parsers = {**needed, **optional}
     if not isinstance(value, dict) or not needed.keys() <= value.keys() <= parsers.keys():
         _refuse("a record has missing or unknown keys")

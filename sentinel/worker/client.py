@@ -330,7 +330,7 @@ class Preloader:
                     if last or self._stopped:
                         raise WorkerError(self._last_words(self._killed_by())) from None
                     self._dismantle()
-        raise AssertionError("the loop returns or raises")
+        raise AssertionError("unreachable: the loop above always returns or raises")
 
     def _contained(self, visible: Sequence[str]) -> dict[str, Any]:
         return {"readable": visible, "hidden": self.places.hidden, "system_calls": syscalls.hexadecimal()}
@@ -589,7 +589,7 @@ class Session(_Handle):
             self._bury("the session ended")
 
     def receive(self) -> Replies | Failed:
-        """Return the answer to the last call, or a failure. The session ends if it fails itself.
+        """Return the answer to the last call, or a failure. If the session itself fails, it ends.
 
         Each call has the whole timeout, because the session reports the end of each call.
         """

@@ -199,7 +199,7 @@ def find_boundary(
             path, module, function, owner, binding, scenario_inputs, device, imported, member=member
         )
     calling.resolve(binding.boundary, roots)  # this call raises DriftError, which names a similar definition
-    raise AssertionError(f"{binding.boundary} was not found at first, but was found when it was looked up again")
+    raise AssertionError(f"{binding.boundary} was not found at first, but was found at a second lookup")
 
 
 def observe(

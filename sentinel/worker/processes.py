@@ -46,7 +46,7 @@ def await_end(pid: int, seconds: float | None = None) -> None:
 
 
 class Leader:
-    """The leader of a process group. A process other than this one reaps it.
+    """The leader of a process group, which is reaped by another process than this one.
 
     A pid is not enough to kill the leader. After the leader is reaped and its group is empty, the kernel may reuse the
     pid for another process. A pidfd, if the kernel supports it, always refers to the same process.

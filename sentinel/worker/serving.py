@@ -307,13 +307,13 @@ class _LineTracer(_Tracer):
         return None
 
     def _enter_named(self, frame: Any, name: str) -> None:
-        """Record the arguments of a function whose values are recorded."""
+        """Record the arguments of a named function when it is called."""
 
     def _leave(self, frame: Any, event: str, argument: Any) -> Any:
         """Record the return value of a function, and the arguments that it changes."""
 
     def _turn(self, frame: Any) -> None:
-        """Set the call's options in the arguments of a frame that begins."""
+        """Set the call's options in the arguments of a function that is about to run."""
         local, names = frame.f_locals, argument_names(frame.f_code)
         arguments = {name: local[name] for name in names if name in local}
         for name, value in [*replaced_arguments(arguments, self._settings)]:
@@ -323,7 +323,7 @@ class _LineTracer(_Tracer):
                 self._turned += turned(value, self._settings)
 
     def _classify(self, frame: Any) -> tuple[str, str | None]:
-        """Return the file of a function if its lines are recorded, and its name if its values are recorded.
+        """Return two values: a function's file, if its lines are recorded, and its name, if its values are recorded.
 
         The name is empty for the boundary, ``stand-in`` for a function of the adapter, else a dotted path. It is None
         if the values are not recorded.
@@ -343,8 +343,8 @@ class _LineTracer(_Tracer):
 
 
 class _OutsideContract(_LineTracer):
-    """Records values outside the contract: everything that the boundary returns, changes in its arguments, the
-    arguments of its calls to stand-ins, and its warnings. For the named functions, it records the return values and
+    """Records values outside the contract. These are the boundary's full return value, changes in its arguments, the
+    arguments that it passes to stand-ins, and its warnings. For the named functions, it records the return values and
     changed arguments, if the call reaches them.
 
     :param functions: the named functions, by dotted path.

@@ -23,7 +23,7 @@ USAGE, NOTHING = pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
-def test_an_option_that_is_wrong(arguments, says, run_pytest, snapshot):
+def test_an_invalid_option_is_a_usage_error(arguments, says, run_pytest, snapshot):
     before = snapshot()
     answer = run_pytest("--sentinel-recipes=good", *arguments).says(says)
     assert answer.status == USAGE
@@ -42,7 +42,7 @@ def test_an_option_that_is_wrong(arguments, says, run_pytest, snapshot):
     ],
     ids=lambda value: value[0],
 )
-def test_a_node_id_that_names_nothing(arguments, run_pytest, snapshot):
+def test_an_item_id_that_matches_nothing_is_a_usage_error(arguments, run_pytest, snapshot):
     before = snapshot()
     assert run_pytest(*arguments).says("not found: ").status == USAGE
     assert snapshot() == before
@@ -61,7 +61,7 @@ def test_a_node_id_that_names_nothing(arguments, run_pytest, snapshot):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_command_line_that_is_wrong(arguments, says, run_sentinel, here):
+def test_an_invalid_command_line_is_a_usage_error(arguments, says, run_sentinel, here):
     answer = run_sentinel(*arguments).says(says)
     assert answer.status == 2
     (line,) = answer.err.splitlines()
@@ -71,7 +71,7 @@ def test_a_command_line_that_is_wrong(arguments, says, run_sentinel, here):
 
 
 @pytest.mark.parametrize("place", ["reports", "reports/below", "reports/../reports/x"])
-def test_a_report_folder_that_cannot_be_written(place, demo, broken_tree, here, snapshot):
+def test_an_unwritable_report_folder_is_an_error(place, demo, broken_tree, here, snapshot):
     """A file has the folder's name. Permissions would not stop a test that runs as root."""
     (here / "reports").write_text("mine")
     before = snapshot()
@@ -82,7 +82,7 @@ def test_a_report_folder_that_cannot_be_written(place, demo, broken_tree, here, 
     assert snapshot() == before
 
 
-def test_no_git(here, pytester, demo_home, fixed_tree, monkeypatch):
+def test_a_missing_git_is_reported(here, pytester, demo_home, fixed_tree, monkeypatch):
     """A working tree needs no git; a ref that needs git is a usage error."""
     (here / "bin").mkdir()
     monkeypatch.setenv("PATH", str(here / "bin"))
@@ -102,7 +102,7 @@ def _with_links(tree: Path, secret: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["path", "git"])
-def test_a_checkout_whose_files_lead_out_of_it(kind, demo, run_sentinel, tmp_path):
+def test_a_checkout_with_files_outside_of_it_is_rejected(kind, demo, run_sentinel, tmp_path):
     """A link to a file outside the checkout is neither read nor run, so the boundary is missing."""
     ran, secret = tmp_path / "ran", tmp_path / "secret.py"
     secret.write_text(f"open({str(ran)!r}, 'w')\ndef agg_loss(loss_mat, loss_mask): return loss_mat.sum() * 0 + 1\n")

@@ -36,7 +36,7 @@ EACH = pytest.mark.parametrize(
 
 
 @EACH
-def test_in_a_folder_of_recipes(bad, says, run_pytest, snapshot):
+def test_an_invalid_recipe_in_a_folder_is_rejected(bad, says, run_pytest, snapshot):
     before = snapshot()
     answer = run_pytest("--sentinel-target=demo", "--sentinel-recipes=bad", "--sentinel-recipes=good")
     assert answer.status == pytest.ExitCode.USAGE_ERROR
@@ -47,7 +47,7 @@ def test_in_a_folder_of_recipes(bad, says, run_pytest, snapshot):
 
 
 @EACH
-def test_given_by_its_path(bad, says, run_pytest, snapshot):
+def test_an_invalid_recipe_named_by_its_path_is_rejected(bad, says, run_pytest, snapshot):
     before = snapshot()
     answer = run_pytest("bad/demo/BAD.yaml").says("collected 0 items / 1 error")
     assert answer.status == pytest.ExitCode.INTERRUPTED
@@ -56,7 +56,7 @@ def test_given_by_its_path(bad, says, run_pytest, snapshot):
 
 
 @EACH
-def test_checked(bad, says, run_sentinel, snapshot):
+def test_recipe_check_rejects_an_invalid_recipe(bad, says, run_sentinel, snapshot):
     before = snapshot()
     answer = run_sentinel("recipe", "check", "bad/demo/BAD.yaml").says()
     assert answer.status == 1
@@ -64,7 +64,7 @@ def test_checked(bad, says, run_sentinel, snapshot):
     assert snapshot() == before
 
 
-def test_one_bug_id_in_two_files(run_pytest, run_sentinel, here, broken_tree):
+def test_two_files_with_one_bug_id_are_rejected(run_pytest, run_sentinel, here, broken_tree):
     """This also holds for files that are named by path, because both would write the same evidence."""
     first = write_recipe(here / "twice", MASKED_TOKENS)
     second = write_recipe(here / "twice", MASKED_TOKENS, bug_id="demo-masked-tokens")

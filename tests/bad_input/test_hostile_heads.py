@@ -44,7 +44,7 @@ def head(tmp_path: Path) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     ("name", "level"), [*((name, "basic") for name in HEADS), *((name, "strict") for name in CONTAINED)]
 )
-def test_a_head_that_misbehaves(name, level, head, demo, fixed_tree, here, offered):
+def test_a_misbehaving_head_is_not_decided(name, level, head, demo, fixed_tree, here, offered):
     offered(level)
     lines, verdict, reason = {**HEADS, **(CONTAINED if level == "strict" else {})}[name]
     tree = head(lines)
@@ -57,7 +57,7 @@ def test_a_head_that_misbehaves(name, level, head, demo, fixed_tree, here, offer
     assert _contents(tree) == before
 
 
-def test_a_head_that_deletes_its_files(head, demo, here):
+def test_a_head_that_deletes_its_files_affects_no_other_ref(head, demo, here):
     """It can only delete its own checkout and scratch folder. The next run makes the checkout again."""
     lines = "import os, shutil\nshutil.rmtree(os.path.dirname(__file__), True)\nshutil.rmtree(os.getcwd(), True)"
     tree = head(lines)
@@ -73,7 +73,7 @@ def test_a_head_that_deletes_its_files(head, demo, here):
 @pytest.mark.parametrize(
     ("level", "reason"), [("basic", "was changed after the checkout was made"), ("strict", "OSError")]
 )
-def test_a_head_that_rewrites_its_boundary(level, reason, head, demo, here, offered):
+def test_a_head_that_rewrites_its_boundary_is_not_decided(level, reason, head, demo, here, offered):
     """The code that ran is not the commit's code, so nothing is proven. Strict containment prevents the change."""
     lines = "import os\nos.chmod(__file__, 0o644)\nopen(__file__, 'a').write('# other code')"
     demo(f"--sentinel-repo={head(lines)}", f"--sentinel-sandbox={offered(level)}").says("inconclusive", reason)

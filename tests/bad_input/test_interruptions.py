@@ -57,7 +57,7 @@ def _left_behind(scratch: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_run_that_is_killed(number, here, tmp_path, fixed_tree, begun):
+def test_a_killed_run_leaves_valid_files(number, here, tmp_path, fixed_tree, begun):
     """The second item hangs. The first item's evidence is complete, and no worker process is left."""
     tree = copy_demo(tmp_path / "hanging", "fixed")
     slow = MASKED_TOKENS["boundary"].replace("agg_loss", "slow_loss")

@@ -34,7 +34,7 @@ def tree(tiny: Any, commit: str, folder: Path) -> Path:
     return folder
 
 
-def test_it_answers_in_words_first(run_sentinel, mirrored, tiny, tmp_path):
+def test_audit_prints_the_answer_in_words_first(run_sentinel, mirrored, tiny, tmp_path):
     answer = run_sentinel("audit", "tiny", "--repo", tree(tiny, tiny.buggy, tmp_path / "buggy"))
     assert answer.status == 1
     assert answer.out.startswith(f"1 bug (1 recipe) is in tiny at {tiny.buggy[:12]}.")
@@ -43,7 +43,7 @@ def test_it_answers_in_words_first(run_sentinel, mirrored, tiny, tmp_path):
     assert answer.out.startswith("0 bugs (0 recipes) are in tiny")
 
 
-def test_settings_that_nothing_is_compared_with_are_not_examined(run_sentinel, mirrored, tiny, tmp_path):
+def test_settings_that_no_bug_depends_on_are_not_examined(run_sentinel, mirrored, tiny, tmp_path):
     """This tree declares no options, and its bug names no setting."""
     config = tmp_path / "run.yaml"
     config.write_text("actor: {lr: 1}\n")
@@ -75,7 +75,7 @@ def tree_with_options(tiny: Any, tiny_catalog: Any, monkeypatch: pytest.MonkeyPa
     return buggy
 
 
-def test_what_the_configuration_leaves_out_is_the_default(run_sentinel, mirrored, tree_with_options):
+def test_audit_uses_the_default_of_a_missing_setting(run_sentinel, mirrored, tree_with_options):
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
     assert answer.status == 1
     first, *others = answer.out.splitlines()
@@ -106,7 +106,7 @@ def _rewritten(tree: Path, **lines: str) -> None:
     recipe.write_text(text + "".join(f"{name}: {line}\n" for name, line in lines.items()))
 
 
-def test_what_hits_is_apart_from_what_hits_only_if(run_sentinel, mirrored, tree_with_options, tmp_path):
+def test_audit_lists_certain_bugs_apart_from_conditional_ones(run_sentinel, mirrored, tree_with_options, tmp_path):
     audit = ("audit", "tiny", "--repo", tree_with_options, "--sarif", "x.sarif", "--set")
     _rewritten(tree_with_options, affects='[{when: {actor.clip: "> 0.1"}}]')
     answer = run_sentinel(*audit, "actor.clip=0.2")
@@ -133,7 +133,7 @@ def test_what_hits_is_apart_from_what_hits_only_if(run_sentinel, mirrored, tree_
     assert (answer.status, "in all 0 bugs (0 recipes) and 1 of hardening (1)" in answer.out) == (0, True)
 
 
-def test_a_bug_counts_once_by_the_worst_of_its_recipes(run_sentinel, mirrored, tree_with_options):
+def test_a_bug_with_several_recipes_counts_once_by_the_worst(run_sentinel, mirrored, tree_with_options):
     _rewritten(tree_with_options, root="tiny-mean", affects='[{when: {actor.clip: "> 0.1"}}]')
     first = tree_with_options.parent / "recipes" / "tiny" / "TINY-MEAN.yaml"
     other = first.read_text().replace("bug_id: TINY-MEAN", "bug_id: TINY-OTHER").replace("> 0.1", "< 0.1")
@@ -147,7 +147,7 @@ def test_a_bug_counts_once_by_the_worst_of_its_recipes(run_sentinel, mirrored, t
     assert "    the same bug: TINY-OTHER\n" in answer.out
 
 
-def test_single_settings_are_read_as_they_are_written_for_a_run(run_sentinel, mirrored, tree_with_options, tmp_path):
+def test_set_accepts_settings_as_a_command_line_writes_them(run_sentinel, mirrored, tree_with_options, tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text("actor: {clip: {low: 0.2}, loss_agg_mode: other}\n")
     audit = ("audit", "tiny", "--repo", tree_with_options, "--config", config, "--json", "--set")
@@ -175,7 +175,7 @@ def test_unknown_settings_are_named_with_the_closest_option(run_sentinel, mirror
     assert (bug["reach"], bug["because"]) == ("not known", "it depends on actor.loss_agg_mode=token-mean")
 
 
-def test_a_misspelt_option_that_a_bug_depends_on_is_no_all_clear(run_sentinel, mirrored, tree_with_options):
+def test_audit_exits_with_2_when_a_bug_depends_on_a_misspelt_option(run_sentinel, mirrored, tree_with_options):
     _rewritten(tree_with_options, affects="[{when: {actor.loss_agg_mode: token-sum}, where: a token is masked}]")
     audit = ("audit", "tiny", "--repo", tree_with_options, "--", "python", "train.py", "--actor.clip", "0.2")
     assert run_sentinel(*audit).status == 0
@@ -185,7 +185,7 @@ def test_a_misspelt_option_that_a_bug_depends_on_is_no_all_clear(run_sentinel, m
     assert "not decided: TINY-MEAN, because these settings were not read: actor.loss_agg_mode" in answer.err
 
 
-def test_settings_in_a_section_that_no_option_has_are_not_read(run_sentinel, mirrored, tree_with_classes, tmp_path):
+def test_settings_in_an_unknown_section_are_not_read(run_sentinel, mirrored, tree_with_classes, tmp_path):
     """TRL's parser reads top-level options only. The user's own code may read the section."""
     config = tmp_path / "run.yaml"
     config.write_text("lr: 1\nclip: 0.0\ntiny: {loss_agg_mode: seq-mean, other: 1}\n")
@@ -197,7 +197,7 @@ def test_settings_in_a_section_that_no_option_has_are_not_read(run_sentinel, mir
     assert run_sentinel(*audit, "--set", "loss_agg_mode=seq-mean").status == 0
 
 
-def test_words_of_a_shell_may_set_any_option(run_sentinel, mirrored, tree_with_options, tmp_path):
+def test_unknown_shell_words_may_set_any_option(run_sentinel, mirrored, tree_with_options, tmp_path):
     _rewritten(tree_with_options, affects="[{when: {actor.loss_agg_mode: token-sum}, where: a token is masked}]")
     (tmp_path / "run.sh").write_text("python train.py --actor.clip 0.2 ${EXTRA_ARGS}\n")
     audit = ("audit", "tiny", "--repo", tree_with_options, "--json", "--script", tmp_path / "run.sh")
@@ -209,7 +209,7 @@ def test_words_of_a_shell_may_set_any_option(run_sentinel, mirrored, tree_with_o
     assert run_sentinel(*audit, "--set", "actor.loss_agg_mode=token-mean").status == 0
 
 
-def test_an_invalid_value_is_not_taken_for_false(run_sentinel, mirrored, tree_with_options):
+def test_an_invalid_value_does_not_count_as_false(run_sentinel, mirrored, tree_with_options):
     (tree_with_options / "tiny" / "config.yaml").write_text("actor: {use_opsm: false, clip: 0.1}\n")
     for option, value, condition, takes in (("use_opsm", "tr", "true", "true or false"),
                                             ("clip", "0.2x", "'> 0.1'", "a number")):  # fmt: skip
@@ -235,14 +235,14 @@ def tree_with_parser(tree_with_options: Path) -> Path:
     return tree_with_options
 
 
-def test_a_flag_that_sets_false_is_read_as_what_it_sets(run_sentinel, mirrored, tree_with_parser):
+def test_a_flag_that_sets_false_is_read_as_false(run_sentinel, mirrored, tree_with_parser):
     audit = ("audit", "tiny", "--repo", tree_with_parser, "--", "python", "train.py", "--clip", "0.2")
     assert run_sentinel(*audit).status == 1
     answer = run_sentinel(*audit, "--no-mean")
     assert (answer.status, "is not an option" in answer.out) == (0, False)
 
 
-def test_a_file_of_settings_that_an_option_names_is_read(run_sentinel, mirrored, tree_with_parser, tmp_path):
+def test_a_settings_file_named_by_an_option_is_read(run_sentinel, mirrored, tree_with_parser, tmp_path):
     script, file = tmp_path / "run.sh", tmp_path / "custom.yaml"
     script.write_text("python train.py --custom-config-path custom.yaml\n")
     audit = ("audit", "tiny", "--repo", tree_with_parser, "--script", script)
@@ -262,7 +262,7 @@ def test_a_file_of_settings_that_an_option_names_is_read(run_sentinel, mirrored,
     assert (answer.status, f"the command and {file} both set them: clip" in answer.out) == (2, True)
 
 
-def test_what_a_program_assigns_counts_as_not_known(run_sentinel, mirrored, tree_with_parser, tmp_path):
+def test_options_that_the_program_assigns_count_as_unknown(run_sentinel, mirrored, tree_with_parser, tmp_path):
     (tmp_path / "train.py").write_text("args = parse()\nargs.clip = 0.3\nargs.other = 1\n")
     audit = ("audit", "tiny", "--repo", tree_with_parser, "--", "python", str(tmp_path / "train.py"), "--clip", "0.0")
     answer = run_sentinel(*audit)
@@ -270,7 +270,7 @@ def test_what_a_program_assigns_counts_as_not_known(run_sentinel, mirrored, tree
     assert f"not known, because the program's code assigns them: clip ({tmp_path}/train.py:2)\n" in answer.out
 
 
-def test_settings_of_which_none_is_known_are_not_examined(run_sentinel, mirrored, tree_with_options):
+def test_audit_examines_nothing_when_no_setting_is_known(run_sentinel, mirrored, tree_with_options):
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "agg_loss_mode=x", "--set", "zzz=1")
     assert (answer.status, answer.out) == (2, "")
     assert f"agg_loss_mode {UNKNOWN}; did you mean actor.loss_agg_mode?" in answer.err
@@ -369,7 +369,7 @@ def test_bugs_of_other_trainers_do_not_concern_a_script(
 
 
 @pytest.mark.parametrize(("trainer", "script"), [("", ""), ("f = agg_loss", ""), ("", "f = agg_loss")])
-def test_a_function_next_to_a_trainer_belongs_to_it(
+def test_a_function_in_a_trainers_module_belongs_to_the_trainer(
     run_sentinel, mirrored, tree_with_classes, tmp_path, trainer, script
 ):
     """Unless the script or one of its trainers names it. A data collator is such a function."""
@@ -385,7 +385,7 @@ def test_a_function_next_to_a_trainer_belongs_to_it(
     assert ("1 may hit you" in answer.out) == named
 
 
-def test_an_entry_point_may_declare_options_of_its_own(run_sentinel, mirrored, tree_with_classes, tmp_path):
+def test_an_entry_point_may_declare_its_own_options(run_sentinel, mirrored, tree_with_classes, tmp_path):
     """The program is a module; its section has a class of its own, and its command line may end with arguments."""
     _rewritten(tree_with_classes, affects="[{when: {loss_agg_mode: token-mean, clip: set}}]")
     folder = tmp_path / "ours" / "dapo"
@@ -455,7 +455,7 @@ def _tagged(tree: Path, tag: str, text: str, home: Path) -> None:
     config.write_text(before)
 
 
-def test_classes_that_a_parser_fills_too_have_options_of_their_own(run_sentinel, mirrored, tree_with_classes, tmp_path):
+def test_other_classes_that_a_parser_fills_have_their_own_options(run_sentinel, mirrored, tree_with_classes, tmp_path):
     script = tmp_path / "train.py"
     config = tree_with_classes / "tiny" / "config.py"
     config.write_text(config.read_text().replace("(Arguments)", "") + "class ModelConfig:\n    model: str = ''\n")
@@ -471,7 +471,7 @@ def test_classes_that_a_parser_fills_too_have_options_of_their_own(run_sentinel,
     ]
 
 
-def test_a_program_of_the_framework_itself_is_read(run_sentinel, mirrored, tree_with_classes, monkeypatch):
+def test_a_program_of_the_framework_is_read(run_sentinel, mirrored, tree_with_classes, monkeypatch):
     """The command names it by its path in the repository. The program determines the trainer and the option classes."""
     (tree_with_classes / "tiny" / "trainers.py").write_text(TRAINERS)
     (tree_with_classes / "tiny" / "run.py").write_text(
@@ -490,7 +490,7 @@ def test_a_program_of_the_framework_itself_is_read(run_sentinel, mirrored, tree_
     assert [ref.kind for ref in opened].count("path") == 1, "the copy is opened once"
 
 
-def test_a_release_is_decided_once(run_sentinel, mirrored, tiny, tiny_catalog, tmp_path, monkeypatch):
+def test_audit_decides_a_release_only_once(run_sentinel, mirrored, tiny, tiny_catalog, tmp_path, monkeypatch):
     """A second audit of a release reuses the verdicts if recipe, adapter and code are the same."""
 
     def opened(target: Any, ref: Ref, pull: Any, **_: Any) -> Any:
@@ -514,7 +514,7 @@ def test_a_release_is_decided_once(run_sentinel, mirrored, tiny, tiny_catalog, t
     assert ("torch" in sys.modules) == loaded  # only a worker needs it
 
 
-def test_a_tree_that_changes_signal_code_is_no_all_clear(run_sentinel, mirrored, tiny, tmp_path):
+def test_audit_exits_with_2_when_the_tree_changes_signal_code(run_sentinel, mirrored, tiny, tmp_path):
     folder = tree(tiny, tiny.fixed, tmp_path / "fixed")
     (folder / "README").write_text("no code")
     assert run_sentinel("audit", "tiny", "--repo", folder).status == 0
@@ -535,14 +535,14 @@ def test_a_tree_that_changes_signal_code_is_no_all_clear(run_sentinel, mirrored,
     assert (answer.status, answer.out.startswith("not known whether this tree changes signal code: ")) == (2, True)
 
 
-def test_a_function_that_moved_is_decided_as_at_its_pins(run_sentinel, mirrored, tiny, tmp_path):
+def test_a_moved_function_is_decided_at_its_new_path(run_sentinel, mirrored, tiny, tmp_path):
     folder = tree(tiny, tiny.fixed, tmp_path / "fixed")
     (folder / "tiny" / "losses.py").rename(folder / "tiny" / "moved.py")
     answer = run_sentinel("audit", "tiny", "--repo", folder)
     assert ("0 bugs (0 recipes) are in tiny at" in answer.out, "not decided" in answer.out) == (True, False)
 
 
-def test_a_launcher_alone_is_not_examined(run_sentinel, mirrored, tree_with_options, tmp_path):
+def test_a_launcher_without_a_program_is_not_examined(run_sentinel, mirrored, tree_with_options, tmp_path):
     (tmp_path / "train.py").write_text("print('no configuration')\n")
     command = ("accelerate", "launch", "--config_file", "zero3.yaml", str(tmp_path / "train.py"))
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--", *command)
@@ -550,7 +550,7 @@ def test_a_launcher_alone_is_not_examined(run_sentinel, mirrored, tree_with_opti
     assert "nothing was examined: " in answer.err
 
 
-def test_only_settings_that_this_version_has_are_recommended(run_sentinel, mirrored, tree_with_options):
+def test_only_existing_settings_are_recommended(run_sentinel, mirrored, tree_with_options):
     audit = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
     reached = '[{when: {actor.clip: "> 0.1"}}]'
     for until in ("{actor.loss_mode: x}", "{actor.clip: null, actor.loss_mode: x}"):
@@ -594,7 +594,7 @@ BOMB = "m0: &m0 {a: 1}\n" + "".join(
         ("--script", "set.sh", f"python x.py 'a={{{BOMB}}}'\n", ""),
     ],
 )
-def test_a_file_that_would_exhaust_memory_is_refused(
+def test_a_file_that_would_exhaust_memory_is_rejected(
     run_sentinel, mirrored, tree_with_options, tmp_path, option, name, text, says
 ):
     (tmp_path / name).write_text(text)
@@ -620,7 +620,7 @@ def test_the_command_that_starts_the_training_is_read(run_sentinel, mirrored, tr
     assert run_sentinel(*audit, "--", "python", "train.py").status == 2
 
 
-def test_a_configuration_is_composed_first(run_sentinel, mirrored, tree_with_options, tmp_path):
+def test_a_configuration_with_defaults_is_composed_first(run_sentinel, mirrored, tree_with_options, tmp_path):
     (tmp_path / "mine.yaml").write_text("actor: {clip: 0.2, other: '???'}\n")
     config = tmp_path / "run.yaml"
     config.write_text("hydra: {searchpath: ['pkg://tiny', 'pkg://yours']}\ndefaults: [config, mine, _self_]\n")
@@ -634,9 +634,7 @@ def test_a_configuration_is_composed_first(run_sentinel, mirrored, tree_with_opt
     assert (over["reach"], over["because"]) == ("not reached", "actor.clip=null")
 
 
-def test_what_a_configuration_names_and_is_not_there_decides_nothing(
-    run_sentinel, mirrored, tree_with_options, tmp_path
-):
+def test_settings_from_a_missing_file_count_as_unknown(run_sentinel, mirrored, tree_with_options, tmp_path):
     """The missing file may set any option that the configuration leaves out."""
     config = tmp_path / "run.yaml"
     audit = ("audit", "tiny", "--repo", tree_with_options, "--config", config)
@@ -650,7 +648,7 @@ def test_what_a_configuration_names_and_is_not_there_decides_nothing(
     assert (answer.status, "its defaults list were not read: 3; give" in answer.out) == (2, True)
 
 
-def test_a_configuration_that_a_command_names_is_looked_for_in_the_copy(run_sentinel, mirrored, tree_with_options):
+def test_a_configuration_named_by_the_command_is_found_in_the_copy(run_sentinel, mirrored, tree_with_options):
     """If it is in neither place, it may set any option."""
     command = "python -m tiny.main --config-path=config --config-name={} actor.clip=0.2"
     audit = ("audit", "tiny", "--repo", tree_with_options, "--")
@@ -668,7 +666,7 @@ def test_a_configuration_that_a_command_names_is_looked_for_in_the_copy(run_sent
     assert "reward.fn" not in answer.out
 
 
-def test_a_choice_of_other_files_leaves_the_defaults_unknown(run_sentinel, mirrored, tree_with_options):
+def test_choosing_other_files_makes_defaults_unknown(run_sentinel, mirrored, tree_with_options):
     (tree_with_options / "tiny" / "trainer.yaml").write_text("defaults: [engine: dp, actor@a.b: x, _self_]\n")
     audit = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2", "--set", "engine=mine")
     answer = run_sentinel(*audit)
@@ -686,7 +684,7 @@ def test_reward_functions_and_data_are_listed_as_not_examined(run_sentinel, mirr
     )
 
 
-def test_what_it_takes_is_told_where_it_is_not_known(run_sentinel, mirrored, tree_with_options):
+def test_audit_prints_the_values_that_would_trigger_an_undecided_bug(run_sentinel, mirrored, tree_with_options):
     (tree_with_options / "tiny" / "config.yaml").unlink()
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2", "--json").json()
     assert answer["defaults"] is None
@@ -694,7 +692,7 @@ def test_what_it_takes_is_told_where_it_is_not_known(run_sentinel, mirrored, tre
     assert run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip").status == 2
 
 
-def test_a_framework_that_is_not_installed_is_read_in_its_main(
+def test_audit_uses_main_when_the_framework_is_not_installed(
     run_sentinel, mirrored, tiny, tiny_catalog, monkeypatch, tmp_path
 ):
     """The target has no releases; otherwise the newest release would be read."""
@@ -714,7 +712,7 @@ def test_a_framework_that_is_not_installed_is_read_in_its_main(
     assert answer.out.startswith(f"1 bug (1 recipe) is in tiny at {tiny.buggy[:12]}.")
 
 
-def test_mistakes_are_told(run_sentinel, mirrored, tiny, tmp_path):
+def test_audit_reports_invalid_input(run_sentinel, mirrored, tiny, tmp_path):
     assert run_sentinel("audit", "nothing").status == 2
     answer = run_sentinel("audit", "tiny", "--python", sys.executable)
     assert answer.status == 2

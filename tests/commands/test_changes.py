@@ -23,14 +23,14 @@ def overnight(evidence: Path, tiny: Any) -> list[str]:
     return ["report", "changes", "--from", "tonight", "--baseline", "recorded"]
 
 
-def test_a_bug_that_went_is_told_with_the_commit(run_sentinel, overnight, tiny):
+def test_a_fixed_bug_is_listed_with_its_commit(run_sentinel, overnight, tiny):
     answer = run_sentinel(*overnight)
     assert answer.status == 1
     assert "newly fixed: tiny TINY-MEAN at git:main" in answer.out
     assert f"since 2026-01-01 {tiny.fixed[:9]} a change" in answer.out
 
 
-def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(run_sentinel, overnight):
+def test_a_branch_fails_only_for_changes_that_are_worse(run_sentinel, overnight):
     for folder in ("recorded", "tonight"):
         for file in Path(folder).glob("tiny/*/*.json"):
             file.rename(file.with_name(f"path-{folder}.json"))
@@ -62,9 +62,7 @@ def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(run_sen
         ("fixed", "", 0, "    not worse: the bug is not present"),
     ],
 )
-def test_a_bug_that_is_recorded_and_answers_otherwise_is_worse_or_it_is_said_why_not(
-    run_sentinel, overnight, verdict, kind, status, says
-):
+def test_a_changed_verdict_is_worse_or_has_a_reason_why_not(run_sentinel, overnight, verdict, kind, status, says):
     base, fixed = (json.loads(next(Path(name).glob("tiny/*/*.json")).read_text()) for name in ("recorded", "tonight"))
     head = fixed if verdict == "fixed" else _answered(verdict, kind)(fixed)
     for folder, document in (("base", base), ("head", head)):
@@ -76,7 +74,7 @@ def test_a_bug_that_is_recorded_and_answers_otherwise_is_worse_or_it_is_said_why
     assert (answer.status, says in answer.out) == (status, True), answer
 
 
-def test_what_is_worse_comes_first_and_the_most_severe_of_it(run_sentinel, overnight):
+def test_worse_changes_are_listed_first_by_severity(run_sentinel, overnight):
     (file,) = Path("tonight").glob("tiny/*/*.json")
     fixed, (bad,) = json.loads(file.read_text()), Path("recorded").glob("tiny/*/*.json")
     broken = json.loads(bad.read_text())
@@ -147,7 +145,7 @@ def _answered(verdict: str, kind: str = "") -> Any:
         (lambda base: json.loads(next(Path("recorded").glob("tiny/*/*.json")).read_text()), "newly broken"),
     ],
 )
-def test_a_bug_that_may_have_come_fails_a_gate(guarded, change, says):
+def test_a_possibly_new_bug_fails_the_gate(guarded, change, says):
     """Any verdict other than fixed is worse, because a head can prevent the decision."""
     answer = guarded(change)
     assert (answer.status, says in answer.out) == (1, True), answer
@@ -155,7 +153,7 @@ def test_a_bug_that_may_have_come_fails_a_gate(guarded, change, says):
 
 
 @pytest.mark.parametrize("unasked", [True, False])
-def test_that_a_law_is_newly_seen_to_be_broken_is_for_no_worse_by_itself(run_sentinel, overnight, unasked):
+def test_a_newly_broken_law_is_not_worse_by_itself(run_sentinel, overnight, unasked):
     """The law may not have been decided before, or the search drew other scenarios. `sentinel diff` compares on the
     same scenarios.
     """
@@ -178,7 +176,7 @@ def test_that_a_law_is_newly_seen_to_be_broken_is_for_no_worse_by_itself(run_sen
     assert run_sentinel(*arguments, *GATE).status == 1
 
 
-def test_a_gate_does_not_open_where_nothing_was_decided(run_sentinel, overnight):
+def test_the_gate_fails_when_nothing_was_decided(run_sentinel, overnight):
     (file,) = Path("tonight").glob("tiny/*/*.json")
     file.write_text(json.dumps(_answered("inconclusive", "harness")(json.loads(file.read_text()))))
     Path("empty").mkdir()
@@ -187,7 +185,7 @@ def test_a_gate_does_not_open_where_nothing_was_decided(run_sentinel, overnight)
         assert (answer.status, f"nothing was examined: the run in {folder} decided none" in answer.err) == (2, True)
 
 
-def test_what_lay_in_the_folder_before_the_run_is_not_its_own(run_sentinel, overnight):
+def test_evidence_of_an_earlier_run_is_ignored(run_sentinel, overnight):
     """Evidence of an earlier head in the same folder does not count. ``run.json`` lists what the last run decided."""
     (file,) = Path("tonight").glob("tiny/*/*.json")
     item = {"id": "x", "outcome": "passed", "evidence": file.relative_to("tonight").as_posix()}

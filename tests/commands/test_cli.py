@@ -22,7 +22,7 @@ def test_the_help_names_about_a_dozen_commands_on_one_screen(run_sentinel):
     assert len(find_commands()) <= 20
 
 
-def test_without_arguments_it_shows_what_it_can_do_by_entry(run_sentinel):
+def test_without_arguments_the_commands_are_listed_by_topic(run_sentinel):
     answer = run_sentinel()
     headings = [line[:12].strip() for line in answer.out.splitlines() if re.match(r"[a-z]", line)]
     assert (answer.status, headings[1:4]) == (0, ["my branch", "my own loss", "my run"])
@@ -43,7 +43,7 @@ def test_help_imports_neither_torch_nor_pytest_nor_a_recipe_reader():
     assert finished.stderr.strip() == "set()"
 
 
-def test_the_command_line_loads_nothing_of_what_its_commands_do():
+def test_the_command_line_imports_no_command_module():
     code = "import sys, sentinel.cli; print(*(name for name in sys.modules if name.startswith('sentinel.')))"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[1] for name in finished.stdout.split()}
@@ -54,7 +54,7 @@ def test_the_command_line_loads_nothing_of_what_its_commands_do():
 @pytest.mark.parametrize(
     "arguments", [["frobnicate"], ["mirror"], ["list", "bugs"], ["cache", "prune", "--older-than", "x"]]
 )
-def test_a_wrong_command_line_exits_2_and_says_what_there_is(run_sentinel, arguments):
+def test_an_invalid_command_line_exits_with_2_and_lists_the_choices(run_sentinel, arguments):
     answer = run_sentinel(*arguments)
     assert answer.status == 2
     assert "error:" in answer.err
@@ -77,7 +77,7 @@ def test_interruption_leaves_nothing_half_written(run_sentinel, tiny, tmp_path, 
     assert [path for path in (tmp_path / "home" / "mirrors").iterdir() if not path.name.endswith(".lock")] == []
 
 
-def test_a_reader_that_goes_away_is_reported_as_the_shell_does():
+def test_a_closed_output_pipe_gives_the_shells_exit_status():
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "sentinel.cli", "report", "schema"]
@@ -86,7 +86,7 @@ def test_a_reader_that_goes_away_is_reported_as_the_shell_does():
     assert (finished.returncode, finished.stderr) == (141, b"")
 
 
-def test_a_disk_in_an_unforeseen_state_is_one_line(run_sentinel, monkeypatch, tiny):
+def test_an_unexpected_disk_error_is_one_line(run_sentinel, monkeypatch, tiny):
     monkeypatch.setenv("SENTINEL_HOME", "/proc/nothing/here")
     answer = run_sentinel("mirror", "add", "tiny", "--from", tiny.upstream)
     assert answer.status == 2
@@ -94,7 +94,7 @@ def test_a_disk_in_an_unforeseen_state_is_one_line(run_sentinel, monkeypatch, ti
     assert answer.err.startswith("sentinel: ")
 
 
-def test_settings_of_the_folder_hold(run_sentinel):
+def test_commands_use_the_settings_of_the_folder(run_sentinel):
     Path("sentinel.toml").write_text('taget = "tiny"\n')
     answer = run_sentinel("list")
     assert (answer.status, "did you mean 'target'?" in answer.err) == (2, True)
@@ -116,7 +116,7 @@ DEVICE = ('device = "cuda:99"', "cannot probe on cuda:99: ")
         (("sweep", "tiny"), FORK),
     ],
 )
-def test_settings_of_the_folder_reach_every_command_that_probes(run_sentinel, mirrored, command, setting):
+def test_every_command_that_probes_uses_the_settings_of_the_folder(run_sentinel, mirrored, command, setting):
     option, said = setting
     Path("sentinel.toml").write_text(option)
     answer = run_sentinel(*command)
@@ -145,7 +145,7 @@ def test_a_plugin_that_requires_sentinel_adds_its_targets(run_sentinel, tiny, tm
     assert [row["target"] for row in run_sentinel("list", "--json").json()] == ["other", "tiny"]
 
 
-def test_contracts_with_their_inputs_and_choices(run_sentinel):
+def test_list_contracts_shows_inputs_and_choices(run_sentinel):
     answer = run_sentinel("list", "contracts", "loss_aggregation")
     assert "loss_agg_mode" in answer.out
     assert "seq-mean-token-sum" in answer.out
@@ -160,12 +160,12 @@ def test_contracts_with_their_inputs_and_choices(run_sentinel):
     assert "did you mean 'loss_aggregation'" in run_sentinel("list", "contracts", "loss_agregation").err
 
 
-def test_a_filter_that_nothing_matches_says_what_there_is(run_sentinel):
+def test_a_filter_without_a_match_lists_the_choices(run_sentinel):
     answer = run_sentinel("list", "recipes", "--law", "masked_values_have_no_influenc")
     assert answer.out.startswith("no recipe has law 'masked_values_have_no_influenc'")
 
 
-def test_a_word_that_a_command_does_not_take_is_said_by_that_command(run_sentinel):
+def test_an_unexpected_argument_is_reported_by_its_command(run_sentinel):
     answer = run_sentinel("list", "recipes", "--target", "tiny")
     assert answer.status == 2
     assert answer.err.startswith("usage: sentinel list recipes ")
@@ -173,7 +173,7 @@ def test_a_word_that_a_command_does_not_take_is_said_by_that_command(run_sentine
     assert answer.err.endswith(f"sentinel list recipes: error: {said}\n")
 
 
-def test_words_after_two_dashes_go_to_a_command_that_declares_it(monkeypatch):
+def test_words_after_two_dashes_are_passed_to_commands_that_accept_them(monkeypatch):
     heard: list[Any] = []
 
     def run(told: Any) -> int:
@@ -230,7 +230,7 @@ def test_another_package_adds_a_command(tmp_path: Path):
         ("1 / 0", "the command greet (greeting) cannot be imported: division by zero"),
     ],
 )
-def test_a_broken_command_of_another_package_is_named_and_ends_no_other(tmp_path: Path, text: str, reason: str):
+def test_a_broken_foreign_command_does_not_break_other_commands(tmp_path: Path, text: str, reason: str):
     environment = _installed(tmp_path, text)
 
     def run(word: str) -> subprocess.CompletedProcess[str]:
@@ -243,7 +243,7 @@ def test_a_broken_command_of_another_package_is_named_and_ends_no_other(tmp_path
     assert (listed.returncode, listed.stderr) == (0, "")
 
 
-def test_progress_that_counts_is_told_in_quarters_outside_a_terminal(capsys):
+def test_counted_progress_is_printed_in_quarters_outside_a_terminal(capsys):
     with progress() as notify:
         notify("downloading")
         for number in range(1, 52):

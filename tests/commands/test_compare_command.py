@@ -47,7 +47,7 @@ def compare(
     return run
 
 
-def test_two_functions_agree(compare):
+def test_equal_functions_agree(compare):
     answer = compare("loss_aggregation", "--json")
     assert answer.status == 0, answer.err
     [function] = answer.json()["functions"]
@@ -65,7 +65,7 @@ def test_a_difference_is_shown_on_the_smallest_scenario_with_both_definitions(co
     assert answer.out.endswith("0 functions agree with tiny agg_loss, 1 differ, 0 not compared\n")
 
 
-def test_each_function_is_called_in_its_own_settings(compare):
+def test_each_function_is_called_with_its_own_settings(compare):
     fixed = 'fixed={"batch_num_tokens": 4},'
     answer = compare("loss_aggregation", other="(loss_mat * loss_mask).sum() / 4", declared=fixed)
     assert answer.status == 1, answer.out
@@ -81,19 +81,19 @@ def test_functions_without_a_common_choice_are_not_compared(compare):
     assert "not compared: other agg_loss: the two functions share no value of loss_agg_mode" in answer.out
 
 
-def test_known_bugs_are_named_if_they_are_there(compare, tiny, run_sentinel):
+def test_known_bugs_are_named_when_present(compare, tiny, run_sentinel):
     there = compare("loss_aggregation", "--targets", "other,tiny", tiny=f"git:{tiny.buggy}")
     assert (there.status, "known bugs of tiny agg_loss: TINY-MEAN" in there.out) == (1, True), there.out
     assert "TINY-MEAN" not in compare("loss_aggregation", "--targets", "other,tiny").out
 
 
-def test_rounding_and_numbers_that_are_not_finite_are_no_difference(compare):
+def test_rounding_and_non_finite_numbers_are_not_differences(compare):
     rewritten = "((loss_mat * loss_mask) / loss_mask.sum()).sum()"  # NaN if no token counts
     assert compare("loss_aggregation", other=rewritten).status == 0
 
 
 @pytest.mark.parametrize("preload", ["no_such_package", "torch._dynamo"])
-def test_a_package_that_a_target_wants_is_named(compare, preload):
+def test_a_missing_package_of_a_target_is_named(compare, preload):
     wanting = f"{MEAN}\n\nfrom no_such_package import Base\n\nclass Config(Base):\n    pass\n\nNAMES = Config.fields\n"
     answer = compare("loss_aggregation", other=wanting, preload=preload)
     [line] = [line for line in answer.out.splitlines() if "not compared: other" in line]
@@ -115,14 +115,14 @@ def test_a_package_that_a_target_wants_is_named(compare, preload):
         (["loss_aggregation", "--ref", "nonsense"], "nonsense"),
     ],
 )
-def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said):
+def test_compare_rejects_invalid_input_in_one_sentence(run_sentinel, arguments, said):
     answer = run_sentinel("compare", *arguments)
     assert (answer.status, answer.out) == (2, "")
     assert said in answer.err
     assert answer.err.count("\n") <= 2
 
 
-def test_a_target_that_is_not_available_is_named(compare, run_sentinel):
+def test_an_unavailable_target_is_named(compare, run_sentinel):
     compare("loss_aggregation")  # leaves the catalog of two
     answer = run_sentinel("compare", "loss_aggregation")
     assert answer.status == 2
@@ -132,7 +132,7 @@ def test_a_target_that_is_not_available_is_named(compare, run_sentinel):
     assert "the mirror has no branch, tag or commit 'nowhere'" in refused.err
 
 
-def test_ctrl_c_shows_what_was_compared_until_then(monkeypatch, compare):
+def test_ctrl_c_prints_the_finished_comparisons(monkeypatch, compare):
     from sentinel.tools.compare.commands import compare as command  # a later import may give another module object
 
     def stop(*_: Any) -> Any:

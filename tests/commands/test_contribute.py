@@ -58,7 +58,7 @@ def clone(tiny: Any, tmp_path: Path) -> Path:
     return tmp_path / "clone"
 
 
-def test_a_fix_is_shown_as_a_diff_that_git_takes(run_sentinel, fixed_by, tiny, clone, tmp_path):
+def test_a_fix_is_shown_as_a_diff_that_git_accepts(run_sentinel, fixed_by, tiny, clone, tmp_path):
     fixed_by()
     patch = tmp_path / "patch"
     patch.write_text(run_sentinel("fix", "show", "TINY-MEAN").out)
@@ -68,13 +68,13 @@ def test_a_fix_is_shown_as_a_diff_that_git_takes(run_sentinel, fixed_by, tiny, c
     assert (clone / "tests" / "test_losses.py").is_file()
 
 
-def test_a_fix_is_no_recipe(run_sentinel, fixed_by):
+def test_a_fix_file_is_not_loaded_as_a_recipe(run_sentinel, fixed_by):
     fixed_by()
     answer = run_sentinel("list", "recipes")
     assert (answer.status, answer.out.count("TINY-MEAN")) == (0, 1)
 
 
-def test_a_fix_that_mends_the_bug_and_nothing_else_passes(run_sentinel, fixed_by):
+def test_a_fix_that_changes_only_the_bug_passes(run_sentinel, fixed_by):
     fixed_by()
     answer = run_sentinel("fix", "check", "TINY-MEAN", "--no-tests", "--json")
     told = answer.json()["TINY-MEAN"]
@@ -93,7 +93,7 @@ def test_a_fix_that_mends_the_bug_and_nothing_else_passes(run_sentinel, fixed_by
         pytest.param("open('/no/cluster')", {"option": "--noconftest"}, marks=pytest.mark.nightly),
     ],
 )
-def test_upstreams_own_tests_are_run_without_the_fix_and_with_it(run_sentinel, few_scenarios, fixed_by, does, option):
+def test_upstreams_tests_run_without_and_with_the_fix(run_sentinel, few_scenarios, fixed_by, does, option):
     """This includes tests whose configuration colours the output, or that cannot start here."""
     file = fixed_by()
     told = """\
@@ -111,7 +111,7 @@ regression: [tests/test_mean.py::test_mask]
     assert found == {"tests/test_mean.py::test_mask": {"without": "failed", "with": "passed", **option}}, answer.out
 
 
-def test_a_conftest_that_waits_for_ever_is_left_out_from_then_on(monkeypatch):
+def test_a_hanging_conftest_is_disabled_for_later_tests(monkeypatch):
     """Both test files run with it once, and then without it on both sides."""
     ran: list[bool] = []
 
@@ -130,7 +130,7 @@ def test_a_conftest_that_waits_for_ever_is_left_out_from_then_on(monkeypatch):
     assert found == {"a.py": told, "b.py": told}
 
 
-def test_tests_with_spaces_in_their_names_are_counted_apart(monkeypatch):
+def test_tests_with_spaces_in_their_names_are_counted_separately(monkeypatch):
     out = "PASSED a.py::test[two words-1]\nFAILED a.py::test[two words-2] - [0] - no\nPASSED a.py::T::test\n"
     monkeypatch.setattr(upstream_tests, "output_of", lambda *_: out)
     monkeypatch.setattr(UpstreamTests, "_tree", lambda *_: Path("tree"))
@@ -139,7 +139,7 @@ def test_tests_with_spaces_in_their_names_are_counted_apart(monkeypatch):
         assert upstream.compared()["a.py"]["outcomes"] == {"passed": [2, 2], "failed": [1, 1]}
 
 
-def test_files_of_tests_that_a_fix_edits_are_run_whole(tmp_path):
+def test_test_files_that_a_fix_edits_run_completely(tmp_path):
     """This includes a test that imports the function from its package instead of its module."""
     for name, text in (("losses.py", ""), ("tests/test_all.py", "from tiny import f\ndef test_f(): ...\n")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -162,7 +162,7 @@ def test_files_of_tests_that_a_fix_edits_are_run_whole(tmp_path):
         ("loss_mat[:1].sum() * 0 + 1", "tiny.losses.agg_loss: with the fix"),
     ],
 )
-def test_a_problem_of_a_fix_is_reported(run_sentinel, few_scenarios, fixed_by, mended, told):
+def test_a_failing_fix_is_reported(run_sentinel, few_scenarios, fixed_by, mended, told):
     """The fix has no effect, returns a third value, or is right only for the recipe's scenario."""
     fixed_by(mended)
     answer = run_sentinel("fix", "check", "TINY-MEAN", "--no-tests")
@@ -170,7 +170,7 @@ def test_a_problem_of_a_fix_is_reported(run_sentinel, few_scenarios, fixed_by, m
     assert f"PROBLEM: {told}" in answer.out
 
 
-def test_an_edit_of_another_file_than_the_commit_has_is_refused(run_sentinel, fixed_by):
+def test_an_edit_for_another_blob_is_rejected(run_sentinel, fixed_by):
     file = fixed_by(blob="a" * 40)
     answer = run_sentinel("fix", "show", "TINY-MEAN")
     assert answer.status == 2
@@ -187,7 +187,7 @@ def test_an_edit_of_another_file_than_the_commit_has_is_refused(run_sentinel, fi
         ("bugs: [TINY-MEAN]", "bugs: [TINY-MEAN]\nhead: " + "a" * 40, "either `edits` or upstream's own `head`"),
     ],
 )
-def test_mistakes_in_a_fix_are_told_with_their_place(run_sentinel, fixed_by, old, new, told):
+def test_errors_in_a_fix_are_reported_with_their_place(run_sentinel, fixed_by, old, new, told):
     file = fixed_by()
     file.write_text(file.read_text().replace(old, new))
     answer = run_sentinel("fix", "show", "TINY-MEAN")
@@ -196,13 +196,13 @@ def test_mistakes_in_a_fix_are_told_with_their_place(run_sentinel, fixed_by, old
     assert told in answer.err
 
 
-def test_a_bug_without_a_fix_says_where_one_would_be(run_sentinel, mirrored):
+def test_a_bug_without_a_fix_names_the_expected_file(run_sentinel, mirrored):
     answer = run_sentinel("fix", "check", "TINY-MEAN")
     assert answer.status == 2
     assert "recipes/tiny/TINY-MEAN.fix.yaml" in answer.err
 
 
-def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(run_sentinel, few_scenarios, fixed_by, tiny, clone):
+def test_contribute_writes_the_branch_and_the_pages(run_sentinel, few_scenarios, fixed_by, tiny, clone):
     fixed_by()
     answer = run_sentinel("contribute", "TINY-MEAN", "--into", clone, "--out", "out", "--no-tests")
     assert answer.status == 0, answer.out + answer.err
@@ -250,7 +250,7 @@ def test_the_verdicts_of_a_contribution_are_decided_again(run_sentinel, few_scen
     assert (answer.status, answer.out.count("27.0 recorded, 26.0 now")) == (1, 2), answer.out
 
 
-def test_a_contribution_whose_fix_is_another_one_by_now_is_not_verified(run_sentinel, fixed_by):
+def test_verify_rejects_a_contribution_whose_fix_has_changed(run_sentinel, fixed_by):
     fixed_by()
     assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check").status == 0
     fixed_by(f"{RIGHT} + 0")
@@ -259,7 +259,7 @@ def test_a_contribution_whose_fix_is_another_one_by_now_is_not_verified(run_sent
     assert "the applied fix, with the digest" in answer.out
 
 
-def test_a_page_is_written_again_when_only_its_prose_has_changed(run_sentinel, fixed_by):
+def test_rewrite_updates_a_page_when_only_prose_has_changed(run_sentinel, fixed_by):
     file = fixed_by()
     assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check").status == 0
     page = Path("out") / "TINY-MEAN" / "PULL_REQUEST.md"
@@ -275,7 +275,7 @@ def test_a_page_is_written_again_when_only_its_prose_has_changed(run_sentinel, f
     assert run_sentinel("contribute", "--rewrite", "nowhere").status == 2
 
 
-def test_a_fix_that_a_pull_request_has_already_gets_a_comment_and_no_page(run_sentinel, fixed_by):
+def test_an_existing_pull_request_gets_a_comment_instead_of_a_page(run_sentinel, fixed_by):
     file, folder = fixed_by(), Path("out") / "TINY-MEAN"
     assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check").status == 0
     assert {"PULL_REQUEST.md", "fix.patch"} <= {path.name for path in folder.iterdir()}
@@ -294,7 +294,7 @@ def test_a_fix_that_a_pull_request_has_already_gets_a_comment_and_no_page(run_se
     assert "gh pr" not in answer.out
 
 
-def test_it_writes_every_file_and_says_what_to_do_next(run_sentinel, mirrored):
+def test_contribute_writes_every_file_and_prints_the_next_step(run_sentinel, mirrored):
     answer, folder = run_sentinel("contribute", "TINY-MEAN", "--no-check", "--out", "out"), Path("out") / "TINY-MEAN"
     names = {path.name for path in folder.iterdir()}
     assert names == {"PULL_REQUEST.md", "evidence.json", "run_validation.py"}
@@ -307,7 +307,7 @@ def test_it_writes_every_file_and_says_what_to_do_next(run_sentinel, mirrored):
     assert (document["fix"], document["tried"]) == (None, None)
 
 
-def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel, mirrored, tiny):
+def test_the_page_states_which_part_was_not_exported(run_sentinel, mirrored, tiny):
     """One of the revisions is not available."""
     answer = run_sentinel("contribute", "TINY-MEAN", "--base", f"git:{'0' * 40}", "--no-check", "--out", "out")
     folder = Path("out") / "TINY-MEAN"
@@ -318,7 +318,7 @@ def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel, mirror
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_bug_that_no_revision_has_is_nothing_to_contribute(run_sentinel, mirrored, tiny, named):
+def test_a_bug_that_no_revision_has_is_rejected(run_sentinel, mirrored, tiny, named):
     """The recipe's only pin, or the given base, does not have the bug."""
     file = Path(tiny.recipe)
     written = file.read_text()
@@ -334,7 +334,7 @@ def test_a_bug_that_no_revision_has_is_nothing_to_contribute(run_sentinel, mirro
     assert not Path("out").exists()
 
 
-def test_no_link_is_written_through(run_sentinel, mirrored, tiny, tmp_path):
+def test_contribute_does_not_write_through_links(run_sentinel, mirrored, tiny, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "COMMENT.md").write_text("mine")
     Path("out").mkdir()
@@ -344,7 +344,7 @@ def test_no_link_is_written_through(run_sentinel, mirrored, tiny, tmp_path):
     assert [file.read_text() for file in (tmp_path / "mine").iterdir()] == ["mine"]
 
 
-def test_mistakes_are_told(run_sentinel):
+def test_contribute_reports_invalid_input(run_sentinel):
     for arguments, told in (
         (["contribute"], "name a bug, or use --all"),
         (["contribute", "TINY-MEAN", "--all"], "name a bug, or use --all"),
@@ -357,7 +357,7 @@ def test_mistakes_are_told(run_sentinel):
         assert told in answer.err
 
 
-def test_a_wrong_key_in_numbers_is_named_with_the_right_ones(run_sentinel, fixed_by):
+def test_an_unknown_key_in_numbers_is_named_with_the_known_keys(run_sentinel, fixed_by):
     file = fixed_by()
     file.write_text(file.read_text().replace("numbers: {loss:", "numbers: {los:"))
     answer = run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check")

@@ -35,7 +35,7 @@ def work(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> P
     return folder.parent
 
 
-def test_the_table_of_modules_and_the_total(run_sentinel, work):
+def test_coverage_prints_a_table_of_modules_with_a_total(run_sentinel, work):
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
     assert answer.status == 0, answer.err
     lines = [line.split() for line in answer.out.splitlines()]
@@ -54,6 +54,10 @@ def test_the_table_of_modules_and_the_total(run_sentinel, work):
 
 
 GUARDED = """\
+def traced(function):
+    return function
+
+@traced
 def agg_loss(loss_mat, loss_mask, loss_agg_mode):
     if loss_mat is None:
         return 0.0
@@ -64,19 +68,19 @@ def masked_sum(x):
 """
 
 
-def test_which_lines_a_quick_search_runs(run_sentinel, work):
+def test_run_lists_the_lines_that_a_quick_search_runs(run_sentinel, work):
     (work / "tiny" / "losses.py").write_text(GUARDED)
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "-v")
     assert answer.status == 0, answer.err
     words = " ".join(answer.out.split())
-    assert "tiny.losses.agg_loss tiny/losses.py:1 3 (if loss_mat is None; ran with it) module" in words
+    assert "tiny.losses.agg_loss tiny/losses.py:4 7 (if loss_mat is None; ran with it) module" in words
     assert "tiny.losses 2 0 4 75% 2 50%" in words  # the condition was evaluated, but never true
     summary = "laws can check 1 of 3 functions that carry signal by the rule: 1 bound (33%), 1 not bound (33%), "
     assert words.startswith(f"{summary}1 no signal (33%); 1 of the bound functions ran under laws function place")
     told, beside = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "--json").json()
-    assert (told["path"], told["ran"], told["idle"]) == ("tiny.losses.agg_loss", [2, 4], [3])
+    assert (told["path"], told["ran"], told["idle"]) == ("tiny.losses.agg_loss", [6, 8], [7])
     assert (told["branches"], told["taken"]) == (2, 1)
-    assert (beside["ran"], beside["idle"]) == ([7], [])
+    assert (beside["ran"], beside["idle"]) == ([11], [])
 
 
 TURNED = """\
@@ -97,7 +101,7 @@ def scaled(loss_mask, scale, squared=False):
 """
 
 
-def test_options_that_no_scenario_sets_are_turned_and_other_lines_are_listed_with_their_condition(run_sentinel, work):
+def test_run_tries_unset_options_and_lists_idle_lines_with_conditions(run_sentinel, work):
     (work / "tiny" / "losses.py").write_text(TURNED)
     [own] = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "--json").json()
     assert (own["path"], own["ran"], own["idle"]) == ("tiny.losses.agg_loss", [5, 7, 9], [6, 8])
@@ -105,7 +109,7 @@ def test_options_that_no_scenario_sets_are_turned_and_other_lines_are_listed_wit
     assert own["turned"] == [6]
 
 
-def test_what_the_site_shows_is_put_into_one_file(run_sentinel, work, tmp_path):
+def test_save_writes_the_data_of_the_site(run_sentinel, work, tmp_path):
     (work / "tiny" / "losses.py").write_text(GUARDED)
     file = tmp_path / "coverage.json"
     for more in ((), ("--run",)):
@@ -115,13 +119,13 @@ def test_what_the_site_shows_is_put_into_one_file(run_sentinel, work, tmp_path):
     assert told["lines"]["modules"]["tiny.losses"]["ran"] == 3
 
 
-def test_lines_want_the_library_that_counts_them(run_sentinel, work, monkeypatch):
+def test_run_requires_coverage_py(run_sentinel, work, monkeypatch):
     monkeypatch.setitem(sys.modules, "coverage", None)
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run")
     assert (answer.status, "coverage.py counts lines, but it is not installed" in answer.err) == (2, True)
 
 
-def test_for_programs(run_sentinel, work):
+def test_json_output_is_for_programs(run_sentinel, work):
     found = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--json").json()
     assert found["totals"] == {"bound": 1, "not bound": 1, "no signal": 1}
     assert found["modules"]["tiny.rows"]["no signal"] == 1
@@ -129,20 +133,20 @@ def test_for_programs(run_sentinel, work):
     assert (found["target"], found["outside"], found["unread"]) == ("tiny", [], {})
 
 
-def test_a_bound_boundary_that_the_rule_does_not_see_is_named(run_sentinel, work):
+def test_bound_functions_outside_the_rule_are_listed(run_sentinel, work):
     (work / "tiny" / "losses.py").write_text("def agg_loss(x):\n    return other(x)\n")
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
     assert "bound, but not counted because they carry no signal by the rule: tiny.losses.agg_loss" in answer.out
 
 
-def test_a_file_that_cannot_be_read_makes_the_table_incomplete(run_sentinel, work):
+def test_an_unreadable_file_is_reported(run_sentinel, work):
     (work / "tiny" / "rows.py").write_text("def (")
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
     assert answer.status == 1
     assert "not read: tiny/rows.py: the file does not parse with Python " in answer.out
 
 
-def test_without_a_mirror(run_sentinel):
+def test_coverage_without_a_mirror_names_the_command(run_sentinel):
     for arguments in (("coverage", "tiny"), ("coverage", "tiny", "--history")):
         answer = run_sentinel(*arguments)
         assert (answer.status, answer.err.count("no mirror of tiny")) == (2, 1)
@@ -150,7 +154,7 @@ def test_without_a_mirror(run_sentinel):
 
 
 @pytest.mark.usefixtures("mirrored")
-def test_of_a_mirror(run_sentinel):
+def test_coverage_reads_a_mirror(run_sentinel):
     answer = run_sentinel("coverage", "tiny")
     assert answer.status == 0
     assert answer.out.startswith("tiny at ")

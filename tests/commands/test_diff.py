@@ -56,7 +56,7 @@ def tree(tmp_path: Path) -> Any:
     return made
 
 
-def test_a_mended_bug_is_for_the_better_with_numbers_and_laws(run_sentinel, tiny, tmp_path):
+def test_a_fixed_bug_is_better_with_numbers_and_laws(run_sentinel, tiny, tmp_path):
     """``--save`` keeps earlier results and overwrites no other file."""
     file, same = tmp_path / "reports" / "changes.json", ("git:main", "git:main")
     answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--json", "--save", file, *FEW)
@@ -113,7 +113,7 @@ expected_fixed: {one.returned: [0.25, 0.75]}
         (("sum(values)", "nothing"), "not compared: tiny.losses.shares"),
     ],
 )
-def test_a_known_bug_that_calls_what_nobody_binds_is_asked_there(
+def test_known_bugs_of_unbound_functions_are_decided_at_both_revisions(
     run_sentinel, tree, catalog, tmp_path, monkeypatch, divisors, said
 ):
     with_it = catalog.with_(recipe_folders=[tmp_path / "recipes"])
@@ -139,7 +139,7 @@ def test_a_known_bug_whose_function_only_reaches_changed_code_is_not_listed(
     assert "same numbers: tiny.losses.shares: 1 scenario" in said
 
 
-def test_a_gate_fails_for_the_worse_alone(run_sentinel, tiny):
+def test_worse_exits_with_1_only_for_worse_changes(run_sentinel, tiny):
     better = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--worse", "--markdown", *FEW)
     assert (better.status, "fixes TINY" in better.out) == (0, True)
     assert better.out.startswith("## What changes in tiny\n")
@@ -150,7 +150,7 @@ def test_a_gate_fails_for_the_worse_alone(run_sentinel, tiny):
     assert "(1 worse)" in worse.out
 
 
-def test_a_bug_that_no_recipe_knows_is_drawn_and_shrunk(run_sentinel, tree, monkeypatch):
+def test_an_unknown_bug_is_found_by_drawing_and_shrunk(run_sentinel, tree, monkeypatch):
     monkeypatch.setattr(asking, "_SHRINKING", 300)
     negated = f"{MENDED} * (1 if (loss_mat * loss_mask).sum() >= 0 else -1)"  # the recipe's scenario is positive
     one, other = (tree(name, CODE.format(returned=code)) for name, code in (("one", MENDED), ("other", negated)))
@@ -162,7 +162,7 @@ def test_a_bug_that_no_recipe_knows_is_drawn_and_shrunk(run_sentinel, tree, monk
     assert difference["scenario"]["loss_mat"]["shape"] == [1, 1]
 
 
-def test_the_order_of_a_sum_is_rounding(run_sentinel, tree):
+def test_another_order_of_a_sum_is_rounding(run_sentinel, tree):
     rewritten = "((loss_mat * loss_mask) / loss_mask.sum()).sum()"
     one, other = (tree(name, CODE.format(returned=code)) for name, code in (("one", MENDED), ("other", rewritten)))
     answer = run_sentinel("diff", "tiny", one, other, "--json")
@@ -200,7 +200,7 @@ PLAIN = {"counted": "loss_mask.sum()", "does": "pass", "text": "'a'", "tokens": 
         ("does", "warnings.warn('few')", "warnings*"),
     ],
 )
-def test_what_is_handed_on_beside_the_contract_is_compared_too(run_sentinel, tree, part, now, key):
+def test_values_outside_the_contract_are_compared_too(run_sentinel, tree, part, now, key):
     one, other = (tree(name, WHOLE.format(**each)) for name, each in (("one", PLAIN), ("other", {**PLAIN, part: now})))
     answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
     [found] = answer.json()["boundaries"]
@@ -213,7 +213,7 @@ def test_what_is_handed_on_beside_the_contract_is_compared_too(run_sentinel, tre
     assert difference["before"] != difference["after"]
 
 
-def test_an_option_that_leads_to_what_has_changed_is_set_otherwise(run_sentinel, tree):
+def test_options_that_lead_to_changed_code_get_other_values(run_sentinel, tree):
     code = """
 class Config:
     def __init__(self):
@@ -237,7 +237,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert "loss is 1.5 times the previous value" in found["sentence"]
 
 
-def test_an_option_of_a_changed_line_is_set_together_with_the_one_that_leads_there(run_sentinel, tree):
+def test_options_of_a_changed_line_are_set_together_with_those_leading_to_it(run_sentinel, tree):
     """A group size has no effect until groups are on, and groups of one row hide the difference."""
     code = """
 class Config:
@@ -260,7 +260,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert found["differences"][0]["scenario"]["settings"].keys() == {"grouped", "size"}
 
 
-def test_a_clamp_that_hides_a_bug_of_the_base_is_worse_beyond_its_bounds(run_sentinel, tree):
+def test_a_clamp_that_hides_a_bug_is_worse_beyond_its_bounds(run_sentinel, tree):
     whole, cut = "loss_mat.sum() / loss_mask.sum()", "loss_mat.clamp(-5000, 5000).sum() / loss_mask.sum()"
     one, other = (tree(name, CODE.format(returned=code)) for name, code in (("one", whole), ("other", cut)))
     [found] = run_sentinel("diff", "tiny", one, other, "--json", "--examples", "10").json()["boundaries"]
@@ -285,7 +285,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert (answer.status, found["state"], found["unreached"]) == (1, "differs", [])
 
 
-def test_all_conditions_before_a_changed_line_are_made_to_hold_together(run_sentinel, tree):
+def test_all_conditions_before_a_changed_line_are_met_together(run_sentinel, tree):
     """The line depends on two options and on an argument that no scenario sets, two calls away."""
     code = """
 class Config:
@@ -339,7 +339,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config(), l
         "an attribute in a loop",
     ],
 )
-def test_module_level_code_that_changes_other_code_leaves_no_proof(run_sentinel, tree, file, code):
+def test_changed_module_level_code_prevents_a_proof_of_equality(run_sentinel, tree, file, code):
     one, other = (tree(name, CODE.format(returned=MENDED)) for name in ("one", "other"))
     place = Path(other.partition(":")[2]) / "tiny" / file
     place.parent.mkdir(exist_ok=True)
@@ -376,7 +376,7 @@ def second(scores):
     ],
     ids=["names exchanged", "a name registered again"],
 )
-def test_another_function_under_a_registered_name_leaves_no_proof(run_sentinel, tree, change):
+def test_another_function_under_a_registered_name_prevents_a_proof(run_sentinel, tree, change):
     code = CODE.format(returned=MENDED) + ESTIMATORS
     answer = run_sentinel("diff", "tiny", tree("one", code), tree("other", change(code)), *FEW)
     assert answer.status == 2
@@ -385,7 +385,7 @@ def test_another_function_under_a_registered_name_leaves_no_proof(run_sentinel, 
     assert "module-level code" not in run_sentinel("diff", "tiny", tree("a", code), tree("b", renamed), *FEW).out
 
 
-def test_the_order_of_imports_counts_if_two_files_register_one_name(run_sentinel, tree):
+def test_import_order_counts_when_two_files_register_one_name(run_sentinel, tree):
     def with_imports(name: str, *modules: str, key: str = "rloo") -> str:
         ref = tree(name, CODE.format(returned=MENDED) + ESTIMATORS)
         package = Path(ref.partition(":")[2]) / "tiny"
@@ -403,7 +403,7 @@ def test_the_order_of_imports_counts_if_two_files_register_one_name(run_sentinel
     assert run_sentinel("diff", "tiny", *once, *FEW).status == 0
 
 
-def test_the_condition_of_such_code_counts_too(run_sentinel, tree):
+def test_the_condition_of_module_level_code_counts_too(run_sentinel, tree):
     one, other = (tree(name, CODE.format(returned=MENDED)) for name in ("one", "other"))
     for ref, condition in ((one, "False"), (other, "True")):
         place = Path(ref.partition(":")[2]) / "tiny" / "__init__.py"
@@ -413,7 +413,7 @@ def test_the_condition_of_such_code_counts_too(run_sentinel, tree):
     assert "proves it" not in answer.out
 
 
-def test_comments_reach_nothing_and_start_no_worker(run_sentinel, tree, monkeypatch):
+def test_changed_comments_start_no_worker(run_sentinel, tree, monkeypatch):
     monkeypatch.setattr("sentinel.deciding.runner.Runner.open_target", None)
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", CODE.format(returned=f"{MENDED}  # right"))
     answer = run_sentinel("diff", "tiny", one, other)
@@ -424,7 +424,7 @@ def test_comments_reach_nothing_and_start_no_worker(run_sentinel, tree, monkeypa
     )
 
 
-def test_what_no_scenario_runs_is_asked_of_one_revision_alone(run_sentinel, tree, monkeypatch):
+def test_unreached_changes_need_calls_of_only_one_revision(run_sentinel, tree, monkeypatch):
     opened, open_target = [], Runner.open_target
 
     def noted(self: Any, target: str, ref: Any, bindings: Any) -> Any:
@@ -444,7 +444,7 @@ def test_what_no_scenario_runs_is_asked_of_one_revision_alone(run_sentinel, tree
     assert {str(ref) for ref in opened} == {one}
 
 
-def test_what_is_gone_is_looked_for_under_another_name(run_sentinel, tree):
+def test_a_removed_function_is_searched_under_another_name(run_sentinel, tree):
     body = "\n".join(f"    part_{n} = loss_mat[:, {n}:].sum() / loss_mask[:, {n}:].sum()" for n in range(4))
     code = f"def agg_loss(loss_mat, loss_mask):\n{body}\n    return part_0\n"
     one, other = tree("one", code), tree("other", code.replace("agg_loss", "aggregated"))
@@ -458,7 +458,7 @@ def test_what_is_gone_is_looked_for_under_another_name(run_sentinel, tree):
 
 
 @pytest.mark.parametrize("calls", [True, False])
-def test_new_code_does_not_bring_a_bug_of_what_it_calls(run_sentinel, tiny, tree, request, calls):
+def test_new_code_does_not_introduce_bugs_of_its_callees(run_sentinel, tiny, tree, request, calls):
     others = "padding_is_invisible, a_rejected_row_is_an_absent_row"
     laws = f"invariant: masked_values_have_no_influence\nalso_breaks: [{others}]"
     recipe = tiny.recipe.read_text()
@@ -479,7 +479,7 @@ def test_new_code_does_not_bring_a_bug_of_what_it_calls(run_sentinel, tiny, tree
     assert ("1 new (1 worse)" in told["headline"], any(said)) == (not calls, not calls)
 
 
-def test_new_code_that_refuses_every_call_is_not_said_to_keep_its_laws(run_sentinel, tree):
+def test_new_code_that_always_raises_does_not_satisfy_laws(run_sentinel, tree):
     refusing = f"{CODE.format(returned='unknown(loss_mat)')}\n"
     refs = tree("one", "def quite_another(x):\n    return x\n"), tree("other", refusing)
     assert (
@@ -488,7 +488,7 @@ def test_new_code_that_refuses_every_call_is_not_said_to_keep_its_laws(run_senti
     )
 
 
-def test_what_its_adapter_alone_lacked_is_no_new_code(run_sentinel, tree, tiny_catalog, monkeypatch):
+def test_a_boundary_that_only_the_adapter_lacked_is_not_new(run_sentinel, tree, tiny_catalog, monkeypatch):
     adapter = tiny_catalog.adapters["tiny"]
     bindings = tuple(replace(each, requires=("tiny.losses.more",)) for each in adapter.target.bindings)
     lacking = replace(adapter, target=replace(adapter.target, bindings=bindings))
@@ -510,7 +510,7 @@ def test_what_its_adapter_alone_lacked_is_no_new_code(run_sentinel, tree, tiny_c
         ("loss_mat", "batch_num_tokens", ""),  # the law is also broken at the base, without the option
     ],
 )
-def test_an_option_that_came_answers_for_its_laws(
+def test_a_new_option_is_checked_against_its_laws(
     run_sentinel, tree, tiny_catalog, monkeypatch, summed, divided, judgement
 ):
     adapter = tiny_catalog.adapters["tiny"]
@@ -529,7 +529,7 @@ def test_an_option_that_came_answers_for_its_laws(
     assert ("a new option or choice: breaks" in found["sentence"]) is (judgement == "worse")
 
 
-def test_a_part_that_breaks_a_law_newly_is_for_the_worse_beside_what_broke_it_before(run_sentinel, tree):
+def test_a_newly_broken_part_is_worse_next_to_an_old_violation(run_sentinel, tree):
     rest = "(loss_mat * (1 - loss_mask)).sum()"
     one, other = (
         tree(name, CODE.format(returned=f"((loss_mat * loss_mask).sum() + {leak}) / loss_mask.sum()"))
@@ -540,7 +540,7 @@ def test_a_part_that_breaks_a_law_newly_is_for_the_worse_beside_what_broke_it_be
     assert "gradient" in details["masked_values_have_no_influence"]
 
 
-def test_a_law_that_is_broken_in_more_scenarios_is_for_the_worse(run_sentinel, tree):
+def test_a_law_broken_in_more_scenarios_is_worse(run_sentinel, tree):
     """At the base, the law is already broken by the smallest scenario that differs."""
     leak = "(loss_mat * (1 - loss_mask)).sum() * ({} if len(loss_mat) < 3 else {})"
     one, other = (
@@ -554,14 +554,14 @@ def test_a_law_that_is_broken_in_more_scenarios_is_for_the_worse(run_sentinel, t
 
 
 @pytest.mark.parametrize(("off", "judgement"), [("0.5", "worse"), ("0.04", "worse"), ("0.01", "better")])
-def test_what_is_further_from_the_right_value_is_for_the_worse(run_sentinel, tree, off, judgement):
+def test_a_value_further_from_the_right_one_is_worse(run_sentinel, tree, off, judgement):
     refs = [tree(name, CODE.format(returned=f"{MENDED} + {each}")) for name, each in (("one", "0.02"), ("other", off))]
     [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
     assert found["judgement"] == judgement, found["sentence"]
     assert all(" off here, 0.02 off at the other revision" in each["detail"] for each in found["laws"]["after"])
 
 
-def test_a_step_towards_the_right_value_is_better_although_a_constant_kept_every_relation(run_sentinel, tree):
+def test_a_step_towards_the_right_value_is_better_than_a_constant(run_sentinel, tree):
     refs = [tree(name, CODE.format(returned=each)) for name, each in (("one", CONSTANT), ("other", OF_ALL))]
     [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
     assert found["judgement"] == "better", found["sentence"]
@@ -570,7 +570,7 @@ def test_a_step_towards_the_right_value_is_better_although_a_constant_kept_every
 
 
 @pytest.mark.parametrize(("factor", "judgement"), [("1.0", "better"), ("(3.0 if len(loss_mat) > 2 else 1.0)", "worse")])
-def test_a_fix_that_leads_into_a_known_bug_of_both_revisions_is_better(
+def test_a_fix_that_exposes_a_known_bug_of_both_revisions_is_better(
     run_sentinel, tree, tiny, request, factor, judgement
 ):
     """The base halves every loss. The head counts two additional tokens for each rejected row."""
@@ -600,27 +600,27 @@ expected_fixed: {{loss: 1.5}}
     assert found["judgement"] == judgement, found["sentence"]
 
 
-def test_a_part_that_was_never_a_number_kept_no_law(run_sentinel, tree):
+def test_a_part_that_was_never_finite_satisfied_no_law(run_sentinel, tree):
     never = CODE.format(returned="(loss_mat * float('nan')).sum()")
     refs = tree("one", never), tree("other", CODE.format(returned=MENDED))  # NaN times a mask of 0
     [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
     assert found["judgement"] == "better", found["sentence"]
 
 
-def test_refs_without_a_boundary_in_common_are_compared_in_nothing_and_that_is_said(run_sentinel, tree):
+def test_refs_without_common_boundaries_are_reported_as_not_examined(run_sentinel, tree):
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", "def quite_another(x):\n    return x\n")
     answer = run_sentinel("diff", "tiny", one, other)
     assert answer.status == 2
     assert answer.out.endswith(": nothing was compared; 1 change outside of all boundaries not examined; 1 gone\n")
 
 
-def test_another_signature_is_said_so(run_sentinel, tree):
+def test_a_changed_signature_is_reported(run_sentinel, tree):
     more = CODE.replace('"token-mean"', '"token-mean", floor=1e-2').format(returned=f"{MENDED} + floor")
     answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", more), *FEW)
     assert "   parameters: +floor\n" in answer.out
 
 
-def test_what_raises_now_is_a_difference(run_sentinel, tree):
+def test_a_new_exception_is_a_difference(run_sentinel, tree):
     raising = CODE.format(returned=MENDED).replace("    return", "    assert loss_mat.sum() < 3\n    return")
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", raising)
     answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
@@ -629,7 +629,7 @@ def test_what_raises_now_is_a_difference(run_sentinel, tree):
     assert found["sentence"].startswith("it now raises: ")
 
 
-def test_what_one_revision_never_answers_is_not_compared(run_sentinel, tree):
+def test_a_boundary_that_never_returns_at_one_revision_is_not_compared(run_sentinel, tree):
     raising = CODE.format(returned="loss_mat.no_such")
     answer = run_sentinel("diff", "tiny", tree("one", raising), tree("other", CODE.format(returned=MENDED)), *FEW)
     assert answer.status == 2
@@ -656,9 +656,7 @@ def test_what_one_revision_never_answers_is_not_compared(run_sentinel, tree):
         ),
     ],
 )
-def test_what_raises_in_every_call_and_was_decidable_is_for_the_worse_and_the_gate_fails(
-    run_sentinel, tree, code, said
-):
+def test_a_boundary_that_now_always_raises_is_worse(run_sentinel, tree, code, said):
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", code)
     answer = run_sentinel("diff", "tiny", one, other, "--worse", *FEW)
     assert answer.status == 1
@@ -679,7 +677,7 @@ def test_what_raises_in_every_call_and_was_decidable_is_for_the_worse_and_the_ga
         ("__init__", "raise RuntimeError('x')\n", "RuntimeError: x"),
     ],
 )
-def test_a_module_that_no_longer_imports_is_for_the_worse(run_sentinel, tree, file, text, said):
+def test_a_module_that_no_longer_imports_is_worse(run_sentinel, tree, file, text, said):
     """This holds whether the boundary's own code is unchanged or cannot be read."""
     one, other = (tree(name, CODE.format(returned=MENDED)) for name in ("one", "other"))
     Path(other.removeprefix("path:"), "tiny", f"{file}.py").write_text(text)
@@ -692,7 +690,7 @@ def test_a_module_that_no_longer_imports_is_for_the_worse(run_sentinel, tree, fi
     assert "the text of both trees proves it" not in answer.out
 
 
-def test_a_link_that_leaves_the_tree_is_not_called_a_removed_function(run_sentinel, tree, tmp_path):
+def test_a_link_out_of_the_tree_is_not_a_removed_function(run_sentinel, tree, tmp_path):
     one, other = (tree(name, CODE.format(returned=MENDED)) for name in ("one", "other"))
     file = Path(other.removeprefix("path:"), "tiny", "losses.py")
     file.rename(tmp_path / "elsewhere.py")
@@ -712,7 +710,7 @@ def test_a_link_that_leaves_the_tree_is_not_called_a_removed_function(run_sentin
         ),
     ],
 )
-def test_what_may_be_another_way_to_call_it_is_not_compared(run_sentinel, tree, code, reason):
+def test_a_possible_change_of_the_call_is_not_compared(run_sentinel, tree, code, reason):
     answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", code), *FEW)
     assert answer.status == 2
     assert "not compared: tiny.losses.agg_loss: " in answer.out
@@ -726,7 +724,7 @@ def test_what_may_be_another_way_to_call_it_is_not_compared(run_sentinel, tree, 
         ("len(loss_mat) > 1 and torch.zeros(1).dot(torch.zeros(2))", "worse"),
     ],
 )
-def test_what_half_precision_alone_is_refused_in_is_for_no_worse(run_sentinel, tree, refused, judgement):
+def test_an_exception_only_in_half_precision_is_not_worse(run_sentinel, tree, refused, judgement):
     code = CODE.format(returned=MENDED)
     other = tree("other", code.replace("    return", f"    import torch\n    {refused}\n    return"))
     answer = run_sentinel("diff", "tiny", tree("one", code), other, "--json", "--examples", "60")
@@ -736,7 +734,7 @@ def test_what_half_precision_alone_is_refused_in_is_for_no_worse(run_sentinel, t
 
 
 @pytest.mark.parametrize("others", [False, True])
-def test_a_helper_that_takes_another_form_is_judged_by_what_calls_it(run_sentinel, tree, others):
+def test_a_helper_with_a_new_signature_is_judged_by_its_callers(run_sentinel, tree, others):
     """The helper rejects its old arguments. Its caller passes the new ones and returns the same values."""
     code = SECOND + "    return agg_loss(loss_mat{form}, loss_mask{form})\n"
     flat = MENDED.replace("loss_mask.sum()", "int(loss_mask.sum(0))")
@@ -751,7 +749,7 @@ def test_a_helper_that_takes_another_form_is_judged_by_what_calls_it(run_sentine
     assert ("its callers keep their numbers: tiny.losses.mean_loss" in helper["reason"]) is not others
 
 
-def test_of_several_revisions_each_is_compared_with_the_one_before_and_imported_once(run_sentinel, tiny, monkeypatch):
+def test_each_of_several_revisions_is_compared_with_the_previous_one(run_sentinel, tiny, monkeypatch):
     opened = []
     open_target = Runner.open_target
 
@@ -782,14 +780,14 @@ def test_of_several_revisions_each_is_compared_with_the_one_before_and_imported_
         (["tiny", "git:main", "git:main", "--examples", "0"], "must be at least 1"),
     ],
 )
-def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said):
+def test_diff_rejects_invalid_input_in_one_sentence(run_sentinel, arguments, said):
     answer = run_sentinel("diff", *arguments)
     assert answer.status == 2
     assert said in answer.err
     assert answer.err.count("\n") <= 2
 
 
-def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny, tree, monkeypatch):
+def test_ctrl_c_prints_and_saves_the_finished_comparisons(run_sentinel, tiny, tree, monkeypatch):
     """The second of two boundaries is listed as not compared."""
     compared, registered = Comparison.compare, "\ndef registered(name):\n    return lambda function: function\n"
     added = '\n\n@registered("mean")\ndef mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):\n    return {}\n'
@@ -842,7 +840,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 """
 
 
-def test_no_difference_is_claimed_only_where_the_changed_lines_ran(run_sentinel, tree):
+def test_no_difference_is_claimed_only_when_the_changed_lines_ran(run_sentinel, tree):
     """The changed lines are in the bound function, but no scenario and no option runs them."""
     before, after = (GUARDED.format(first="pass", factor=factor) for factor in (2, 3))
     answer = run_sentinel("diff", "tiny", tree("one", before), tree("other", after), *FEW)
@@ -877,7 +875,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
         "loss = sum([loss, *[loss * 2 for _ in 'x' if loss_agg_mode == 'sequence']])",
     ],
 )
-def test_a_line_that_runs_in_part_is_not_examined(run_sentinel, tree, line):
+def test_a_partly_run_line_is_not_examined(run_sentinel, tree, line):
     before, after = (tree(name, ONE_LINE.format(line=text)) for name, text in (("one", "pass"), ("other", line)))
     answer = run_sentinel("diff", "tiny", before, after, *FEW)
     assert (answer.status, "no difference" in answer.out) == (2, False)
@@ -926,14 +924,14 @@ def test_a_changed_signal_function_without_a_binding_is_not_examined(run_sentine
 
 
 @pytest.mark.parametrize("name", ["compute_advantages", "_flipped"])
-def test_a_flipped_sign_beside_an_unchanged_boundary_is_listed(run_sentinel, tree, name):
+def test_a_flipped_sign_next_to_an_unchanged_boundary_is_listed(run_sentinel, tree, name):
     code = CODE.format(returned=MENDED) + UNBOUND.replace("compute_advantages", name)
     answer = run_sentinel("diff", "tiny", tree("one", code.format(by=1)), tree("other", code.format(by=-1)), *FEW)
     assert (answer.status, f"tiny/losses.py:6 {name}" in answer.out) == (2, True)
     assert "nothing was examined: " in answer.err
 
 
-def test_a_function_that_stands_in_another_file_now_is_no_change(run_sentinel, tree, tmp_path):
+def test_a_function_moved_to_another_file_is_not_a_change(run_sentinel, tree, tmp_path):
     loss, unbound = CODE.format(returned=MENDED), UNBOUND.format(by=2)
     one, other = tree("one", loss + unbound), tree("other", loss)
     (tmp_path / "other" / "tiny" / "advantages.py").write_text(unbound)
@@ -941,7 +939,7 @@ def test_a_function_that_stands_in_another_file_now_is_no_change(run_sentinel, t
     assert (answer.status, "compute_advantages" in answer.out) == (0, False)
 
 
-def test_many_unexamined_functions_are_a_few_lines(run_sentinel, tree):
+def test_many_unexamined_functions_take_a_few_lines(run_sentinel, tree):
     many = "".join(UNBOUND.replace("compute_advantages", f"compute_advantages_{number}") for number in range(76))
     one, other = (
         tree(f"by{by}", CODE.format(returned=f"{MENDED} * {by}") + many.replace("{by}", str(by))) for by in (2, 3)
@@ -1007,7 +1005,7 @@ def test_a_change_that_no_boundary_reads_is_not_examined(run_sentinel, tree, fil
         ("tools/plot.py", "WIDTH = 1", "WIDTH = 2"),
     ],
 )
-def test_a_change_that_no_run_reads_leaves_the_proof(run_sentinel, tree, file, before, after):
+def test_a_change_that_no_run_reads_keeps_the_proof(run_sentinel, tree, file, before, after):
     refs = []
     for name, text in (("one", before), ("other", after)):
         refs.append(tree(name, CODE.format(returned=MENDED)))
@@ -1056,7 +1054,7 @@ def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree
 
 
 @pytest.mark.parametrize("both", [True, False])
-def test_what_is_not_finite_at_both_revisions_is_undecided(run_sentinel, tree, both):
+def test_values_not_finite_at_both_revisions_are_undecided(run_sentinel, tree, both):
     """It is listed, and does not count as equal."""
     part = (
         "loss_mat.sum() * float('nan')"
@@ -1074,7 +1072,7 @@ def test_what_is_not_finite_at_both_revisions_is_undecided(run_sentinel, tree, b
     assert ("no number that it returns is finite at either revision" in answer.out) is both
 
 
-def test_a_process_that_a_call_ends_or_hangs_is_for_the_worse(run_sentinel, tree):
+def test_a_call_that_ends_or_hangs_the_process_is_worse(run_sentinel, tree):
     one = tree("one", CODE.format(returned=MENDED))
     for name, code, said in (
         ("ends", "import os; os._exit(1)", "it ended the session"),
@@ -1114,7 +1112,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_that_comes_twice_at_once_interrupts_once(run_sentinel, tiny, monkeypatch, number):
+def test_a_repeated_signal_interrupts_once(run_sentinel, tiny, monkeypatch, number):
     """``timeout`` signals the process, and then its process group."""
     settled = Comparison.settle
 
@@ -1133,7 +1131,7 @@ def test_a_signal_that_comes_twice_at_once_interrupts_once(run_sentinel, tiny, m
     assert signal.getsignal(number) is before
 
 
-def test_sigterm_keeps_what_is_finished(tiny, tree, tmp_path):
+def test_sigterm_keeps_the_finished_results(tiny, tree, tmp_path):
     """A separate process, ended like a job at its time limit. The second boundary hangs."""
     hangs = "    import time\n    time.sleep({})\n    return (loss_mat * loss_mask).sum() / loss_mask.sum()\n"
     one = tree("one", CODE.format(returned="loss_mat.sum() / loss_mask.sum()") + SECOND + hangs.format(599))

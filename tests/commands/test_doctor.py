@@ -34,7 +34,7 @@ def checks(answer: Any) -> dict[str, dict[str, str]]:
     return {check["name"]: check for check in answer.json()}
 
 
-def test_all_is_well(run_sentinel, mirrored, tmp_path):
+def test_doctor_reports_a_complete_installation(run_sentinel, mirrored, tmp_path):
     answer = run_sentinel("doctor", "--json")
     found = checks(answer)
     assert answer.status == 0
@@ -62,7 +62,7 @@ def test_the_next_step_without_a_mirror_is_what_pypi_provides(run_sentinel):
     )
 
 
-def test_a_worker_that_does_not_start(run_sentinel, monkeypatch):
+def test_doctor_reports_a_worker_that_does_not_start(run_sentinel, monkeypatch):
     monkeypatch.setattr(FakePreloader, "trouble", "it printed nothing")
     answer = run_sentinel("doctor")
     assert answer.status == 1
@@ -73,14 +73,14 @@ def test_a_worker_that_does_not_start(run_sentinel, monkeypatch):
     assert checks(run_sentinel("doctor", "--json"))["worker"]["found"] == "it printed nothing"
 
 
-def test_another_owner_of_the_import_name(run_sentinel, monkeypatch):
+def test_doctor_reports_another_package_named_sentinel(run_sentinel, monkeypatch):
     monkeypatch.setattr(metadata, "packages_distributions", lambda: {"sentinel": ["RL_Sentinel", "sentinel"]})
     answer = run_sentinel("doctor", "--json")
     assert answer.status == 1
     assert "also has files of sentinel" in checks(answer)["import name"]["found"]
 
 
-def test_a_package_of_the_extra_that_is_not_there(run_sentinel, monkeypatch):
+def test_doctor_reports_a_missing_package_of_an_extra(run_sentinel, monkeypatch):
     needs = [
         'no-such-package>=2; extra == "targets"',
         'pytest>=9999; extra == "targets"',
@@ -94,7 +94,7 @@ def test_a_package_of_the_extra_that_is_not_there(run_sentinel, monkeypatch):
     assert check["advice"] == "pip install '.[targets]' in a checkout of Sentinel"
 
 
-def test_a_mirror_that_was_cut_off(run_sentinel, tmp_path):
+def test_doctor_reports_an_unfinished_mirror(run_sentinel, tmp_path):
     (tmp_path / "home" / "mirrors" / "tiny.git").mkdir(parents=True)
     answer = run_sentinel("doctor", "--json")
     assert answer.status == 0

@@ -4,7 +4,7 @@ from pathlib import Path
 from demo_kit import git
 
 
-def test_findings_are_kept_and_told_once(run_sentinel, mirrored, evidence):
+def test_findings_are_stored_and_printed_once(run_sentinel, mirrored, evidence):
     Path("reports").symlink_to(evidence)
     first = run_sentinel("report", "findings")
     assert first.status == 0
@@ -33,7 +33,7 @@ def test_duplicates_lists_every_source(run_sentinel, mirrored, tiny):
     assert run_sentinel("report", "duplicates", "NO-SUCH").status == 2
 
 
-def test_a_pull_request_that_mends_the_bug_is_found_by_running(run_sentinel, tiny, tmp_path):
+def test_a_pull_request_that_fixes_the_bug_is_found_by_running_it(run_sentinel, tiny, tmp_path):
     clone = tmp_path / "clone"
     shutil.copytree(tiny.upstream, clone)
 

@@ -5,7 +5,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
 
 
-def test_a_bug_s_history_is_told_from_what_was_kept(run_sentinel):
+def test_history_prints_the_stored_history_of_a_bug(run_sentinel):
     run_sentinel("sweep", "tiny")
     told = run_sentinel("report", "history", "tiny-mean")
     assert (told.status, "tiny: 2 commits of main (first-parent)" in told.out) == (0, True)
@@ -13,7 +13,7 @@ def test_a_bug_s_history_is_told_from_what_was_kept(run_sentinel):
     assert "did you mean 'TINY-MEAN'" in run_sentinel("report", "history", "TINY-MEEN").err
 
 
-def test_without_a_bug_there_is_a_line_for_each(run_sentinel):
+def test_history_without_a_bug_prints_a_line_per_bug(run_sentinel):
     run_sentinel("sweep", "tiny")
     told = run_sentinel("report", "history")
     assert told.status == 0
@@ -26,7 +26,7 @@ def test_without_a_bug_there_is_a_line_for_each(run_sentinel):
     assert run_sentinel("report", "history", "TINY-MEAN", "--markdown").status == 2
 
 
-def test_nothing_is_written_where_records_are_read(run_sentinel, mirrored):
+def test_history_writes_nothing(run_sentinel, mirrored):
     from sentinel.sources import Home
 
     run_sentinel("sweep", "tiny")

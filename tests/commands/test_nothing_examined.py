@@ -117,7 +117,7 @@ def inputs(tiny: Any) -> None:
 
 
 @pytest.mark.usefixtures("mirrored")
-def test_evidence_that_decided_nothing_is_not_confirmed(run_sentinel, evidence):
+def test_undecided_evidence_is_not_confirmed(run_sentinel, evidence):
     """`unavailable` in the evidence and `unavailable` now confirm nothing."""
     (file,) = [file for file in evidence.rglob("*.json") if json.loads(file.read_text())["verdict"] == "unavailable"]
     answer = run_sentinel("verify", file)
@@ -138,7 +138,7 @@ def commands(parser: argparse.ArgumentParser, *words: str) -> Iterator[tuple[str
 COMMANDS = dict(commands(sentinel.cli._parser()))
 
 
-def test_every_command_is_tried_or_claims_nothing():
+def test_every_command_is_tested_or_makes_no_claim():
     """A new command needs an input with nothing to examine, or a reason why it makes no claim about code."""
     assert set(NOTHING).isdisjoint(CLAIM_NOTHING)
     assert set(COMMANDS) == {*NOTHING, *CLAIM_NOTHING}
@@ -161,7 +161,7 @@ def ask(run_sentinel: Any, request: pytest.FixtureRequest) -> Callable[[str, boo
 
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("line", [line for lines in NOTHING.values() for line in lines])
-def test_nothing_to_examine_is_no_all_clear(line, ask):
+def test_commands_exit_with_2_when_there_is_nothing_to_examine(line, ask):
     answer = ask(line, False)
     assert answer.status == 2, answer
     sentences = re.findall("^(?:sentinel: )?nothing was examined: (.+)$", answer.out + answer.err, re.MULTILINE)
@@ -174,7 +174,7 @@ def test_nothing_to_examine_is_no_all_clear(line, ask):
 @pytest.mark.parametrize(
     "line", [line for name in NOTHING if "--json" in COMMANDS[name]._option_string_actions for line in NOTHING[name]]
 )
-def test_programs_get_the_status_too_and_json_or_nothing(line, ask):
+def test_json_output_is_valid_or_empty_when_nothing_was_examined(line, ask):
     answer = ask(line, True)
     assert answer.status == 2, answer
     assert not answer.out or json.loads(answer.out) is not None

@@ -64,7 +64,7 @@ def mirror(run_sentinel: Any, tmp_path: Path) -> Callable[[], None]:
     return made
 
 
-def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, tiny, git, pull, mirror, monkeypatch):
+def test_a_hostile_head_spoils_only_its_own_result(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     fixed = git("show", f"{tiny.fixed}:{LOSSES}")
     pull(1, tiny.fixed, {LOSSES: f"{fixed}\n# said better\n"})
     pull(2, tiny.fixed, {LOSSES: fixed.replace("loss_mat * loss_mask", "loss_mat")})
@@ -137,9 +137,7 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
         ("import time; time.sleep(99)", "after: the target process did not answer within 2 s"),
     ],
 )
-def test_a_head_that_no_longer_imports_brings_something_and_costs_its_failure_once(
-    run_sentinel, tiny, git, pull, mirror, monkeypatch, ending, said
-):
+def test_a_head_that_no_longer_imports_fails_once(run_sentinel, tiny, git, pull, mirror, monkeypatch, ending, said):
     """Two boundaries are in the module that fails; it is imported once."""
     base = pull(9, tiny.fixed, {LOSSES: git("show", f"{tiny.fixed}:{LOSSES}") + MORE})
     git("update-ref", "-d", "refs/pull/9/merge")
@@ -186,7 +184,9 @@ def test_a_changed_function_that_is_not_signal_code_is_listed(run_sentinel, tiny
         assert f"not examined: 1 change that no boundary reads: {place}" in comments[number]
 
 
-def test_a_flipped_sign_beside_an_unchanged_boundary_is_not_examined(run_sentinel, tiny, git, pull, mirror, tmp_path):
+def test_a_flipped_sign_next_to_an_unchanged_boundary_is_not_examined_by_pulls(
+    run_sentinel, tiny, git, pull, mirror, tmp_path
+):
     git("checkout", "-qf", tiny.fixed)
     code = (tmp_path / "clone" / "tiny" / "losses.py").read_text()
     flipped = "\n\ndef compute_advantages(rewards):\n    return {}rewards\n"
@@ -210,9 +210,7 @@ def test_a_head_that_lacks_the_boundary_is_not_decided(run_sentinel, tiny, git, 
 
 
 @pytest.mark.nightly
-def test_six_hundred_heads_of_which_some_are_hostile_each_have_an_answer(
-    run_sentinel, tiny, git, pull, mirror, tmp_path
-):
+def test_each_of_six_hundred_heads_has_a_result(run_sentinel, tiny, git, pull, mirror, tmp_path):
     """Heads without a change of bound code start no process. Six heads that exit, crash, flood the output, raise or are
     invalid Python affect only their own result.
     """
@@ -245,7 +243,7 @@ def test_six_hundred_heads_of_which_some_are_hostile_each_have_an_answer(
     assert answer.status == 1
 
 
-def test_what_decides_now_is_asked_again_and_what_the_code_tells_is_not(
+def test_heads_are_compared_again_only_when_a_deciding_part_has_changed(
     run_sentinel, tiny, git, pull, mirror, monkeypatch
 ):
     fixed = git("show", f"{tiny.fixed}:{LOSSES}")
@@ -267,7 +265,7 @@ def test_what_decides_now_is_asked_again_and_what_the_code_tells_is_not(
     assert looked == [2, 1, 2]
 
 
-def test_what_is_kept_knows_the_recipes_laws_and_contracts_that_decided(tiny, tiny_catalog, tmp_path):
+def test_stored_results_record_the_recipes_laws_and_contracts(tiny, tiny_catalog, tmp_path):
     """A changed law, also of another package, makes a stored result stale. A recipe's story does not."""
 
     def digest(change: tuple[str, str] = ("", ""), law: str = "return []") -> str:
@@ -289,7 +287,7 @@ def test_what_is_kept_knows_the_recipes_laws_and_contracts_that_decided(tiny, ti
     assert digest() == now
 
 
-def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror, monkeypatch):
+def test_a_run_after_ctrl_c_continues(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     for number in (1, 2, 3):
         pull(number, tiny.fixed, {"notes.md": f"{number}"})
     mirror()
@@ -315,9 +313,7 @@ def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror
     assert [json.loads(line).get("number") for line in file.read_text().splitlines()[1:4]] == [3, 2, 1]
 
 
-def test_heads_of_one_base_share_its_process_and_no_heads_process_stays(
-    run_sentinel, tiny, git, pull, mirror, monkeypatch
-):
+def test_heads_with_one_base_share_its_process(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     fixed, base = git("show", f"{tiny.fixed}:{LOSSES}"), tiny.fixed
     for number, name in enumerate(("lost", "found", "gone"), 1):  # different bases with the same code
         base = pull(10 + number, base, {"notes.txt": name})
@@ -347,7 +343,7 @@ def test_heads_of_one_base_share_its_process_and_no_heads_process_stays(
 
 
 @pytest.mark.nightly  # it waits for a timeout of ten seconds
-def test_a_head_that_hangs_costs_its_own_time_and_no_more(run_sentinel, tiny, git, pull, mirror):
+def test_a_hanging_head_takes_only_its_own_time(run_sentinel, tiny, git, pull, mirror):
     fixed = git("show", f"{tiny.fixed}:{LOSSES}")
     hanging = fixed.replace("    return", "    import time\n    time.sleep(99)\n    return", 1)
     pull(1, tiny.fixed, {LOSSES: fixed.replace("loss_mat * loss_mask", "loss_mat")})
@@ -358,7 +354,7 @@ def test_a_head_that_hangs_costs_its_own_time_and_no_more(run_sentinel, tiny, gi
     assert found[0]["seconds"] < 20, "it waited for a second timeout"
 
 
-def test_a_merge_base_that_a_shallow_mirror_lacks_is_owned_up_to(run_sentinel, tiny, git, pull, mirror):
+def test_a_merge_base_that_a_shallow_mirror_lacks_is_reported(run_sentinel, tiny, git, pull, mirror):
     pull(1, tiny.buggy, {"notes.txt": "1"})
     mirror()
     [place] = Path(os.environ["SENTINEL_HOME"]).glob("mirrors/tiny.git")
@@ -375,7 +371,7 @@ def test_revisions_without_a_common_history_are_compared(run_sentinel, tiny, git
     assert found["judgement"] == "worse"
 
 
-def test_without_merge_refs_those_are_open_that_the_branch_does_not_have(tiny, git, pull, tmp_path):
+def test_without_merge_refs_unmerged_heads_count_as_open(tiny, git, pull, tmp_path):
     first = pull(1, tiny.fixed, {"a": "1"})
     git("update-ref", "-d", "refs/pull/1/merge")
     git("update-ref", "refs/pull/2/head", tiny.buggy)
@@ -383,7 +379,7 @@ def test_without_merge_refs_those_are_open_that_the_branch_does_not_have(tiny, g
 
 
 @pytest.mark.parametrize("arguments", [["--since", "8"], ["--comment", "8"]])
-def test_a_number_that_is_not_open_is_said_so(run_sentinel, tiny, pull, mirror, arguments):
+def test_a_pull_request_that_is_not_open_is_reported(run_sentinel, tiny, pull, mirror, arguments):
     pull(1, tiny.fixed, {"a": "1"})
     mirror()
     answer = run_sentinel("pulls", "tiny", *arguments)

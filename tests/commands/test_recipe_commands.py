@@ -12,7 +12,7 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.recipes.template import template
 
 
-def test_check_of_a_good_recipe(run_sentinel, tiny):
+def test_check_accepts_a_valid_recipe(run_sentinel, tiny):
     answer = run_sentinel("recipe", "check", tiny.recipe)
     assert (answer.status, answer.out, answer.err) == (0, "", "1 file: 0 errors, 0 warnings\n")
 
@@ -37,13 +37,13 @@ def test_check_reads_the_fix_of_a_recipe_too(run_sentinel, tiny, named):
     assert answer.err == f"{'1 file' if named == 'fix' else '2 files'}: 1 error, 0 warnings\n"
 
 
-def test_check_of_a_file_that_is_not_there_is_a_usage_error(run_sentinel, tiny):
+def test_check_of_a_missing_file_is_a_usage_error(run_sentinel, tiny):
     answer = run_sentinel("recipe", "check", tiny.recipe, "missing.yaml")
     assert (answer.status, answer.out) == (2, "")
     assert "missing.yaml: no such file; name a recipe, or a folder" in answer.err
 
 
-def test_a_template_suggests_values_that_the_contract_takes(tiny_catalog):
+def test_a_template_suggests_values_that_the_contract_accepts(tiny_catalog):
     """For every required input: one of its choices, or a tensor of its shape and dtype."""
     for contract in bundled_catalog().contracts.values():
         text = template("MY-BUG", "tiny", "tiny.losses.agg_loss", contract)
@@ -59,7 +59,7 @@ def test_a_template_suggests_values_that_the_contract_takes(tiny_catalog):
                 assert array.dtype.kind == {"b": "b", "i": "i"}.get(item.dtype[0], "f")
 
 
-def test_new_takes_the_contract_of_the_boundary(run_sentinel):
+def test_new_uses_the_contract_of_the_boundary(run_sentinel):
     new = ("recipe", "new", "MY-BUG", "--target", "tiny", "--boundary", "tiny.losses.agg_loss")
     answer = run_sentinel(*new)
     assert (answer.status, list(Path().iterdir())) == (0, [])
@@ -71,7 +71,7 @@ def test_new_takes_the_contract_of_the_boundary(run_sentinel):
     assert run_sentinel("recipe", "check", "MY-BUG.yaml").status == 1  # placeholders are left
 
 
-def test_new_refuses_to_overwrite(run_sentinel):
+def test_new_does_not_overwrite_a_file(run_sentinel):
     Path("MINE.yaml").write_text("precious")
     answer = run_sentinel("recipe", "new", "MY-BUG", "--target", "tiny", "-o", "MINE.yaml")
     assert answer.status == 2
@@ -94,7 +94,7 @@ def test_new_refuses_to_overwrite(run_sentinel):
         (["X", "--target", "tiny", "-o", "no/such/folder/X.yaml"], "cannot write"),
     ],
 )
-def test_new_refuses(run_sentinel, arguments, reason):
+def test_new_rejects_invalid_input(run_sentinel, arguments, reason):
     answer = run_sentinel("recipe", "new", *arguments)
     assert answer.status == 2
     assert reason in answer.err
@@ -102,11 +102,11 @@ def test_new_refuses(run_sentinel, arguments, reason):
 
 
 @pytest.mark.parametrize("what", ["recipe", "report"])
-def test_schema_is_one(run_sentinel, what):
+def test_schema_prints_a_valid_json_schema(run_sentinel, what):
     jsonschema_rs.meta.validate(run_sentinel(what, "schema").json())
 
 
-def test_list_targets(run_sentinel, tiny):
+def test_list_targets_shows_every_target(run_sentinel, tiny):
     (row,) = run_sentinel("list", "--json").json()
     assert row == {
         "target": "tiny",
@@ -120,7 +120,7 @@ def test_list_targets(run_sentinel, tiny):
     assert run_sentinel("list", "targets", "tiny").out.splitlines()[1].split()[:2] == ["tiny", "1"]
 
 
-def test_list_recipes_and_boundaries(run_sentinel):
+def test_list_shows_recipes_and_boundaries(run_sentinel):
     assert "TINY-MEAN" in run_sentinel("list", "recipes").out
     text = run_sentinel("list", "boundaries", "tiny").out
     assert "tiny.losses.agg_loss" in text
@@ -131,7 +131,7 @@ def test_list_recipes_and_boundaries(run_sentinel):
     assert "per_token_gradient" in row["observes"]
 
 
-def test_list_takes_recipes_of_a_folder_and_of_the_settings(run_sentinel, tiny):
+def test_list_reads_recipes_of_a_folder_and_of_the_settings(run_sentinel, tiny):
     Path("own").mkdir()
     Path("own/MINE.yaml").write_text(tiny.recipe.read_text().replace("TINY-MEAN", "MINE"))
     assert [row["bug"] for row in run_sentinel("list", "recipes", "--recipes", "own", "--json").json()] == [
@@ -159,19 +159,19 @@ def test_list_takes_recipes_of_a_folder_and_of_the_settings(run_sentinel, tiny):
         (("--signal", "advantage"), False),
     ],
 )
-def test_recipes_are_chosen_by_what_they_say(run_sentinel, arguments, found):
+def test_recipes_are_filtered_by_their_fields(run_sentinel, arguments, found):
     rows = run_sentinel("list", "recipes", *arguments, "--json").json()
     assert [row["bug"] for row in rows] == (["TINY-MEAN"] if found else [])
 
 
-def test_the_index_of_recipes(run_sentinel):
+def test_list_recipes_writes_the_index(run_sentinel):
     text = run_sentinel("list", "recipes", "--markdown").out
     assert "\n1 bug (1 recipe):\n\n* tiny: 1 bug (1 recipe)\n" in text
     assert "## decided by expected values (1)" in text
     assert "| [TINY-MEAN](tiny/TINY-MEAN.yaml) | masked tokens count |  |  |  | #7 open |" in text
 
 
-def test_show(run_sentinel, tiny):
+def test_show_prints_a_bug_in_full(run_sentinel, tiny):
     text = run_sentinel("show", "TINY-MEAN").out
     assert "\n  response_mask = [[1, 0], [1, 0]]\n" in text
     assert "  by default: batch_num_tokens, " in text
@@ -195,7 +195,7 @@ def test_show_finds_a_recipe_by_the_number_of_its_pull_request(run_sentinel, tin
     assert run_sentinel("show", "8", "--recipes", "own").out.startswith("MINE\n")
 
 
-def test_show_of_a_number_that_no_recipe_has(run_sentinel):
+def test_show_of_an_unknown_number_is_an_error(run_sentinel):
     answer = run_sentinel("show", "#99")
     assert (answer.status, answer.out) == (2, "")
     assert "no recipe is about pull request or issue #99" in answer.err

@@ -57,7 +57,7 @@ def test_an_accepted_run_is_not_stale(run_sentinel, recorded):
         ('pypi="tiny-dist"', 'pypi="tiny"'),
     ],
 )
-def test_prose_and_other_parts_of_the_adapter_decide_nothing(run_sentinel, recorded, changed, old, new):
+def test_prose_and_unrelated_adapter_code_do_not_make_entries_stale(run_sentinel, recorded, changed, old, new):
     changed(old, new)
     assert run_sentinel("report", "refresh", "--check").status == 0
 
@@ -70,7 +70,7 @@ def test_prose_and_other_parts_of_the_adapter_decide_nothing(run_sentinel, recor
         ('("loss_mask",)', '("loss_mask", "mask")', "binding"),
     ],
 )
-def test_what_decides_makes_entries_stale(run_sentinel, recorded, changed, old, new, what):
+def test_changed_deciding_parts_make_entries_stale(run_sentinel, recorded, changed, old, new, what):
     changed(old, new)
     answer = run_sentinel("report", "refresh", "--check")
     assert answer.status == 1
@@ -78,7 +78,7 @@ def test_what_decides_makes_entries_stale(run_sentinel, recorded, changed, old, 
     assert f"4 verdicts recorded in reports, 4 stale; 4 because its {what} changed" in answer.out
 
 
-def test_what_a_newer_python_decided_is_refreshed_there(run_sentinel, recorded, changed):
+def test_an_entry_decided_by_a_newer_python_is_refreshed_with_it(run_sentinel, recorded, changed):
     text = recorded.read_text()
     now = ".".join(map(str, sys.version_info[:2]))
     assert f'"python":"{now}.' in text
@@ -91,7 +91,7 @@ def test_what_a_newer_python_decided_is_refreshed_there(run_sentinel, recorded, 
     assert ", 4 stale; 4 because" in named.out
 
 
-def test_refresh_decides_what_is_stale(run_sentinel, recorded, changed, evidence, monkeypatch):
+def test_refresh_decides_stale_entries_again(run_sentinel, recorded, changed, evidence, monkeypatch):
     """pytest runs once for the pins and once for each other ref, and the results are accepted."""
     changed("-50.0", "-51.0")
     runs: list[list[str]] = []
@@ -132,7 +132,7 @@ def test_a_run_that_decides_nothing_leaves_entries_stale(run_sentinel, recorded,
     assert recorded.read_bytes() == before
 
 
-def test_a_line_is_shown_whole(run_sentinel, recorded, evidence, tiny):
+def test_show_expands_a_line(run_sentinel, recorded, evidence, tiny):
     for name, ref in (("git-main", "git:main"), (f"git-{tiny.buggy[:12]}", f"git:{tiny.buggy[:9]}")):
         answer = run_sentinel("report", "show", "TINY-MEAN", ref)
         whole = json.loads((evidence / PLACE / f"{name}.json").read_text())
@@ -142,7 +142,7 @@ def test_a_line_is_shown_whole(run_sentinel, recorded, evidence, tiny):
     assert "did you mean 'TINY-MEAN'" in run_sentinel("report", "show", "TINY-MEEN").err
 
 
-def test_a_line_whose_recipe_changed_cannot_be_shown(run_sentinel, recorded, changed):
+def test_show_rejects_a_line_whose_recipe_has_changed(run_sentinel, recorded, changed):
     changed("-50.0", "-51.0")
     answer = run_sentinel("report", "show", "TINY-MEAN", "git:main")
     assert answer.status == 2
@@ -163,7 +163,7 @@ def _again(text: str) -> str:
         (lambda text: re.sub('"refs":{"git:[0-9a-f]{40}"', f'"refs":{{"git:{40 * "a"}"', text), "its checkout is "),
     ],
 )
-def test_a_line_that_contradicts_itself_is_refused(run_sentinel, recorded, damage, said):
+def test_a_contradictory_line_is_rejected(run_sentinel, recorded, damage, said):
     before = recorded.read_text()
     recorded.write_text(damage(before))
     assert recorded.read_text() != before

@@ -13,7 +13,7 @@ def reports(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_site_is_made_and_made_again(run_sentinel, reports, tmp_path):
+def test_the_site_can_be_built_twice(run_sentinel, reports, tmp_path):
     out = tmp_path / "pages" / "site"
     answer = run_sentinel("report", "site", "--out", out, "--reports", reports)
     assert answer.status == 0, answer.err
@@ -26,7 +26,7 @@ def test_a_site_is_made_and_made_again(run_sentinel, reports, tmp_path):
     assert not gone.exists()
 
 
-def test_a_folder_that_is_no_site_is_not_touched(run_sentinel, reports, tmp_path):
+def test_a_folder_that_is_not_a_site_is_not_changed(run_sentinel, reports, tmp_path):
     out = tmp_path / "work"
     out.mkdir()
     (out / "thesis.tex").write_text("x")
@@ -45,7 +45,7 @@ def test_a_folder_that_is_no_site_is_not_touched(run_sentinel, reports, tmp_path
         ({"roll/X/git-main.json": "{}"}, "git-main.json: not Sentinel evidence (no schema_version)"),
     ],
 )
-def test_wrong_input_is_one_clear_line(run_sentinel, tmp_path, content, said):
+def test_report_site_rejects_invalid_input_in_one_line(run_sentinel, tmp_path, content, said):
     folder = tmp_path / "nothing"
     for name, text in (content or {}).items():
         (folder / name).parent.mkdir(parents=True)
@@ -59,7 +59,7 @@ def test_wrong_input_is_one_clear_line(run_sentinel, tmp_path, content, said):
     assert not (tmp_path / "site").exists()
 
 
-def test_a_site_among_the_evidence_would_be_evidence(run_sentinel, reports):
+def test_a_site_inside_the_evidence_folder_is_rejected(run_sentinel, reports):
     answer = run_sentinel("report", "site", "--out", reports / "site", "--reports", reports)
     assert answer.status == 2
     assert "name another --out" in answer.err

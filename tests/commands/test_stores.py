@@ -19,7 +19,7 @@ def test_mirror_add_from_a_directory_and_list(run_sentinel, tiny):
     assert (row["target"], row["refs"], row["whole"], row["origins"]) == ("tiny", 1, True, [str(tiny.upstream)])
 
 
-def test_a_shallow_clone_is_warned_of(run_sentinel, tiny, tmp_path):
+def test_a_shallow_clone_causes_a_warning(run_sentinel, tiny, tmp_path):
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{tiny.upstream}", "clone")
     answer = run_sentinel("mirror", "add", "tiny", "--from", tmp_path / "clone")
     assert answer.status == 0
@@ -36,14 +36,14 @@ def test_a_shallow_clone_is_warned_of(run_sentinel, tiny, tmp_path):
         (["--from", "https://example.org/a;b"], "a character that a shell interprets"),
     ],
 )
-def test_mirror_add_refuses(run_sentinel, arguments, reason):
+def test_mirror_add_rejects_invalid_input(run_sentinel, arguments, reason):
     answer = run_sentinel("mirror", "add", "tiny", *arguments)
     assert answer.status == 2
     assert reason in answer.err
     assert run_sentinel("mirror", "list").out.startswith("no mirrors in ")
 
 
-def test_mirror_remove(run_sentinel, mirrored, tmp_path):
+def test_mirror_remove_deletes_a_mirror(run_sentinel, mirrored, tmp_path):
     assert run_sentinel("mirror", "remove", "tiny").out.startswith("tiny: removed, ")
     assert [path.name for path in (tmp_path / "home" / "mirrors").iterdir()] == [".tiny.lock"]
     answer = run_sentinel("mirror", "remove", "tiny")
@@ -51,18 +51,18 @@ def test_mirror_remove(run_sentinel, mirrored, tmp_path):
     assert "no mirror of tiny in " in answer.err
 
 
-def test_without_a_network_there_is_another_way(run_sentinel):
+def test_mirror_add_without_a_network_suggests_from(run_sentinel):
     answer = run_sentinel("mirror", "add", "tiny", "--repo-url", "file:///nowhere/at/all")
     assert answer.status == 2
     assert "copy a local clone instead, run `sentinel mirror add tiny --from DIR|TAR`" in answer.err
 
 
-def test_mirror_update(run_sentinel, tiny, mirrored):
+def test_mirror_update_fetches_new_commits(run_sentinel, tiny, mirrored):
     assert run_sentinel("mirror", "update").out.startswith("tiny: 1 ref")
     assert run_sentinel("mirror", "update", "tiny", "tiny").out.count("tiny: 1 ref") == 1
 
 
-def test_mirror_update_goes_on_after_a_remote_that_is_away(run_sentinel, tiny, mirrored, tmp_path):
+def test_mirror_update_continues_after_an_unreachable_remote(run_sentinel, tiny, mirrored, tmp_path):
     record = tmp_path / "home" / "mirrors" / "tiny.git" / "sentinel.json"
     record.write_text(record.read_text().replace(str(tiny.upstream), "/nowhere/at/all"))
     answer = run_sentinel("mirror", "update")
@@ -70,7 +70,7 @@ def test_mirror_update_goes_on_after_a_remote_that_is_away(run_sentinel, tiny, m
     assert "sentinel: cannot update the mirror of tiny" in answer.err
 
 
-def test_cache_list_and_prune(run_sentinel, tiny, mirrored, catalog, tmp_path):
+def test_cache_lists_and_prunes_entries(run_sentinel, tiny, mirrored, catalog, tmp_path):
     assert run_sentinel("cache", "list").out.startswith("the cache in ")
     checkout = open_checkout(catalog.targets["tiny"], Ref("git", tiny.fixed), store=MirrorStore())
     wheel = tmp_path / "home" / "wheels" / "tiny-dist" / "tiny_dist-1.2.3-py3-none-any.whl"
@@ -86,7 +86,7 @@ def test_cache_list_and_prune(run_sentinel, tiny, mirrored, catalog, tmp_path):
     assert run_sentinel("cache", "prune", "--all").out == "0 items removed, 0 B freed\n"
 
 
-def test_a_mirror_of_something_else_is_refused(run_sentinel, tiny, tmp_path):
+def test_a_mirror_of_another_project_is_rejected(run_sentinel, tiny, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(tiny.upstream, other)
     for command in (["checkout", "-q", "--orphan", "another"], ["mv", "tiny", "large"], ["commit", "-qm", "another"]):

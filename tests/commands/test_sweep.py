@@ -5,7 +5,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
 
 
-def test_a_sweep_tells_when_the_bug_came_and_went(run_sentinel, tiny):
+def test_a_sweep_reports_when_the_bug_appeared_and_was_fixed(run_sentinel, tiny):
     answer = run_sentinel("sweep", "tiny")
     assert answer.status == 0
     assert "|#.|" in answer.out
@@ -14,7 +14,7 @@ def test_a_sweep_tells_when_the_bug_came_and_went(run_sentinel, tiny):
     assert "0 of them probed now" in run_sentinel("sweep", "tiny").out
 
 
-def test_json_has_the_records(run_sentinel, tiny):
+def test_sweep_json_has_the_histories(run_sentinel, tiny):
     told = run_sentinel("sweep", "tiny", "--json").json()
     record = told["records"][0]
     assert [run["verdict"] for run in record["runs"]] == ["reproduced", "fixed"]
@@ -39,13 +39,13 @@ def test_json_has_the_records(run_sentinel, tiny):
         (["sweep", "tiny", "--tags", "--releases"], "not allowed with"),
     ],
 )
-def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said):
+def test_sweep_rejects_invalid_input_in_one_sentence(run_sentinel, arguments, said):
     answer = run_sentinel(*arguments)
     assert answer.status == 2
     assert said in answer.err
 
 
-def test_an_interrupt_says_that_nothing_is_lost(run_sentinel, monkeypatch):
+def test_an_interrupted_sweep_keeps_its_verdicts(run_sentinel, monkeypatch):
     from sentinel.records.executors import Local
 
     def interrupted(*_: Any) -> None:
@@ -70,7 +70,7 @@ expected_fixed: {returned: 2}
 """
 
 
-def test_nothing_could_be_decided(run_sentinel, tmp_path):
+def test_a_sweep_that_decides_nothing_exits_with_2(run_sentinel, tmp_path):
     file = tmp_path / "more" / "tiny" / "TINY-GONE.yaml"
     file.parent.mkdir(parents=True)
     file.write_text(GONE)
@@ -79,7 +79,7 @@ def test_nothing_could_be_decided(run_sentinel, tmp_path):
     assert "nothing was examined: no recipe could be decided at any commit (" in answer.err
 
 
-def test_releases_on_pypi_need_no_mirror(run_sentinel, monkeypatch, tiny):
+def test_a_sweep_of_releases_needs_no_mirror(run_sentinel, monkeypatch, tiny):
     from sentinel.sources import open_checkout
     from sentinel.targets.refs import Ref
     from sentinel.tools.sweep import releases
@@ -100,7 +100,7 @@ def test_releases_on_pypi_need_no_mirror(run_sentinel, monkeypatch, tiny):
     assert "| tiny | TINY-MEAN | not swept |  |  |  | 1.0 |" in run_sentinel("report", "history", "--markdown").out
 
 
-def test_records_are_saved_where_they_are_asked_from(run_sentinel, tmp_path):
+def test_histories_are_saved_in_the_requested_folder(run_sentinel, tmp_path):
     assert run_sentinel("sweep", "tiny", "--save", str(tmp_path / "kept")).status == 0
     assert (tmp_path / "kept" / "tiny.jsonl").is_file()
     assert run_sentinel("report", "history", "TINY-MEAN", "--from", str(tmp_path / "kept")).status == 0

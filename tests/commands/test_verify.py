@@ -30,7 +30,7 @@ def forge(evidence: Path, tiny: Any) -> Callable[[str, Change], Path]:
     return write
 
 
-def test_evidence_verifies(run_sentinel, mirrored, evidence, tiny):
+def test_verify_accepts_genuine_evidence(run_sentinel, mirrored, evidence, tiny):
     answer = run_sentinel("verify", evidence, "--json")
     found = {Path(item["evidence"]).name: item for item in answer.json()}
     assert answer.status == 0
@@ -74,7 +74,7 @@ FORGERIES: dict[str, tuple[Change, str]] = {
 }
 
 
-def test_every_forgery_is_found(run_sentinel, mirrored, forge):
+def test_verify_detects_every_forgery(run_sentinel, mirrored, forge):
     files = {name: forge(name, change) for name, (change, _) in FORGERIES.items()}
     answer = run_sentinel("verify", *files.values(), "--json")
     assert answer.status == 1
@@ -91,7 +91,7 @@ def _with_recipe(document: dict[str, Any], **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("digest", ["1" * 64, None])
-def test_a_recipe_that_does_not_have_its_digest_is_refused(run_sentinel, mirrored, forge, digest):
+def test_a_recipe_with_a_wrong_digest_is_rejected(run_sentinel, mirrored, forge, digest):
     def change(document: dict[str, Any]) -> None:
         document["recipe"]["document"]["title"] = "x"
         document["recipe"]["digest"] = f"sha256:{digest}" if digest else document["recipe"]["digest"]
@@ -101,7 +101,7 @@ def test_a_recipe_that_does_not_have_its_digest_is_refused(run_sentinel, mirrore
     assert answer.out.endswith("\nthe recipe in the file does not match its digest\n")
 
 
-def test_another_recipe_of_a_known_bug_is_said_first(run_sentinel, mirrored, forge):
+def test_a_different_recipe_of_a_known_bug_is_reported_first(run_sentinel, mirrored, forge):
     def swap(document: dict[str, Any]) -> None:
         _with_recipe(document, expected_unpatched={"loss": 1.0}, expected_fixed={"loss": 26.0})
 
@@ -126,7 +126,7 @@ COULD_NOT: dict[str, tuple[Change, str]] = {
 }
 
 
-def test_what_cannot_be_checked_says_why(run_sentinel, mirrored, forge):
+def test_evidence_that_cannot_be_checked_has_a_reason(run_sentinel, mirrored, forge):
     files = {name: forge(name, change) for name, (change, _) in COULD_NOT.items()}
     Path("broken.json").write_text("{")
     answer = run_sentinel("verify", *files.values(), "broken.json", "missing.json", "--json")
@@ -139,7 +139,7 @@ def test_what_cannot_be_checked_says_why(run_sentinel, mirrored, forge):
     assert answer.status == 2
 
 
-def test_evidence_sets_no_option(run_sentinel, mirrored, forge):
+def test_evidence_cannot_set_options(run_sentinel, mirrored, forge):
     """The user's options choose containment, device and interpreter. A difference from the evidence is reported."""
     claimed = {"sandbox": "off", "device": "cuda:0;rm", "python": "2.7", "platform": "x"}
     answer = run_sentinel("verify", forge("claims", lambda d: d["environment"].update(claimed)), "--sandbox=basic")
@@ -153,7 +153,7 @@ def test_evidence_sets_no_option(run_sentinel, mirrored, forge):
     {"contribution_version": 2}, {"contribution_version": None}, {"runner": "x"}, {"runner": {}}, {"target": 5},
     {"fix": {"file": "x"}}, {"tried": []}, {"related": [5]}, {"reason": None},
 ], ids=str)  # fmt: skip
-def test_a_malformed_contribution_is_a_sentence(run_sentinel, evidence, tiny, change):
+def test_a_malformed_contribution_is_reported_in_one_sentence(run_sentinel, evidence, tiny, change):
     side = json.loads((evidence / "tiny" / "TINY-MEAN" / f"git-{tiny.buggy[:12]}.json").read_text())
     whole = {"contribution_version": 1, "target": "tiny", "bugs": {"TINY-MEAN": {"base": side}}, "fix": None}
     whole |= {"tried": None, "related": [], "reason": "", "runner": {"sides": {"base": "fixed"}, "packages": []}}
@@ -165,7 +165,7 @@ def test_a_malformed_contribution_is_a_sentence(run_sentinel, evidence, tiny, ch
     )
 
 
-def test_the_copy_inside_and_a_working_tree(run_sentinel, mirrored, forge, tiny):
+def test_the_copy_of_the_recipe_is_verified_on_a_working_tree(run_sentinel, mirrored, forge, tiny):
     inside = forge("inside", lambda d: _with_recipe(d, story="told otherwise"))
     clean = forge("clean", lambda d: d.update(ref="path"))
     answer = run_sentinel("verify", inside, clean)
@@ -177,7 +177,7 @@ def test_the_copy_inside_and_a_working_tree(run_sentinel, mirrored, forge, tiny)
     assert "could not be verified: the evidence is about code with tree hash" in other.out
 
 
-def test_a_published_recipe_out_of_the_evidence(run_sentinel, mirrored, tiny, tiny_catalog, tmp_path):
+def test_a_published_recipe_is_verified_from_its_evidence(run_sentinel, mirrored, tiny, tiny_catalog, tmp_path):
     blob = {
         "bug_id": "TINY-MEAN",
         "validation_mode": "hook",
@@ -204,7 +204,7 @@ def test_a_published_recipe_out_of_the_evidence(run_sentinel, mirrored, tiny, ti
     assert "the copy inside the evidence" in answer.out
 
 
-def test_report_is_of_the_last_run_where_the_folder_knows_it(run_sentinel, evidence, tiny):
+def test_report_shows_the_last_run(run_sentinel, evidence, tiny):
     import shutil
 
     shutil.copytree(evidence, "sentinel-reports")
@@ -220,7 +220,7 @@ def test_report_is_of_the_last_run_where_the_folder_knows_it(run_sentinel, evide
 
 
 @pytest.mark.parametrize("command", [("report",), ("report", "accept")], ids=" ".join)
-def test_without_a_run_there_is_nothing_to_read(run_sentinel, command):
+def test_report_without_a_run_is_an_error(run_sentinel, command):
     answer = run_sentinel(*command)
     assert answer.status == 2
     assert answer.err.startswith("nothing was examined: no such folder: sentinel-reports; run pytest")
@@ -228,7 +228,7 @@ def test_without_a_run_there_is_nothing_to_read(run_sentinel, command):
     assert "sentinel-reports has no evidence" in run_sentinel(*command).err
 
 
-def test_the_folders_of_evidence_are_those_of_the_settings(run_sentinel, mirrored, evidence, tiny, monkeypatch):
+def test_evidence_folders_come_from_the_settings(run_sentinel, mirrored, evidence, tiny, monkeypatch):
     """Commands read the folder that the settings give to a run. The command line takes precedence."""
     Path("sentinel.toml").write_text(f'report-dir = "{evidence}"\nbaseline = "accepted"\nrepo = "nowhere"\n')
     assert "1 reproduced, 1 unavailable, 2 fixed" in run_sentinel("report").out
@@ -249,7 +249,7 @@ def test_the_folders_of_evidence_are_those_of_the_settings(run_sentinel, mirrore
     assert run_sentinel("report").status == 0
 
 
-def test_baseline_update_and_prune(run_sentinel, evidence, tiny):
+def test_accept_updates_and_prunes_a_baseline(run_sentinel, evidence, tiny):
     answer = run_sentinel("report", "accept", "--from", evidence)
     assert answer.status == 0
     assert f"reports/tiny/TINY-MEAN/git-{tiny.buggy[:12]}.json: new: reproduced" in answer.out
@@ -263,7 +263,7 @@ def test_baseline_update_and_prune(run_sentinel, evidence, tiny):
     assert lines.read_text() == before
 
 
-def test_show_has_the_last_verdicts(run_sentinel, evidence, tiny):
+def test_show_prints_the_last_verdicts(run_sentinel, evidence, tiny):
     import shutil
 
     shutil.copytree(evidence, "sentinel-reports")

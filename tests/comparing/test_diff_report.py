@@ -24,7 +24,7 @@ TWO = tensor([1.0, 2.0], "float32")
         ("shape", TWO, tensor([1.0], "float32"), ": the shape: [2] before, [1] after"),
     ],
 )
-def test_a_difference_is_said_with_what_was_and_what_is(symptom, before, after, said):
+def test_a_difference_is_described_with_both_values(symptom, before, after, said):
     details = {"loss": "the shape: [2] before, [1] after" if symptom == "shape" else "element [0]"}
     difference = Difference(symptom, {}, {"before": {"loss": before}, "after": {"loss": after}}, details)
     assert describe_difference(difference).startswith(f"loss{'' if said[0] == ':' else ' '}{said}")
@@ -40,12 +40,12 @@ def test_a_difference_is_said_with_what_was_and_what_is(symptom, before, after, 
         ("save 2: given.step", "the argument step of a stand-in is 5; it was 4"),
     ],
 )
-def test_a_part_besides_the_contract_is_named_by_its_function(key, said):
+def test_a_part_outside_the_contract_is_named_by_its_function(key, said):
     answers = {"before": {key: 4}, "after": {key: 5}}
     assert describe_difference(Difference("beside", {}, answers, {key: ""}), "agg_loss") == said
 
 
-def test_parts_of_several_calls_under_one_name_are_one_line():
+def test_parts_of_several_calls_with_one_name_share_a_line():
     details = {"given.step": "", "2: given.step": ""}
     answers = {side: dict.fromkeys(details, value) for side, value in (("before", "a"), ("after", "b"))}
     lines = list(write_scenario(Difference("beside", {}, answers, details), (), "f"))

@@ -40,14 +40,14 @@ def trial(law: Law, inputs: dict[str, Any], losses: list[float], **effects: Any)
         (parts_add_up, PARTS, [2.5, 1.25, 1.35], [2.5, 1.25, 1.45]),
     ],
 )
-def test_a_relation_that_is_broken_at_both_revisions_is_worse_where_it_is_broken_by_more(law, inputs, nearer, further):
+def test_a_larger_violation_of_a_relation_is_worse(law, inputs, nearer, further):
     one, other = trial(law, inputs, nearer), trial(law, inputs, further)
     [worse] = violations_ahead(other, one)
     assert worse.detail.endswith("; 0.2 off here, 0.1 off at the other revision")
     assert violations_ahead(one, other) == violations_ahead(one, one) == ()
 
 
-def test_a_call_that_changes_one_argument_more_is_worse():
+def test_changing_one_more_argument_is_worse():
     inputs = {"baseline": ROWS["baseline"]}
     one, other = (trial(nothing_else_is_touched, inputs, [2.5], mutated=names) for names in (["a"], ["a", "b"]))
     [worse] = violations_ahead(other, one)

@@ -22,7 +22,7 @@ def kept(home: Path) -> Path:
     return file
 
 
-def test_what_was_parsed_is_read_as_it_was(home):
+def test_cached_modules_equal_parsed_ones(home):
     modules = Modules("some")
     modules.update({f"{number}": units.parse(source) for number, source in enumerate(SOURCES)})
     modules.update(empty=Module(), broken=units.parse(b"def ("))
@@ -39,7 +39,7 @@ def test_what_was_parsed_is_read_as_it_was(home):
 @pytest.mark.parametrize(
     "text", ["", "a", "a ", "a []", 'a [[], {"x": 1}, {}, []]', "a [[[1]], {}, {}, []]", "\x00 \n"]
 )
-def test_what_is_something_else_is_forgotten(home, text):
+def test_invalid_cache_files_are_parsed_again(home, text):
     modules = Modules("some")
     modules["a"] = Module()
     modules.save()
@@ -47,7 +47,7 @@ def test_what_is_something_else_is_forgotten(home, text):
     assert "a" not in Modules("some")
 
 
-def test_a_home_that_cannot_be_written_is_done_without(home):
+def test_the_cache_works_without_a_writable_home(home):
     (home / "history").write_text("no folder")
     modules = Modules("some")
     modules["a"] = Module()
@@ -56,7 +56,7 @@ def test_a_home_that_cannot_be_written_is_done_without(home):
 
 
 @pytest.mark.parametrize(("decorator", "counts"), [("@scaled.register", True), ("@torch.no_grad()", False)])
-def test_annotations_count_where_the_decorator_reads_them(decorator, counts):
+def test_annotations_count_when_a_decorator_reads_them(decorator, counts):
     code = f"{decorator}\ndef _(x: KIND):\n    return x\n".encode()
     digests = {units.parse(code.replace(b"KIND", kind)).units["_"].digest for kind in (b"int", b"str")}
     assert (len(digests) == 2) == counts

@@ -26,7 +26,7 @@ def test_a_boundary_needs_a_full_search_for_statements_that_no_full_search_ran()
     assert changes.needs_search(second, [])
 
 
-def test_a_few_full_searches_try_to_run_the_same_statements_in_vain():
+def test_only_a_few_full_searches_try_the_same_statements():
     changes = patch("def loss(x):\n    return x\n", "def loss(x):\n    return -x\n")
     asked = []
     for _ in range(5):
@@ -36,7 +36,7 @@ def test_a_few_full_searches_try_to_run_the_same_statements_in_vain():
     assert not changes.needs_search([], [])  # a boundary that cannot reach it
 
 
-def test_patch_coverage_joins_lines_and_says_once_why_a_line_did_not_run():
+def test_patch_coverage_joins_adjacent_lines_with_one_reason():
     code = (
         "def loss(x, scale):\n    if scale:\n        x = x {0} scale\n        x = x {0} 1\n    x = {0}x\n"
         "    return x if x.any() {1} 0\n"

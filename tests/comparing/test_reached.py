@@ -131,7 +131,7 @@ def names(reached: Reached) -> set[str]:
         ("over_rows", {"over_rows", "total", "_summed", "Batch", "Batch.rows", "Batch._rows", "Base", "Base.__len__"}),
     ],
 )
-def test_a_boundary_reaches_what_it_names_and_no_more(reaching, boundary, reached):
+def test_a_boundary_reaches_only_the_definitions_that_it_names(reaching, boundary, reached):
     assert names(reaching(f"toy.losses.{boundary}", FILES)) == reached
 
 
@@ -155,7 +155,7 @@ def test_a_boundary_reaches_what_it_names_and_no_more(reaching, boundary, reache
         ("toy/losses.py", "return x * 2", "return 2 * x", {"alone"}),
     ],
 )
-def test_a_change_reaches_those_who_run_it_and_comments_reach_nobody(reaching, file, old, new, boundaries):
+def test_a_change_affects_its_callers_and_comments_affect_none(reaching, file, old, new, boundaries):
     assert old in FILES[file]
     other = {**FILES, file: FILES[file].replace(old, new)}
     every = ("alone", "one", "two", "chosen", "over_rows", "weighted")
@@ -175,7 +175,7 @@ def test_a_method_that_cannot_be_dedented_is_compared_without_its_comments(reach
     "text",
     ["def total(rows) = 1\n", f"X = {'-' * 900}1\n", f"X = {'1 + ' * 3000}1\n", f"X = {'[' * 150}{']' * 150}\n", "\0"],
 )
-def test_a_file_that_cannot_be_read_is_changed_where_its_text_is(reaching, text):
+def test_an_unparsable_file_counts_as_changed_when_its_text_differs(reaching, text):
     files = {**FILES, "toy/tools.py": text}
     found = reaching("toy.losses.over_rows", FILES).changed(reaching("toy.losses.over_rows", files))
     assert ("toy/tools.py", "total") in {place for place, _, _ in found}
@@ -206,7 +206,7 @@ def test_a_file_that_cannot_be_read_is_changed_where_its_text_is(reaching, text)
         ),
     ],
 )
-def test_what_does_not_run_changes_nothing_of_what_does(reaching, file, old, new, ran, apart):
+def test_changes_in_code_that_does_not_run_are_ignored(reaching, file, old, new, ran, apart):
     assert old in FILES[file]
     other = reaching("toy.losses.over_rows", {**FILES, file: FILES[file].replace(old, new)})
     one = reaching("toy.losses.over_rows")
@@ -214,7 +214,7 @@ def test_what_does_not_run_changes_nothing_of_what_does(reaching, file, old, new
     assert one.apart_from(other, ran) is apart
 
 
-def test_a_field_counts_where_what_runs_names_it(reaching):
+def test_a_field_counts_when_a_function_that_ran_names_it(reaching):
     changed = {**FILES, "toy/shapes.py": FILES["toy/shapes.py"].replace("weight: float = 1", "weight: float = 2")}
     one, other = (reaching("toy.losses.weighted", each) for each in (FILES, changed))
     assert not one.apart_from(other, {"weighted"})
@@ -224,7 +224,7 @@ def test_a_field_counts_where_what_runs_names_it(reaching):
     assert reaching("toy.losses.weighted", said).changed(reaching("toy.losses.weighted", more)) == []
 
 
-def test_a_value_that_is_made_when_a_module_is_loaded_cannot_be_seen_to_run(reaching):
+def test_the_use_of_a_module_level_value_cannot_be_observed(reaching):
     more = "\nTABLE = _summed([1])\n\ndef looked(x):\n    return TABLE + x\n"
     files = {**FILES, "toy/tools.py": FILES["toy/tools.py"] + more}
     changed = {**files, "toy/tools.py": files["toy/tools.py"].replace("sum(rows)", "max(rows)")}
@@ -232,7 +232,7 @@ def test_a_value_that_is_made_when_a_module_is_loaded_cannot_be_seen_to_run(reac
     assert not one.apart_from(other, {"looked"})
 
 
-def test_what_is_reached_has_one_order(reaching):
+def test_reached_definitions_have_a_fixed_order(reaching):
     """Options are tried in this order. The order of a set would differ between processes."""
     reached = reaching("toy.losses.chosen")
     assert list(reached.units) == sorted(reached.units)
@@ -247,7 +247,7 @@ def test_what_is_reached_has_one_order(reaching):
         ("toy/__init__.py", "print('at every import')\n"),
     ],
 )
-def test_an_import_that_may_fail_is_a_change(reaching, file, code):
+def test_an_import_that_may_fail_counts_as_a_change(reaching, file, code):
     after = {**FILES, file: FILES[file] + code}
     assert reaching("toy.losses.alone").changed(reaching("toy.losses.alone", after))
     fine = {**FILES, "toy/losses.py": f"{FILES['toy/losses.py']}import toy.shapes\nfrom . import tools as more\n"}

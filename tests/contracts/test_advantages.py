@@ -90,7 +90,7 @@ BY_HAND: list[tuple[str, dict[str, Any], list[float]]] = [
 
 
 @pytest.mark.parametrize(("estimator", "more", "first"), BY_HAND)
-def test_group_advantages_by_hand(estimator, more, first, oracle):
+def test_group_advantages_equal_hand_computed_ones(estimator, more, first, oracle):
     inputs = {**SIX_ROWS, **more}
     if more.get("rejected") == "counted" and "masked_rewards" not in more:
         # Without its reward, the rejected row has the score 0, as in the table's column R = 0.
@@ -103,7 +103,7 @@ def test_group_advantages_by_hand(estimator, more, first, oracle):
     assert seen["returns"] == near(rows)
 
 
-def test_remax_by_hand(oracle):
+def test_remax_equals_hand_computed_advantages(oracle):
     inputs = scenario(
         "group_advantage",
         token_level_rewards=[[1.0, 0, 2.0], [9.0, 5.0, 9.0]],
@@ -128,7 +128,7 @@ TOKEN_BASELINE: dict[str, Any] = {
 }
 
 
-def test_token_baselines_by_hand(oracle):
+def test_token_baselines_equal_hand_computed_ones(oracle):
     """With weights 1/2, 3/4, 5/4 and 1/4, 1/2, the baselines are (3/2 + 2/4) / (3/4) and (9/4 + 1/2) / (5/4)."""
     seen = oracle("group_advantage", scenario("group_advantage", **TOKEN_BASELINE, group_of_one="score"))
     first, second = 2 / 0.75, 2.75 / 1.25
@@ -145,7 +145,7 @@ def test_a_token_baseline_without_probabilities_has_no_oracle(oracle):
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "opo", "gpg", "passk", "maxrl", "gdpo"])
-def test_a_group_of_one_has_nothing_to_compare_with(estimator, oracle):
+def test_a_group_of_one_has_advantage_zero_or_its_score(estimator, oracle):
     alone = {"token_level_rewards": [[5.0]], "response_mask": [[1.0]], "group": ["p"], "whiten": False}
     zero = scenario("group_advantage", **alone, estimator=estimator)
     assert oracle("group_advantage", zero)["advantages"] == [[0.0]]
@@ -181,12 +181,12 @@ THREE_STEPS: dict[str, Any] = {
         ({"kl": [[2.0, 9, 4, 0], [0.0, 0, 0, 2]], "kl_coef": 0.5, "credit": "response"}, [[6, 0, 5, 7], [8, 8, 8, 7]]),
     ],
 )
-def test_returns_by_hand(more, returns, oracle):
+def test_returns_equal_hand_computed_ones(more, returns, oracle):
     seen = oracle("discounted_return", scenario("discounted_return", **THREE_STEPS, **more))
     assert seen == {"returns": near(returns), "advantages": near(returns)}
 
 
-def test_whitened_returns(oracle):
+def test_returns_are_whitened_over_the_batch(oracle):
     seen = oracle("discounted_return", scenario("discounted_return", **THREE_STEPS, whiten=True))
     assert seen["returns"] == near([[7, 0, 6, 4], [8, 8, 8, 8]])
     assert seen["advantages"] == near(white(seen["returns"], THREE_STEPS["response_mask"]))
@@ -194,7 +194,7 @@ def test_whitened_returns(oracle):
     assert (fmean(tokens), stdev(tokens)) == (pytest.approx(0, abs=1e-9), pytest.approx(1))
 
 
-def test_counted_steps_are_all_steps(oracle):
+def test_masked_steps_can_be_counted(oracle):
     """With the masked step, the TD errors are 0.5, -1 and 1. The discount per step is a quarter."""
     inputs = scenario(
         "generalised_advantage",
@@ -233,7 +233,7 @@ FIVE = {"rewards": [1.0, 0.0, 2.0, 1.0, 3.0], "group": ["p", "p", "p", "q", "q"]
         ),
     ],
 )
-def test_normalised_rewards_by_hand(more, expected, oracle):
+def test_normalised_rewards_equal_hand_computed_ones(more, expected, oracle):
     seen = oracle("reward_normalisation", scenario("reward_normalisation", **{**FIVE, **more}))
     assert seen["normalised"] == near(expected)
 
@@ -241,13 +241,13 @@ def test_normalised_rewards_by_hand(more, expected, oracle):
 @pytest.mark.parametrize(("group_of_one", "expected"), [("zero", 0.0), ("score", 2.0)])
 @pytest.mark.parametrize("leave_one_out", [False, True])
 @pytest.mark.parametrize("std", ["unbiased", "biased"])
-def test_one_reward_alone(group_of_one, expected, leave_one_out, std, oracle):
+def test_a_single_reward_is_normalised(group_of_one, expected, leave_one_out, std, oracle):
     more = {"group_of_one": group_of_one, "leave_one_out": leave_one_out, "epsilon": 1.0, "std": std}
     inputs = scenario("reward_normalisation", rewards=[4.0], group=["p"], **more)
     assert oracle("reward_normalisation", inputs)["normalised"] == [expected]
 
 
-def test_advantages_are_normalised_as_the_numbers_that_count(oracle):
+def test_advantages_are_normalised_over_valid_tokens(oracle):
     """One group has 1, 3 and 8, the other has 5. Invalid tokens are 0 and do not affect the mean."""
     inputs = scenario(
         "advantage_normalisation",
@@ -263,7 +263,7 @@ def test_advantages_are_normalised_as_the_numbers_that_count(oracle):
 @pytest.mark.parametrize("layout", ["equal", "consecutive"])
 @EXAMPLES
 @given(data=st.data())
-def test_groups_are_laid_out(layout, data):
+def test_rows_are_arranged_in_the_required_group_layout(layout, data):
     labels = drawn("reward_normalisation", Draws(data.draw), {"group_layout": layout})["group"]
     starts = [i for i, label in enumerate(labels) if i == 0 or labels[i - 1] != label]
     assert len(starts) == len(set(labels))
@@ -271,7 +271,7 @@ def test_groups_are_laid_out(layout, data):
         assert len({labels.count(label) for label in labels}) == 1
 
 
-def test_equal_groups_are_often_several_of_several():
+def test_drawn_equal_groups_often_have_several_rows():
     layouts = [
         drawn("reward_normalisation", Choices(random.Random(seed).randbytes(4096)), {"group_layout": "equal"})["group"]
         for seed in range(100)
@@ -322,7 +322,7 @@ THIRTEEN = math.sqrt(13)  # 1, 3 and 8: mean 4, variance (9 + 1 + 16) / 2
         ({"statistic": "whiten", "epsilon": 3.0, "axis": "token"}, "whitened", [[-0.75, 0, -0.25, 1], [0] * 4]),
     ],
 )
-def test_masked_statistics_by_hand(more, key, expected, oracle):
+def test_masked_statistics_equal_hand_computed_ones(more, key, expected, oracle):
     seen = oracle("masked_statistics", scenario("masked_statistics", **{**TWO_ROWS, **more}))
     assert seen.pop(key) == near(expected)
     assert set(seen.values()) == {None}
@@ -364,7 +364,7 @@ STEP: dict[str, Any] = {
         ({"adv_norm": MEAN_OF_THE_BATCH}, [[-40.2, -40.2, 0, 0], [0, 58.8, 58.8, 0], [0] * 4, [0, -37.2, 0, 0]]),
     ],
 )
-def test_the_advantage_step_by_hand(more, advantages, oracle):
+def test_the_advantage_step_equals_hand_computed_values(more, advantages, oracle):
     seen = oracle("advantage_step", scenario("advantage_step", **STEP, **more))
     assert seen["advantages"] == near(advantages)
     assert seen["loss_mask"] == [[1, 1, 0, 0], [0, 1, 1, 0], [0] * 4, [0, 1, 0, 0]]
@@ -372,7 +372,7 @@ def test_the_advantage_step_by_hand(more, advantages, oracle):
 
 @EXAMPLES
 @given(data=st.data())
-def test_drawn_steps_are_sensible(data, oracle):
+def test_drawn_advantage_steps_are_valid(data, oracle):
     try:
         inputs = drawn("advantage_step", Draws(data.draw), {})
     except DoesNotApply:
@@ -396,14 +396,14 @@ def test_drawn_steps_are_sensible(data, oracle):
         *((name, {}) for name in ("discounted_return", "generalised_advantage", "advantage_normalisation")),
     ],
 )
-def test_the_reference_answers_what_a_search_draws(contract, fixed, oracle):
+def test_the_oracle_computes_every_drawn_scenario(contract, fixed, oracle):
     for seed in range(4):
         inputs = drawn(contract, Choices(random.Random(seed).randbytes(4096)), fixed)
         rows = next(iter(oracle(contract, inputs).values()))
         assert all(math.isfinite(x) for row in rows for x in row)
 
 
-def test_outcome_rewards_stand_on_the_last_token_that_counts():
+def test_outcome_rewards_are_on_the_last_valid_token():
     """The smallest scenario has one token; a larger one shows the place of rewards for each mask style."""
     from sentinel.contracts.normalisation import REWARD_STYLES, place_rewards
 
@@ -448,7 +448,7 @@ def test_a_boundary_may_lack_returns_but_not_advantages():
 
 @EXAMPLES
 @given(st.data())
-def test_groups_of_equal_size_have_a_mask(data):
+def test_drawn_groups_have_equal_sizes_when_required(data):
     inputs = drawn("group_advantage", Draws(data.draw), {"estimator": "grpo", "group_layout": "equal"})
     sizes = [len(list(rows)) for _, rows in groupby(inputs["group"])]
     assert len(set(sizes)) == 1
@@ -466,14 +466,14 @@ def test_groups_of_equal_size_have_a_mask(data):
         ({"epsilon": 2.0, "epsilon_placement": "floor"}, math.sqrt(2.0)),
     ],
 )
-def test_the_divisor_of_whitening_is_a_choice(choices, scale, oracle):
+def test_whitening_supports_several_divisors(choices, scale, oracle):
     rows = {"token_level_rewards": [[1.0, 1.0, 1.0]], "response_mask": [[1.0, 1.0, 1.0]], "gamma": 1.0}
     for name, more in (("discounted_return", {}), ("generalised_advantage", {"values": [[0.0] * 3], "lam": 1.0})):
         seen = oracle(name, scenario(name, **rows, **more, whiten=True, **choices))
         assert seen["advantages"] == near([[1 / scale, 0.0, -1 / scale]])
 
 
-def test_an_estimate_that_is_only_reported_has_no_gradient():
+def test_a_reported_estimate_has_no_gradient():
     inputs = {"log_probs": torch.tensor([[-1.0]]), "ref_log_probs": torch.tensor([[-2.0]]), "kl_estimator": "k1"}
     assert measured("kl_estimate", **inputs) == {"kl": [[1.0]], "per_token_gradient": [[1.0]]}
     assert measured("kl_estimate", **inputs, reported=True) == {"kl": [[1.0]], "per_token_gradient": [[0.0]]}

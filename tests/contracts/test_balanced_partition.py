@@ -11,7 +11,7 @@ GIVEN: dict[str, Any] = {"lengths": [1, 9, 3, 3, 2, 2], "parts": 2, "equal_size"
 KEPT = {"times": [1] * 6, "parts": 2, "empty": 0, "uneven": 0, "torn": 0, "strayed": 0, "excess": 0, "spread": 4}
 
 
-def test_the_definitions_partition_by_hand():
+def test_the_oracle_partitions_a_hand_made_example():
     """Rows are sorted by length and assigned in pairs, (1, 2), (2, 3), (3, 9): the longer one to the smaller part."""
     assert measured("balanced_partition", **GIVEN) == {**KEPT, "spread": 6}
 
@@ -33,13 +33,13 @@ def test_the_definitions_partition_by_hand():
         ([[5, 1, 0], [2, 3, 4]], {"minibatch_size": 4}, {"strayed": 2}),
     ],
 )
-def test_partitions_that_break_a_promise(parts, given, seen):
+def test_a_partition_that_breaks_a_rule_is_detected(parts, given, seen):
     assert measured("balanced_partition", lambda **_: {"parts": parts}, **{**GIVEN, **given}) == {**KEPT, **seen}
 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("kind", ["plain", "equal", "grouped", "minibatches"])
-def test_the_oracle_keeps_every_promise(seed, kind):
+def test_the_oracle_obeys_every_rule(seed, kind):
     generator = random.Random(seed)
     parts, turns = generator.randint(1, 4), generator.randint(1, 4)
     count = parts * turns * 2 + (generator.randint(0, parts - 1) if kind == "plain" else 0)

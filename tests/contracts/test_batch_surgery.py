@@ -19,14 +19,14 @@ def observed(made: Mapping[str, Any] | None = None, **fields: Any) -> Mapping[st
     return BATCH_SURGERY.measure(lambda **_: answer, inputs)
 
 
-def test_the_definitions_row_has_every_field_as_it_is_and_counts_for_nothing():
+def test_the_oracles_padding_row_has_every_field_and_no_weight():
     seen = observed(routes=torch.ones(2, 3, 4, dtype=torch.int16))
     assert seen["fields"] == ["loss_mask", "rewards", "routes", "sequences"]
     assert (seen["dropped"], seen["dtype_changed"], seen["shape_changed"]) == ([], [], [])
     assert seen["counted_tokens"] == 0.0
 
 
-def test_each_way_of_being_wrong_is_seen():
+def test_each_wrong_padding_row_is_detected():
     seen = observed(
         {"rewards": None, "loss_mask": torch.zeros(1, 3, dtype=torch.int64), "sequences": torch.zeros(1, 2)}
     )

@@ -21,7 +21,7 @@ def contract(request: pytest.FixtureRequest) -> Contract:
     return bundled_catalog().contracts[request.param]
 
 
-def test_what_a_contract_declares_is_whole(contract):
+def test_contract_declarations_are_complete(contract):
     names = [item.name for item in contract.inputs]
     assert len(set(names)) == len(names)
     assert len(set(contract.keys)) == len(contract.keys)
@@ -57,7 +57,7 @@ def test_every_binding_names_a_contract_and_its_inputs():
             assert not set(binding.outputs) - set(contract.keys) or binding.call, binding.boundary
 
 
-def test_loss_aggregation_measures_gradients_and_the_step(decide, broken_tree):
+def test_loss_aggregation_observes_gradients(decide, broken_tree):
     scenario = {**MASKED_TOKENS["scenario"], "theta": 2.0, "learning_rate": 0.5}
     measured = decide({**MASKED_TOKENS, "scenario": scenario}, broken_tree).measurement
     seen = measured.observation[""]
@@ -114,7 +114,7 @@ def ask(lab: Lab, boundary: str, **inputs: Any) -> Mapping[str, Any]:
     return seen
 
 
-def test_a_call_shows_what_it_returned_and_its_gradients(lab):
+def test_call_observes_the_result_and_gradients(lab):
     x = tensor([1.0, 2.0], "float32", requires_grad=True)
     seen = ask(lab, "pkg.mod.Actor.step", self=Namespace({"scale": 3.0}), arguments={"x": x})
     assert seen["returned"]["y"].nested() == 9.0
@@ -124,7 +124,7 @@ def test_a_call_shows_what_it_returned_and_its_gradients(lab):
     assert seen["raised"] is None
 
 
-def test_a_gradient_inside_an_argument_that_a_function_makes_is_expected_by_its_path(decide, broken_tree):
+def test_a_gradient_inside_an_argument_is_addressed_by_its_path(decide, broken_tree):
     losses = broken_tree / "demo_rl" / "losses.py"
     made = "\n\ndef made(values):\n    return {'values': values}\n"
     losses.write_text(losses.read_text() + made + "\n\ndef total(out):\n    return (out['values'] ** 2).sum()\n")
@@ -139,24 +139,24 @@ def test_a_gradient_inside_an_argument_that_a_function_makes_is_expected_by_its_
     assert decide(document, broken_tree).verdict.name == "fixed"
 
 
-def test_a_call_shows_what_it_mutated(lab):
+def test_call_observes_mutated_arguments(lab):
     seen = ask(lab, "pkg.mod.mutate", positional=[tensor([1.0], "float32"), [0]])
     assert seen["mutated"] == ["positional.0", "positional.1.1"]
     assert seen["arguments"]["positional.0"] == tensor([2.0], "float32")
 
 
-def test_a_call_may_observe_a_refusal(lab):
+def test_call_can_observe_an_exception(lab):
     seen = ask(lab, "pkg.mod.refuse", positional=[1], catch=True)
     assert seen["raised"] == {"type": "ValueError", "message": "no rollout_logprobs"}
     assert seen["returned"] is None
 
 
-def test_a_call_observes_exactly_what_it_declares(lab):
+def test_call_observes_exactly_the_declared_keys(lab):
     seen = ask(lab, "pkg.mod.mutate", positional=[tensor([1.0], "float32"), []])
     assert set(seen) == set(bundled_catalog().contracts["call"].keys)
 
 
-def test_self_may_be_given_to_a_plain_function(lab):
+def test_a_function_can_be_called_with_self(lab):
     process = lab.open(lab.write(CALLED))
     assert returned(lab.probe(process, "pkg.mod.scaled", x=2, self=Namespace({"scale": 4}))) == 8
 
@@ -206,7 +206,7 @@ def summing(tmp_path: Path) -> Catalog:
         ("return loss_mat.to(dtype=__import__('torch').bfloat16).sum()", "fixed"),
     ],
 )
-def test_another_packages_contract_and_its_oracle(body, verdict, summing, decide, lab):
+def test_a_contract_of_another_package_is_used(body, verdict, summing, decide, lab):
     tree = lab.write({"mod.py": f"def total(loss_mat):\n    {body}\n"})
     recipe = {
         "recipe_version": 1,
@@ -222,7 +222,7 @@ def test_another_packages_contract_and_its_oracle(body, verdict, summing, decide
     assert decision.measurement.oracle == {"": {"total": tensor(6.5, "float64")}}
 
 
-def test_a_law_that_needs_an_oracle_says_where_there_is_none(decide, broken_tree):
+def test_a_law_that_needs_an_oracle_does_not_apply_without_one(decide, broken_tree):
     recipe = {key: value for key, value in MASKED_TOKENS.items() if not key.startswith("expected")}
     generic = {
         "contract": "call",

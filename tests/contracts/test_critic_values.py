@@ -19,7 +19,7 @@ def oracle(oracle: Oracle) -> Oracle:
     return partial(oracle, "critic_values")
 
 
-def test_a_value_is_that_of_the_state_before_its_token(oracle):
+def test_a_tokens_value_is_that_of_the_state_before_it(oracle):
     assert oracle(**CODED) == {
         "values": [[1.0, 2.0, 3.0], [5.0, 0.0, 0.0]],
         "outside": [0.0, 0.0],
@@ -29,7 +29,7 @@ def test_a_value_is_that_of_the_state_before_its_token(oracle):
 
 
 @pytest.mark.parametrize("after", [-7.0, math.inf, math.nan])
-def test_the_state_after_the_last_token_is_no_baseline(after, oracle):
+def test_the_state_after_the_last_token_is_not_a_baseline(after, oracle):
     assert oracle(**{**CODED, "output_after": [after, after]}) == oracle(**CODED)
 
 

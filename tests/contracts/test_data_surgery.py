@@ -8,14 +8,14 @@ from contract_kit import measured
 @pytest.mark.parametrize(
     ("side", "room", "kept"), [("left", 2, [8, 9]), ("right", 2, [6, 7]), ("left", 4, [6, 7, 8, 9]), ("right", 9, None)]
 )
-def test_what_is_too_long_loses_one_end(side, room, kept):
+def test_truncation_removes_tokens_at_one_side(side, room, kept):
     tokens = [6, 7, 8, 9]
     seen = measured("truncation", token_ids=tokens, loss_mask=[0, 0, 1, 1], max_length=room, side=side)
     kept = kept or tokens
     assert seen == {"token_ids": kept, "loss_mask": [int(token > 7) for token in kept]}
 
 
-def test_a_truncation_that_knows_one_side():
+def test_a_truncation_that_ignores_the_side_is_detected():
     def right_alone(token_ids: list[int], max_length: int, **_: Any) -> dict[str, Any]:
         return {"token_ids": token_ids[:max_length]}
 
@@ -41,7 +41,7 @@ def test_padding_adds_columns(side, longer, length, padded, dtype):
     assert seen == {"padded": padded, "dtype": str(dtype).removeprefix("torch."), "dtype_kept": True}
 
 
-def test_padding_that_changes_the_dtype():
+def test_padding_that_changes_the_dtype_is_detected():
     def wide(values: Any, **_: Any) -> dict[str, Any]:
         return {"padded": torch.nn.functional.pad(values.long(), (0, 1))}
 
@@ -52,7 +52,7 @@ def test_padding_that_changes_the_dtype():
 SAMPLES = [{"text": "a", "ids": torch.tensor([1, 2])}, {"text": "b", "ids": torch.tensor([3])}]
 
 
-def test_samples_come_out_as_they_went_in():
+def test_collation_keeps_samples_unchanged():
     assert measured("collation", samples=SAMPLES) == {"count": 2, "dropped": [], "altered": [], "intact": 4}
 
 
@@ -65,12 +65,12 @@ def test_samples_come_out_as_they_went_in():
         (lambda s: {**s, "ids": s["ids"][None]}, {"dropped": [], "altered": ["ids"], "intact": 2}),
     ],
 )
-def test_batches_that_lose_something(twin, seen):
+def test_a_collation_that_loses_data_is_detected(twin, seen):
     found = measured("collation", lambda samples, **_: {"samples": list(map(twin, samples))}, samples=SAMPLES)
     assert found == {"count": 2, **seen}
 
 
-def test_every_epoch_has_an_order_of_its_own():
+def test_every_epoch_has_its_own_order():
     seen = measured("epoch_order", size=8, epochs=3, seed=0)
     assert seen["distinct_orders"] == 3
     assert [sorted(order) for order in seen["orders"]] == [list(range(8))] * 3
@@ -79,7 +79,7 @@ def test_every_epoch_has_an_order_of_its_own():
     assert seen["orders"][2] == torch.randperm(8, generator=generator).tolist()
 
 
-def test_one_order_for_all_epochs():
+def test_a_repeated_order_is_detected():
     seen = measured(
         "epoch_order", lambda size, epochs, **_: {"drawn": [*range(size)] * epochs}, size=4, epochs=3, seed=0
     )

@@ -27,7 +27,7 @@ def _group(rewards: list[float], group: str, **more: Any) -> dict[str, Any]:
         ([1, 1, 0, 1], "ppqq", {"none_left": "all"}, [0, 0, 1, 1]),
     ],
 )
-def test_groups_whose_rewards_are_all_alike_are_left_out(rewards, group, dialects, kept):
+def test_groups_with_equal_rewards_are_dropped(rewards, group, dialects, kept):
     assert measured("group_filter", **_group(rewards, group, **dialects)) == {"kept": kept, "intact": True}
 
 
@@ -47,7 +47,7 @@ def _mixed(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
     return {"numbers": [2, 3], "rewards": rewards[:2].tolist()}
 
 
-def test_rewards_may_come_out_in_single_precision():
+def test_rewards_may_be_returned_in_single_precision():
     def rounded(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
         return {"numbers": [0, 1], "rewards": rewards[:2].float().tolist()}
 
@@ -62,13 +62,13 @@ def test_rewards_may_come_out_in_single_precision():
         (_mixed, _group([1, 1, 0, 1], "ppqq"), {"kept": [0, 0, 1, 1], "intact": False}),
     ],
 )
-def test_filters_that_are_broken(twin, given, seen):
+def test_a_broken_group_filter_is_detected(twin, given, seen):
     assert measured("group_filter", twin, **given) == seen
     assert measured("group_filter", **given) != seen
 
 
 @pytest.mark.parametrize(("chosen", "rewards"), [(0, [1.0, 2.0, 3.0, 3.0]), (2, [1.0, 2.0, 3.0, 4.0])])
-def test_a_search_makes_groups_that_are_alike(chosen, rewards):
+def test_drawn_scenarios_have_groups_with_equal_rewards(chosen, rewards):
     arrange = bundled_catalog().contracts["group_filter"].arrange
     drawn = {"rewards": tensor([1.0, 2.0, 3.0, 4.0], "float64"), "group": list("ppqq"), "group_layout": "any"}
     made = arrange(drawn, Choices(bytes([chosen])))["rewards"]
@@ -84,7 +84,7 @@ def test_prompts_of_medium_difficulty_are_kept():
     assert measured("difficulty_filter", **{**given, "low": 0.5}, high=0.9) == {"kept": [0] * 6}
 
 
-def test_a_threshold_on_each_response():
+def test_a_threshold_on_single_responses_is_detected():
     def alone(rewards: Any, low: float, **_: Any) -> dict[str, Any]:
         return {"kept": (rewards > low).double()}
 
@@ -93,7 +93,7 @@ def test_a_threshold_on_each_response():
     assert measured("difficulty_filter", **given) == {"kept": [1, 1]}
 
 
-def test_what_fills_all_columns_was_cut_off():
+def test_a_response_that_fills_all_columns_counts_as_truncated():
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
     assert measured("overlong_filter", response_mask=mask) == {"kept": [[0, 0, 0], [1, 1, 0]], "kept_outside": 0}
 
@@ -106,7 +106,7 @@ def test_what_fills_all_columns_was_cut_off():
     ],
     ids=["nothing is left out", "the wrong way round"],
 )
-def test_cut_off_responses_that_are_kept(twin, seen):
+def test_a_filter_that_keeps_truncated_responses_is_detected(twin, seen):
     assert measured("overlong_filter", twin, response_mask=torch.tensor([[1, 1, 1], [1, 1, 0]])) == seen
 
 
@@ -126,25 +126,25 @@ MOVED: dict[str, Any] = {
         (0.1, [[0, 0], [1, 0]]),
     ],
 )
-def test_the_fewest_tokens_that_moved_most_are_left_out(threshold, kept):
+def test_the_fewest_tokens_with_the_largest_ratios_are_masked(threshold, kept):
     seen = measured("second_moment_mask", **MOVED, threshold=threshold)
     assert seen == {"kept": kept, "kept_count": sum(map(sum, kept)), "kept_outside": 0}
 
 
 @pytest.mark.parametrize(("none_left", "count"), [("none", 0), ("closest", 1)])
-def test_every_token_is_too_far_off(none_left, count):
+def test_all_tokens_can_be_masked(none_left, count):
     mask = torch.tensor([[True, True], [False, False]])
     seen = measured("second_moment_mask", **{**MOVED, "response_mask": mask}, threshold=0.04, none_left=none_left)
     assert seen["kept"] == [[0, count], [0, 0]]
 
 
-def test_of_two_tokens_as_far_off_either_may_go():
+def test_a_tie_at_the_threshold_has_no_definition():
     tied = {**MOVED, "behaviour_log_probs": torch.tensor([[-1.0, -3.0], [-1.0, -2.0]], dtype=torch.float64)}
     with pytest.raises(DoesNotApply):
         measured("second_moment_mask", **tied, threshold=2.5)
 
 
-def test_a_threshold_on_each_token():
+def test_a_threshold_on_single_tokens_is_detected():
     def alone(behaviour_log_probs: Any, proximal_log_probs: Any, response_mask: Any, threshold: float, **_: Any) -> Any:
         moments = (behaviour_log_probs - proximal_log_probs).square()
         return {"kept": (moments < threshold).double()}

@@ -23,7 +23,7 @@ def test_the_options_of_a_formula_are_inputs_of_its_contract(name):
         assert not options or shown.startswith(formula), "no earlier formula is for the same options"
 
 
-def test_a_formula_is_that_of_the_options():
+def test_the_formula_depends_on_the_options():
     advantage = CONTRACTS["group_advantage"]
     assert "std(r)" in formula_of(advantage, {"estimator": "grpo", "norm_by_std": None})
     assert "std(r)" not in formula_of(advantage, {"estimator": "grpo", "norm_by_std": False})

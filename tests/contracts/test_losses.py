@@ -51,25 +51,25 @@ THREE_ROWS: dict[str, Any] = {
         ("seq-mean-token-mean", {"weights": [2.0, 0.5, 9.0]}, (2 * 2 + 0.5 * 4) / 2),
     ],
 )
-def test_aggregation_by_hand(mode, given, loss, oracle):
+def test_aggregation_equals_hand_computed_losses(mode, given, loss, oracle):
     seen = oracle("loss_aggregation", **THREE_ROWS, loss_agg_mode=mode, **given)
     assert seen["loss"] == near(loss)
     assert seen["theta_gradient"] == near(loss)
     assert seen["masked_token_gradient_abs_sum"] == 0
 
 
-def test_gradients_of_the_aggregation_are_the_weights_of_the_tokens(oracle):
+def test_aggregation_gradients_are_token_weights(oracle):
     seen = oracle("loss_aggregation", **THREE_ROWS, loss_agg_mode="seq-mean-token-mean")
     assert seen["per_token_gradient"] == near([[1 / 6, 1 / 6, 1 / 6], [0, 1 / 2, 0], [0, 0, 0]])
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"])
-def test_an_empty_batch_has_no_loss(mode, oracle):
+def test_an_empty_batch_has_loss_zero(mode, oracle):
     seen = oracle("loss_aggregation", loss_mat=[[math.nan]], response_mask=[[0.0]], loss_agg_mode=mode)
     assert (seen["loss"], seen["per_token_gradient"]) == (0, [[0]])
 
 
-def test_a_mode_that_nobody_has_defined_has_no_reference(oracle):
+def test_an_unknown_aggregation_mode_has_no_oracle(oracle):
     with pytest.raises(DoesNotApply, match="token-median"):
         oracle("loss_aggregation", **THREE_ROWS, loss_agg_mode="token-median")
 
@@ -134,7 +134,7 @@ OLD = math.log(0.25)
         ("topr", HALF, -1.0, {"scores": [1.0]}, HALF, 1.0),
     ],
 )
-def test_losses_of_one_token_by_hand(algorithm, log_prob, advantage, given, loss, gradient, oracle):
+def test_losses_of_one_token_equal_hand_computed_ones(algorithm, log_prob, advantage, given, loss, gradient, oracle):
     """A loss is three times as large for three times the advantage, unless it has a term without the advantage."""
     token = {"log_probs": [[log_prob]], "old_log_probs": [[OLD]], "response_mask": [[1.0]]}
     for times in (1, *([] if algorithm in ("cross_entropy", "dro", "kimi") else [3])):
@@ -162,7 +162,7 @@ def test_gspo_clips_responses_and_ppo_tokens(oracle):
     assert tokens["approx_kl"] == near(0.0)
 
 
-def test_ratios_of_runs_of_tokens(oracle):
+def test_segment_ratios_average_over_runs_of_tokens(oracle):
     """The ratios are 2, 8, a masked token and 1/2, so the geometric means of the two runs are 4 and 1/2."""
     seen = oracle(
         "policy_loss",
@@ -194,7 +194,7 @@ def test_metrics_count_valid_tokens(oracle):
 
 
 @pytest.mark.parametrize(("given", "kl"), [({}, -0.5), ({"reported_log_ratio": "whole"}, -LN2)])
-def test_the_reported_kl_is_cut_as_the_ratio_is_or_whole(given, kl, oracle):
+def test_the_reported_kl_is_clamped_like_the_ratio(given, kl, oracle):
     one = {"log_probs": [[TWICE]], "old_log_probs": [[OLD]], "advantages": [[1.0]], "response_mask": [[1.0]]}
     assert oracle("policy_loss", algorithm="ppo", log_ratio_clamp=0.5, **one, **given)["approx_kl"] == near(kl)
 
@@ -209,7 +209,7 @@ FOUR_TOKENS: dict[str, Any] = {
 }
 
 
-def test_clip_cov_leaves_out_what_ppo_does_not_clip_and_the_covariance_names(oracle):
+def test_clip_cov_drops_unclipped_tokens_by_covariance(oracle):
     """PPO clips tokens 0 and 2, at -1.2 A. Of the other tokens, only token 3 has a covariance between the bounds."""
     bounds = {"cov_low": 0.5, "cov_high": 1.5}
     seen = oracle("policy_loss", algorithm="clip_cov", **FOUR_TOKENS, cov_share=1.0, **bounds)
@@ -220,7 +220,7 @@ def test_clip_cov_leaves_out_what_ppo_does_not_clip_and_the_covariance_names(ora
     assert one["loss"] == seen["loss"]  # at least one token
 
 
-def test_kl_cov_pulls_the_tokens_of_the_largest_covariance_back(oracle):
+def test_kl_cov_penalises_the_tokens_with_the_largest_covariance(oracle):
     for share, penalised in ((0.01, [0.5, 0, 0, 0, 0]), (0.5, [0.5, 0, 0, 0.5, 0]), (1.0, [0.5, 0.5, 0.5, 0.5, 0])):
         seen = oracle("policy_loss", algorithm="kl_cov", **FOUR_TOKENS, cov_share=share, cov_kl_coef=0.5)
         assert seen["loss"] == near(LN2 * sum(penalised))
@@ -234,11 +234,11 @@ def test_kl_cov_pulls_the_tokens_of_the_largest_covariance_back(oracle):
         ("clip_cov", {}, "without cov_share"),
         ("kl_cov", {}, "without cov_share"),
         ("clip_cov", {"cov_share": 0.25, "cov_low": -3.0}, "are random"),
-        ("clip_cov", {"cov_share": 1.0, "cov_low": 1.0}, "is at the bound"),
-        ("kl_cov", {"cov_share": 0.5, "advantages": [[1.0] * 5]}, "is at the bound"),
+        ("clip_cov", {"cov_share": 1.0, "cov_low": 1.0}, "so close to a bound"),
+        ("kl_cov", {"cov_share": 0.5, "advantages": [[1.0] * 5]}, "so close to a bound"),
     ],
 )
-def test_what_chance_or_rounding_decides_has_no_reference(algorithm, given, why, oracle):
+def test_random_or_rounding_dependent_results_have_no_oracle(algorithm, given, why, oracle):
     with pytest.raises(DoesNotApply, match=why):
         oracle("policy_loss", algorithm=algorithm, **{**FOUR_TOKENS, **given})
 
@@ -259,13 +259,13 @@ CROSSING: dict[str, Any] = {
 }
 
 
-def test_gspo_token_is_gspo_where_a_response_has_one_advantage(oracle):
+def test_gspo_token_equals_gspo_when_a_response_has_one_advantage(oracle):
     tokens, whole = (oracle("policy_loss", algorithm=name, **CROSSING) for name in ("gspo_token", "gspo"))
     for key in ("loss", "per_token_gradient", "clip_fraction"):
         assert tokens[key] == near(whole[key]), key
 
 
-def test_gmpo_clips_each_token_and_weighs_the_response_by_their_geometric_mean(oracle):
+def test_gmpo_uses_the_geometric_mean_of_clipped_ratios(oracle):
     """The log-ratios are 1 and 0.05 where A = 1: the first is clipped at 0.2. They are 1 and -1 where A = -2: the
     second is clipped at -0.2.
     """
@@ -277,7 +277,7 @@ def test_gmpo_clips_each_token_and_weighs_the_response_by_their_geometric_mean(o
 
 @pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"])
 @pytest.mark.parametrize("cut", [1, 2])
-def test_losses_of_parts_add_up(mode, cut, oracle):
+def test_losses_of_microbatches_add_up(mode, cut, oracle):
     contract = bundled_catalog().contracts["policy_loss"]
     whole = scenario(
         "policy_loss",
@@ -305,7 +305,7 @@ def plain(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value.nested() if isinstance(value, Tensor) else value for key, value in inputs.items()}
 
 
-def test_what_cannot_be_cut_says_so():
+def test_a_batch_that_cannot_be_split_is_reported():
     contract = bundled_catalog().contracts["policy_loss"]
     assert contract.parts is not None
     rows = scenario("policy_loss", algorithm="ppo", **{**CROSSING, "loss_agg_mode": "token-mean"})
@@ -316,7 +316,7 @@ def test_what_cannot_be_cut_says_so():
             contract.parts(inputs, Choices(b""))
 
 
-def test_a_drawn_ratio_becomes_log_probs():
+def test_a_drawn_ratio_is_converted_to_log_probs():
     contract = bundled_catalog().contracts["policy_loss"]
     drawn = {
         **CROSSING,
@@ -351,13 +351,13 @@ VALUES: dict[str, Any] = {
         ({"loss_agg_mode": "token-sum"}, 0.04 + 0.5625, [0.4, -1.5, 0], 0),
     ],
 )
-def test_value_losses_by_hand(given, loss, gradient, clipped, oracle):
+def test_value_losses_equal_hand_computed_ones(given, loss, gradient, clipped, oracle):
     seen = oracle("value_loss", **VALUES, **given)
     assert (seen["loss"], seen["per_token_gradient"]) == (near(loss), near([gradient]))
     assert seen["clip_fraction"] == clipped
 
 
-def test_a_clip_fraction_over_sequences(oracle):
+def test_a_clip_fraction_can_count_sequences(oracle):
     """One of three tokens is clipped in the first row, the only token in the second, and the third row has none."""
     inputs = {
         "vpreds": [[1.0, 0.0, 0.0], [1.0, 9.0, 9.0], [9.0] * 3],
@@ -417,7 +417,7 @@ ROOT = math.sqrt(2)
         ({"normalise": True, "level": "sequence"}, [[4 / 3, 4 / 3], [2 / 3, 0]], [[1, 1], [1, 0]], 0),
     ],
 )
-def test_importance_weights_by_hand(given, weights, kept, clipped, oracle):
+def test_importance_weights_equal_hand_computed_ones(given, weights, kept, clipped, oracle):
     seen = oracle("importance_weight", **WEIGHTS, **given)
     assert (seen["weights"], seen["kept"]) == (near(weights), near(kept))
     assert seen["sequence_kept"] == (None if given.get("level", "token") == "token" else seen["kept"])
@@ -425,7 +425,7 @@ def test_importance_weights_by_hand(given, weights, kept, clipped, oracle):
     assert seen["weight_gradient"] == [[0, 0], [0, 0]]
 
 
-def test_weights_that_are_not_stopped_have_a_gradient_between_the_thresholds(oracle):
+def test_undetached_importance_weights_are_detected(oracle):
     seen = oracle("importance_weight", **WEIGHTS, detached=False)
     assert seen["weight_gradient"] == near([[0, 0.5], [1, 0]])
 
@@ -446,7 +446,7 @@ def test_sequences_are_rejected_as_a_whole(oracle):
     assert oracle("sequence_rejection", **REJECTION, opsm_delta=0.6)["opsm_clipfrac"] == 0
 
 
-def test_many_a_threshold_lies_between_a_mean_and_a_sum():
+def test_drawn_thresholds_distinguish_a_mean_from_a_sum():
     contract, apart = bundled_catalog().contracts["sequence_rejection"], 0
     for seed in range(60):
         inputs = draw(contract, Binding("", contract.name), Choices(random.Random(seed).randbytes(4096)))
@@ -461,7 +461,7 @@ def test_many_a_threshold_lies_between_a_mean_and_a_sum():
     assert apart >= 4
 
 
-def test_a_sequence_with_advantages_of_both_signs_has_no_decision(oracle):
+def test_mixed_advantages_in_a_sequence_have_no_definition(oracle):
     mixed = {**REJECTION, "advantages": [[-1.0, 1.0, 0.0]] * 3}
     with pytest.raises(DoesNotApply, match="both signs"):
         oracle("sequence_rejection", **mixed, opsm_delta=0.4)
@@ -515,12 +515,12 @@ def decide_tokens(module: str, decide: Decide, lab: Lab, folder: Path) -> Decisi
 
 
 @pytest.mark.parametrize(("choice", "verdict"), [("maximum", "fixed"), ("minimum", "reproduced")])
-def test_a_boundary_may_return_tokens(choice, verdict, decide, lab, tmp_path):
+def test_a_loss_may_return_one_number_per_token(choice, verdict, decide, lab, tmp_path):
     decision = decide_tokens(MOD.replace("{choice}", choice), decide, lab, tmp_path)
     assert decision.verdict.name == verdict, decision.verdict.reason
 
 
-def test_a_loss_that_does_not_depend_on_the_policy_has_the_gradient_zero(decide, lab, tmp_path):
+def test_an_independent_loss_has_gradient_zero(decide, lab, tmp_path):
     constant = MOD.replace("torch.{choice}(plain, bounded)", "bounded.detach()")
     decision = decide_tokens(constant, decide, lab, tmp_path)
     assert decision.verdict.name == "reproduced"
@@ -530,7 +530,7 @@ def test_a_loss_that_does_not_depend_on_the_policy_has_the_gradient_zero(decide,
 
 
 @pytest.mark.parametrize(("contract", "key"), [("policy_loss", "loss"), ("importance_weight", "weights")])
-def test_a_ratio_in_single_precision_is_off_by_its_rounding(contract, key, oracle):
+def test_a_single_precision_ratio_differs_by_its_rounding(contract, key, oracle):
     policy = {"log_probs": [[-1.0]], "old_log_probs": [[-1.1]], "advantages": [[-1.0]]}
     weight = {"old_log_probs": [[-1.0]], "rollout_log_probs": [[-1.1]]}
     inputs = {**(policy if key == "loss" else weight), "response_mask": [[1.0]]}

@@ -26,10 +26,10 @@ def observed(parts: list[list[int]], budget: int) -> dict[str, Any]:
         ([[0, 1], [2], [1]], 5, [1, 2, 1], 0),  # a row is trained on twice
     ],
 )
-def test_packings_by_hand(parts, budget, times, excess):
+def test_packings_equal_hand_made_ones(parts, budget, times, excess):
     assert observed(parts, budget) == {"times": times, "excess": excess, "microbatches": len(parts)}
 
 
-def test_each_row_on_its_own_is_a_packing():
+def test_one_row_per_microbatch_is_a_valid_packing():
     parts = MICROBATCH_PACKING.oracle({"attention_mask": torch.tensor(MASK)})["parts"]
     assert observed(parts, 4) == {"times": [1, 1, 1], "excess": 0, "microbatches": 3}

@@ -52,13 +52,13 @@ def test_conventional_names_need_no_mapping(contract, parameters, inputs):
     assert names == {one: name for name, of in expected.items() for one in of.split("+")}
 
 
-def test_a_name_for_both_bounds_gives_way_to_a_name_for_each():
+def test_separate_bound_names_take_precedence_over_a_common_one():
     names = match_names(CONTRACTS["policy_loss"], ["cliprange", "cliprange_low", "cliprange_high"]).names
 
     assert names == {"eps_clip_low": "cliprange_low", "eps_clip_high": "cliprange_high"}
 
 
-def test_what_does_not_match_is_listed_and_never_guessed():
+def test_unmatched_parameters_are_listed_and_never_guessed():
     found = match_names(CONTRACTS["policy_loss"], ["a", "b", "old_logps", "mask"], ["a", "old_logps"])
 
     assert found.missing == ("log_probs", "advantages", "algorithm")

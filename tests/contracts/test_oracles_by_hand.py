@@ -27,7 +27,7 @@ LN2 = math.log(2)
         ("k3+", [LN2 - 0.5, 1 - LN2], [LN2, -LN2]),
     ],
 )
-def test_kl_estimates_by_hand(estimator, kl, gradient, oracle):
+def test_kl_estimates_equal_hand_computed_ones(estimator, kl, gradient, oracle):
     seen = oracle("kl_estimate", **TWICE_AND_HALF, kl_estimator=estimator)
     assert seen == {"kl": close([kl]), "per_token_gradient": close([gradient])}
 
@@ -35,12 +35,12 @@ def test_kl_estimates_by_hand(estimator, kl, gradient, oracle):
 @pytest.mark.parametrize(
     ("estimator", "kl", "gradient"), [("k3", [LN2 - 0.5, 0.25], [0.5, 0]), ("k1", [0.25, -0.25], [0, 0])]
 )
-def test_a_clamp_cuts_both_sides_and_leaves_no_gradient_beyond(estimator, kl, gradient, oracle):
+def test_a_clamped_estimate_has_no_gradient_beyond_the_bounds(estimator, kl, gradient, oracle):
     seen = oracle("kl_estimate", **TWICE_AND_HALF, kl_estimator=estimator, clamp=0.25)
     assert seen == {"kl": close([kl]), "per_token_gradient": close([gradient])}
 
 
-def test_masked_estimates_are_zero_whatever_stands_there(oracle):
+def test_masked_estimates_are_zero(oracle):
     log_probs = [[math.log(0.5), math.nan]]
     inputs = {**TWICE_AND_HALF, "log_probs": log_probs, "kl_estimator": "k1", "response_mask": [[1.0, 0.0]]}
     seen = oracle("kl_estimate", **inputs)
@@ -79,13 +79,13 @@ THREE_STEPS = {
         (1.0, 1.0, [0.5, 0.75, 0.25]),
     ],
 )
-def test_advantages_by_hand(gamma, lam, advantages, oracle):
+def test_advantages_equal_hand_computed_ones(gamma, lam, advantages, oracle):
     seen = oracle("generalised_advantage", **THREE_STEPS, gamma=gamma, lam=lam)
     returns = [advantage + value for advantage, value in zip(advantages, [0.5, 0.25, 0.75])]
     assert seen == {"advantages": close([advantages]), "returns": close([returns])}
 
 
-def test_tokens_that_do_not_count_are_no_steps(oracle):
+def test_masked_tokens_are_not_steps(oracle):
     seen = oracle(
         "generalised_advantage",
         token_level_rewards=[[math.nan, 0.0, 9.0, 0.0, 1.0, 9.0], [9.0] * 6],
@@ -98,7 +98,7 @@ def test_tokens_that_do_not_count_are_no_steps(oracle):
     assert seen["returns"] == close([[0, 0.171875, 0, 0.4375, 1, 0], [0] * 6])
 
 
-def test_whitened_advantages(oracle):
+def test_advantages_are_whitened(oracle):
     seen = oracle(
         "generalised_advantage",
         token_level_rewards=[[3.0, 9.0], [1.0, 9.0]],

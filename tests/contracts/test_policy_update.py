@@ -44,14 +44,14 @@ def near(grid: Grid) -> list[Any]:
         ("token-sum", [[-1.0, -1.0, 0, 0], [2.0] * 4], -2.0 + 8.0),
     ],
 )
-def test_however_the_batch_is_cut(mode, gradient, pg_loss, cut, oracle):
+def test_the_gradient_does_not_depend_on_the_split(mode, gradient, pg_loss, cut, oracle):
     seen = oracle(**UNEVEN, loss_agg_mode=mode, **cut)
     assert seen["gradient"] == near(gradient)
     assert seen["pg_loss"] == pytest.approx(pg_loss)
     assert seen["kl_loss"] is None
 
 
-def test_each_mini_batch_is_a_step_of_its_own(oracle):
+def test_each_mini_batch_is_a_separate_step(oracle):
     seen = oracle(**UNEVEN, mini_batch_size=1)
     assert seen["gradient"] == near([[-1 / 2, -1 / 2, 0, 0], [2 / 4] * 4])
     assert seen["pg_loss"] == pytest.approx((-1 + 2) / 2)
@@ -76,7 +76,7 @@ ESTIMATES: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] 
 
 
 @pytest.mark.parametrize("estimator", ESTIMATES)
-def test_clipped_and_kept_near_the_reference(estimator, oracle):
+def test_an_update_clips_ratios_and_adds_the_kl_term(estimator, oracle):
     """The ratios are e^0.5, which is clipped, e^-0.25 and e^0.1. The fourth token is invalid."""
     estimate, slope = ESTIMATES[estimator]
     losses, slopes = [-1.2, -math.exp(-0.25) / 2, 2 * math.exp(0.1)], [0.0, -math.exp(-0.25) / 2, 2 * math.exp(0.1)]
@@ -108,14 +108,14 @@ ENTROPIES: dict[str, Any] = {"entropies": [[1.0, 1.0, 9.0, 9.0], [4.0] * 4], "en
         ("token-sum", None, [[-1 / 2, -1 / 2, 0, 0], [-1 / 2] * 4], 2 + 16),
     ],
 )
-def test_entropy_is_made_larger_however_the_batch_is_cut(mode, of_entropy, gradient, entropy, cut, oracle):
+def test_the_entropy_term_does_not_depend_on_the_split(mode, of_entropy, gradient, entropy, cut, oracle):
     seen = oracle(**UNEVEN, **ENTROPIES, loss_agg_mode=mode, entropy_agg_mode=of_entropy, **cut)
     assert seen["entropy_gradient"] == near(gradient)
     assert seen["entropy"] == pytest.approx(entropy)
     assert seen["gradient"] == oracle(**UNEVEN, loss_agg_mode=mode, **cut)["gradient"]
 
 
-def test_without_entropies_nothing_is_said_of_them(oracle):
+def test_an_update_without_entropies_reports_none(oracle):
     assert {"entropy", "entropy_gradient"}.isdisjoint(oracle(**UNEVEN))
 
 
@@ -148,13 +148,13 @@ def part(*numbers, **fields):
     return {**columns, **fields}
 
 
-def test_a_response_is_trained_by_what_it_has_above_its_prompt():
+def test_a_response_is_trained_on_its_reward_minus_the_prompts_mean():
     seen = stepped()
     assert seen["gradient"] == near([[-0.5 / 7] * 2, [2 / 7, 0], [0.5 / 7] * 2, [-2 / 7] * 2])
     assert stepped(dp_size=2, micro_batch_size=1) == seen
 
 
-def test_rows_that_stay_whole_are_lost_nowhere():
+def test_complete_rows_are_not_reported_as_lost():
     assert stepped(("balance", [part(2, 0, 3, 1)]), ("cut", [part(2, 0), part(3, 1)]))["lost_at"] == 0
     narrower = part(2, 0, 3, 1, weights=torch.nn.functional.pad(ROWS["weights"][[2, 0, 3, 1]], (0, 2)))
     assert stepped(("padded", [narrower]))["lost_at"] == 0
@@ -195,7 +195,7 @@ def test_recomputed_rows_are_in_the_order_of_the_batch():
     assert passed(log_probs, None)["entropy"] is None
 
 
-def test_rows_of_padding_and_missing_rows():
+def test_padding_rows_are_ignored_and_missing_rows_detected():
     log_probs, entropies = PASS["log_probs"], PASS["entropies"]
     assert passed(torch.cat((log_probs, log_probs[:1])), entropies)["rows"] == 3
     less = passed(log_probs[:1], entropies)

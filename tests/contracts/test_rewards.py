@@ -10,11 +10,11 @@ SCORES: dict[str, Any] = {"rewards": torch.tensor([1.0, -0.5, 2.0]), "response_m
 LANDED = [[0.0, 0.0, 0.0, 1.0], [0.0, -0.5, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]]
 
 
-def test_a_score_is_on_the_last_token_that_counts():
+def test_a_score_is_on_the_last_valid_token():
     assert measured("token_reward", **SCORES) == {"token_level_rewards": LANDED, "rewards_outside": 0}
 
 
-def test_the_last_token_may_stand_behind_a_gap():
+def test_the_last_valid_token_may_follow_a_gap():
     seen = measured("token_reward", rewards=torch.tensor([3.0]), response_mask=torch.tensor([[1.0, 0.0, 1.0]]))
     assert seen["token_level_rewards"] == [[0.0, 0.0, 3.0]]
 

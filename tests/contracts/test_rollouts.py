@@ -20,12 +20,12 @@ GENERATED: Mapping[str, Any] = {
 }
 
 
-def test_the_end_of_a_response_is_a_token_of_it():
+def test_the_end_token_belongs_to_the_response():
     seen = measured("response_masks", **GENERATED)
     assert seen == {"response_mask": [[1, 1, 0], [1, 1, 1]], "counted_prompt_tokens": 0}
 
 
-def test_what_a_boundary_is_given_is_padded_on_both_sides():
+def test_batches_are_padded_on_both_sides():
     given: dict[str, Any] = {}
 
     def not_padding(**inputs: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def test_what_a_boundary_is_given_is_padded_on_both_sides():
     assert seen == {"response_mask": [[1, 0, 0], [1, 1, 1]], "counted_prompt_tokens": 3}
 
 
-def test_what_is_not_taken_is_left():
+def test_rollouts_that_are_not_taken_remain():
     seen = measured("rollout_collection", completed=3, needed=2)
     assert seen == {"times": [1, 1, 1], "size": 2, "taken": [0, 1], "left": [2]}
 
@@ -48,7 +48,7 @@ def test_what_is_not_taken_is_left():
 @pytest.mark.parametrize(
     ("taken", "left", "times"), [([0, 1], [], [1, 1, 0]), ([0, 1], [1, 2], [1, 2, 1]), ([0, 0], [1, 2], [2, 1, 1])]
 )
-def test_rollouts_that_are_lost_or_doubled(taken, left, times):
+def test_lost_and_duplicated_rollouts_are_detected(taken, left, times):
     seen = measured("rollout_collection", lambda **_: {"taken": taken, "left": left}, completed=3, needed=2)
     assert seen["times"] == times
 
@@ -76,7 +76,7 @@ def test_the_reward_of_a_turn_is_within_its_tokens():
 @pytest.mark.parametrize(
     ("reward", "total", "turns"), [(0.5, 0.5, None), ([0, 0, 1.0, 0, 0.5], 1.5, [0.0, 0.5]), ([0] * 5, 0, [0, 0])]
 )
-def test_rewards_that_are_lost_or_misplaced(reward, total, turns):
+def test_lost_and_misplaced_rewards_are_detected(reward, total, turns):
     answer = {"loss_mask": [1, 1, 0, 1, 1], "cut": False, "reward": reward}
     seen = measured("rollout_episode", lambda **_: answer, **EPISODE, rewards=[1.0, 0.5])
     assert (seen["reward"], seen["turn_rewards"]) == (total, turns)
@@ -98,7 +98,7 @@ def test_each_generation_has_the_weights_of_the_last_update():
         (1, lambda engine: None, -1),
     ],
 )
-def test_the_memory_of_a_sleeping_engine(level, wakes, version):
+def test_a_sleeping_engine_loses_weights_by_its_level(level, wakes, version):
     engine = WeightEngine()
     engine.load(3)
     engine.sleep(level)
@@ -116,32 +116,32 @@ def asked(request, configured=None, **given):
     )
 
 
-def test_a_request_says_what_the_configuration_says():
+def test_a_request_has_the_configured_options():
     given = {"temperature": 0.7, "top_k": 20, "stop": ["a"]}
     seen = measured("sampling_request", **given)
     assert (seen["temperature"], seen["top_k"], seen["stop"]) == (0.7, 20, [97])
     assert (seen["top_p"], seen["unlike_configured"], seen["changed_beside"]) == (None, 0, 0)
 
 
-def test_an_option_that_is_not_asked_for_means_what_an_engine_does_without_it():
+def test_a_missing_option_means_the_engines_default():
     seen = asked(lambda _: {"temperature": 0.7}, temperature=0.7, top_k=20, repetition_penalty=1.1, stop=["a"])
     assert (seen["top_k"], seen["repetition_penalty"], seen["stop"]) == (-1, 1.0, [])
 
 
 @pytest.mark.parametrize("request_", [{"temperature": 0}, {"temperature": 0.7, "top_k": 1}, {"do_sample": False}])
-def test_greedy_in_all_its_words(request_):
+def test_every_spelling_of_greedy_decoding_is_understood(request_):
     seen = asked(lambda _: request_, greedy=True)
     assert seen["greedy"] == 1
     assert asked(lambda _: {"temperature": 0.7}, greedy=True)["greedy"] == 0
 
 
-def test_an_option_changes_nothing_else():
+def test_an_option_changes_no_other_option():
     broken = lambda given: {"top_p": given["top_p"], "no_stop_trim": given["top_p"] is None}  # noqa: E731
     seen = asked(broken, top_p=0.9)
     assert (seen["changed_beside"], seen["which"]) == (1, ["no_stop_trim"])
 
 
-def test_an_option_that_is_left_alone_is_what_the_configuration_has():
+def test_an_unchanged_option_keeps_its_configured_value():
     seen = asked(lambda _: {"top_p": 1.0, "top_k": 0}, {"top_p": 0.7, "top_k": -1}, temperature=1.0)
     assert (seen["unlike_configured"], seen["which"]) == (1, ["top_p"])
     configured = {"temperature": 0.7, "greedy": True}
@@ -157,14 +157,14 @@ def test_an_option_that_is_left_alone_is_what_the_configuration_has():
         ([0, 1, 1], [[True, False, False], [False, True, True], [False, True, True]], (0, 1)),
     ],
 )
-def test_groups_by_their_numbers(numbers, alike, ends):
+def test_groups_are_compared_by_their_rows(numbers, alike, ends):
     seen = measured(
         "group_numbers", lambda **_: {"numbers": torch.tensor(numbers)}, labels=numpy.array(["a", "a", "b"])
     )
     assert (seen["alike"], (seen["lowest"], seen["highest"])) == (alike, ends)
 
 
-def test_labels_are_names():
+def test_labels_may_be_names():
     assert measured("group_numbers", labels=numpy.array([7, 3, 7]))["numbers"] == [0, 1, 0]
 
 
@@ -178,7 +178,7 @@ def test_labels_are_names():
         ([5], [0], 4, [1, 1, 1, 1], True),
     ],
 )
-def test_what_is_never_answered_is_no_part_of_a_response(said, heard, room, mask, cut):
+def test_environment_text_without_an_answer_is_not_in_the_response(said, heard, room, mask, cut):
     seen = measured("rollout_episode", said=said, heard=heard, turns=len(said), max_tokens=room)
     assert (seen["loss_mask"], seen["cut"]) == (mask, cut)
 
@@ -189,31 +189,31 @@ ANSWERED = [1, 8, 3, 150, 151, 2]
 CHAT = [["user", 1], ["assistant", 2]]
 
 
-def test_an_answer_and_its_end_are_trained_and_nothing_that_the_template_writes():
+def test_only_answers_and_their_ends_are_trained():
     seen = measured("trained_tokens", conversation=CHAT)
     assert seen["token_ids"] == [*ASKED, *ANSWERED]
     assert seen["trained"] == [0] * 6 + [0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("room", "kept"), [(11, [1, 1]), (10, [1]), (9, None)])
-def test_what_is_cut_off_is_not_trained_and_a_chat_without_anything_to_train_is_left_out(room, kept):
+def test_truncated_tokens_are_not_trained(room, kept):
     seen = measured("trained_tokens", conversation=CHAT, max_tokens=room)
     assert seen["trained"] == ([] if kept is None else [0] * 9 + kept)
     kept_anyway = measured("trained_tokens", conversation=CHAT, max_tokens=8, untrained="kept")
     assert kept_anyway["trained"] == [0] * 8
 
 
-def test_the_last_answer_alone():
+def test_training_can_be_limited_to_the_last_answer():
     seen = measured("trained_tokens", conversation=[*CHAT, ["user", 1], ["assistant", 1]], trains="last")
     assert seen["trained"] == [0] * (12 + 1 + 6 + 3) + [1, 1]
 
 
-def test_the_new_line_behind_an_answer_where_it_counts():
+def test_the_new_line_after_an_answer_can_count():
     seen = measured("trained_tokens", conversation=[*CHAT, *CHAT], after_the_end="counted")
     assert seen["trained"][:13] == [0] * 9 + [1, 1, 1, 1]
 
 
-def test_what_tools_say_may_share_a_turn():
+def test_tool_replies_may_share_a_turn():
     chat = [*CHAT, ["tool", 1], ["tool", 1], ["assistant", 1]]
     apart = measured("trained_tokens", conversation=chat)["token_ids"]
     together = measured("trained_tokens", conversation=chat, tools_share_a_turn=True)["token_ids"]
@@ -221,7 +221,7 @@ def test_what_tools_say_may_share_a_turn():
     assert together[13:24] == [1, 7, 3, 4, 200, 5, 4, 250, 5, 2, 3]
 
 
-def test_a_mask_that_trains_the_question_is_seen():
+def test_a_mask_that_trains_the_question_is_detected():
     def broken(**_):
         return {"token_ids": [*ASKED, *ANSWERED], "loss_mask": [1] * 12}
 
@@ -296,12 +296,12 @@ RESUMED: Mapping[str, Any] = {
 
 @pytest.mark.parametrize("end", ["eos", "length"])
 @pytest.mark.parametrize("scenario", [PLAIN, RESUMED, {**RESUMED, "resumed": False}, {**RESUMED, "max_tokens": 2}])
-def test_a_loop_that_keeps_everything_is_what_the_oracle_says(scenario, end):
+def test_a_correct_rollout_loop_agrees_with_the_oracle(scenario, end):
     given = {**scenario, "options": {"temperature": 0.5}, "end": end}
     assert measured("rollout", a_loop, **given) == measured("rollout", **given)
 
 
-def test_a_conversation_by_hand():
+def test_a_conversation_equals_a_hand_made_one():
     seen = measured("rollout", **PLAIN)
     prompt = [*ASKED, 1, 8, 3]
     assert seen["token_ids"] == [*prompt, 150, 151, 2, *HEARD, 250, 2]
@@ -310,7 +310,7 @@ def test_a_conversation_by_hand():
     assert not any(count for name, count in seen.items() if name.endswith("_astray"))
 
 
-def test_what_is_put_behind_an_answer_as_text_or_by_the_template_is_not_said():
+def test_tokens_added_after_an_answer_are_not_trained():
     prompt = [*ASKED, 1, 8, 3]
     text = measured("rollout", **PLAIN, heard_as="text", end="text")
     assert text["token_ids"] == [*prompt, 150, 151, 200, 250]
@@ -338,12 +338,12 @@ def test_what_is_put_behind_an_answer_as_text_or_by_the_template_is_not_said():
         ("resumed", {**RESUMED, "resumed": False}, "asked"),
     ],
 )
-def test_what_is_lost_on_the_way_is_seen(broken, scenario, key):
+def test_lost_rollout_data_is_detected(broken, scenario, key):
     seen, demanded = measured("rollout", partial(a_loop, broken), **scenario), measured("rollout", **scenario)
     assert seen[key] != demanded[key]
 
 
-def test_what_comes_behind_the_last_trained_token_is_left_aside():
+def test_tokens_after_the_last_trained_one_are_not_compared():
     def padded(**inputs: Any) -> dict[str, Any]:
         made = a_loop(**inputs)
         return {**made, "response_ids": [*made["response_ids"], 0], "loss_mask": [*made["loss_mask"], 0],

@@ -48,7 +48,7 @@ def _rows(surgery: str, count: int, **more: Any) -> tuple[list[int], list[int]]:
         ("repeat_each", 2, [0, 2, 2], [3]),
     ],
 )
-def test_rows_by_hand(surgery, count, rows, sizes):
+def test_row_surgery_equals_hand_made_results(surgery, count, rows, sizes):
     assert _rows(surgery, count, order=[2, 0, 1], sizes=[1, 0, 2]) == (rows, sizes)
 
 
@@ -72,14 +72,14 @@ def _broken(twin: Callable[[dict[str, Any]], Mapping[str, Any]], meta: Sequence[
         (lambda f: {n: c[1:] for n, c in f.items()}, {"rows": [1, 2], "sizes": [2], "intact": 10}),
     ],
 )
-def test_surgeries_that_lose_something(twin, seen):
+def test_a_surgery_that_loses_data_is_detected(twin, seen):
     whole = {**KEPT, "rows": [0, 1, 2], "sizes": [3], "intact": 15, "meta_kept": True}
     found = _broken(twin)
     assert found == {**whole, **seen}
     assert bool(fields_survive_surgery(Case({"": {}}, {"": found}))) == bool(seen.keys() & KEPT.keys())
 
 
-def test_what_belongs_to_the_whole_container_is_missed():
+def test_lost_metadata_is_detected():
     assert not _broken(lambda fields: fields, meta=[{"split": ["test"]}])["meta_kept"]
 
 
@@ -100,7 +100,7 @@ def _epochs(*orders: Sequence[int], shuffle: bool = True) -> dict[str, Any]:
 ONCE = {**KEPT, "times": [[1] * 4] * 2, "sizes": [2] * 4, "in_order": True, "intact": 16}
 
 
-def test_each_row_comes_once_an_epoch():
+def test_each_epoch_has_every_row_once():
     given = {"fields": BATCH, "minibatch_size": 2, "epochs": 2}
     assert measured("minibatch_iteration", **given) == measured("minibatch_iteration", **given, shuffle=True) == ONCE
     assert _epochs([3, 1, 0, 2], [0, 1, 3, 2]) == ONCE
@@ -114,5 +114,5 @@ def test_each_row_comes_once_an_epoch():
         (([0, 1, 2, 3],), True, {"times": [[0] * 4] * 2, "sizes": [2, 2], "intact": 8}),
     ],
 )
-def test_iterations_that_lose_rows_or_their_order(orders, shuffle, seen):
+def test_an_iteration_that_loses_rows_or_order_is_detected(orders, shuffle, seen):
     assert _epochs(*orders, shuffle=shuffle) == {**ONCE, **seen}

@@ -22,14 +22,14 @@ def by_definition(response: str, ground_truth: str) -> float:
     return float(CONTRACT.oracle({"response": response, "ground_truth": ground_truth})["score"])
 
 
-def test_wordings():
+def test_answers_are_written_in_each_wording():
     assert worded("42", "boxed").endswith("\\boxed{42}.")
     assert worded("42", "bare") == "42"
     assert worded("42", "Answer: {answer}") == "Answer: 42"
 
 
 @pytest.mark.parametrize("wording", ["boxed", "bare"])
-def test_right_scores_1_and_wrong_0(wording):
+def test_right_answers_score_1_and_wrong_ones_0(wording):
     seen = measured(by_definition, ground_truth="42", wording=wording)
     assert seen == {"right": 1.0, "wrong": 0.0, "right_above_wrong": 1}
 
@@ -50,7 +50,7 @@ def test_a_box_ends_with_its_own_brace():
 
 
 @pytest.mark.parametrize("wording", ["#### {answer}", "<answer> {answer} </answer>", "Answer: {answer}\n#### {answer}"])
-def test_other_wordings(wording):
+def test_custom_wordings_are_accepted(wording):
     seen = measured(by_definition_worded(wording), ground_truth="42", wording=wording)
     assert seen == {"right": 1.0, "wrong": 0.0, "right_above_wrong": 1}
 
@@ -77,10 +77,10 @@ def test_a_notation_has_a_right_and_a_wrong_answer(name):
     assert in_notation(by_definition_worded("Answer: {answer}."), name) == 1
 
 
-def test_as_it_is_there_is_no_notation():
+def test_as_is_changes_no_notation():
     assert in_notation(lambda response, truth: response == f"Answer: {truth}." == "Answer: 7.", "as_is") == 1
 
 
 @pytest.mark.parametrize("name", [name for name, (true, right, _) in NOTATIONS.items() if true != right])
-def test_a_grader_that_compares_texts_does_not_know_a_notation(name):
+def test_a_text_comparison_fails_for_a_notation(name):
     assert in_notation(lambda response, truth: truth == response[len("Answer: ") : -1], name) == 0

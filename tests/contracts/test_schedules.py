@@ -15,13 +15,13 @@ STEERED: dict[str, Any] = {
 }
 
 
-def test_a_coefficient_is_steered_towards_its_target():
+def test_an_adaptive_coefficient_moves_towards_its_target():
     seen = measured("kl_coefficient", **STEERED)["coefficients"]
     # By half of the error, which is clipped to 0.2.
     assert seen == pytest.approx([0.5, 0.5 * 1.1, 0.55 * 1.05, 0.55 * 1.05, 0.55 * 1.05 * 0.9], rel=1e-12)
 
 
-def test_a_fixed_coefficient_stays():
+def test_a_fixed_coefficient_does_not_change():
     assert measured("kl_coefficient", **{**STEERED, "adaptive": False})["coefficients"] == [0.5] * 5
 
 
@@ -30,7 +30,7 @@ def _rates(schedule: str, **given: Any) -> list[float]:
     return rates
 
 
-def test_rates_by_hand():
+def test_learning_rates_equal_hand_computed_ones():
     given: dict[str, Any] = {"warmup_steps": 2, "training_steps": 6, "peak": 4.0}
     assert _rates("constant", **given) == [0.0, 2.0, 4.0, 4.0, 4.0, 4.0]
     assert _rates("constant", **{**given, "warmup_steps": 0}) == [4.0] * 6
@@ -42,14 +42,14 @@ def test_rates_by_hand():
     assert _rates("wsd", **given, stable_ratio=0.0) == pytest.approx(_rates("cosine", **given))
 
 
-def test_where_the_warm_up_begins():
+def test_the_warm_up_starts_at_the_configured_rate():
     given: dict[str, Any] = {"warmup_steps": 2, "training_steps": 3, "min_ratio": 0.5}
     assert _rates("cosine", **given) == [0.0, 0.5, 1.0]
     assert _rates("cosine", **given, initial_ratio=0.2) == pytest.approx([0.2, 0.6, 1.0])
     assert _rates("cosine", **given, warmup_from="minimum") == [0.5, 0.75, 1.0]
 
 
-def test_a_first_update_without_a_rate():
+def test_a_first_rate_of_zero_is_detected():
     """Until #1463, verl added one warm-up step if there were none."""
 
     def call(training_steps: int, warmup_steps: int, **_: Any) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def test_a_first_update_without_a_rate():
     assert measured("learning_rate", call, warmup_steps=0, **given)["rates"][0] == 0.0
 
 
-def test_the_length_of_a_schedule_counts_turns_and_passes():
+def test_the_schedule_length_counts_samples_and_epochs():
     """6 of 8 steps are allowed. Each has 4 * 2 * 3 samples, trained on twice in batches of 8, so it makes 6 updates."""
     given = {"steps_per_epoch": 4, "epochs": 2, "max_steps": 6, "prompts_per_step": 4, "samples_per_prompt": 2}
     given |= {"turns": 3, "batch_size": 8, "update_epochs": 2, "warmup_ratio": 0.25}

@@ -14,7 +14,7 @@ LOSSES = {
 }
 
 
-def test_every_prompt_weighs_the_same():
+def test_every_prompt_has_the_same_weight():
     seen = measured("prompt_loss", **LOSSES)
     assert seen["loss"] == (3.0 + 5.0) / 2
     assert seen["per_token_gradient"] == [
@@ -25,21 +25,21 @@ def test_every_prompt_weighs_the_same():
     ]
 
 
-def test_a_mean_over_responses_is_another():
+def test_a_mean_over_responses_is_detected():
     def twin(loss_mat: Any, response_mask: Any, **_: Any) -> dict[str, Any]:
         return {"loss": ((loss_mat * response_mask).sum(-1) / response_mask.sum(-1)).mean() / 2}
 
     assert measured("prompt_loss", twin, **LOSSES)["loss"] != measured("prompt_loss", **LOSSES)["loss"]
 
 
-def test_ranks_are_not_in_the_loss():
+def test_the_loss_does_not_depend_on_the_number_of_ranks():
     losses = torch.tensor([1.0, 2.0, 6.0])
     for ranks in (1, 2):
         given = {"losses": losses, "prompt_length": 2, "context_parallel_size": ranks, "per_token": True}
         assert measured("context_parallel_loss", **given) == {"loss": 3.0}
 
 
-def test_a_penalty_and_the_kl_that_is_told():
+def test_the_kl_penalty_and_the_reported_kl_are_right():
     seen = measured(
         "penalised_advantage",
         log_probs=torch.tensor([[-1.0, -2.0, 0.0]], dtype=torch.float64),
@@ -74,12 +74,12 @@ def test_a_weight_is_a_constant():
     assert seen["ratio"] == [[pytest.approx(math.exp(0.1)), 1.0]]
 
 
-def test_what_the_loss_is_divided_by():
+def test_a_wrong_divisor_of_the_loss_is_detected():
     counted, kept = (measured("decoupled_loss", **STEP, denominator=name)["loss"] for name in ("counted", "kept"))
     assert kept == pytest.approx(2 * counted)
 
 
-def test_a_weight_that_is_not_detached():
+def test_an_undetached_weight_is_detected():
     def twin(log_probs: Any, proximal_log_probs: Any, behaviour_log_probs: Any, **_: Any) -> dict[str, Any]:
         ratio = (log_probs - proximal_log_probs).exp()
         weight = (proximal_log_probs - behaviour_log_probs).exp()
@@ -101,7 +101,7 @@ def pairs(tokens: int, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 8])
-def test_ipo_does_not_go_by_length(tokens):
+def test_ipo_does_not_depend_on_length(tokens):
     assert measured("preference_loss", **pairs(tokens, loss_type="ipo"))["loss"] == pytest.approx(23.04)
 
 
@@ -114,7 +114,7 @@ def test_orpo_compares_the_odds_of_a_token(tokens):
     assert measured("preference_loss", **given)["loss"] == pytest.approx(0.1 * math.log(17 / 16))
 
 
-def test_dpo_goes_by_the_sum():
+def test_dpo_uses_the_sum_of_log_probs():
     seen = measured("preference_loss", **pairs(2, loss_type="sigmoid"))
     assert seen["loss"] == pytest.approx(math.log1p(math.exp(-0.1 * 0.4)))
     slope = -0.1 / (1 + math.exp(0.1 * 0.4))
@@ -122,14 +122,14 @@ def test_dpo_goes_by_the_sum():
     assert seen["rejected_gradient"] == [[pytest.approx(-slope)] * 2]
 
 
-def test_tokens_beyond_the_shorter_response_weigh_less():
+def test_ld_dpo_weighs_tokens_beyond_the_shorter_response_less():
     """The responses share one token. The chosen one has 0.1 + 3 * 0.25 * 0.1, the rejected one -0.1."""
     given = pairs(4, loss_type="sigmoid", ld_alpha=0.25)
     given["rejected_mask"] = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     assert measured("preference_loss", **given)["loss"] == pytest.approx(math.log1p(math.exp(-0.1 * 0.275)))
 
 
-def test_how_pairs_are_cut_changes_nothing_and_a_sum_over_microbatches_does():
+def test_the_split_of_pairs_does_not_matter_but_a_sum_does():
     def added_up(chosen_log_probs: Any, micro_batch_size: int | None, **inputs: Any) -> dict[str, Any]:
         given = {**PREFERENCE_UPDATE.lacking(), **inputs, "chosen_log_probs": chosen_log_probs}
         loss = PREFERENCE_UPDATE.reference(given)["loss"]
@@ -143,7 +143,7 @@ def test_how_pairs_are_cut_changes_nothing_and_a_sum_over_microbatches_does():
     assert parts["loss"] == pytest.approx(2 * whole["loss"])
 
 
-def test_kto_is_relative_to_what_its_microbatch_says():
+def test_kto_uses_the_reference_point_of_its_microbatch():
     """The log-ratios are 0.4 and 0.2, then -0.6 and -0.4. The KL estimate of all four is 0."""
     given = {
         "chosen_log_probs": torch.tensor([[-0.6], [-1.6]], dtype=torch.float64),
@@ -163,7 +163,7 @@ def test_kto_is_relative_to_what_its_microbatch_says():
     assert whole["loss"] == pytest.approx(without["loss"]) == pytest.approx(mean(0.4, -0.2, -0.6, 0.4))
 
 
-def test_without_a_reference_the_log_probs_themselves_are_compared():
+def test_without_a_reference_log_probs_are_compared_directly():
     given = {**pairs(2, loss_type="sigmoid"), "reference": "none"}
     zeros = {f"{side}_ref_log_probs": torch.zeros(1, 2) for side in ("chosen", "rejected")}
     relative = measured("preference_loss", **{**given, **zeros, "reference": "given"})
@@ -171,7 +171,7 @@ def test_without_a_reference_the_log_probs_themselves_are_compared():
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
-def test_a_divergence_by_hand(beta):
+def test_a_divergence_equals_a_hand_computed_one(beta):
     """The student has 3/4 and 1/4, the teacher 1/2 and 1/2. The second token is invalid."""
     student, teacher, step = (0.75, 0.25), (0.5, 0.5), 4
     logits = torch.tensor([[[math.log(p) for p in student], [5.0, 0.0]]], dtype=torch.float64)
@@ -194,7 +194,7 @@ def test_a_divergence_by_hand(beta):
     assert seen["logits_gradient"][0][1] == [0.0, 0.0]
 
 
-def test_a_step_is_divided_by_the_tokens_that_it_learns_from():
+def test_a_step_is_divided_by_its_trained_tokens():
     given = {
         "logits": torch.tensor([[[0.0, 2.0], [0.0, 2.0]]], dtype=torch.float64),
         "teacher_logits": torch.zeros(1, 2, 2, dtype=torch.float64),
@@ -207,7 +207,7 @@ def test_a_step_is_divided_by_the_tokens_that_it_learns_from():
     assert step["logits_gradient"][0][0][0] == pytest.approx(first["logits_gradient"][0][0][0] / 2)
 
 
-def test_a_mean_over_the_part_is_another():
+def test_a_mean_over_a_microbatch_is_detected():
     def twin(logits: Any, response_mask: Any, **_: Any) -> dict[str, Any]:
         return {"loss": (logits[..., 0] * response_mask).sum() / response_mask.sum()}
 

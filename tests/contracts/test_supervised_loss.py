@@ -11,7 +11,7 @@ def _loss(logits, ids, mask, total=None):
     return SUPERVISED_LOSS.reference(inputs)["loss"]
 
 
-def test_two_tokens_by_hand():
+def test_the_loss_of_two_tokens_equals_a_hand_computed_one():
     logits = torch.tensor([[[math.log(3.0), 0.0], [0.0, math.log(7.0)], [9.0, 9.0]]], dtype=torch.float64)
 
     # Token 1 is 0, with probability 3/4; token 2 is 1, with 7/8. Nothing predicts token 0; the last logits predict
@@ -24,7 +24,7 @@ def test_two_tokens_by_hand():
     assert float(_loss(logits, torch.tensor([[1, 0, 1]]), torch.tensor([[1, 0, 0]]))) == 0.0
 
 
-def test_it_is_the_shifted_cross_entropy():
+def test_the_loss_is_the_shifted_cross_entropy():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(3, 5, 7, dtype=torch.float64, generator=generator)
     ids = torch.randint(7, (3, 5), generator=generator)

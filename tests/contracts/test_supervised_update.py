@@ -23,7 +23,7 @@ CUTS: list[dict[str, Any]] = [{}, {"micro_batch_size": 1}, {"max_tokens_per_micr
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_every_token_to_learn_has_the_same_weight(cut, oracle):
+def test_every_trained_token_has_the_same_weight(cut, oracle):
     assert oracle(**UNEVEN, **cut) == {
         "loss": (1.0 + 2.0 + 0.5 + 4.0) / 4,
         "gradient": [[0.0, -1 / 4, 0.0], [-1 / 4, -1 / 4, -1 / 4]],
@@ -39,6 +39,6 @@ def test_nothing_predicts_the_first_token(dialect, count, oracle):
     assert seen["gradient_after"] == [0.0, 0.0]
 
 
-def test_a_batch_without_a_token_to_learn_has_no_loss(oracle):
+def test_a_batch_without_trained_tokens_has_loss_zero(oracle):
     seen = oracle(**{**UNEVEN, "response_mask": [[0, 0, 0], [0, 0, 0]]})
     assert (seen["loss"], seen["gradient"]) == (0.0, [[0.0] * 3] * 2)

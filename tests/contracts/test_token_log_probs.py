@@ -28,7 +28,7 @@ def near(value: Any) -> Any:
     return [near(row) for row in value] if isinstance(value[0], list) else pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
-def test_log_probs_by_hand(oracle):
+def test_log_probs_equal_hand_computed_ones(oracle):
     seen = oracle(**TWO_TOKENS)
     assert seen["log_probs"] == near([[math.log(3 / 4), math.log(1 / 3), 0.0]])
     first = -(math.log(1 / 4) / 4 + math.log(3 / 4) * 3 / 4)
@@ -47,17 +47,17 @@ def test_a_greedy_rollout_has_the_log_probs_of_the_distribution(oracle):
     assert oracle(**TWO_TOKENS, temperature=0.0)["log_probs"] == near(oracle(**TWO_TOKENS)["log_probs"])
 
 
-def test_an_entropy_may_be_of_the_model_itself(oracle):
+def test_the_entropy_may_be_that_of_the_unscaled_distribution(oracle):
     cold = oracle(**TWO_TOKENS, temperature=0.5, entropy_of="model")
     assert cold["entropy"] == near(oracle(**TWO_TOKENS)["entropy"])
     assert cold["entropy"] != near(oracle(**TWO_TOKENS, temperature=0.5)["entropy"])
 
 
-def test_no_entropy_where_none_is_asked_for(oracle):
+def test_no_entropy_is_observed_when_none_is_requested(oracle):
     assert oracle(**TWO_TOKENS, with_entropy=False)["entropy"] is None
 
 
-def test_every_position_has_its_own_distribution_and_its_own_token(oracle):
+def test_positions_have_distinct_distributions_and_tokens(oracle):
     logits = [[[0.5, -1.0, 2.0], [1.5, 0.25, -0.5]], [[-2.0, 1.0, 0.0], [0.0, 0.125, 3.0]]]
     tokens = [[2, 0], [1, 2]]
     seen = oracle(logits=logits, token_ids=tokens, temperature=2.0)["log_probs"]
@@ -69,7 +69,7 @@ def test_every_position_has_its_own_distribution_and_its_own_token(oracle):
     )
 
 
-def test_what_a_scenario_leaves_out_is_coded_by_position():
+def test_missing_token_ids_are_derived_from_positions():
     filled = scenario("token_log_probs", logits=[[[0.0, 1.0]] * 3] * 2)
     assert filled["token_ids"].nested() == [[0, 1, 0]] * 2
     assert filled["response_mask"].nested() == [[1.0] * 3] * 2

@@ -14,7 +14,7 @@ from sentinel.worker.client import Options, Preloader
 
 
 @pytest.mark.parametrize("kind", ["oracle", "target"])
-def test_what_several_threads_ask_for_at_once_is_made_once(kind, catalog, warm_runs, fixed_tree, monkeypatch):
+def test_concurrent_threads_share_one_process(kind, catalog, warm_runs, fixed_tree, monkeypatch):
     """A second process would be dropped and end, together with everything that a thread had started in it."""
     made: list[object] = []
     make = getattr(Preloader, kind)
@@ -80,7 +80,7 @@ def test_all_missing_packages_are_named_with_an_extra_that_has_them(packages, sa
     assert explained.reason.endswith(said)
 
 
-def test_an_adapter_is_seen_with_the_package_that_it_is_a_module_of(tmp_path):
+def test_an_adapter_is_visible_with_its_package(tmp_path):
     """An adapter may import its neighbours, also from an editable install, of which only this package is mounted."""
     package = tmp_path / "project" / "mine"
     (package / "inner").mkdir(parents=True)

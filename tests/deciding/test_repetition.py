@@ -10,19 +10,19 @@ from sentinel.worker import probe
 REQUEST = {"boundary": "a.b", "variants": {"one": {"x": 1}, "two": {"x": 2}, "three": {"x": 3}}}
 
 
-def test_nobody_could_know_the_names():
+def test_variant_names_are_random():
     first, second = Repetition(REQUEST), Repetition(REQUEST)
     assert not set(first.request["variants"]) & (set(REQUEST["variants"]) | set(second.request["variants"]))
     assert first.request["boundary"] == "a.b"
     assert first.request["seed"] == SEED != probe.SEED
 
 
-def test_every_order_comes():
+def test_every_order_of_variants_occurs():
     orders = {tuple(each["x"] for each in Repetition(REQUEST).request["variants"].values()) for _ in range(200)}
     assert len(orders) == 6
 
 
-def test_an_answer_gets_its_names_back():
+def test_the_original_variant_names_are_restored():
     repetition = Repetition(REQUEST)
     told = {name: {"loss": inputs["x"] * 10} for name, inputs in repetition.request["variants"].items()}
     assert list(repetition.restore_names(told).items()) == [
@@ -33,7 +33,7 @@ def test_an_answer_gets_its_names_back():
         repetition.restore_names(told)
 
 
-def test_what_is_the_same():
+def test_observations_are_compared_bit_by_bit():
     nan = float("nan")
     assert same({"": {"loss": nan}}, {"": {"loss": nan}})
     assert not same({"": {"loss": 0.0}}, {"": {"loss": -0.0}})
@@ -55,7 +55,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("honest", [True, False])
-def test_rows_in_an_order_that_nobody_has_seen(honest, catalog):
+def test_rows_are_sent_in_a_random_order(honest, catalog):
     """A memorised answer to the scenario is wrong for permuted rows."""
     repetition = Repetition(ROWS, catalog.contracts["loss_aggregation"])
     seen = [inputs["loss_mat"].array().ravel().tolist() for inputs in repetition.request["variants"].values()]
@@ -75,5 +75,5 @@ def test_rows_in_an_order_that_nobody_has_seen(honest, catalog):
     assert repetition.rows_are_a_set(answers, repetition.restore_names(answers)) == honest
 
 
-def test_a_contract_without_rows(catalog):
+def test_a_contract_without_rows_is_not_permuted(catalog):
     assert not Repetition(REQUEST, catalog.contracts["call"]).reordered

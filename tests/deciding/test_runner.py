@@ -61,7 +61,7 @@ def _decide_together(
     return decisions, alone
 
 
-def test_what_agrees_is_asked_in_no_process_of_its_own(tmp_path, catalog, warm_runs):
+def test_agreeing_recipes_need_no_separate_process(tmp_path, catalog, warm_runs):
     recipes = [{**MASKED_TOKENS, "bug_id": f"DEMO-{number}"} for number in range(2)]
     decisions, alone = _decide_together(recipes, tmp_path, catalog, warm_runs)
     assert [decision.verdict.name for decision in decisions] == ["reproduced"] * 2
@@ -70,14 +70,14 @@ def test_what_agrees_is_asked_in_no_process_of_its_own(tmp_path, catalog, warm_r
     assert alone == []
 
 
-def test_what_a_question_leaves_behind_changes_no_verdict(tmp_path, catalog, warm_runs):
+def test_state_left_by_one_recipe_changes_no_verdict(tmp_path, catalog, warm_runs):
     recipes = [_calls("call_number", f"DEMO-CALLS-{number}") for number in range(5)]
     decisions, alone = _decide_together([*recipes, MASKED_TOKENS], tmp_path, catalog, warm_runs)
     assert [decision.verdict.name for decision in decisions] == ["reproduced"] * 6
     assert set(alone) == {"demo_rl.stateful.call_number"}
 
 
-def test_a_question_that_ends_the_process_ends_its_own_alone(tmp_path, catalog, warm_runs):
+def test_a_recipe_that_ends_the_process_fails_alone(tmp_path, catalog, warm_runs):
     decisions, alone = _decide_together([_calls("leave", "DEMO-LEAVES"), MASKED_TOKENS], tmp_path, catalog, warm_runs)
     assert [(d.verdict.name, d.verdict.kind) for d in decisions] == [("inconclusive", "exit"), ("reproduced", "")]
     assert set(alone) == {"demo_rl.stateful.leave", MASKED_TOKENS["boundary"]}
@@ -99,7 +99,7 @@ _WHERE_THERE = "import importlib.util\nif importlib.util.find_spec('{0}'):\n    
         ("", ("inconclusive", "import"), "does not import: NameError"),
     ],
 )
-def test_code_that_needs_a_package_says_which_and_broken_code_is_only_broken(tmp_path, decide, head, expected, said):
+def test_a_missing_package_is_named_and_broken_code_is_not_excused(tmp_path, decide, head, expected, said):
     tree = copy_demo(tmp_path / "tree")
     (tree / "demo_rl" / "stateful.py").write_text(f"{head}def leave(config: Config = None):\n    return 1\n")
     verdict = decide(_calls("leave", "DEMO-NEEDS"), tree).verdict

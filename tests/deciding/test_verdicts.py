@@ -37,7 +37,7 @@ def test_each_value_set_gives_its_verdict(recipe):
 
 
 @pytest.mark.parametrize("seen", [observed(2.0), observed(1.0, (0.5, 0.5)), observed(float("nan"))], ids=repr)
-def test_neither_is_changed_and_says_where(recipe, seen):
+def test_a_value_of_neither_set_is_changed(recipe, seen):
     verdict, comparisons = by_expectation(recipe, seen)
     assert verdict.name == "changed"
     assert "expected" in verdict.reason
@@ -45,7 +45,7 @@ def test_neither_is_changed_and_says_where(recipe, seen):
     assert any(item.detail for item in comparisons)
 
 
-def test_every_key_stands_beside_both_expectations(recipe):
+def test_every_key_is_compared_with_both_sets(recipe):
     _, (loss, gradient) = by_expectation(recipe, observed(26.0, (0.5, 0.5)))
     assert (loss.unpatched, loss.fixed, loss.matches_unpatched, loss.matches_fixed) == (26.0, 1.0, True, False)
     assert (gradient.unpatched, gradient.matches_unpatched, gradient.matches_fixed) == (None, None, False)
@@ -57,12 +57,12 @@ def test_a_missing_key_is_drift(recipe):
     assert "'gradient' was not observed; the function returned loss" in verdict.reason
 
 
-def test_an_observation_that_both_sets_match_decides_nothing(recipe):
+def test_an_observation_that_matches_both_sets_is_inconclusive(recipe):
     loose = replace(recipe, tolerance=Tolerance(absolute=100.0))
     assert by_expectation(loose, observed(5.0))[0].kind == "ambiguous"
 
 
-def test_an_expectations_own_tolerance_goes_first(recipe):
+def test_a_tolerance_of_an_expectation_takes_precedence(recipe):
     tight = replace(
         recipe,
         tolerance=Tolerance(absolute=1.0),
@@ -99,7 +99,7 @@ VARIANTS: dict[str, Any] = {
         ("difference(outlier, baseline).returned.a.1.b", 5),
     ],
 )
-def test_addresses(address, value):
+def test_addresses_select_observed_values(address, value):
     assert read(address, VARIANTS) == value
 
 
@@ -107,13 +107,13 @@ def test_addresses(address, value):
     "address",
     ["baseline.returned.a.7", "baseline.returned.c", "baseline.nothing", "difference(outlier, baseline).returned"],
 )
-def test_addresses_of_nothing(address):
+def test_invalid_addresses_are_rejected(address):
     with pytest.raises(Exception, match=r"not observed|cannot be subtracted"):
         read(address, VARIANTS)
 
 
 @pytest.mark.parametrize("kind", ["ref", "not-in-this-version", "python"])
-def test_what_says_nothing_about_the_ref_is_unavailable(kind):
+def test_failures_of_this_machine_are_unavailable(kind):
     verdict = of_failure(Failure(kind, "because"))
     assert (verdict.name, verdict.kind, verdict.reason) == ("unavailable", kind, "because")
 
@@ -121,7 +121,7 @@ def test_what_says_nothing_about_the_ref_is_unavailable(kind):
 @pytest.mark.parametrize(
     "kind", ["drift", "import", "raised", "crash", "exit", "timeout", "memory", "ghost", "harness"]
 )
-def test_what_went_wrong_is_inconclusive(kind):
+def test_other_failures_are_inconclusive(kind):
     assert of_failure(Failure(kind, "because")).name == "inconclusive"
 
 
@@ -129,7 +129,7 @@ def law(*violations: Violation) -> Law:
     return Law("a_law", "what must hold", lambda case: list(violations))
 
 
-def test_a_law_decides(recipe):
+def test_a_law_decides_without_expected_values(recipe):
     measurement = Measurement(observed(1.0), PROVENANCE)
     assert by_law(law(), recipe, measurement)[0].name == "fixed"
     verdict, (comparison,) = by_law(law(Violation("loss", 2, 1, "it is 2")), recipe, measurement)
@@ -137,7 +137,7 @@ def test_a_law_decides(recipe):
     assert (comparison.observed, comparison.fixed, comparison.matches_fixed) == (2, 1, False)
 
 
-def test_a_law_that_does_not_apply_decides_nothing(recipe):
+def test_a_law_that_does_not_apply_is_inconclusive(recipe):
     def check(case: Any) -> list[Violation]:
         raise DoesNotApply("no mask")
 
@@ -147,7 +147,7 @@ def test_a_law_that_does_not_apply_decides_nothing(recipe):
 
 
 @given(st.floats(width=32), st.floats(width=32), st.floats(width=32))
-def test_exactly_one_verdict_and_never_both(unpatched, fixed, seen):
+def test_every_observation_has_exactly_one_verdict(unpatched, fixed, seen):
     recipe = replace(_EMPTY, expected_unpatched={"x": Expected(unpatched)}, expected_fixed={"x": Expected(fixed)})
     verdict, _ = by_expectation(recipe, {"": {"x": tensor(seen, "float32")}})
     only_fixed, _ = by_expectation(replace(recipe, expected_unpatched={}), {"": {"x": tensor(seen, "float32")}})

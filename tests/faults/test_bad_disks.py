@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalka
 READ_ONLY = Error(errno.EROFS, GROWS | {"unlink", "rmdir", "chmod", "utime"})
 
 
-def test_a_cache_that_is_there_and_read_only(home, demo_repository):
+def test_a_read_only_cache_is_used(home, demo_repository):
     """Existing checkouts are used; making a new one fails with a message."""
     sha, other = demo_repository.commits["fixed"], demo_repository.commits["broken"]
     warm = opened(f"git:{sha}")
@@ -27,7 +27,7 @@ def test_a_cache_that_is_there_and_read_only(home, demo_repository):
     assert f"SentinelError: cannot write to {home}: Read-only file system; set SENTINEL_HOME" in cold.said
 
 
-def test_a_worker_without_a_place_for_its_files(tmp_path, monkeypatch):
+def test_a_worker_without_temporary_space_is_reported(tmp_path, monkeypatch):
     """Nothing is left, and the message names the folder that needs space."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -47,7 +47,7 @@ def test_a_worker_without_a_place_for_its_files(tmp_path, monkeypatch):
         assert list(scratch.iterdir()) == []
 
 
-def test_a_target_process_without_a_place_for_its_files(lab, monkeypatch):
+def test_a_target_process_without_temporary_space_is_reported(lab, monkeypatch):
     """The preloader keeps running."""
     tree, pid = lab.write({"mod.py": "def f():\n    return 7\n"}), lab.preloader.hello()["pid"]
 

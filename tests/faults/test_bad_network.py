@@ -116,7 +116,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MirrorStore:
         (PAGE, drips, "pip did not finish within 4 s"),
     ],
 )
-def test_a_package_index(path, way, says, site, store, target, fixed_tree, tmp_path, monkeypatch):
+def test_a_faulty_package_index_is_reported(path, way, says, site, store, target, fixed_tree, tmp_path, monkeypatch):
     content = wheel(tmp_path, fixed_tree).read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     site.files = {FILE: content, PAGE: f'<a href="{FILE}#sha256={digest}">demo_dist-1.0-py3-none-any.whl</a>'.encode()}
@@ -133,7 +133,7 @@ def test_a_package_index(path, way, says, site, store, target, fixed_tree, tmp_p
     assert left == []
 
 
-def test_a_git_server_that_drips(site, store, capsys, monkeypatch):
+def test_a_slow_git_server_is_reported(site, store, capsys, monkeypatch):
     monkeypatch.setitem(gitbinary._ENVIRONMENT, "GIT_HTTP_LOW_SPEED_TIME", "1")
     site.ways["/demo.git/info/refs"] = drips
     assert main(["mirror", "add", "demo", "--from", f"{site.url}/demo.git"]) == 2
@@ -141,7 +141,7 @@ def test_a_git_server_that_drips(site, store, capsys, monkeypatch):
     assert [place.name for place in store.home.mirrors.iterdir()] == [".demo.lock"]
 
 
-def test_a_server_of_plain_files(site, store, target, capsys, demo_repository, tmp_path):
+def test_a_server_of_plain_files_is_rejected(site, store, target, capsys, demo_repository, tmp_path):
     """Otherwise git would start itself for each missing object, without end."""
     bare = tmp_path / "demo.git"
     demo_repository.git("clone", "-q", "--bare", "--no-local", str(demo_repository.path), str(bare))

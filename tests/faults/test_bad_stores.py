@@ -35,7 +35,7 @@ def flip(file: Path, at: int, count: int = 16) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut off", "empty"])
-def test_a_pack_of_a_mirror(damage, home, demo_repository):
+def test_a_damaged_pack_is_reported(damage, home, demo_repository):
     """No code is read from it. A new mirror is complete."""
     bare = home.parent / "packed.git"  # one pack, as in a clone
     demo_repository.git("clone", "-q", "--bare", "--no-local", str(demo_repository.path), str(bare))
@@ -59,7 +59,7 @@ YEAR = 365 * 86400.0
 
 
 @pytest.mark.parametrize("jump", [-YEAR, YEAR], ids=["set back", "set forward"])
-def test_a_clock_that_jumps(jump, home, fixed_tree, broken_tree):
+def test_a_jumping_clock_does_no_harm(jump, home, fixed_tree, broken_tree):
     """Whatever the clock says, files of a running process stay and files of a dead one are removed."""
     mine = open_checkout(target(), Ref("path", str(fixed_tree)), store=MirrorStore())
     assert killing.apart(opened(f"path:{broken_tree}")).status == 0
@@ -94,7 +94,7 @@ def at_once(actions: Sequence[Callable[[], int]]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
 
 
-def test_many_on_one_cold_cache(home, demo_repository):
+def test_many_runs_share_an_empty_cache(home, demo_repository):
     """Each process adds the mirror and opens two checkouts. Afterwards there is one of each."""
     refs = [f"git:{demo_repository.commits[name]}" for name in ("broken", "fixed")]
 
@@ -111,7 +111,7 @@ def test_many_on_one_cold_cache(home, demo_repository):
     assert len(list(home.glob("mirrors/demo.git/objects/pack/*.pack"))) <= 1
 
 
-def test_pruning_beside_runs(home, fixed_tree, broken_tree):
+def test_pruning_during_runs_is_safe(home, fixed_tree, broken_tree):
     """An open checkout stays until its run ends, however often other processes prune."""
 
     def run() -> int:
@@ -137,7 +137,7 @@ def test_pruning_beside_runs(home, fixed_tree, broken_tree):
 @pytest.mark.parametrize(
     "content", [None, "", "\0" * 99, "[]", "null", '{"tree": 7}', '{"origins": 7, "left_out": [7]}']
 )
-def test_a_damaged_note_is_as_good_as_none(content, home, demo_repository, capsys):
+def test_a_damaged_record_counts_as_missing(content, home, demo_repository, capsys):
     """No command ends with a traceback: the file is made again, or the message says how. None means that half of the
     file is left.
     """

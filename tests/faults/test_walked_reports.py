@@ -121,7 +121,7 @@ def written(folder: Path) -> Callable[[], Any]:
 
 
 @pytest.mark.nightly
-def test_a_run(walked, here, decided, broken_tree, fixed_tree):
+def test_a_run_survives_kills_and_full_disks(walked, here, decided, broken_tree, fixed_tree):
     act = run_of(broken_tree, fixed_tree, more="--sentinel-sarif=run.sarif")
 
     def outcome() -> Any:
@@ -132,7 +132,7 @@ def test_a_run(walked, here, decided, broken_tree, fixed_tree):
 
 
 @pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "room can be taken")
-def test_a_run_that_cannot_write_its_summary(here, decided, broken_tree):
+def test_a_run_that_cannot_write_its_summary_shows_its_verdicts(here, decided, broken_tree):
     """Its decisions are shown all the same."""
     act = run_of(broken_tree)
     effects = killing.run(act, here).effects
@@ -146,14 +146,14 @@ def test_a_run_that_cannot_write_its_summary(here, decided, broken_tree):
 
 
 @pytest.mark.nightly
-def test_a_run_on_other_code(walked, here, decided, broken_tree, fixed_tree):
+def test_a_run_on_other_code_survives_kills_and_full_disks(walked, here, decided, broken_tree, fixed_tree):
     """Evidence of an earlier run stays until this run's evidence is complete."""
     reports = here / "sentinel-reports"
     act = Command(run_of(fixed_tree), written(reports), 5, before=run_of(broken_tree), whole=written(reports))
     assert walked(replace(act, refusals=RUN), here)
 
 
-def test_updating_a_baseline(walked, here, decided, broken_tree, fixed_tree):
+def test_updating_a_baseline_survives_kills_and_full_disks(walked, here, decided, broken_tree, fixed_tree):
     """One file is new, one stays, and one is removed because it is no longer decided."""
 
     def ready() -> int:
@@ -169,20 +169,20 @@ def test_updating_a_baseline(walked, here, decided, broken_tree, fixed_tree):
 
 
 @pytest.mark.nightly
-def test_findings(walked, here, decided, broken_tree):
+def test_recording_findings_survives_kills_and_full_disks(walked, here, decided, broken_tree):
     ready = run_of(broken_tree, report_dir="reports")
     act = Command(lambda: main(["report", "findings"]), lambda: listing(here / "findings"), 5, before=ready)
     assert walked(act, here)
 
 
-def test_a_new_recipe(walked, here):
+def test_a_new_recipe_survives_kills_and_full_disks(walked, here):
     act = Command(
         lambda: main(["recipe", "new", "MY-BUG", "--target", "demo", "-o", "MY-BUG.yaml"]), lambda: listing(here)
     )
     assert walked(act, here)
 
 
-def test_a_saved_finding(walked, here):
+def test_saving_a_finding_survives_kills_and_full_disks(walked, here):
     def save() -> int:
         saving.save(here / "found", MASKED_TOKENS)
         return 0
@@ -190,7 +190,7 @@ def test_a_saved_finding(walked, here):
     assert walked(Command(save, lambda: listing(here)), here)
 
 
-def test_an_export(walked, here, decided):
+def test_an_export_survives_kills_and_full_disks(walked, here, decided):
     """Files of an earlier export that are not in this one are removed."""
     sides = [Side(name, decision) for name, decision in zip(("base", "head"), decided.values())]
     bundle = Bundle(sides[0].decision.recipe, tuple(sides), "print('runner')\n", ("torch", "numpy"))
@@ -204,7 +204,7 @@ def test_an_export(walked, here, decided):
 
 
 @pytest.mark.nightly
-def test_a_site(walked, here):
+def test_a_site_survives_kills_and_full_disks(walked, here):
     """Pages are kept, changed, added and removed."""
     first = {"index.html": "1", "bugs/a.html": "a", "bugs/b.html": "b", "evidence/demo/a.json": "{}"}
     then = {"index.html": "2", "bugs/a.html": "a", "bugs/c/c.html": "c" * 20_000}
@@ -254,7 +254,7 @@ def sweep() -> int:
 
 
 @pytest.mark.nightly
-def test_a_sweep(walked, here, swept):
+def test_a_sweep_survives_kills_and_full_disks(walked, here, swept):
     assert walked(Command(sweep, histories(swept), 25, prune, whole=lambda: _records(swept)), here)
 
 

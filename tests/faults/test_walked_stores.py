@@ -11,7 +11,7 @@ from walking import Command
 from wheels import wheel
 
 
-def test_making_a_mirror_from_a_folder(walked, home, demo_repository):
+def test_adding_a_mirror_survives_kills_and_full_disks(walked, home, demo_repository):
     assert walked(Command(add(demo_repository), contents(home), 25, PRUNE), home)
 
 
@@ -34,25 +34,25 @@ def behind(home: Path, moving: Repository, tmp_path: Path) -> Command:
 
 
 @pytest.mark.nightly
-def test_updating_a_mirror(walked, home, behind):
+def test_updating_a_mirror_survives_kills_and_full_disks(walked, home, behind):
     assert walked(behind, home)
 
 
 @pytest.mark.nightly
-def test_putting_more_into_a_mirror(walked, home, moving, tmp_path):
+def test_extending_a_mirror_survives_kills_and_full_disks(walked, home, moving, tmp_path):
     assert killing.apart(add(moving)).status == 0
     moving.commit("fixed", copy_demo(tmp_path / "later", "fixed"))
     assert walked(Command(add(moving), contents(home), 40, PRUNE), home)
 
 
-def test_making_a_checkout(walked, home, demo_repository):
+def test_making_a_checkout_survives_kills_and_full_disks(walked, home, demo_repository):
     ready = add(demo_repository)
     act = opened(f"git:{demo_repository.commits['fixed']}")
     assert walked(Command(act, contents(home), 12, PRUNE, ready), home)
 
 
 @pytest.mark.nightly
-def test_mending_a_checkout(walked, home, fixed_tree):
+def test_repairing_a_checkout_survives_kills_and_full_disks(walked, home, fixed_tree):
     """A checkout that lacks a file is removed and made again."""
 
     def damage() -> int:
@@ -66,7 +66,7 @@ def test_mending_a_checkout(walked, home, fixed_tree):
 
 
 @pytest.mark.nightly
-def test_fetching_a_release(walked, home, fixed_tree, tmp_path, monkeypatch):
+def test_fetching_a_release_survives_kills_and_full_disks(walked, home, fixed_tree, tmp_path, monkeypatch):
     index = tmp_path / "index"
     index.mkdir()
     wheel(index, fixed_tree)
@@ -75,7 +75,7 @@ def test_fetching_a_release(walked, home, fixed_tree, tmp_path, monkeypatch):
     assert walked(Command(opened("pypi:1.0"), contents(home), 40, PRUNE), home)
 
 
-def test_pruning(walked, home, demo_repository, broken_tree):
+def test_pruning_survives_kills_and_full_disks(walked, home, demo_repository, broken_tree):
     """The pruned checkout is removed; the mirror stays."""
 
     def ready() -> int:

@@ -55,7 +55,7 @@ _TOKENS = (
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_seeds(name):
+def test_readers_accept_or_reject_each_seed(name):
     for seed in _seeds(name):
         _reader(name).one(seed)
     tracemalloc.start()  # after all imports
@@ -70,7 +70,7 @@ def test_seeds(name):
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_mutations(name):
+def test_readers_accept_or_reject_mutated_bytes(name):
     @settings(max_examples=60, suppress_health_check=list(HealthCheck))
     @given(mutations(name))
     def tried(data: bytes) -> None:
@@ -79,7 +79,7 @@ def test_mutations(name):
     tried()
 
 
-def test_a_broken_reader_is_found(monkeypatch):
+def test_a_broken_reader_is_detected(monkeypatch):
     """The harness allows documented exceptions only."""
     monkeypatch.setattr("sentinel.sources.gitrefs._BAD_NAME", __import__("re").compile("$^"))
     with pytest.raises(UnicodeEncodeError):

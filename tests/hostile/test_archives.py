@@ -96,7 +96,7 @@ def _files(made: Checkout) -> list[str]:
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_a_name_that_leads_out_or_nowhere(release, tmp_path, name, says):
+def test_a_wheel_with_a_name_outside_its_folder_is_rejected(release, tmp_path, name, says):
     with pytest.raises(Unavailable, match=says):
         release((_header(name), b"harm = True\n"))
     assert list(tmp_path.rglob("out.py")) == []
@@ -105,12 +105,12 @@ def test_a_name_that_leads_out_or_nowhere(release, tmp_path, name, says):
 @pytest.mark.parametrize("names", [("demo_rl/a.py", "demo_rl/a.py"), ("demo_rl/a", "demo_rl/a/b.py")])
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_two_files_in_one_place(release, names, order):
+def test_a_wheel_with_two_files_of_one_name_is_rejected(release, names, order):
     with pytest.raises(Unavailable, match=r"twice|conflicts with another file"):
         release(*((_header(name), b"1") for name in names[::order]))
 
 
-def test_names_that_differ_in_case_or_in_composition_alone_are_two_files(release, tmp_path):
+def test_names_that_differ_in_case_or_composition_are_two_files(release, tmp_path):
     """If the file system cannot distinguish them, the release is not used."""
     (tmp_path / "a").touch()
     names = ["demo_rl/A.py", "demo_rl/a.py", "demo_rl/e\u0301.py", "demo_rl/\u00e9.py", "demo_rl/\u202egnp.py"]
@@ -121,7 +121,7 @@ def test_names_that_differ_in_case_or_in_composition_alone_are_two_files(release
         assert _files(release(*((name, b"") for name in names))) == sorted(["demo_rl/__init__.py", *names])
 
 
-def test_what_lies_beside_the_package_is_not_there(release):
+def test_files_next_to_the_package_are_not_unpacked(release):
     beside = ["torch.py", "numpy.py", "json.py", "sitecustomize.py", "evil.pth", "conftest.py", "pytest.ini"]
     scripts = ["demo_dist-1.0.data/scripts/git", "demo_dist-1.0.data/purelib/torch.py"]
     late = "demo_dist-1.0.data/purelib/demo_rl/late.py"  # an installer puts it into the package
@@ -130,7 +130,7 @@ def test_what_lies_beside_the_package_is_not_there(release):
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK], ids=oct)
-def test_a_device_in_a_wheel_is_a_file(release, kind):
+def test_a_device_in_a_wheel_is_unpacked_as_a_file(release, kind):
     made = release((_header("demo_rl/device.py", kind | 0o6777), b"1"))
     status = (made.path / "demo_rl" / "device.py").lstat()
     assert stat.S_ISREG(status.st_mode)
@@ -138,13 +138,13 @@ def test_a_device_in_a_wheel_is_a_file(release, kind):
 
 
 @pytest.mark.parametrize("points", ["/etc/passwd", "../../../../etc/passwd", "__init__.py"])
-def test_a_link_in_a_wheel_is_left_out(release, points):
+def test_a_link_in_a_wheel_is_skipped(release, points):
     made = release((_header("demo_rl/link.py", stat.S_IFLNK | 0o777), points.encode()))
     assert _files(made) == ["demo_rl/__init__.py"]
     assert [gone.path for gone in made.left_out] == ["demo_rl/link.py"]
 
 
-def test_a_source_distribution_is_neither_built_nor_read(store, index, tmp_path):
+def test_a_source_distribution_is_not_built(store, index, tmp_path):
     """Building it would run its ``setup.py``."""
     ran = tmp_path / "ran"
     with tarfile.open(index / "demo-dist-1.0.tar.gz", "w:gz") as tar:
@@ -157,7 +157,7 @@ def test_a_source_distribution_is_neither_built_nor_read(store, index, tmp_path)
     assert not ran.exists()
 
 
-def test_an_archive_in_a_wheel_stays_closed(release):
+def test_an_archive_in_a_wheel_is_not_unpacked(release):
     inner = b""
     for _ in range(10):
         whole = io.BytesIO()
@@ -182,7 +182,7 @@ def _saying(size: int, name: bytes) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.parametrize("name", ["demo_rl/bomb.py", "demo_rl/bomb.bin"])
-def test_a_bomb_that_says_it_is_small(release, name):
+def test_a_zip_bomb_with_a_small_declared_size_is_rejected(release, name):
     content = bytes(NEVER_ENDING)
     tracemalloc.start()
     try:
@@ -194,18 +194,18 @@ def test_a_bomb_that_says_it_is_small(release, name):
     assert most < NEVER_ENDING // 4
 
 
-def test_a_file_that_is_shorter_than_it_says(release):
+def test_a_file_shorter_than_declared_is_rejected(release):
     with pytest.raises(Unavailable, match="has 3 bytes instead of 10"):
         release((_header("demo_rl/short.py", way=zipfile.ZIP_STORED), b"abc"), change=_saying(10, b"demo_rl/short.py"))
 
 
 @pytest.mark.parametrize("name", ["demo_rl/bomb.py", "elsewhere/bomb.py"])
-def test_a_bomb_that_says_it_is_large(release, name):
+def test_a_zip_bomb_with_its_real_size_is_rejected(release, name):
     with pytest.raises(Unavailable, match="unpacks to more than"):
         release((name, b"1"), change=_saying(0xFFFF_FFF0, name.encode()))
 
 
-def test_a_source_file_of_no_honest_size_is_left_out(release, monkeypatch):
+def test_an_oversized_source_file_in_a_wheel_is_left_out(release, monkeypatch):
     monkeypatch.setattr("sentinel.sources.trees.SOURCE_LIMIT", 2 << 20)
     made = release(("demo_rl/large.py", bytes(3 << 20)), ("demo_rl/tables.py", bytes(1 << 20) + b"1"))
     assert _files(made) == ["demo_rl/__init__.py", "demo_rl/tables.py"]
@@ -213,12 +213,12 @@ def test_a_source_file_of_no_honest_size_is_left_out(release, monkeypatch):
 
 
 @pytest.mark.parametrize("way", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_ways_of_compression_that_cannot_be_stopped_are_not_taken(release, way):
+def test_unbounded_compression_methods_are_rejected(release, way):
     with pytest.raises(Unavailable, match="uses an unknown compression"):
         release((_header("demo_rl/bomb.py", way=way), bytes(1 << 20)))
 
 
-def test_more_files_than_any_release_has(release, monkeypatch):
+def test_a_wheel_with_too_many_files_is_rejected(release, monkeypatch):
     monkeypatch.setattr(pypi, "MOST_FILES", 10)
     with pytest.raises(Unavailable, match="contains more than 10 files"):
         release(*((f"demo_rl/{number}.py", b"") for number in range(20)))
@@ -247,7 +247,7 @@ def _wrongly_encoded(wheel: bytes) -> bytes:
     [_encrypted, _deflated_nonsense, _wrongly_encoded, lambda wheel: wheel[:-30], lambda wheel: wheel[200:]],
     ids=["encrypted", "nonsense", "not utf-8", "cut at its end", "cut at its beginning"],
 )
-def test_a_wheel_that_is_none(release, store, change):
+def test_a_file_that_is_not_a_wheel_is_rejected(release, store, change):
     with pytest.raises(Unavailable, match="is not a complete wheel"):
         release(("demo_rl/last.py", b"VALUE = 1\n" * 20), change=change)
     assert list(store.home.wheels.rglob("*.whl")) == [], "it is not met again"
@@ -293,7 +293,7 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", **pax: str
     ],
     ids=lambda member: f"{member.name[:20]}-{member.type.decode()}",
 )
-def test_a_tar_that_holds_more_than_a_mirror(store, repository, tmp_path, member):
+def test_a_tar_with_unsafe_members_is_rejected(store, repository, tmp_path, member):
     tar = _tar(repository.path / ".git", tmp_path / "bad.tar", (member, b""))
     with pytest.raises(SentinelError, match=r"is not a complete tar|leads out of the folder|is a link or a device"):
         store.add(TARGET, str(tar))
@@ -301,7 +301,7 @@ def test_a_tar_that_holds_more_than_a_mirror(store, repository, tmp_path, member
 
 
 @pytest.mark.parametrize("kind", ["tree", "commit", "blob"])
-def test_no_loose_object_has_the_name_of_another(store, repository, tmp_path, kind):
+def test_a_loose_object_with_a_wrong_hash_is_rejected(store, repository, tmp_path, kind):
     """git does not check it, so a tar could give other code the hash of an honest commit."""
     honest = {name: repository.git("rev-parse", f"main{name}") for name in ("", "^{tree}", ":demo_rl/__init__.py")}
     (repository.path / "demo_rl" / "__init__.py").write_text("VALUE = 666\n")
@@ -317,7 +317,7 @@ def test_no_loose_object_has_the_name_of_another(store, repository, tmp_path, ki
     assert store.list() == []
 
 
-def test_an_object_that_is_no_object(store, repository, tmp_path):
+def test_a_malformed_object_is_rejected(store, repository, tmp_path):
     loose = next((repository.path / ".git" / "objects").glob("??/*"))
     for content in (b"", b"nonsense", zlib.compress(b"blob 99999999999\0")):
         loose.chmod(0o644)
@@ -326,7 +326,7 @@ def test_an_object_that_is_no_object(store, repository, tmp_path):
             store.add(TARGET, str(_tar(repository.path / ".git", tmp_path / "bad.tar")))
 
 
-def test_the_honest_tar_is_taken(store, repository, tmp_path):
+def test_a_valid_tar_is_accepted(store, repository, tmp_path):
     store.add(TARGET, str(_tar(repository.path / ".git", tmp_path / "good.tar")))
     made = open_checkout(TARGET, Ref.parse("git:main"), store=store)
     assert subprocess.run([sys.executable, made.path / "demo_rl" / "__init__.py"], check=False).returncode == 0

@@ -113,7 +113,7 @@ def compiled(lab: Lab, offered: Callable[[str], str], upstream: Repository, stor
     ],
     ids=["a link and ..", "another spelling", "outside", "no names", "no text", "many"],
 )
-def test_no_path_of_a_heads_is_followed(compiled, tmp_path, added):
+def test_paths_from_a_head_are_not_followed(compiled, tmp_path, added):
     """Only names of files in its own checkout count."""
     made = list(compiled(*added).rglob("*.pyc"))
     assert {file.name.partition(".")[0] for file in made} in ({"__init__", "evil"}, set())
@@ -173,7 +173,7 @@ TAMPERINGS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=TAMPERINGS.keys())
-def test_a_checkout_is_what_its_name_says_whenever_it_is_opened(upstream, store, tamper):
+def test_a_checkout_is_verified_whenever_it_is_opened(upstream, store, tamper):
     store.add(TARGET, str(upstream.path))
     usual = open_checkout(TARGET, MAIN, store=store)
     whole = everything(usual.path)
@@ -187,7 +187,7 @@ def test_a_checkout_is_what_its_name_says_whenever_it_is_opened(upstream, store,
     assert again == usual
 
 
-def test_a_checkout_that_was_copied_is_read_once_and_believed(upstream, store):
+def test_a_copied_checkout_is_hashed_only_once(upstream, store):
     """Inodes and times differ, so its content is hashed. git is not needed."""
     store.add(TARGET, str(upstream.path))
     usual = open_checkout(TARGET, MAIN, store=store)
@@ -204,7 +204,7 @@ def test_a_checkout_that_was_copied_is_read_once_and_believed(upstream, store):
 
 
 @pytest.mark.parametrize("tree", ["../../../outside", "x" * 64, "/etc", "", None, 7, ["a"]], ids=repr)
-def test_a_note_that_names_no_tree_is_none(upstream, store, tree):
+def test_a_record_without_a_valid_tree_counts_as_missing(upstream, store, tree):
     store.add(TARGET, str(upstream.path))
     usual = open_checkout(TARGET, MAIN, store=store)
     (note,) = (store.home.checkouts / "demo" / "refs").iterdir()
@@ -212,7 +212,7 @@ def test_a_note_that_names_no_tree_is_none(upstream, store, tree):
     assert open_checkout(TARGET, MAIN, store=store) == usual
 
 
-def test_a_damaged_checkout_is_replaced_while_nobody_else_looks(upstream, store, monkeypatch):
+def test_a_damaged_checkout_is_replaced_under_a_lock(upstream, store, monkeypatch):
     """If two runs see the damage, the second must not remove what the first has replaced."""
     store.add(TARGET, str(upstream.path))
     usual = open_checkout(TARGET, MAIN, store=store)
@@ -231,7 +231,7 @@ def test_a_damaged_checkout_is_replaced_while_nobody_else_looks(upstream, store,
     assert removed == [usual.path.parent]
 
 
-def test_links_in_the_cache_are_removed_and_not_what_they_lead_to(upstream, store, tmp_path):
+def test_removing_a_link_in_the_cache_keeps_its_target(upstream, store, tmp_path):
     store.add(TARGET, str(upstream.path))
     made = open_checkout(TARGET, MAIN, store=store)
     mine = tmp_path / "mine"
@@ -270,7 +270,7 @@ def link(place: Path, points: Path | str) -> None:
 
 
 @pytest.mark.parametrize("level", range(3), ids=["target", "bug", "file"])
-def test_no_link_in_a_report_folder_is_written_through(decision, mine, tmp_path, level):
+def test_reports_are_not_written_through_links(decision, mine, tmp_path, level):
     """Neither by a run, nor by updating or pruning a baseline, nor by a sweep."""
     folder = tmp_path / "reports"
     place = reports.evidence_path(decision)
@@ -295,7 +295,7 @@ def test_no_link_in_a_report_folder_is_written_through(decision, mine, tmp_path,
             write_lines()
 
 
-def test_no_link_in_a_site_or_among_findings_is_written_through(decision, mine, tmp_path):
+def test_sites_and_findings_are_not_written_through_links(decision, mine, tmp_path):
     site = tmp_path / "site"
     write(site, [("bugs/a.html", "a")])
     remove_tree(site / "bugs")
@@ -313,14 +313,14 @@ def test_no_link_in_a_site_or_among_findings_is_written_through(decision, mine, 
     assert save(tmp_path / "recipes", {"bug_id": "X"}).name == "X-3.yaml"
 
 
-def test_a_half_made_report_folder_that_is_a_link(decision, mine, tmp_path):
+def test_a_report_folder_that_is_a_link_is_rejected(decision, mine, tmp_path):
     link(tmp_path / ".reports.new", mine)
     reports.write(tmp_path / "reports", decision)
     assert not (tmp_path / "reports").is_symlink()
 
 
 @pytest.mark.parametrize("points", ["nowhere", "file", "DEMO-MASKED-TOKENS"])
-def test_a_leftover_that_is_a_link(decision, mine, tmp_path, points):
+def test_a_leftover_that_is_a_link_is_not_followed(decision, mine, tmp_path, points):
     file = reports.write(tmp_path / "reports", decision)
     link(file.with_name(".x-0123456789ab.tmp"), mine / points)
     file.unlink()
@@ -328,7 +328,7 @@ def test_a_leftover_that_is_a_link(decision, mine, tmp_path, points):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "socket"])
-def test_what_is_no_file_keeps_nobody_waiting(decision, tmp_path, kind):
+def test_pipes_and_devices_do_not_block_readers(decision, tmp_path, kind):
     """In place of evidence, baseline entries and ``run.json``, for writers and readers."""
     folder = tmp_path / "reports"
     for place in (folder / reports.evidence_path(decision), folder / reports.RUN):
@@ -351,7 +351,7 @@ def test_what_is_no_file_keeps_nobody_waiting(decision, tmp_path, kind):
         reports.decided(folder)
 
 
-def test_reading_stays_in_the_folder(decision, tmp_path):
+def test_readers_do_not_leave_the_folder(decision, tmp_path):
     """A link to the root folder is not followed."""
     folder = tmp_path / "reports"
     file = reports.write(folder, decision)
@@ -378,7 +378,7 @@ RUNS = [
 ]  # fmt: skip
 
 
-def test_a_run_that_nobody_wrote(decision, tmp_path, capsys):
+def test_a_forged_run_json_is_rejected(decision, tmp_path, capsys):
     reports.write(tmp_path / "reports", decision)
     for text in RUNS:
         (tmp_path / "reports" / reports.RUN).write_text(text)
@@ -392,7 +392,7 @@ def test_a_run_that_nobody_wrote(decision, tmp_path, capsys):
 NAMES = ["../../out", "/etc/out", "..", ".git", "-rf", "a\0b", "x" * 5000, "\ud800", "a/b", "a\nb", "", " ", "git~1"]
 
 
-def test_no_name_leads_out_of_a_report_folder(decision, tmp_path):
+def test_evidence_names_cannot_leave_the_report_folder(decision, tmp_path):
     folder = tmp_path / "in" / "reports"
     text = dumps({**evidence(decision), "bug_id": "X"})
     places = set()

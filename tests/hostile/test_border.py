@@ -147,7 +147,7 @@ NO_ANSWERS = {
 
 
 @pytest.mark.parametrize("said", few(NO_ANSWERS, 5))
-def test_what_is_no_answer(said, judged):
+def test_an_invalid_answer_is_rejected(said, judged):
     decision = judged(f"{SAYS}{said}")
     assert decision.verdict.name == "inconclusive"
     assert re.search("sent an invalid answer|before it answered", decision.verdict.reason)
@@ -182,7 +182,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(("said", "expected"), few(ANSWERS, 3))
-def test_what_is_an_odd_answer(said, expected, judged):
+def test_an_odd_answer_gets_the_expected_verdict(said, expected, judged):
     decision = judged(f"{SAYS}{said}")
     assert of(decision) in (expected, ("inconclusive", "unsteady")), decision.verdict.reason
 
@@ -215,13 +215,13 @@ def dripped(channel, work, timeout, nonce):
 
 
 @pytest.mark.parametrize("lines", WAITS.values(), ids=WAITS)
-def test_one_deadline_for_all_of_an_answer(lines, judged, monkeypatch):
+def test_an_answer_has_one_deadline(lines, judged, monkeypatch):
     monkeypatch.setattr(client, "_GRACE", 0.5)
     lines = f"import os, signal, struct, time\nfrom sentinel.worker import target_process\n{lines}"
     assert of(judged(f"{lines}\ntarget_process._fork = dripped", timeout=1.0)) == ("inconclusive", "timeout")
 
 
-def test_source_that_takes_long_to_parse(judged, monkeypatch):
+def test_parsing_source_has_a_time_limit(judged, monkeypatch):
     monkeypatch.setattr("sentinel.deciding.proof._PATIENCE", 0.05)
     decision = judged("filler = [1, 2, 3, 4, 5, 6, 7, 8]\n" * 50_000)
     assert of(decision) == ("inconclusive", "drift")
@@ -287,12 +287,12 @@ AT_CALL = {
 @pytest.mark.parametrize(
     "lines", few({**AT_IMPORT, **{name: f"def agg_loss(*_, **__):\n    {body}" for name, body in AT_CALL.items()}})
 )
-def test_what_a_head_does(lines, judged):
+def test_each_attack_of_a_head_ends_with_a_verdict(lines, judged):
     decision = judged(lines, timeout=2.0)
     assert decision.verdict.name in ("reproduced", "changed", "inconclusive"), decision.verdict.reason
 
 
-def test_who_will_not_end_with_its_parent(offered, tmp_path):
+def test_a_process_cannot_outlive_its_parent(offered, tmp_path):
     """Controller and preloader are killed at once, so only the kernel can end a daemon."""
     pytest.importorskip("pyseccomp")
     options = client.Options(timeout=30, sandbox=offered("strict"))
@@ -308,7 +308,7 @@ def test_who_will_not_end_with_its_parent(offered, tmp_path):
         preloader.stop()
 
 
-def test_imports_have_a_limit_of_computing_time(lab):
+def test_imports_have_a_cpu_time_limit(lab):
     lines = "import resource\nLIMIT = resource.getrlimit(resource.RLIMIT_CPU)[1]\ndef f():\n    return LIMIT\n"
     process = lab.open(lab.write({"mod.py": lines}), sandbox="basic", timeout=10.0)
     assert 0 < returned(lab.probe(process, "pkg.mod.f")) <= 1000 * (os.cpu_count() or 1) + 5
@@ -318,7 +318,7 @@ def test_imports_have_a_limit_of_computing_time(lab):
     ("lines", "shown"),
     [("from typing import Never2 as x\nfrom warnings import deprecated", False), ("type A[B = int] = B", True)],
 )
-def test_that_it_needs_another_python_shows_in_its_text(lines, shown, judged):
+def test_a_required_python_version_is_read_from_the_source(lines, shown, judged):
     if sys.version_info >= (3, 13):
         pytest.skip("this one is new enough")
     assert of(judged(lines)) == (("unavailable", "python") if shown else ("inconclusive", "import"))

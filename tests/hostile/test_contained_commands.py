@@ -21,12 +21,12 @@ def run(folder: Path, program: str, *readable: Path) -> subprocess.CompletedProc
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
-def test_it_runs_and_ends_as_it_ends(tmp_path):
+def test_a_contained_command_keeps_its_output_and_status(tmp_path):
     done = run(tmp_path, "import sys; print('told'); print('said', file=sys.stderr); sys.exit(3)")
     assert (done.stdout, done.stderr, done.returncode) == ("told\n", "said\n", 3)
 
 
-def test_it_sees_its_folder_and_what_is_named(tmp_path):
+def test_a_contained_command_sees_only_named_folders(tmp_path):
     secret, named = tmp_path / "secret", tmp_path / "named"
     for file in (secret, named):
         file.write_text("text")
@@ -44,7 +44,7 @@ except OSError as error:
     assert not (tmp_path / "own" / "scratch" / "notes").exists()
 
 
-def test_no_network_and_no_child_is_left(tmp_path):
+def test_a_contained_command_has_no_network_and_leaves_no_child(tmp_path):
     program = """
 import os, socket, time
 try:

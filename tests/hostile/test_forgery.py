@@ -38,7 +38,7 @@ def of(decision: Decision) -> tuple[str, str, str]:
     return decision.verdict.name, decision.verdict.kind, decision.verdict.reason
 
 
-def test_the_bug_itself(judged):
+def test_a_truthful_head_is_reproduced(judged):
     decision = judged("")
     assert of(decision)[0] == "reproduced"
     assert decision.measurement.repeated == "same values"
@@ -55,11 +55,11 @@ agg_loss = kept(agg_loss)
 """
 
 
-def test_a_decorator_of_the_checkouts_own_is_code_as_any_other(judged):
+def test_a_decorator_of_the_checkout_is_accepted(judged):
     assert of(judged(DECORATED))[0] == "reproduced"
 
 
-def test_code_from_no_file_of_the_checkout(judged):
+def test_code_from_outside_the_checkout_is_rejected(judged):
     """The claimed file of a function that was compiled from a string is not in the checkout."""
     name, kind, reason = of(judged(f"exec({LIE!r})\nagg_loss = lie"))
     assert (name, kind) == ("inconclusive", "drift")
@@ -74,7 +74,7 @@ def test_code_from_no_file_of_the_checkout(judged):
     ],
     ids=["a function that claims the file", "a wrapper that claims to wrap the real function"],
 )
-def test_what_the_evidence_does_not_prove(lines, judged):
+def test_lies_that_the_evidence_cannot_disprove_are_known(lines, judged):
     """The evidence names file, blob and path. It does not prove that the file's instructions ran, because a head can
     always lie about itself; SECURITY.md says so.
     """
@@ -91,7 +91,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 
 
 @pytest.mark.parametrize("seed", [probe.SEED, repetition.SEED])
-def test_an_answer_that_goes_by_how_it_is_asked(seed, judged):
+def test_an_answer_that_depends_on_the_question_is_unsteady(seed, judged):
     """This function depends on the seed, which an honest function ignores."""
     name, kind, reason = of(judged(SEEDED.format(seed=seed)))
     assert (name, kind) == ("inconclusive", "unsteady")
@@ -107,7 +107,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 """
 
 
-def test_an_answer_that_is_known_by_heart(judged):
+def test_a_memorised_answer_fails(judged):
     """It knows the recipe's numbers, which are public, but not the random order of rows."""
     decision = judged(BY_HEART.format(otherwise="honest(loss_mat, loss_mask, loss_agg_mode) + loss_mat[0, 0]"))
     assert decision.verdict.name == "fixed"
@@ -139,7 +139,7 @@ def everywhere():
 
 
 @pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS.keys())
-def test_code_that_speaks_unasked(hook, judged):
+def test_writing_to_every_descriptor_forges_no_answer(hook, judged):
     """Writing to every descriptor makes its own answer unreadable, and no other."""
     assert of(judged(f"{EVERYWHERE}{hook}"))[0] in ("reproduced", "inconclusive")
 
@@ -155,12 +155,12 @@ REPLACED = {
 
 
 @pytest.mark.parametrize("lines", REPLACED.values(), ids=REPLACED.keys())
-def test_parts_that_are_replaced(lines, judged):
+def test_replacing_parts_of_the_worker_never_gives_fixed(lines, judged):
     assert of(judged(lines))[0] in ("reproduced", "inconclusive", "changed")
 
 
 @pytest.mark.parametrize("times", [1, 200])
-def test_answers_that_were_written_before_the_question(times, judged):
+def test_answers_written_before_the_question_are_rejected(times, judged):
     """The imported code and a child process write valid frames to every descriptor."""
     lines = f"""
 import os
@@ -186,7 +186,7 @@ if os.fork() == 0:
     assert name in ("inconclusive", "reproduced")
 
 
-def test_what_cannot_be_excluded(judged):
+def test_a_head_can_forge_its_own_verdict(judged):
     """The code runs in the interpreter that measures it. It can replace the function that converts tensors to numbers,
     and then every process returns the same wrong result. SECURITY.md says so.
     """

@@ -124,7 +124,7 @@ def _told(preloader: Preloader) -> dict[str, Any]:
     return dict(json.loads(next(line for line in lines if line.startswith("told ")).removeprefix("told ")))
 
 
-def test_what_an_environment_runs_as_it_starts_is_contained(wrapped, started, tmp_path):
+def test_start_up_code_of_an_environment_is_contained(wrapped, started, tmp_path):
     told = _told(started("strict"))
     assert told["read"] == told["recipes"] == "FileNotFoundError"
     assert {told["write"], told["checkout"]} <= {"OSError", "PermissionError"}
@@ -137,12 +137,12 @@ def test_what_an_environment_runs_as_it_starts_is_contained(wrapped, started, tm
     assert (tmp_path / "secret").read_text() == "secret"
 
 
-def test_under_basic_it_is_not(started):
+def test_start_up_code_is_not_contained_under_basic(started):
     told = _told(started("basic"))
     assert [told[name] for name in ("read", "recipes", "checkout", "connect", "signal")] == ["done"] * 5
 
 
-def test_nothing_that_it_leaves_behind_outlives_the_worker(wrapped, started):
+def test_processes_of_start_up_code_end_with_the_worker(wrapped, started):
     preloader = started("strict")
     process, scratch = preloader._process, preloader._scratch
     assert scratch is not None
@@ -166,7 +166,7 @@ def test_a_worker_that_is_killed_is_replaced(wrapped, started, tmp_path):
     assert returned(lab.call({}, "pkg.mod.f")) == 7
 
 
-def test_nothing_is_left_where_the_controller_is_killed(wrapped, environment, tmp_path, monkeypatch):
+def test_no_process_survives_a_killed_controller(wrapped, environment, tmp_path, monkeypatch):
     """The contained processes see that their socket is closed. Their folder is removed too."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     script = """
@@ -184,7 +184,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not Path(scratch).exists()
 
 
-def test_probes_contain_themselves_there_too(wrapped, started, tmp_path):
+def test_probes_of_another_interpreter_are_contained_again(wrapped, started, tmp_path):
     lab = Lab(started("strict"), tmp_path / "lab", sandbox="strict")
     source = """
 import os, socket
@@ -205,7 +205,7 @@ def spin():
     assert gone(process._leader.pid)
 
 
-def test_where_a_package_lies_is_asked_contained(wrapped, environment, tmp_path):
+def test_package_locations_are_queried_in_containment(wrapped, environment, tmp_path):
     packages = _packages(environment)
     (packages / "demo_rl").mkdir()
     (packages / "demo_rl" / "__init__.py").write_text("")
@@ -228,7 +228,7 @@ def _below(pid: int) -> list[int]:
     return found
 
 
-def test_the_users_own_packages_are_seen(wrapped, monkeypatch, tmp_path):
+def test_packages_of_the_user_are_visible(wrapped, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "base"))
     (tmp_path / "base" / "lib").mkdir(parents=True)
     script = f"import json, os; print(json.dumps(os.listdir({str(tmp_path / 'base')!r})))"

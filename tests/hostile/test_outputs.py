@@ -204,7 +204,7 @@ def clean(text: str) -> None:
     assert commands(text) == []
 
 
-def test_what_is_looked_for_is_found():
+def test_the_planted_markers_are_detected():
     assert len(hidden(PAYLOAD)) >= 10
     assert len(commands(LINES)) == 3
     assert len(foreign_html(LINES)) >= 2
@@ -212,7 +212,7 @@ def test_what_is_looked_for_is_found():
 
 
 @given(st.text(), st.booleans())
-def test_escaped_text_is_escaped(text, lines):
+def test_escaping_removes_every_marker(text, lines):
     clean(visible(text, lines=lines))
     clean(message(text))
     clean(passage(text))
@@ -269,7 +269,7 @@ def run(head: Repository, recipes: Path, pytester: pytest.Pytester, warm_runs: A
     return result.stdout.str() + result.stderr.str()
 
 
-def test_a_run_and_what_it_writes(run, recipes, pytester):
+def test_the_output_of_a_run_is_escaped(run, recipes, pytester):
     assert "upstream's traceback" in run
     assert "forged" in run, "it is shown"
     clean(run)
@@ -287,7 +287,7 @@ def test_a_run_and_what_it_writes(run, recipes, pytester):
     assert foreign_markdown(summary) == []
 
 
-def test_the_pages_of_a_run(run, sentinel_says, pytester):
+def test_the_pages_of_a_run_are_escaped(run, sentinel_says, pytester):
     pytest.importorskip("jinja2")
     clean(
         sentinel_says("report", "site", "--reports", "sentinel-reports", "--out", "site", "--exports", "nothing", *OURS)
@@ -311,7 +311,7 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-def test_reports_of_a_run(run, head, sentinel_says, pytester):
+def test_the_reports_of_a_run_are_escaped(run, head, sentinel_says, pytester):
     folder = pytester.path / "sentinel-reports"
     documents = [load(file) for file in folder.rglob("DEMO-*/*.json")]
     assert any("forged" in str(document["failure"]) for document in documents)
@@ -353,11 +353,11 @@ def test_reports_of_a_run(run, head, sentinel_says, pytester):
     ],
     ids=lambda arguments: " ".join(arguments)[:25].encode("ascii", "replace").decode(),
 )  # fmt: skip
-def test_what_a_command_says(sentinel_says, recipes, arguments):
+def test_the_output_of_commands_is_escaped(sentinel_says, recipes, arguments):
     clean(sentinel_says(*arguments))
 
 
-def test_a_mirror_of_an_attackers(head, sentinel_says, warm_runs):
+def test_the_text_of_a_hostile_mirror_is_escaped(head, sentinel_says, warm_runs):
     """Commit subjects, branch names, and names that cannot be resolved."""
     clean(sentinel_says("mirror", "add", "demo", "--from", head.path))
     clean(sentinel_says("mirror", "list"))
@@ -368,7 +368,7 @@ def test_a_mirror_of_an_attackers(head, sentinel_says, warm_runs):
     clean(sentinel_says("report", "history", "DEMO-RAISES"))
 
 
-def test_what_is_exported(head, broken_tree, fixed_tree, sentinel_says, warm_runs, pytester):
+def test_exported_files_are_escaped(head, broken_tree, fixed_tree, sentinel_says, warm_runs, pytester):
     """The prose of a recipe never becomes code in Markdown or Python."""
     out = pytester.path / "export"
     for name, tree in (("DEMO-RAISES", fixed_tree), ("DEMO-TELLS", head.path)):
@@ -393,7 +393,7 @@ def searched(tmp_path: Path) -> Path:
     return tree
 
 
-def test_what_a_search_says(searched, sentinel_says, warm_runs, pytester):
+def test_the_output_of_a_search_is_escaped(searched, sentinel_says, warm_runs, pytester):
     """On a terminal, as JSON, and as recipes."""
     search = ("discover", "demo", "--ref", f"path:{searched}", "--examples", "60", "--seed", "1", *OURS)
     said = sentinel_says(*search, "--save", "found")
@@ -468,7 +468,7 @@ def decisions(decide: Decide, head: Repository, broken_tree: Path) -> list[Decis
     ]
 
 
-def test_every_field_of_evidence_in_every_report(decisions):
+def test_every_field_of_evidence_is_escaped_in_every_report(decisions):
     """Evidence that does not match the schema is not shown."""
     seen = set()
     for decision in decisions:
@@ -495,7 +495,7 @@ def test_every_field_of_evidence_in_every_report(decisions):
     assert len(seen) > 60
 
 
-def test_every_field_of_a_decision_in_what_is_written_of_it(decisions):
+def test_every_field_of_a_decision_is_escaped(decisions):
     """Any field may come from a worker. JUnit and pytest show the text of :func:`explain`."""
     seen = set()
     for decision in decisions:
@@ -514,7 +514,7 @@ def test_every_field_of_a_decision_in_what_is_written_of_it(decisions):
     assert {".failure.kind", ".failure.reason", ".measurement.provenance.file", ".verdict.kind"} <= seen
 
 
-def test_every_field_of_a_history(sentinel_says, pytester):
+def test_every_field_of_a_history_is_escaped(sentinel_says, pytester):
     """A history that a stranger committed."""
     source = Path(__file__).resolve().parents[2] / "reports" / "history"
     of_git = (each for each in load_all(source) if each["source"]["kind"] == "git")

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_test_that_the_page_names_is_there():
+def test_every_test_named_by_the_page_exists():
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "SECURITY.md").read_text()))
     there = {
         name

@@ -42,7 +42,7 @@ def neighbour() -> Iterator[int]:
     process.communicate()
 
 
-def test_the_users_files_are_not_there(strict, basic, secret):
+def test_files_of_the_user_are_absent(strict, basic, secret):
     for act in ("read", "write", "delete"):
         assert strict(act, path=str(secret)) == "FileNotFoundError 2"
     assert secret.read_text() == "key"
@@ -51,7 +51,7 @@ def test_the_users_files_are_not_there(strict, basic, secret):
     assert basic("write", path=str(secret)) == "done"
 
 
-def test_expectations_and_other_checkouts_are_not_there(strict, basic, tmp_path):
+def test_expectations_and_other_checkouts_are_absent(strict, basic, tmp_path):
     recipe = next(bundled("recipes").glob("*/*.yaml"))
     other = tmp_path / "checkouts" / "other" / "tree" / "loss.py"
     other.parent.mkdir(parents=True)
@@ -61,7 +61,7 @@ def test_expectations_and_other_checkouts_are_not_there(strict, basic, tmp_path)
         assert basic("read", path=str(file)) == "done"
 
 
-def test_what_is_there_cannot_be_changed(strict, tmp_path):
+def test_visible_files_cannot_be_changed(strict, tmp_path):
     own = tmp_path / "lab" / "tree" / "pkg" / "attacks.py"
     before = own.read_bytes()
     for file in (
@@ -76,19 +76,19 @@ def test_what_is_there_cannot_be_changed(strict, tmp_path):
     assert own.read_bytes() == before
 
 
-def test_the_scratch_folder_can_be_written_and_leaves_nothing(strict):
+def test_the_scratch_folder_is_writable_and_removed(strict):
     assert strict("write", path="notes") == "done"
     assert strict("write", path="/tmp/notes") == "done"
     assert not Path("/tmp/notes").exists()
 
 
-def test_the_root_holds_little(strict):
+def test_the_root_has_only_the_needed_folders(strict):
     assert strict("listed", path="/dev") == ["null", "random", "urandom", "zero"]
     assert set(strict("listed", path="/etc")) <= {"ld.so.cache", "passwd"}
     assert strict("device") in ("PermissionError 1", "PermissionError 13")
 
 
-def test_a_gpus_devices_are_there_where_they_are_asked_for(lab, strict, monkeypatch):
+def test_gpu_devices_are_visible_when_requested(lab, strict, monkeypatch):
     monkeypatch.setattr(client.glob, "glob", lambda pattern: ["/dev/full"] if pattern == "/dev/nvidia*" else [])
     process = lab.open(lab.folder / "tree", sandbox="strict", device="cuda")
     process._options = replace(process._options, device="cpu")  # without a GPU
@@ -101,7 +101,7 @@ def test_a_gpus_devices_are_there_where_they_are_asked_for(lab, strict, monkeypa
     ]
 
 
-def test_strict_is_the_default_on_a_gpu_as_well():
+def test_strict_is_the_default_on_a_gpu_too():
     levels = [Preloader(Options(device="cuda", sandbox=level)).sandbox for level in ("basic", "strict", "off")]
     assert levels == ["basic", "strict", "off"]
     preloader = Preloader(Options(device="cuda"))
@@ -119,7 +119,7 @@ def test_there_is_no_network(strict, basic):
     assert strict("listen") != "done"
 
 
-def test_abstract_sockets_are_not_there_either(strict, basic):
+def test_abstract_sockets_are_absent(strict, basic):
     name = f"sentinel-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"\0{name}")
@@ -128,7 +128,7 @@ def test_abstract_sockets_are_not_there_either(strict, basic):
         assert basic("abstract", name=name) == "done"  # not promised
 
 
-def test_other_processes_are_out_of_sight(strict, basic, neighbour):
+def test_other_processes_are_invisible(strict, basic, neighbour):
     for pid in (neighbour, os.getpid()):
         assert strict("send_signal", pid=pid) == "ProcessLookupError 3"
         assert strict("read", path=f"/proc/{pid}/environ") in REFUSED
@@ -137,7 +137,7 @@ def test_other_processes_are_out_of_sight(strict, basic, neighbour):
     assert neighbour not in strict("everybody")
 
 
-def test_no_privilege_is_left(strict):
+def test_no_privileges_remain(strict):
     told = strict("privileges")
     assert told.pop("NoNewPrivs") == 1
     bounding = told.pop("CapBnd")
@@ -158,7 +158,7 @@ CALLS |= {"move_pages": (0, 0, 0, 0, 0, 0), "personality": (0,), "inotify_init1"
 CALLS["prctl"] = (1, 0)  # do not end with the parent
 
 
-def test_system_calls_that_numbers_do_not_need_are_refused(strict, basic):
+def test_rarely_needed_system_calls_are_refused(strict, basic):
     pyseccomp = pytest.importorskip("pyseccomp")
     for name, arguments in CALLS.items():
         call = [pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name), *arguments]
@@ -175,7 +175,7 @@ def test_sockets_that_leave_the_namespace_are_refused(strict):
         assert strict("open_socket", family=family) == "done"
 
 
-def test_pairs_of_sockets_are_of_one_family(strict, basic):
+def test_socket_pairs_are_limited_to_one_family(strict, basic):
     pytest.importorskip("pyseccomp")
     assert [strict("open_pair", family=family) for family in (1, 2, 10, 30, 31, 40)] == [
         "done", *["Address family not supported by protocol"] * 5
@@ -183,7 +183,7 @@ def test_pairs_of_sockets_are_of_one_family(strict, basic):
     assert basic("open_pair", family=1) == "done"
 
 
-def test_a_lock_tells_one_process_nothing_about_another(strict, basic, lab):
+def test_locks_carry_no_information_between_processes(strict, basic, lab):
     """Both processes that answer a question see the same files of the checkout."""
     pytest.importorskip("pyseccomp")
     file = str(lab.folder / "tree" / "pkg" / "attacks.py")
@@ -191,12 +191,12 @@ def test_a_lock_tells_one_process_nothing_about_another(strict, basic, lab):
     assert basic("locks", path=file) == ["done", "BlockingIOError 11", "done", "done", "done"]
 
 
-def test_the_machine_has_no_name(strict):
+def test_the_machine_name_is_hidden(strict):
     here = {os.uname().nodename, Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
     assert not here & set(strict("names_of_the_machine"))
 
 
-def test_children_can_have_no_namespaces_of_their_own(strict, basic):
+def test_children_cannot_create_namespaces(strict, basic):
     """In a namespace they would have capabilities, and access to parts of the kernel that only root has otherwise."""
     assert strict("new_user_namespace") == "Operation not permitted"
     if os.geteuid() == 0:
@@ -214,7 +214,7 @@ def test_a_daemon_ends_with_its_probe(strict):
     assert len(strict("everybody")) == len(before)
 
 
-def test_every_process_is_bounded(strict, basic):
+def test_every_process_has_limits(strict, basic):
     for attack in (strict, basic):
         limits = attack("limits")
         assert limits.pop("RLIMIT_CORE") == 0
@@ -222,7 +222,7 @@ def test_every_process_is_bounded(strict, basic):
     assert strict("raise_limits") == "ValueError"
 
 
-def test_what_processes_have_together_is_bounded(lab, strict, basic):
+def test_processes_have_a_common_limit(lab, strict, basic):
     """Five children use 400 MB each; one process may use 1.5 GB."""
     if not {"pids", "memory"} <= {folder.parts[4] for folder in Groups().make(1, 1).folders}:
         pytest.skip("no control group can be made here")
@@ -234,27 +234,27 @@ def test_what_processes_have_together_is_bounded(lab, strict, basic):
         assert (children, killed > 0) == (5, some_are_killed)
 
 
-def test_only_the_answer_goes_out(strict, basic):
+def test_only_the_answer_leaves_the_process(strict, basic):
     for attack in (strict, basic):
         assert attack("descriptors") == ["/dev/null", "pipe"]
 
 
-def test_files_are_bounded(strict):
+def test_file_sizes_are_limited(strict):
     assert strict("big_file", megabytes=1100) <= 1024
 
 
-def test_the_scratch_folder_has_an_end(strict):
+def test_the_scratch_folder_has_a_size_limit(strict):
     assert strict("fill_scratch", files=3, megabytes=600) == 1
     assert strict("fill_scratch", files=3, megabytes=600) in (0, 1)  # the previous probe's file is there
 
 
-def test_nobody_else_can_be_signalled(strict):
+def test_other_processes_cannot_be_signalled(strict):
     assert strict("kill_everybody") == 0
 
 
 @pytest.mark.usefixtures("_strict_is_to_be_had")
 @pytest.mark.parametrize("level", ["basic", "strict"])
-def test_what_hangs_in_the_kernel_is_ended(level, lab):
+def test_a_process_that_hangs_in_the_kernel_is_killed(level, lab):
     process = lab.open(lab.write({"attacks.py": ATTACKS}), sandbox=level, timeout=0.5)
     answer = lab.probe(process, "pkg.attacks.hang_in_c")
     assert answer.kind == "timeout"
@@ -262,6 +262,6 @@ def test_what_hangs_in_the_kernel_is_ended(level, lab):
     assert returned(lab.probe(process, "pkg.attacks.system_call", call=[39])) == "done"  # the next probe works
 
 
-def test_the_environment_tells_nothing(strict, basic):
+def test_the_environment_has_no_secrets(strict, basic):
     for attack in (strict, basic):
         assert not set(attack("environment")) & set(SECRETS)

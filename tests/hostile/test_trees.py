@@ -103,7 +103,7 @@ def _files(made: Checkout) -> list[str]:
     ],
     ids=lambda value: repr(value)[:20],
 )  # fmt: skip
-def test_a_name_that_leads_out_or_nowhere(raw, code, mirrored, tmp_path, name, says):
+def test_a_tree_with_a_name_outside_its_folder_is_rejected(raw, code, mirrored, tmp_path, name, says):
     raw.head(raw.tree((BLOB, name, code)))
     with pytest.raises(Unavailable, match=says):
         mirrored()
@@ -111,14 +111,14 @@ def test_a_name_that_leads_out_or_nowhere(raw, code, mirrored, tmp_path, name, s
 
 
 @pytest.mark.parametrize("kinds", [(BLOB, BLOB), (BLOB, TREE), (TREE, BLOB)])
-def test_two_files_in_one_place(raw, code, mirrored, kinds):
+def test_a_tree_with_two_entries_of_one_name_is_rejected(raw, code, mirrored, kinds):
     objects = {BLOB: code, TREE: raw.tree((BLOB, "inner.py", code))}
     raw.head(raw.tree(*((kind, "same", objects[kind]) for kind in kinds)))
     with pytest.raises(Unavailable, match="conflicts with another file"):
         mirrored()
 
 
-def test_names_that_show_as_another_are_taken_as_they_are(raw, code, mirrored):
+def test_deceptive_names_are_kept_unchanged(raw, code, mirrored):
     names = [
         "A.py",
         "a.py",
@@ -134,7 +134,7 @@ def test_names_that_show_as_another_are_taken_as_they_are(raw, code, mirrored):
     assert _files(mirrored()) == sorted(f"demo_rl/{name}" for name in names)
 
 
-def test_modes_that_git_does_not_write(raw, code, mirrored, move):
+def test_unusual_modes_are_normalised(raw, code, mirrored, move):
     """git treats an entry that is not a file, link or folder as a submodule."""
     modes = {"setuid.py": "104777", "fifo.py": "010644", "device.py": "060666", "none.py": "0"}
     package = raw.tree(*((mode, name, code) for name, mode in sorted(modes.items())))
@@ -146,14 +146,14 @@ def test_modes_that_git_does_not_write(raw, code, mirrored, move):
         assert gone == dict.fromkeys(["fifo.py", "device.py", "none.py"], "a submodule")
 
 
-def test_a_file_that_is_a_folder(raw, code, mirrored):
+def test_a_file_that_is_also_a_folder_is_rejected(raw, code, mirrored):
     raw.head(raw.tree((BLOB, "folder.py", raw.tree((BLOB, "x.py", code)))))
     with pytest.raises(Unavailable):
         mirrored()
 
 
 @pytest.mark.parametrize("points", ["/etc/passwd", "../../../../secret", "/proc/self/environ", "../../upstream/x", "."])
-def test_links_lead_nowhere_else(raw, code, mirrored, tmp_path, points):
+def test_links_out_of_the_tree_are_left_out(raw, code, mirrored, tmp_path, points):
     (tmp_path / "secret").write_text("key")
     link = raw.write("blob", os.fsencode(points))
     raw.head(raw.tree((BLOB, "__init__.py", code), (LINK, "link", link)))
@@ -164,7 +164,7 @@ def test_links_lead_nowhere_else(raw, code, mirrored, tmp_path, points):
 
 
 @pytest.mark.parametrize("mode", [LINK, "160000"])
-def test_a_package_root_that_leads_elsewhere(raw, code, mirrored, mode):
+def test_a_package_root_that_is_a_link_is_rejected(raw, code, mirrored, mode):
     """The package itself is a link or a submodule."""
     points = raw.write("blob", b"/usr/lib/python3") if mode == LINK else "1" * 40
     commit = raw.git("commit-tree", raw.tree((mode, "demo_rl", points), (BLOB, "other.py", code)), "-m", "raw")
@@ -173,7 +173,7 @@ def test_a_package_root_that_leads_elsewhere(raw, code, mirrored, mode):
         mirrored()
 
 
-def test_links_of_links(raw, code, mirrored, move):
+def test_chains_of_links_are_resolved_safely(raw, code, mirrored, move):
     """Long chains, cycles and detours: only links that end inside the tree are followed."""
     points = {f"chain{n:02}.py": f"chain{n + 1:02}.py" for n in range(60)}
     points |= {"chain60.py": "__init__.py", "circle.py": "elcric.py", "elcric.py": "circle.py", "own.py": "own.py"}
@@ -189,7 +189,7 @@ def test_links_of_links(raw, code, mirrored, move):
         assert not {"circle.py", "own.py", "out.py", "cache", "by.py", "no.py"} & set(there)
 
 
-def test_names_that_tools_take_for_their_own(raw, code, mirrored):
+def test_names_with_a_meaning_for_tools_are_harmless(raw, code, mirrored):
     """Compiled code and git's own folders are left out. Names that are special on other systems are kept."""
     inner = raw.tree((BLOB, "evil.cpython-311.pyc", code), (BLOB, "config", code))
     tools = [(TREE, ".git", inner), (TREE, "__pycache__", inner), (BLOB, "sourceless.pyc", code)]
@@ -214,7 +214,7 @@ def test_names_that_tools_take_for_their_own(raw, code, mirrored):
 DATES = ["99999999999999999999 +0000", "-1 +0000", "0 +9999", "1 -9999", "253402300800 +0000", "x", "", "1e9 +0000"]
 
 
-def test_commits_that_git_would_not_write(raw, code):
+def test_malformed_commits_are_rejected(raw, code):
     """Invalid dates, no author, no message, control characters, repeated parents, tags of tags."""
     tree = raw.tree((TREE, "demo_rl", raw.tree((BLOB, "__init__.py", code))))
     parent, made = "", []
@@ -237,7 +237,7 @@ def test_commits_that_git_would_not_write(raw, code):
     assert {tag.name for tag in commits.releases(raw.path / ".git")} <= {"v1.0"}
 
 
-def test_a_tree_of_trees_of_trees(raw, code, mirrored):
+def test_a_deeply_nested_tree_is_rejected(raw, code, mirrored):
     """Ten objects that describe ten billion files."""
     tree = raw.tree(*((BLOB, f"{number}.py", code) for number in range(10)))
     for _ in range(9):
@@ -249,7 +249,7 @@ def test_a_tree_of_trees_of_trees(raw, code, mirrored):
     assert time.process_time() - began < 10
 
 
-def test_more_than_any_revision_has(raw, code, mirrored, monkeypatch):
+def test_a_revision_with_too_many_files_is_rejected(raw, code, mirrored, monkeypatch):
     large = raw.write("blob", bytes(1 << 20))
     raw.head(raw.tree(*((BLOB, f"{number}.py", large) for number in range(5))))
     with monkeypatch.context() as patch:
@@ -262,7 +262,7 @@ def test_more_than_any_revision_has(raw, code, mirrored, monkeypatch):
     assert len(_files(mirrored())) == 5
 
 
-def test_a_source_file_of_no_honest_size(raw, code, mirrored, monkeypatch):
+def test_an_oversized_source_file_in_a_tree_is_left_out(raw, code, mirrored, monkeypatch):
     monkeypatch.setattr("sentinel.sources.trees.SOURCE_LIMIT", 2 << 20)
     raw.head(raw.tree((BLOB, "__init__.py", code), (BLOB, "large.py", raw.write("blob", bytes(3 << 20)))))
     made = mirrored()
@@ -279,7 +279,7 @@ def move(raw: Raw, tmp_path: Path) -> Iterator[Callable[[str], Checkout]]:
     trees.close()
 
 
-def test_a_folder_that_leads_out_is_neither_made_nor_removed(raw, code, move, tmp_path):
+def test_a_folder_outside_the_tree_is_neither_made_nor_removed(raw, code, move, tmp_path):
     (tmp_path / "user" / "documents").mkdir()
     (tmp_path / "user" / "documents" / "thesis").write_text("years")
     nothing = raw.tree()
@@ -309,7 +309,7 @@ def test_a_package_root_inside_another_is_written_once(raw, code, tmp_path):
     trees.close()
 
 
-def test_a_sweep_meets_a_tree_of_trees(raw, move):
+def test_a_sweep_rejects_a_deeply_nested_tree(raw, move):
     tree = raw.tree()
     for _ in range(10):
         tree = raw.tree(*((TREE, str(number), tree) for number in range(10)))
@@ -319,7 +319,7 @@ def test_a_sweep_meets_a_tree_of_trees(raw, move):
             move(tree)
 
 
-def test_a_sweep_meets_what_is_too_deep_too_large_or_no_tree(raw, code, move, monkeypatch):
+def test_a_sweep_rejects_trees_that_are_too_deep_too_large_or_invalid(raw, code, move, monkeypatch):
     monkeypatch.setattr("sentinel.sources.gittrees.SOURCE_LIMIT", 2 << 20)
     monkeypatch.setattr("sentinel.sources.trees.SOURCE_LIMIT", 2 << 20)
     deep = raw.tree()
@@ -453,7 +453,7 @@ def test_a_working_tree_fetches_nothing(promising, store, ran):
     assert not ran.exists()
 
 
-def test_plain_git_would_have(promising, ran):
+def test_plain_git_would_run_the_planted_command(promising, ran):
     """This shows that the previous test can fail: git runs the program if it obeys the repository."""
     command = ["git", "-C", str(promising.path), "ls-tree", "-r", "HEAD"]
     subprocess.run(command, check=False, capture_output=True, env={"PATH": os.environ["PATH"]}, timeout=30)
@@ -468,7 +468,7 @@ def test_a_working_tree_runs_nothing(armed, store, ran):
 
 
 @pytest.mark.usefixtures("git_of_some_age")
-def test_a_mirror_takes_no_configuration_along(armed, store, ran):
+def test_a_mirror_copies_no_configuration(armed, store, ran):
     store.add(TARGET, str(armed.path))
     assert "program" not in (store.path("demo") / "config").read_text()
     assert not (store.path("demo") / "hooks").exists()
@@ -479,7 +479,7 @@ def test_a_mirror_takes_no_configuration_along(armed, store, ran):
     assert not ran.exists()
 
 
-def test_attributes_change_no_content(armed, store):
+def test_git_attributes_change_no_content(armed, store):
     armed.write("blob", (armed.path / "demo_rl" / "rejection.py").read_bytes())  # the missing object
     store.add(TARGET, str(armed.path))
     made = open_checkout(TARGET, MAIN, store=store)
@@ -488,7 +488,7 @@ def test_attributes_change_no_content(armed, store):
     assert made.tree == open_checkout(TARGET, Ref("path", str(armed.path)), store=store).tree
 
 
-def test_the_environment_decides_nothing(armed, store, program, ran, monkeypatch, tmp_path):
+def test_git_environment_variables_have_no_effect(armed, store, program, ran, monkeypatch, tmp_path):
     settings = {"core.fsmonitor": program, "core.hooksPath": str(tmp_path), "protocol.allow": "always"}
     for number, (key, value) in enumerate(settings.items()):
         monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", key)
@@ -521,7 +521,7 @@ def _pipe(path: Path) -> None:
 @pytest.mark.parametrize(
     "what", ["HEAD", "config", "commondir", "packed-refs", "objects/info/alternates", "shallow", "refs/heads/main"]
 )
-def test_a_pipe_in_a_git_directory_keeps_nobody(work_tree, store, monkeypatch, what):
+def test_a_pipe_in_a_git_directory_does_not_block(work_tree, store, monkeypatch, what):
     monkeypatch.setattr(path, "_PATIENCE", 1.0)
     (work_tree / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     (work_tree / ".git" / what).parent.mkdir(parents=True, exist_ok=True)
@@ -559,7 +559,7 @@ def _within(seconds: float, act: Callable[[], None]) -> None:
 @pytest.mark.parametrize(
     "content", [b"gitdir: /dev", b"gitdir: ../tree", b"\xff\0\xff", b"", b"gitdir: \0", b"x" * 1000]
 )
-def test_a_git_file_that_leads_elsewhere(tmp_path, store, content):
+def test_a_git_file_that_points_elsewhere_is_not_followed(tmp_path, store, content):
     tree = copy_demo(tmp_path / "tree")
     (tree / ".git").write_bytes(content)
     made = open_checkout(TARGET, Ref("path", str(tree)), store=store)
@@ -568,7 +568,7 @@ def test_a_git_file_that_leads_elsewhere(tmp_path, store, content):
         open_directory(tree)
 
 
-def test_a_git_file_that_is_a_pipe_a_socket_or_a_device(tmp_path, store):
+def test_a_git_file_that_is_not_regular_is_rejected(tmp_path, store):
     tree = copy_demo(tmp_path / "tree")
     os.mkfifo(tree / ".git")
     _within(10, lambda: _plain(tree, store))
@@ -581,13 +581,13 @@ def _plain(tree: Path, store: MirrorStore) -> None:
     assert open_checkout(TARGET, Ref("path", str(tree)), store=store).commit is None
 
 
-def test_alternates_that_go_in_circles(work_tree, store):
+def test_circular_alternates_are_rejected(work_tree, store):
     objects = work_tree / ".git" / "objects"
     (objects / "info" / "alternates").write_text(f"{objects}\n../../.git/objects\n" * 500)
     assert open_directory(work_tree)[1] == (objects,)
 
 
-def test_no_ref_takes_the_name_of_another(raw, code, store):
+def test_a_ref_cannot_take_the_name_of_another(raw, code, store):
     """Python's line ends differ from git's: after U+2028, the rest of a name would be another line."""
     honest = raw.head(raw.tree((BLOB, "__init__.py", code)))
     forged = raw.head(raw.tree((BLOB, "evil.py", code)), "other")
@@ -635,7 +635,7 @@ def test_pipes_sockets_devices_and_links_out_are_left_out(tmp_path, store):
         "main^{/x}",
     ],
 )
-def test_a_ref_is_a_name_and_no_option(armed, store, name, monkeypatch, ran):
+def test_a_ref_cannot_be_an_option_of_git(armed, store, name, monkeypatch, ran):
     monkeypatch.chdir(ran.parent)
     store.add(TARGET, str(armed.path))
     with pytest.raises(SentinelError):
@@ -647,7 +647,7 @@ def test_a_ref_is_a_name_and_no_option(armed, store, name, monkeypatch, ran):
     "url",
     ["ext::touch ran", "--upload-pack=touch ran", "ssh://-oProxyCommand=touch ran/x", "file:///x;touch ran", "fd::1"],
 )
-def test_a_url_is_no_command(url, tmp_path, monkeypatch, capsys):
+def test_a_url_cannot_run_a_command(url, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["mirror", "add", "demo", f"--repo-url={url}"]) != 0
     assert main(["mirror", "add", "demo", f"--from={url}"]) != 0
@@ -676,12 +676,12 @@ def planted(broken_tree: Path, ran: Path) -> Path:
     return broken_tree
 
 
-def test_nobody_runs_what_lies_in_a_checkout(planted, ran, decide):
+def test_files_of_a_checkout_are_not_executed(planted, ran, decide):
     assert decide(MASKED_TOKENS, planted).verdict.name == "reproduced"
     assert not ran.exists()
 
 
-def test_nor_does_pytest(planted, ran, pytester, warm_runs):
+def test_pytest_does_not_execute_files_of_a_checkout(planted, ran, pytester, warm_runs):
     write_recipe(pytester.path / "good", MASKED_TOKENS)
     options = ["--sentinel-target=demo", "--sentinel-recipes=good", "--sentinel-laws=off"]
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *options, f"--sentinel-repo={planted}")

@@ -14,7 +14,7 @@ def _secretive() -> Iterator[None]:
     os.umask(before)
 
 
-def test_checkouts_can_be_read(decide, demo_home, demo_repository):
+def test_checkouts_are_readable_under_any_umask(decide, demo_home, demo_repository):
     decision = decide(MASKED_TOKENS, f"git:{demo_repository.commits['broken']}", sandbox="strict")
     assert decision.verdict.name == "reproduced", decision.verdict.reason
     assert all(path.stat().st_mode & 0o444 == 0o444 for path in decision.checkout.path.rglob("*"))

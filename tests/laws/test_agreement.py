@@ -35,13 +35,13 @@ def test_a_sum_in_another_order_is_within_the_bound(order, values):
 
 
 @given(st.floats(-80, 80, width=32), st.floats(-1e-6, 1e-6))
-def test_what_is_exponentiated_may_be_off_by_its_own_magnitude(log_ratio, rounding):
+def test_the_bound_grows_with_the_exponentiated_magnitude(log_ratio, rounding):
     off = log_ratio * (1 + rounding * EPSILON["float32"] / 1e-6 / 2)
     scale = Scale(1, max(abs(log_ratio), 1.0), math.exp(log_ratio), 1.0, "float32")
     assert abs(math.exp(off) - math.exp(log_ratio)) <= scale.bound("float32")
 
 
-def test_the_bound_is_of_the_coarsest_dtype():
+def test_the_bound_uses_the_coarsest_dtype():
     inputs = batch([[1.0, 2.0]], [[1, 1]], "p", "bfloat16")
     case = Case({"": inputs}, {"": {}}, contract=CONTRACT)
     scale = scale_of(case, [inputs], [{"loss": tensor(1.0, "float32")}])
@@ -55,7 +55,7 @@ def test_masked_numbers_do_not_widen_the_bound():
     assert scale_of(Case({"": inputs}, {"": {}}, contract=CONTRACT), [inputs], []).magnitude == 1.0
 
 
-def test_a_distribution_has_logarithms_on_the_way_where_its_logits_are_nothing():
+def test_zero_logits_still_have_intermediate_logarithms():
     """The logarithm of a mixture is rounded, so a divergence that should be 0 may differ slightly."""
     inputs = {name: tensor([[[0.0]]], "float32") for name in ("logits", "teacher_logits")}
     case = Case({"": inputs}, {"": {}}, contract=DISTILLATION_LOSS)
@@ -77,7 +77,7 @@ def test_a_distribution_has_logarithms_on_the_way_where_its_logits_are_nothing()
         (0.0, 1e39, "value"),
     ],
 )
-def test_what_differs(observed, demanded, symptom):
+def test_differences_have_a_place_and_a_symptom(observed, demanded, symptom):
     found = difference(numbers(0, observed), numbers(0, demanded), "float32", UNIT)
     assert (found and found.symptom) == symptom
     if found:
@@ -85,12 +85,12 @@ def test_what_differs(observed, demanded, symptom):
         assert found.text.startswith("element [1]: expected")
 
 
-def test_only_what_counts_is_compared():
+def test_only_counted_positions_are_compared():
     assert difference(numbers(1, 5), numbers(1, 2), "float32", UNIT, np.array([True, False])) is None
     assert difference(numbers(1, 5), numbers(1, 2), "float32", UNIT, np.array([False, True])) is not None
 
 
-def test_another_shape_is_a_difference_of_its_own():
+def test_a_changed_shape_is_a_separate_difference():
     found = difference(numbers(1), numbers(1, 2), "float32", UNIT)
     assert found.symptom == "shape"
 
@@ -100,7 +100,7 @@ def test_integers_agree_exactly():
     assert difference(numbers(2**40), numbers(2**40 + 1), "int64", UNIT) is not None
 
 
-def test_an_infinity_is_honest_where_numbers_of_that_size_cannot_be_added():
+def test_an_infinity_is_accepted_when_sums_of_that_size_overflow():
     eight = replace(UNIT, count=8)
     assert eight.limit("float32") == LARGEST["float32"] / 8
     assert replace(eight, dtype="float16").limit("float32") == LARGEST["float16"] / 8
@@ -117,7 +117,7 @@ def advantages(values: list[list[float]], dtype: str = "float32") -> dict[str, A
     return {"advantages": tensor(values, dtype)}
 
 
-def test_tokens_that_do_not_count_are_not_compared():
+def test_masked_tokens_are_not_compared():
     one = advantages([[1.0, 7.0], [1.0, 1.0]])
     assert same(case(one, advantages([[1.0, 8.0], [1.0, 1.0]])), "baseline", "other") == []
     (violation,) = same(case(one, advantages([[1.0, 7.0], [1.0, 2.0]])), "baseline", "other", prefix="so: ")
@@ -126,21 +126,21 @@ def test_tokens_that_do_not_count_are_not_compared():
     assert violation.demanded is None  # they disagree, and neither is known to be right
 
 
-def test_rows_and_columns_are_compared_as_they_match():
+def test_matching_rows_and_columns_are_compared():
     swapped = case(advantages([[1.0, 0.0], [2.0, 3.0]]), advantages([[3.0, 2.0], [0.0, 1.0]]))
     reverse = (np.array([0, 1]), np.array([1, 0]))
     assert same(swapped, "baseline", "other", Match(rows=reverse, columns=reverse)) == []
     assert same(swapped, "baseline", "other", Match(rows=reverse)) != []
 
 
-def test_missing_values_and_what_nobody_compares_are_left_out():
+def test_missing_and_uncompared_values_are_skipped():
     one, other = {**advantages([[1.0, 0.0], [1.0, 1.0]]), "note": 1, "loss": None}, {"note": 2, "loss": 1.0}
     with pytest.raises(DoesNotApply, match="nothing"):
         same(case(one, other), "baseline", "other")
 
 
 @pytest.mark.parametrize(("moved", "violations"), [(0.0, 1), (1.0, None), (1e-7, 1)])
-def test_what_the_definition_moves_is_not_compared(moved, violations):
+def test_values_that_change_by_definition_are_not_compared(moved, violations):
     oracle = {"baseline": {"loss": 1.0}, "other": {"loss": 1.0 + moved}}
     asked = case({"loss": 1.0}, {"loss": 2.0}, oracle)
     if violations is None:
@@ -150,7 +150,7 @@ def test_what_the_definition_moves_is_not_compared(moved, violations):
         assert len(same(asked, "baseline", "other")) == violations
 
 
-def test_a_scalar_may_come_in_a_dimension_of_one():
+def test_a_scalar_may_have_a_dimension_of_one():
     assert same(case({"loss": tensor([1.0], "float32")}, {"loss": tensor(1.0, "float32")}), "baseline", "other") == []
 
 
@@ -159,7 +159,7 @@ def beside(observed: Any, demanded: Any) -> Case:
     return Case({"": inputs}, {"": observed}, {"": demanded}, CONTRACT)
 
 
-def test_a_key_without_an_answer_on_either_side_is_left_out():
+def test_a_key_missing_on_both_sides_is_skipped():
     for observed, demanded in (
         ({"share": None}, {"share": 1.0}),
         ({"share": 1.0}, {"share": None}),
@@ -171,7 +171,7 @@ def test_a_key_without_an_answer_on_either_side_is_left_out():
     assert (violation.key, violation.observed, violation.demanded) == ("share", 0.5, 1.0)
 
 
-def test_an_answer_to_an_option_is_a_symptom_of_its_own():
+def test_the_effect_of_each_option_is_a_separate_symptom():
     names = ("top_p", "seed")
     asked = replace(
         CONTRACT,
@@ -186,7 +186,7 @@ def test_an_answer_to_an_option_is_a_symptom_of_its_own():
     }  # fmt: skip
 
 
-def test_the_roles_of_the_contract_say_what_is_looked_at():
+def test_the_contracts_roles_select_the_compared_keys():
     assert {item.role for item in CONTRACT.observes} == {"output", "gradient", "metric", "decision", "other"}
     assert Observed("x", "y").role == "output"
     with pytest.raises(DoesNotApply):

@@ -45,7 +45,7 @@ def test_one_masked_gradient_is_enough(value):
     assert violation.demanded.nested() == [[1.0, 0.0], [0.5, 0.0]]
 
 
-def test_the_variant_is_named():
+def test_a_violation_names_its_variant():
     inputs = {name: {"response_mask": tensor([[1, 0]], "int64")} for name in ("clean", "dirty")}
     seen = {
         "clean": {"per_token_gradient": tensor([[1.0, 0.0]], "float32")},
@@ -133,13 +133,13 @@ MASKED: dict[str, Any] = {"response_mask": tensor([[0], [1]], "int64"), "group":
     ],
     ids=["one variant", "no mask", "none rejected", "other group", "other option", "number", "scalar", "flattened"],
 )
-def test_where_the_law_of_rejected_rows_says_nothing(case, said):
+def test_the_law_of_rejected_rows_does_not_apply_without_them(case, said):
     with pytest.raises(DoesNotApply) as raised:
         a_rejected_row_is_an_absent_row(case)
     assert said in str(raised.value)
 
 
-def test_rows_without_end_are_rejected_where_their_reward_is_masked():
+def test_rows_without_eos_are_rejected_when_their_reward_is_masked():
     inputs = {
         "loss_mask": tensor([[0, 1, 0], [0, 1, 1]], "bool"),
         "attention_mask": tensor([[1, 1, 0], [1, 1, 1]], "int64"),
@@ -168,7 +168,7 @@ def test_one_decision_for_each_sequence(valid, data):
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=4), st.integers(0, 3))
-def test_an_answer_near_the_oracles_obeys_and_one_beside_it_does_not(values, place):
+def test_a_value_near_the_oracles_obeys_and_a_distant_one_does_not(values, place):
     reference = {"": {"loss": tensor(values, "float64")}}
     near = {"": {"loss": tensor([value * (1 + 1e-7) for value in values], "float32")}}
     assert the_oracle_agrees(Case({"": {}}, near, reference)) == []
@@ -178,7 +178,7 @@ def test_an_answer_near_the_oracles_obeys_and_one_beside_it_does_not(values, pla
     assert violation.key == "loss"
 
 
-def test_what_the_oracle_has_and_the_framework_lacks_is_a_violation():
+def test_a_key_that_only_the_oracle_has_is_a_violation():
     reference = {"v": {"loss": tensor(1.0, "float64"), "count": 3}}
     (violation,) = the_oracle_agrees(Case({"v": {}}, {"v": {"count": 3}}, reference))
     assert violation.key == "v.loss"
@@ -194,14 +194,14 @@ def test_a_lost_field_is_named(loss):
 
 
 @pytest.mark.parametrize("name", sorted(bundled_catalog().laws))
-def test_every_law_says_that_it_does_not_apply_where_there_is_nothing_to_look_at(name):
+def test_every_law_does_not_apply_without_data(name):
     empty = Case({"": {}}, {"": {}}, {"": {}})
     with pytest.raises(DoesNotApply):
         bundled_catalog().laws[name].check(empty)
 
 
 @pytest.mark.parametrize("name", sorted(bundled_catalog().laws))
-def test_every_law_is_named_as_it_is_said(name):
+def test_every_law_has_the_name_of_its_function(name):
     law = bundled_catalog().laws[name]
     assert law.check.__name__ == name
     assert law.statement

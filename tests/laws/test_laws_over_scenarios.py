@@ -26,7 +26,7 @@ def law(name: str) -> Law:
 @pytest.mark.parametrize("name", ASKED)
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_an_honest_function_breaks_no_law(name, generator):
+def test_a_right_function_breaks_no_law(name, generator):
     choose = Dice(generator)
     try:
         violations = ask(law(name), scoring(), scenario(choose), choose)
@@ -78,7 +78,7 @@ def found(name: str, function: Callable[..., object], twin: Callable[..., object
 
 
 @pytest.mark.parametrize(("name", "choices", "symptoms"), BROKEN)
-def test_a_law_fires_on_a_twin_that_breaks_it(name, choices, symptoms):
+def test_a_law_detects_its_broken_twin(name, choices, symptoms):
     seen = found(name, scoring(choices))
     assert seen
     assert seen <= symptoms
@@ -89,11 +89,11 @@ def test_each_law_has_a_broken_twin():
     assert {name for name, _, _ in BROKEN} | elsewhere == set(LAWS)
 
 
-def test_a_twin_with_another_formula_is_found():
+def test_a_twin_with_another_formula_is_detected():
     assert found("twins_agree", scoring(), scoring(Choices(rejected="counted"))) == {"value"}
 
 
-def test_what_answers_otherwise_the_second_time_is_found():
+def test_a_different_second_result_is_detected():
     calls = iter(range(10**6))
 
     def forgetful(inputs: object) -> object:
@@ -119,7 +119,7 @@ GAP = batch([[1.0, 2.0], [3.0, 4.0], [0.5, 0.5]], [[1, 0], [0, 0], [1, 1]], "ppq
         ("every_knob_counts", batch([[0.0]], [[0]], "p"), "has no effect here either"),
     ],
 )
-def test_where_a_law_says_nothing(name, inputs, said):
+def test_laws_do_not_apply_without_their_premise(name, inputs, said):
     with pytest.raises(DoesNotApply) as raised:
         ask(law(name), scoring(), inputs, Dice(random.Random(0)))
     assert said in str(raised.value)
@@ -145,7 +145,7 @@ def test_the_first_variant_is_the_scenario_itself(name, generator):
     assert all(set(given) == set(inputs) for given in variants.values())
 
 
-def test_padding_keeps_to_the_sides_that_a_boundary_takes():
+def test_padding_is_added_only_on_accepted_sides():
     contract = replace(
         CONTRACT,
         inputs=tuple(
@@ -163,7 +163,7 @@ def test_padding_keeps_to_the_sides_that_a_boundary_takes():
         vary(full, FULL, Dice(random.Random(0)))
 
 
-def test_groups_that_stand_together_still_do_when_reordered():
+def test_reordering_keeps_adjacent_groups_adjacent():
     vary = law("order_does_not_matter").vary
     inputs = batch([[float(n)] for n in range(5)], [[1]] * 5, "ppqqr")
     for seed in range(20):

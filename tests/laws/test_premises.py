@@ -48,7 +48,7 @@ def asked(law: str, other: dict[str, Any], oracle: bool = False) -> Any:
         ("normalisation_laws", part(ONE, "p")),
     ],
 )
-def test_what_a_law_does_not_speak_of(law, other):
+def test_a_law_does_not_apply_to_unrelated_variants(law, other):
     with pytest.raises(DoesNotApply):
         asked(law, other, oracle=law in ("every_knob_counts", "normalisation_laws"))
 
@@ -71,15 +71,15 @@ def test_what_a_law_does_not_speak_of(law, other):
         ("every_knob_counts", {**ONE, "scale": 2.0}),
     ],
 )
-def test_what_it_does_speak_of(law, other):
+def test_a_law_applies_to_its_own_variants(law, other):
     assert asked(law, other, oracle=law in ("every_knob_counts", "normalisation_laws")) == []
 
 
-def test_variants_that_differ_beside_masked_tokens_are_not_compared_but_their_gradients_are_looked_at():
+def test_variants_that_differ_outside_the_mask_are_checked_by_gradients_only():
     assert asked("masked_values_have_no_influence", with_scores([5.0, 9.0], [3.0, 4.0])) == []
 
 
-def test_rows_that_are_alike_are_taken_for_each_other():
+def test_equal_rows_are_interchangeable():
     alike = batch([[1.0], [2.0], [1.0]], [[1], [1], [1]], "pqp")
     other = batch([[1.0], [1.0], [2.0]], [[1], [1], [1]], "ppq")
     inputs = {"baseline": alike, "permuted": other}
@@ -97,14 +97,14 @@ def test_rows_that_are_alike_are_taken_for_each_other():
         ({"mutated": [], "globals": [], "again": {"loss": tensor(float("nan"), "float32")}}, []),
     ],
 )
-def test_what_a_call_touches_is_named(effects, symptoms):
+def test_changed_inputs_and_state_are_named(effects, symptoms):
     case = Case({"": ONE}, {"": {"loss": tensor(float("nan"), "float32")}}, contract=CONTRACT, effects={"": effects})
     violations = LAWS["nothing_else_is_touched"].check(case)
     assert [item.symptom for item in violations] == symptoms
     assert all(name in violations[0].detail for name in effects["mutated"] + effects["globals"])
 
 
-def test_an_infinity_that_the_definition_has_is_honest():
+def test_an_infinity_of_the_oracle_is_accepted():
     law = LAWS["finite_in_finite_out"]
     for demanded, count in ((float("inf"), 0), (1e39, 0), (1e30, 1), (None, 1)):
         oracle = None if demanded is None else {"": {"loss": demanded}}
@@ -115,7 +115,7 @@ def test_an_infinity_that_the_definition_has_is_honest():
         law.check(Case({"": infinite}, {"": {"loss": 1.0}}, contract=CONTRACT))
 
 
-def test_an_answer_that_is_not_finite_tells_nothing_of_a_knob():
+def test_a_non_finite_result_decides_nothing_about_a_knob():
     honest = {name: scoring()(given) for name, given in {"baseline": ONE, "turned": {**ONE, "scale": 2.0}}.items()}
     broken = {name: {**seen, "loss": float("nan")} for name, seen in honest.items()}
     case = Case({"baseline": ONE, "turned": {**ONE, "scale": 2.0}}, broken, honest, CONTRACT)
@@ -124,7 +124,7 @@ def test_an_answer_that_is_not_finite_tells_nothing_of_a_knob():
 
 
 @pytest.mark.parametrize(("ignored", "wrong"), [(1.0, "turned"), (2.0, "baseline")])
-def test_a_knob_that_does_nothing_is_shown_where_the_answer_is_wrong(ignored, wrong):
+def test_an_ignored_knob_is_shown_on_the_wrong_variant(ignored, wrong):
     inputs = {"baseline": ONE, "turned": {**ONE, "scale": 2.0}}
     honest = {name: scoring()(given) for name, given in inputs.items()}
     stuck = {name: scoring()({**given, "scale": ignored}) for name, given in inputs.items()}
@@ -133,7 +133,7 @@ def test_a_knob_that_does_nothing_is_shown_where_the_answer_is_wrong(ignored, wr
     assert violation.observed != violation.demanded
 
 
-def test_nan_on_a_masked_token_is_no_number_a_mask_takes_away():
+def test_nan_on_a_masked_token_is_a_violation():
     seen = {"advantages": tensor([[1.0, float("nan")], [1.0, 1.0]], "float32")}
     (violation,) = LAWS["finite_in_finite_out"].check(Case({"": ONE}, {"": seen}, contract=CONTRACT))
     assert violation.symptom == "masked-nan"
@@ -142,7 +142,7 @@ def test_nan_on_a_masked_token_is_no_number_a_mask_takes_away():
     assert LAWS["finite_in_finite_out"].check(Case({"": ONE}, {"": inf}, contract=CONTRACT)) == []
 
 
-def test_a_law_about_the_definition_needs_one():
+def test_a_law_about_the_definition_needs_an_oracle():
     for name in ("the_oracle_agrees", "metrics_tell_the_truth", "gradients_stay_where_they_belong"):
         with pytest.raises(DoesNotApply, match="no oracle"):
             LAWS[name].check(Case({"": ONE}, {"": scoring()(ONE)}, None, CONTRACT))

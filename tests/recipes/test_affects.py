@@ -24,7 +24,7 @@ from sentinel.recipes.structure import schema
         ("!= k1,k2", ("k3",), ("k1", "k2")),
     ],
 )
-def test_a_condition_holds(condition, those, not_those):
+def test_a_condition_holds_for_matching_values(condition, those, not_those):
     assert all(holds(condition, value) for value in those)
     assert not any(holds(condition, value) for value in not_those)
 
@@ -46,12 +46,12 @@ def test_a_condition_holds(condition, those, not_those):
         ("< another.setting", 3, True),
     ],
 )
-def test_conditions_that_one_value_can_meet(one, other, possible):
+def test_two_conditions_can_both_hold_for_one_value(one, other, possible):
     assert can_both_hold(one, other) is possible
     assert can_both_hold(other, one) is possible
 
 
-def test_it_reads_as_a_sentence():
+def test_a_condition_is_written_as_text():
     entry = {"when": {"a.b": ["x", 2], "c": "set", "d": "unset", "e": "> 1", "f": True}, "where": "it rains"}
     assert str(read_affected(entry)) == "a.b=x or 2, c set, d not set, e > 1, f=true, if it rains"
     assert str(read_affected("only words")) == "only words"
@@ -70,7 +70,7 @@ def valid(entry: Any) -> bool:
     "entry",
     ["prose", {"when": {"a.b_c.0": "x"}}, {"when": {"a": [1, "x", True]}, "where": "w"}, {"when": {"a": ">= 1e-6"}}],
 )
-def test_what_a_recipe_may_say(entry):
+def test_valid_affects_entries_are_accepted(entry):
     assert valid(json.loads(json.dumps(entry)))
 
 
@@ -87,5 +87,5 @@ def test_what_a_recipe_may_say(entry):
         {"when": {"a": 1}, "where": ""},
     ],
 )
-def test_what_a_recipe_may_not_say(entry):
+def test_invalid_affects_entries_are_rejected(entry):
     assert not valid(entry)

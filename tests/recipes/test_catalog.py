@@ -60,7 +60,7 @@ def test_a_package_that_did_not_load_is_read_again(tmp_path):
     assert load_adapter(broken, CONTRACTS).target.name == "mine"
 
 
-def test_an_adapter_that_does_not_import_stops_its_own_target_alone(tmp_path):
+def test_a_broken_adapter_affects_only_its_target(tmp_path):
     broken = package(tmp_path / "roll", "BINDINGS = (")
     catalog = bundled_catalog()
     adapters = {name: partial(catalog.adapters.__getitem__, name) for name in catalog.adapters}
@@ -70,7 +70,7 @@ def test_an_adapter_that_does_not_import_stops_its_own_target_alone(tmp_path):
         find_recipes(catalog, targets=["roll"])
 
 
-def test_a_target_that_nobody_asks_for_is_not_imported():
+def test_an_unused_target_is_not_imported():
     code = (
         "import sys; from sentinel.recipes import find_recipes; from sentinel.recipes.catalog import bundled_catalog\n"
         "from sentinel.deciding.pool import contained_places\n"
@@ -83,7 +83,7 @@ def test_a_target_that_nobody_asks_for_is_not_imported():
     assert told.stdout.strip() == "['skyrl']"
 
 
-def test_a_bundled_adapter_has_its_files_name():
+def test_a_bundled_adapter_has_the_name_of_its_file():
     catalog = bundled_catalog()
     assert {name: target.name for name, target in catalog.targets.items()} == {name: name for name in catalog.targets}
 
@@ -94,7 +94,7 @@ def test_the_committed_index_of_recipes_is_the_generated_one(capsys):
     assert committed.read_text() == capsys.readouterr().out, "sentinel list recipes --markdown > recipes/README.md"
 
 
-def test_whoever_says_how_many_bugs_there_are_counts_them_alike(capsys, monkeypatch):
+def test_all_counts_of_bugs_agree(capsys, monkeypatch):
     """README, index and `list recipes` count root causes of each target, without hardening."""
     recipes = find_recipes(bundled_catalog())
     rows = [(recipe.target, root(recipe.document)) for recipe in recipes if realism(recipe.document) != "unreachable"]
@@ -108,12 +108,12 @@ def test_whoever_says_how_many_bugs_there_are_counts_them_alike(capsys, monkeypa
     assert import_module("figures").rewritten(readme) == readme, "python benchmarks/figures.py"
 
 
-def test_every_shipped_recipe_says_how_bad_it_is_and_what_is_wrong():
+def test_every_shipped_recipe_has_a_severity_and_a_signal():
     said = {recipe.bug_id: recipe.document for recipe in find_recipes(bundled_catalog())}
     assert [bug for bug, document in said.items() if not (document.get("severity") and document.get("signal"))] == []
 
 
-def test_no_shipped_recipe_is_more_severe_than_the_rule_allows():
+def test_severities_follow_the_rule():
     recipes = find_recipes(bundled_catalog())
     severity = {recipe.bug_id: str(recipe.document["severity"]) for recipe in recipes}
     limit = {recipe.bug_id: highest_severity(recipe.document) for recipe in recipes}
@@ -122,7 +122,7 @@ def test_no_shipped_recipe_is_more_severe_than_the_rule_allows():
     assert constant == {"low"}, "the same bug has the same severity in every framework"
 
 
-def test_no_bug_is_called_unreported_that_a_recorded_head_of_a_pull_request_mends():
+def test_unreported_bugs_are_fixed_by_no_recorded_pull_request():
     """Recorded verdicts count, not what a pin expects. A `.fix.yaml` may also name the head."""
     head = re.compile(r"\bhead of #\d+|#\d+ as merged")
     wrong, looked = [], 0
@@ -137,7 +137,7 @@ def test_no_bug_is_called_unreported_that_a_recorded_head_of_a_pull_request_mend
     assert looked > 50
 
 
-def test_every_shipped_bug_that_is_called_unreported_says_how_a_run_gets_there():
+def test_every_unreported_bug_has_a_reach():
     unreported = [r for r in find_recipes(bundled_catalog()) if r.upstream.get("status") == "unreported"]
     assert unreported
     assert [recipe.bug_id for recipe in unreported if not realism(recipe.document)] == []
@@ -174,7 +174,7 @@ def test_every_shipped_bug_that_is_called_unreported_says_how_a_run_gets_there()
         ),
     ],
 )
-def test_an_adapters_mistake_is_told_with_its_file(tmp_path, written, mistaken, says):
+def test_an_error_in_an_adapter_names_its_file(tmp_path, written, mistaken, says):
     bundled = bundled_catalog()
     text = bundled.adapters["demo"].file.read_text()
     assert text.count(written) == 1

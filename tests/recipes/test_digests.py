@@ -86,12 +86,12 @@ def digests(folder: Path, old: str = "", new: str = "") -> list[str]:
         ("the_oracle_agrees", "parts_add_up", [True, False]),
     ],
 )
-def test_what_a_binding_reaches(tmp_path, old, new, differ):
+def test_a_digest_covers_the_code_that_a_binding_reaches(tmp_path, old, new, differ):
     before, after = digests(tmp_path), digests(tmp_path, old, new)
     assert [one != other for one, other in zip(before, after, strict=True)] == differ
 
 
-def test_a_law_is_part_of_what_decides():
+def test_a_law_is_part_of_the_contract_digest():
     catalog = bundled_catalog()
     contract = catalog.contracts["loss_aggregation"]
     several = [contract_digest(contract, law) for law in (None, *(catalog.laws[name] for name in contract.laws))]

@@ -37,7 +37,7 @@ def spec(kind: str, dtype: str = "float32") -> Input:
         ("mapping", "", {"device": "cpu", "tensor": None}, {"device": "cpu", "tensor": None}),
     ],
 )
-def test_a_value_takes_the_form_of_its_input(kind, dtype, written, literal):
+def test_a_value_is_converted_to_its_input_kind(kind, dtype, written, literal):
     assert read_input(spec(kind, dtype), written, PACKAGES) == literal
 
 
@@ -80,14 +80,14 @@ def test_a_value_takes_the_form_of_its_input(kind, dtype, written, literal):
         ("any", {"namespace": {"a": {"tensor": [[1], [1, 2]]}}}, "ragged", ("namespace", "a", "tensor", 1)),
     ],
 )
-def test_what_does_not_fit_says_what_was_expected_and_where(kind, written, words, place):
+def test_an_invalid_value_names_the_expected_kind_and_the_place(kind, written, words, place):
     with pytest.raises(LiteralError) as caught:
         read_input(spec(kind), written, PACKAGES)
     assert words in caught.value.message
     assert caught.value.place == place
 
 
-def test_typed_literals_nest():
+def test_typed_literals_can_be_nested():
     written = {
         "data": {"new": "toy.batch.Batch", "arguments": {"mask": {"tensor": [True]}, "n": 2}},
         "config": {"namespace": {"eps": 0.2, "mode": {"attribute": "toy.modes.Mode.MEAN"}}},
@@ -117,14 +117,14 @@ _words = st.text("abcdefgh_", min_size=1, max_size=6)
     ),
     _words,
 )
-def test_an_address_reads_back_as_itself(names, key):
+def test_an_address_round_trips(names, key):
     for address in (Address((names[0],), key), Address((names[1], names[0]), key)):
         assert parse_address(str(address), names) == address
     assert parse_address(str(Address(("",), key))) == Address(("",), key)
 
 
 @pytest.mark.parametrize("key", ["returned.pass@2", "returned.val/reward/mean@4", "returned.0.entropy:mean"])
-def test_a_metric_is_addressed_by_the_name_that_it_has(key):
+def test_a_metric_is_addressed_by_its_own_name(key):
     assert parse_address(key, keys=None) == Address(("",), key)
     assert parse_address(f"base.{key}", ("base", "other")) == Address(("base",), key)
 
@@ -144,7 +144,7 @@ def test_a_metric_is_addressed_by_the_name_that_it_has(key):
         ("__import__('os')", ("",), "is not an address"),
     ],
 )
-def test_an_address_of_nothing_says_so(text, variants, words):
+def test_an_invalid_address_is_an_error(text, variants, words):
     with pytest.raises(AddressError) as caught:
         parse_address(text, variants, ("loss",))
     assert words in str(caught.value)

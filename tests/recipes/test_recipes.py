@@ -149,12 +149,12 @@ def test_expected_values_carry_dtype_and_tolerance():
     assert str(recipe.expected_fixed["gradient"].value) == "[[nan, 2]]"
 
 
-def test_the_contract_may_be_left_out_where_the_boundary_has_one():
+def test_the_contract_may_be_omitted_for_a_bound_function():
     assert load(changed(contract=None)).contract == "aggregation"
     assert load(changed(contract=None, boundary="toy.old.agg_loss")).contract == "aggregation"
 
 
-def test_call_pins_any_boundary_with_keys_of_its_own():
+def test_the_contract_call_pins_any_function():
     recipe = load(
         changed(
             contract="call",
@@ -169,7 +169,7 @@ def test_call_pins_any_boundary_with_keys_of_its_own():
     assert recipe.requires == ("toy.config.Config.field",)
 
 
-def test_everything_else_is_kept():
+def test_other_keys_of_a_recipe_are_kept():
     recipe = load(
         changed(
             upstream={"pull": 7, "status": "open", "url": "https://example.org/7"},
@@ -266,7 +266,7 @@ def test_everything_else_is_kept():
         ("- a\n", "1:1: a recipe is a mapping that begins with recipe_version: 1; found a list"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_its_place_and_the_nearest_name(text, sentence):
+def test_errors_name_the_place_and_the_nearest_name(text, sentence):
     assert any(sentence in line for line in refusal(text)), refusal(text)
 
 
@@ -292,7 +292,7 @@ def test_what_is_wrong_is_said_with_its_place_and_the_nearest_name(text, sentenc
         ({"loss": None}, {"loss": 0.0}, {}, True),
     ],
 )
-def test_expectations_that_cannot_be_told_apart_are_refused(unpatched, fixed, keys, told_apart):
+def test_indistinguishable_expectations_are_rejected(unpatched, fixed, keys, told_apart):
     text = changed(expected_unpatched=unpatched, expected_fixed=fixed, **keys)
     if told_apart:
         assert load(text).expected_fixed
@@ -300,13 +300,13 @@ def test_expectations_that_cannot_be_told_apart_are_refused(unpatched, fixed, ke
         assert "cannot be distinguished" in refusal(text)[0]
 
 
-def test_every_problem_is_reported_in_one_go():
+def test_all_problems_are_reported_at_once():
     text = GOOD.replace("title:", "titel:").replace("loss: 1.0", "los: 1.0").replace("[[1, 0]]", "[[x]]")
     lines = refusal(text.replace(f"git:{SHA}", "git:main"))
     assert [line.split(":")[1] for line in lines] == ["3", "13", "9", "11"]
 
 
-def test_a_default_that_cannot_be_made_asks_for_the_input():
+def test_a_default_that_cannot_be_computed_asks_for_the_input():
     text = GOOD.replace("[[1, 0]]", "1")
     assert "the default of 'old_log_probs' failed for this scenario" in refusal(text)[0]
 
@@ -317,7 +317,7 @@ def test_a_default_that_cannot_be_made_asks_for_the_input():
 @pytest.mark.parametrize(
     "raw", [b"", b"\xff\xfe", b"a: [", b"a: 1\na: 2", b"[" * 100_000, b"a: &a [*a]", b"recipe_version: 1"]
 )
-def test_files_that_are_no_recipe_say_file_line_and_column(tmp_path, monkeypatch, raw):
+def test_a_file_that_is_not_a_recipe_is_reported_with_line_and_column(tmp_path, monkeypatch, raw):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.yaml").write_bytes(raw)
     with pytest.raises(RecipeError, match=r"^x\.yaml:[12]:\d+: "):
@@ -399,7 +399,7 @@ def test_a_published_blob_has_its_target_variants_and_law_inferred():
     assert recipe.notes == ()
 
 
-def test_what_a_published_blob_says_besides_is_a_note():
+def test_unknown_keys_of_a_published_blob_are_notes():
     scenario = {"loss_mat": [[1.0]], "response_mask": [[1]], "row_1_is_bad": True}
     recipe = load(blob(constructed_scenario=scenario, severty="x", pins=["git:main"]), json=True)
     assert list(recipe.variants) == [""]
@@ -429,7 +429,7 @@ def test_what_a_published_blob_says_besides_is_a_note():
         ({"recipe_version": 1}, "unknown key 'validation_mode'"),
     ],
 )
-def test_what_a_published_blob_lacks_is_an_error(keys, words):
+def test_a_missing_key_of_a_published_blob_is_an_error(keys, words):
     assert any(words in line for line in refusal(blob(**keys)))
 
 
@@ -493,14 +493,14 @@ def _documents(draw):
 
 
 @given(_documents())
-def test_a_document_loads_or_every_error_has_a_place(document):
+def test_every_error_of_a_document_has_a_place(document):
     text = dump(document)
     recipe, problems = examine_document(read_text(text.encode()), Path("x.yaml"), CATALOG)
     assert (recipe is None) == any(problem.severity == "error" for problem in problems)
     assert all(1 <= problem.line <= text.count("\n") + 1 for problem in problems)
 
 
-def test_lint_says_what_could_be_better(tmp_path):
+def test_check_reports_possible_improvements(tmp_path):
     path = write(tmp_path, "elsewhere.yaml", changed(pins=None, title=None))
     messages = [problem.message for problem in check_files([path], CATALOG)]
     assert [message.split(":")[0] for message in messages] == [
@@ -512,7 +512,7 @@ def test_lint_says_what_could_be_better(tmp_path):
     assert check_files([write(tmp_path, "TOY-1.yaml")], CATALOG) == []
 
 
-def test_a_mode_that_nobody_knows_is_a_warning(tmp_path):
+def test_an_unknown_mode_is_a_warning(tmp_path):
     """An error would reject a mode that only upstream knows."""
     recipe = bundled("recipes") / "verl" / "VERL-ACTOR-TOKEN-MEAN-OF-MICROBATCH.yaml"
     path = tmp_path / recipe.name
@@ -571,7 +571,7 @@ def test_realism_follows_from_reach(reach, real):
     assert realism({} if reach is None else {"reach": reach}) == real
 
 
-def test_counts_are_of_roots_with_recipes_in_brackets_and_hardening_apart():
+def test_counts_are_of_root_causes_with_hardening_separate():
     rows = [
         {"target": "t", "root": name, "realism": real}
         for name, real in zip("aabc", ["", "", "fault", "unreachable"], strict=True)
@@ -611,7 +611,7 @@ expected_fixed: {{right_above_wrong: 1}}
         ('"{answer.__class__}"', False),
     ],
 )
-def test_a_wording_has_a_place_for_the_answer(wording, good):
+def test_a_wording_must_contain_the_answer(wording, good):
     """Without one, the contract's oracle divided by zero, which looked like an exception of upstream."""
     text = RULE.format(wording=wording)
     if good:

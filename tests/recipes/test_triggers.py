@@ -71,25 +71,25 @@ SHOWN = {
 }  # fmt: skip
 
 
-def test_rows_of_one_token_each_do_not_have_several():
+def test_rows_of_one_token_do_not_match_several_tokens():
     assert met({"response_mask": "several tokens"}, scenario())
     assert not met({"response_mask": "several tokens"}, scenario(response_mask=[[1, 0], [0, 1], [0, 0], [1, 0]]))
 
 
-def test_a_group_that_is_rejected_as_a_whole_has_no_accepted_row():
+def test_a_fully_rejected_group_has_no_accepted_row():
     rejected = scenario(response_mask=[[0, 0], [0, 0], [1, 1], [1, 1]])
     assert met({"response_mask": "a rejected row"}, rejected)
     assert not met({"response_mask": "a rejected row in an accepted group"}, rejected)
 
 
 @pytest.mark.parametrize("word", sorted(WORDS.keys() - {"several tokens"}))
-def test_each_word_is_met_by_what_shows_it_and_not_by_a_plain_scenario(word):
+def test_each_condition_word_matches_only_its_own_scenarios(word):
     name, changes = SHOWN[word]
     assert met({name: word}, scenario(**changes))
     assert not met({name: word}, scenario())
 
 
-def test_options_bounds_dtypes_and_differences():
+def test_conditions_can_be_values_bounds_dtypes_and_differences():
     assert met({"estimator": "grpo"}, scenario())
     assert not met({"estimator": ["rloo", "opo"]}, scenario())
     assert met({"epsilon": "unset"}, scenario())
@@ -105,7 +105,7 @@ def test_options_bounds_dtypes_and_differences():
     assert not met({"log_probs - ref_log_probs": "> 80"}, loss, contract=LOSS)
 
 
-def test_an_exponential_overflows_by_the_dtype_of_what_it_is_taken_of():
+def test_the_overflow_of_exp_depends_on_the_dtype():
     def loss(one: str, other: str, apart: float) -> dict[str, Any]:
         return {"log_probs": tensor([[-1.0]], one), "old_log_probs": tensor([[-1.0 - apart]], other)}
 
@@ -115,7 +115,7 @@ def test_an_exponential_overflows_by_the_dtype_of_what_it_is_taken_of():
         assert met(when, loss(one, other, limit + 1), contract=LOSS)
 
 
-def test_all_of_an_alternative_is_needed_and_one_alternative_is_enough():
+def test_one_alternative_whose_conditions_all_hold_is_enough():
     both = {"estimator": "grpo", "group": "one group"}
     assert not met(both, scenario())
     assert met([both, {"epsilon": "unset"}], scenario())
@@ -124,7 +124,7 @@ def test_all_of_an_alternative_is_needed_and_one_alternative_is_enough():
     assert not met(None, scenario())
 
 
-def test_any_is_every_tensor_of_numbers_and_the_mask_goes_by_its_meaning():
+def test_any_matches_every_numeric_tensor():
     """The bug is in a helper, so it also shows at a loss, whose inputs have other names."""
     loss = {"advantages": tensor([[1.0, math.nan]], "float32"), "response_mask": tensor([[1, 0]], "int64")}
     assert met({"any": "non-finite where masked"}, loss, contract=LOSS)
@@ -133,7 +133,7 @@ def test_any_is_every_tensor_of_numbers_and_the_mask_goes_by_its_meaning():
     assert met({"response_mask": "no token"}, {preference.mask: tensor([[0]], "int64")}, contract=preference)
 
 
-def test_some_keys_alone_may_be_wrong():
+def test_only_limits_the_wrong_keys():
     trigger = Trigger(alternatives([{"only": ["returns"]}, {"group": "one group", "only": ["advantages"]}]))
     assert trigger.explain(GROUPS, [scenario()]).keys == {"returns"}
     assert trigger.explain(GROUPS, [scenario(group=["p"] * 4)]).keys == {"returns", "advantages"}
@@ -154,7 +154,7 @@ def test_an_entry_of_also_breaks_is_a_name_or_has_a_condition():
         ("longer than k", {"parts": [1], "k": 0}, {"parts": [1]}),
     ],
 )
-def test_conditions_on_a_list(condition, shown, plain):
+def test_lists_have_their_own_conditions(condition, shown, plain):
     when = {"parts": condition}
     assert met(when, shown)
     assert not met(when, plain)

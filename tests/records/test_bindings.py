@@ -54,7 +54,7 @@ def paths(found: list[Seen]) -> list[str]:
     ],
     ids=["moved", "renamed"],
 )
-def test_a_function_under_another_name_is_not_reached(history, tiny_catalog, before, where):
+def test_a_renamed_function_is_reported(history, tiny_catalog, before, where):
     history.commit({"tiny/__init__.py": "", **before})
     history.commit({**dict.fromkeys(before), "tiny/losses.py": AGGREGATE + OTHER})
     former, today = seen(history, tiny_catalog)
@@ -62,7 +62,7 @@ def test_a_function_under_another_name_is_not_reached(history, tiny_catalog, bef
     assert (today.where.bound, today.missing) == (True, False)
 
 
-def test_what_was_not_written_yet_is_not_missing(history, tiny_catalog):
+def test_a_function_that_does_not_exist_yet_is_not_missing(history, tiny_catalog):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": OTHER})
     history.commit({"tiny/losses.py": OTHER + AGGREGATE})
     history.commit({"tiny/losses.py": "def agg_loss(loss_mat = nothing\n"})
@@ -71,7 +71,7 @@ def test_what_was_not_written_yet_is_not_missing(history, tiny_catalog):
     assert [(one.where.bound, one.missing) for one in found] == [(False, False), (True, False), *[(False, False)] * 2]
 
 
-def test_a_function_that_stands_beside_the_boundary_is_another_one(history, tiny_catalog):
+def test_a_function_next_to_the_boundary_is_a_different_one(history, tiny_catalog):
     twin = AGGREGATE.replace("agg_loss", "agg_loss_of_critic")
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": twin})
     history.commit({"tiny/losses.py": twin + AGGREGATE})
@@ -101,7 +101,7 @@ def test_names_are_followed_through_imports_bases_and_assignments(history, tiny_
     assert paths(seen(history, tiny_catalog, binding=method))[-2:] == ["tiny.losses.Actor.agg_loss", ""]
 
 
-def test_what_a_version_lacks_is_told_from_what_a_call_needs(history, tiny_catalog):
+def test_missing_requirements_and_imports_are_distinguished(history, tiny_catalog):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": AGGREGATE})
     for required in ("tiny.losses.Options", "tiny.losses.agg_loss(weights)"):
         [lacking] = seen(history, tiny_catalog, binding={"requires": (required,)})

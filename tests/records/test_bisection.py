@@ -29,7 +29,7 @@ def write(history: History, *texts: str) -> None:
         history.commit({"tiny/__init__.py": "", "tiny/losses.py": text, "README": str(number)})
 
 
-def test_the_commit_that_brought_the_bug_in_few_steps(history, find):
+def test_bisection_finds_the_introducing_commit_in_few_steps(history, find):
     write(history, *[FIXED] * 11, *[BUGGY] * 9)
     found = find(history.commits[0], "main")
     assert found.first.sha == history.commits[11]
@@ -42,14 +42,14 @@ def test_commits_that_cannot_be_decided_are_skipped(history, find):
     assert found.first.sha == history.commits[5]
 
 
-def test_where_the_change_lies_among_skipped_commits_all_of_them_are_suspects(history, find):
+def test_all_skipped_commits_around_the_change_are_suspects(history, find):
     write(history, FIXED, BROKEN, BROKEN, BUGGY)
     found = find(history.commits[0], "main")
     assert found.first is None
     assert {commit.sha for commit in found.suspects} == set(history.commits[1:])
 
 
-def test_a_bug_from_a_merged_branch_came_with_the_merge(history, find):
+def test_a_bug_of_a_merged_branch_is_introduced_by_the_merge(history, find):
     write(history, FIXED, FIXED)
     history.git("checkout", "-q", "-b", "side")
     history.commit({"tiny/losses.py": BUGGY})
@@ -61,7 +61,7 @@ def test_a_bug_from_a_merged_branch_came_with_the_merge(history, find):
     assert line.first.sha == merge
 
 
-def test_ends_on_two_branches_are_judged_by_where_they_parted(history, find):
+def test_ends_on_two_branches_use_the_merge_base(history, find):
     write(history, FIXED)
     history.git("checkout", "-q", "-b", "release")
     release = history.commit({"README": "released"})
@@ -75,7 +75,7 @@ def test_ends_on_two_branches_are_judged_by_where_they_parted(history, find):
     ("good", "bad", "said"),
     [(0, 1, "must be reproduced"), (1, 0, "must be reproduced"), (0, 0, "are the same"), (2, 0, "cannot be decided")],
 )
-def test_ends_that_do_not_fit(history, find, good, bad, said):
+def test_invalid_ends_are_rejected(history, find, good, bad, said):
     write(history, FIXED, FIXED + "\n", BROKEN)
     with pytest.raises(SentinelError, match=said):
         find(history.commits[good], history.commits[bad])

@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parents[2] / "reports" / "history"
 RECORDS = load_all(FOLDER)
 
 
-def test_each_is_about_a_shipped_recipe_and_comes_back_as_it_was_written(tmp_path):
+def test_each_history_is_about_a_shipped_recipe_and_round_trips(tmp_path):
     catalog = bundled_catalog()
     shipped = {recipe.bug_id for recipe in find_recipes(catalog, tuple(catalog.targets))}
     assert {record["bug_id"] for record in RECORDS} <= shipped
@@ -33,12 +33,12 @@ def test_each_is_about_a_shipped_recipe_and_comes_back_as_it_was_written(tmp_pat
         assert b":null" not in file.read_bytes()
 
 
-def test_none_names_the_machine_that_made_it():
+def test_histories_do_not_name_the_machine():
     for file in FOLDER.glob("*.jsonl"):
         assert not re.search(r"(/tmp|/home|/root|/work|site-packages)/", file.read_text(encoding="utf-8")), file
 
 
-def test_pins_say_the_same_as_sweeps():
+def test_pins_agree_with_sweeps():
     """A pin was decided alone; the sweep has the same verdict at its commit."""
     catalog = bundled_catalog()
     compared = 0
@@ -56,7 +56,7 @@ def test_pins_say_the_same_as_sweeps():
 
 
 @pytest.mark.parametrize(("key", "told"), [("introduced_by", 60), ("fixed_by", 20)])
-def test_recipes_name_the_commits_that_sweeps_found(key, told):
+def test_recipes_name_the_commits_found_by_sweeps(key, told):
     """If a sweep found no commit, the recipe may name one."""
     catalog = bundled_catalog()
     said = {r.bug_id: r.document.get(key) for r in find_recipes(catalog, tuple(catalog.targets))}
@@ -68,7 +68,7 @@ def test_recipes_name_the_commits_that_sweeps_found(key, told):
 
 
 @pytest.mark.parametrize("line", ["seen", "introduced with their code", "ended"])
-def test_the_committed_table_is_that_of_the_records(line):
+def test_the_committed_table_equals_the_generated_one(line):
     headings, rows = timelines.overview(RECORDS)
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert timelines.markdown(headings, rows) in text
@@ -94,7 +94,7 @@ def changed(document: Any, within: Any) -> Iterator[Any]:
     ("target", "bug", "source"),
     [("roll", "ROLL-PAD-TO-LENGTH-BOOL-TO-INT", "git"), ("verl", "VERL-MASKED-MEAN-EMPTY-NAN", "pypi")],
 )
-def test_a_history_of_a_stranger_is_refused_or_shown(target, bug, source, tmp_path):
+def test_an_untrusted_history_is_rejected_or_shown_safely(target, bug, source, tmp_path):
     """Invalid dates, negative counts and empty lists are either rejected or can be shown."""
     place = tmp_path / f"{target}.jsonl"
     (record,) = (r for r in RECORDS if r["bug_id"] == bug and r["source"]["kind"] == source)

@@ -31,7 +31,7 @@ def verdicts(record: dict[str, Any]) -> list[tuple[str, str, int]]:
     return [(run["verdict"], run["kind"], run["commits"]) for run in record["runs"]]
 
 
-def test_a_force_pushed_main_is_swept_anew_and_what_is_the_same_code_is_not_probed_again(history, swept):
+def test_a_force_pushed_main_is_swept_again_without_probing_equal_code(history, swept):
     write(history, BUGGY, BUGGY, FIXED)
     assert verdicts(swept()) == [("reproduced", "", 2), ("fixed", "", 1)]
     history.git("reset", "-q", "--hard", history.commits[0])
@@ -41,7 +41,7 @@ def test_a_force_pushed_main_is_swept_anew_and_what_is_the_same_code_is_not_prob
     assert (after["probed"], after["source"]["head"]) == (0, history.commits[-1])
 
 
-def test_a_ref_that_was_deleted_upstream_is_still_here_and_one_that_never_was_is_named(history, swept):
+def test_a_deleted_ref_is_kept_and_an_unknown_one_is_reported(history, swept):
     write(history, BUGGY)
     history.git("branch", "release")
     assert verdicts(swept(ref="release")) == [("reproduced", "", 1)]
@@ -51,7 +51,7 @@ def test_a_ref_that_was_deleted_upstream_is_still_here_and_one_that_never_was_is
         swept(ref="nonsense")
 
 
-def test_a_shallow_mirror_says_where_its_history_begins(history, tiny_catalog, store, swept, ledger, tmp_path):
+def test_a_shallow_mirror_reports_the_start_of_its_history(history, tiny_catalog, store, swept, ledger, tmp_path):
     write(history, FIXED, BUGGY, BUGGY)
     shallow = tmp_path / "shallow"
     subprocess.run(
@@ -72,7 +72,7 @@ def ledger_settings() -> Any:
     return Settings(timeout=30)
 
 
-def test_a_commit_whose_files_are_not_in_the_mirror_is_unavailable_until_they_are(history, swept, monkeypatch):
+def test_a_commit_with_missing_files_is_unavailable_until_they_are_fetched(history, swept, monkeypatch):
     write(history, BUGGY, FIXED)
     whole = GitTrees.blob
     absent = history.git("rev-parse", f"{history.commits[1]}:tiny/losses.py")
@@ -90,7 +90,7 @@ def test_a_commit_whose_files_are_not_in_the_mirror_is_unavailable_until_they_ar
     assert verdicts(swept()) == [("reproduced", "", 1), ("fixed", "", 1)]
 
 
-def test_code_that_writes_into_its_own_copy_harms_no_other_commit(history, swept):
+def test_code_that_changes_its_working_copy_affects_no_other_commit(history, swept):
     vandal = "import os\nos.chmod(__file__, 0o644)\nopen(__file__, 'a').write('#')\nos.mkdir(__file__[:-9] + 'more')\n"
     write(history, BUGGY + vandal)
     history.commit({"tiny/losses.py": FIXED, "tiny/more": "now a file"})
@@ -98,7 +98,7 @@ def test_code_that_writes_into_its_own_copy_harms_no_other_commit(history, swept
     assert verdicts(swept())[-2:] == [("fixed", "", 1), ("reproduced", "", 1)]
 
 
-def test_code_that_crashes_hides_what_it_asked_for_so_each_tree_is_probed(history, swept):
+def test_crashing_code_is_probed_at_each_tree(history, swept):
     crash = BUGGY.replace("return", "import os; os.abort(); return")
     write(history, crash)
     history.commit({"tiny/other.py": "x = 1"})
@@ -108,7 +108,7 @@ def test_code_that_crashes_hides_what_it_asked_for_so_each_tree_is_probed(histor
     assert record["closures"] == 2
 
 
-def test_a_full_disk_ends_the_sweep_with_a_sentence_and_keeps_what_was_decided(history, swept, monkeypatch):
+def test_a_full_disk_ends_the_sweep_and_keeps_its_verdicts(history, swept, monkeypatch):
     write(history, BUGGY, FIXED, BUGGY + "\n", FIXED + "\n")
     written: list[int] = []
     usual = os.write
@@ -129,7 +129,7 @@ def test_a_full_disk_ends_the_sweep_with_a_sentence_and_keeps_what_was_decided(h
     assert record["probed"] == 2
 
 
-def test_an_interrupt_keeps_what_was_decided(history, ledger, tiny_catalog, monkeypatch):
+def test_an_interrupt_keeps_the_verdicts(history, ledger, tiny_catalog, monkeypatch):
     write(history, BUGGY, FIXED, BUGGY + "\n", FIXED + "\n")
     book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))
     done: list[Work] = []
@@ -150,7 +150,7 @@ def test_an_interrupt_keeps_what_was_decided(history, ledger, tiny_catalog, monk
     assert (account.probed, len(account.records[0]["runs"])) == (2, 4)
 
 
-def test_what_a_killed_sweep_has_left_is_removed_and_half_a_line_is_none(history, swept, store):
+def test_leftovers_of_a_killed_sweep_are_removed(history, swept, store):
     write(history, BUGGY)
     swept()
     folder = store.home.path / "history"
@@ -166,7 +166,7 @@ def test_what_a_killed_sweep_has_left_is_removed_and_half_a_line_is_none(history
 
 
 @pytest.mark.parametrize("left", ["", "x" * 10_000, '{"basis": {}}\n', '{"basis": {}}\n' + "x" * 10_000])
-def test_what_is_left_of_a_line_goes_where_the_next_is_written(left, tmp_path):
+def test_a_partial_line_is_removed_before_the_next_one(left, tmp_path):
     file = tmp_path / "history" / "entries.jsonl"
     file.parent.mkdir()
     file.write_text(left)
@@ -176,7 +176,7 @@ def test_what_is_left_of_a_line_goes_where_the_next_is_written(left, tmp_path):
     assert [json.loads(line) for line in file.read_text().splitlines()] == [{"basis": {}}, {"number": 0}, {"number": 1}]
 
 
-def test_two_sweeps_on_one_store_come_to_the_same_and_spoil_nothing(history, ledger, tiny_catalog, swept):
+def test_two_concurrent_sweeps_agree(history, ledger, tiny_catalog, swept):
     write(history, *(text + "\n" * number for number in range(4) for text in (BUGGY, FIXED)))
     book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))
 
@@ -192,7 +192,7 @@ def test_two_sweeps_on_one_store_come_to_the_same_and_spoil_nothing(history, led
     assert swept()["probed"] == 0
 
 
-def test_a_clock_that_goes_backwards_changes_no_order(history, swept):
+def test_dates_that_go_backwards_change_no_order(history, swept):
     for text, day in ((FIXED, 9), (BUGGY, 20), (BUGGY, 3), (FIXED, 5)):
         history.commit({"tiny/__init__.py": "", "tiny/losses.py": text}, day=day)
     record = swept()
@@ -203,7 +203,7 @@ def test_a_clock_that_goes_backwards_changes_no_order(history, swept):
     assert swept(until="2026-01-10")["commits"] == 4
 
 
-def test_a_damaged_closure_or_line_is_as_good_as_none(history, swept, store):
+def test_a_damaged_closure_or_line_counts_as_missing(history, swept, store):
     write(history, BUGGY)
     swept()
     folder = store.home.path / "history"

@@ -26,7 +26,7 @@ def told(text: str) -> list[tuple[str, str, int]]:
     return [(c["what"], c["commit"]["sha"], c["undecided"]) for c in changes_of(runs_of(*line(text)), {})]
 
 
-def test_runs_are_neighbours_of_one_verdict_and_one_kind():
+def test_neighbouring_commits_with_one_verdict_form_a_run():
     assert [(run["verdict"], run["kind"], run["commits"]) for run in runs_of(*line("RRFDDU"))] == [
         ("reproduced", "", 2),
         ("fixed", "", 1),
@@ -35,7 +35,7 @@ def test_runs_are_neighbours_of_one_verdict_and_one_kind():
     ]
 
 
-def test_a_range_that_cannot_be_decided_is_one_as_long_as_its_reason():
+def test_undecided_commits_with_one_reason_form_a_run():
     commits, entries = line("DDDD")
     reasons = ["no 'f' here", "no 'f' here; the nearest is 'g'", "f(a) has no parameter", "f(a, b) has no parameter"]
     entries = {
@@ -45,7 +45,7 @@ def test_a_range_that_cannot_be_decided_is_one_as_long_as_its_reason():
     assert [(run["commits"], run["reason"]) for run in runs] == [(2, reasons[0]), (2, reasons[2])]
 
 
-def test_what_changed():
+def test_changes_of_a_verdict_are_classified():
     assert told("FRF") == [("introduced", "1", 0), ("fixed", "2", 0)]
     assert told("RRC") == [("present", "0", 0), ("changed", "2", 0)]
     assert told("ARA") == [("introduced", "1", 0), ("removed", "2", 0)]
@@ -54,7 +54,7 @@ def test_what_changed():
     assert told("") == []
 
 
-def test_nothing_is_interpolated():
+def test_undecided_commits_are_not_interpolated():
     assert told("DDR") == [("present", "2", 2)]
     assert told("FDUR") == [("introduced", "3", 2)]
     assert told("RDR") == [("present", "0", 0)]
@@ -69,18 +69,18 @@ def spells(text: str, days: list[int] | None = None) -> list[tuple[int, bool, bo
     ]
 
 
-def test_how_long_a_bug_was_there():
+def test_lifetimes_are_computed_from_changes():
     assert spells("FRRRFR") == [(3, True, False), (0, False, False)]
     assert spells("RRR") == [(2, False, False)]
     assert spells("RDF") == [(2, True, False)]
     assert spells("FFF") == []
 
 
-def test_a_clock_that_goes_backwards_gives_no_negative_days_and_is_told():
+def test_dates_that_go_backwards_give_no_negative_days():
     assert spells("FRF", [5, 9, 3]) == [(0, True, True)]
 
 
-def test_a_line_for_each_bug_from_all_that_was_recorded_of_it():
+def test_the_overview_has_one_line_per_bug():
     """Tags alone do not show which commit introduced a bug."""
     release = {"name": "v1", "commit": "0", "date": "", "verdict": "reproduced", "kind": ""}
     runs = [{"verdict": "reproduced", "kind": "", "reason": "", "commits": 1}]

@@ -42,11 +42,11 @@ def asked(history: History):
         "import importlib\nfar = importlib.import_module('pkg.sub.far')",
     ],
 )
-def test_what_a_module_imports_and_the_packages_on_the_way(asked, text):
+def test_imports_include_the_packages_on_the_path(asked, text):
     assert {"m:pkg", "m:pkg/start", "m:pkg/sub", "m:pkg/sub/far"} <= asked(text)
 
 
-def test_imports_are_followed_and_what_is_not_imported_is_not_asked(asked):
+def test_only_imported_modules_are_looked_up(asked):
     assert "m:lib/other" not in asked("from pkg.sub import far")
     found = asked("import pkg.mod", **{"pkg/mod.py": "import other.absent"})
     assert {"m:pkg/mod", "m:lib/other", "m:lib/other/absent"} <= found
@@ -57,7 +57,7 @@ def test_imports_are_followed_and_what_is_not_imported_is_not_asked(asked):
     "text",
     ["import importlib\nx = importlib.import_module(NAME)", "exec(open('x').read())", "x = __import__('pkg.' + name)"],
 )
-def test_a_dynamic_import_at_the_top_makes_the_whole_tree_count(asked, text):
+def test_a_dynamic_import_at_module_level_covers_the_whole_tree(asked, text):
     assert asked(text) == {"t:"}
     assert asked("import pkg.mod", **{"pkg/mod.py": text}) == {"t:"}
 
@@ -72,5 +72,5 @@ def test_a_dynamic_import_at_the_top_makes_the_whole_tree_count(asked, text):
     ],
     ids=["unclosed", "many names", "long", "too long"],
 )
-def test_hostile_text_ends(asked, text):
+def test_hostile_source_is_read_in_limited_time(asked, text):
     assert asked(text) <= {"t:", "m:pkg", "m:pkg/start", "m:pkg/pkg"}

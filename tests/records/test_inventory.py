@@ -38,7 +38,7 @@ def carriers(text: str, module: str = "tiny.algos") -> list[str]:
         "if True:\n    def masked_mean(x, mask):\n        return (x * mask).sum() / mask.sum()",
     ],
 )
-def test_what_carries_signal(text):
+def test_functions_with_training_signal_are_found(text):
     assert len(carriers(text)) == 1
 
 
@@ -59,11 +59,11 @@ def test_what_carries_signal(text):
         "class AttentionLayer:\n    def forward(self, hidden_states, x):\n        return hidden_states * x",
     ],
 )
-def test_what_carries_none(text):
+def test_functions_without_signal_are_not_found(text):
     assert carriers(text) == []
 
 
-def test_methods_have_the_names_of_their_classes_and_the_lines_of_their_decorators():
+def test_methods_have_qualified_names_and_lines_with_decorators():
     text = "class A:\n    class B:\n        @property\n        def advantages(rewards):\n            return x[0]\n"
     [found] = signal_functions(ast.parse(text).body, "tiny.norm")
     assert (found.name, found.span) == ("A.B.advantages", (3, 5))
@@ -76,12 +76,12 @@ def test_of_two_definitions_the_last_counts():
 
 
 @pytest.mark.parametrize("module", ["tiny.tests.test_loss", "tiny.test_loss"])
-def test_tests_train_nothing(module):
+def test_tests_are_not_in_the_inventory(module):
     assert carriers(AGGREGATE, module) == []
     assert carriers(AGGREGATE, "tiny._test_helpers") == ["agg_loss"]  # it trains, whatever its name
 
 
-def test_every_pattern_matches_whole_words_and_could_matter():
+def test_every_pattern_matches_whole_words_and_matters():
     assert inventory._subjects_in("oldLogProbs") == ((0, "log-probability"),)
     assert inventory._subjects_in("catalog_problem") == ()
     for subject, levels in inventory.WORDS.items():
@@ -99,7 +99,7 @@ HOSTILE = {
 }
 
 
-def test_what_does_not_parse_is_said_and_the_rest_is_read():
+def test_an_unparsable_file_is_reported_and_the_rest_is_read():
     files = {name: ("tiny.x", content) for name, content in HOSTILE.items()} | {"good": ("tiny.x", AGGREGATE.encode())}
     found = read(files)
     assert {name for name, source in found.items() if source.unread} == set(HOSTILE)
@@ -134,7 +134,7 @@ def seen(history: History, catalog: Catalog) -> list[Coverage]:
         trees.close()
 
 
-def test_the_states_of_functions_over_a_history(history, tiny_catalog):
+def test_coverage_is_computed_over_a_history(history, tiny_catalog):
     history.commit({name.replace("tiny/", "old/"): text for name, text in FILES.items()})
     history.commit({**{name.replace("tiny/", "old/"): None for name in FILES}, **FILES})
     history.commit({"tiny/losses.py": "def agg_loss(x, y):\n    return (x * y).sum()\n", "tiny/rows.py": "def ("})
@@ -158,7 +158,7 @@ MEAN = "def masked_mean(x, mask):\n    return (x * mask).mean()\n"
 PORT = "def port():\n    return 1 + 1\n"
 
 
-def test_fixes_are_mined_that_nobody_has_shown(history, tiny_catalog, store, tmp_path, monkeypatch):
+def test_fixes_without_a_recipe_are_mined(history, tiny_catalog, store, tmp_path, monkeypatch):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": AGGREGATE + MEAN, "tiny/net.py": PORT})
     found = AGGREGATE.replace(".sum()", ".sum() / loss_mask.sum()")
     for subject, files in {

@@ -50,7 +50,7 @@ def night(
 
 
 @pytest.mark.parametrize(("before", "after", "what"), [(BUGGY, FIXED, "newly fixed"), (FIXED, BUGGY, "newly broken")])
-def test_a_bug_that_came_or_went_is_told_with_its_commit(history, night, before, after, what):
+def test_a_new_or_fixed_bug_is_listed_with_its_commit(history, night, before, after, what):
     (change,) = night(before, before, before, after, after)
     assert (change.what, change.subject) == (what, "TINY-MEAN")
     assert [commit["sha"] for commit in change.commits] == [history.commits[3]]
@@ -65,12 +65,12 @@ def test_a_bug_that_came_or_went_is_told_with_its_commit(history, night, before,
         (CHANGED, CHANGED.replace("7", "8"), "drifted"),
     ],
 )
-def test_what_can_be_decided_no_more_or_differently_is_told(night, before, after, what):
+def test_verdicts_that_became_undecided_or_changed_are_listed(night, before, after, what):
     (change,) = night(before, after)
     assert (change.what, change.commits) == (what, ())
 
 
-def test_what_is_not_recorded_is_told(history, decide_main, tmp_path):
+def test_unrecorded_verdicts_are_listed(history, decide_main, tmp_path):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY})
     decide_main(tmp_path / "tonight")
     (tmp_path / "recorded").mkdir()

@@ -31,7 +31,7 @@ def begun(record: dict[str, Any]) -> dict[str, Any]:
     return dict(record["changes"][0])
 
 
-def test_code_that_is_written_in_its_commit_brought_its_bug(history, swept):
+def test_new_code_introduced_its_bug(history, swept):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": "A_CONSTANT = 1\n"})
     history.commit({"tiny/losses.py": f"A_CONSTANT = 1\n\n\n{AGGREGATE}"}, "aggregation (#2)")
     record = swept()
@@ -49,7 +49,7 @@ def test_code_that_is_written_in_its_commit_brought_its_bug(history, swept):
     ],
     ids=["moved", "renamed"],
 )
-def test_code_that_was_moved_or_renamed_says_nothing_of_what_was_before(history, swept, before):
+def test_moved_code_does_not_show_the_earlier_state(history, swept, before):
     history.commit({"tiny/__init__.py": "", **before})
     moved = {name: None for name in before if name != "tiny/losses.py"}
     history.commit({**moved, "tiny/losses.py": AGGREGATE}, "a refactoring (#2)")
@@ -61,7 +61,7 @@ def test_code_that_was_moved_or_renamed_says_nothing_of_what_was_before(history,
     assert "of the 4 lines of its code are older" in timelines.change_text(change)
 
 
-def test_where_a_history_begins_there_is_nothing_older(history, swept):
+def test_the_first_commit_has_no_older_code(history, swept):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY}, "the first (#1)")
     record = swept()
     assert begun(record)["origin"] is None
@@ -73,20 +73,20 @@ def test_where_a_history_begins_there_is_nothing_older(history, swept):
     [("", 0), ("tiny/nowhere.py", 1), ("tiny/losses.py", 2), ("tiny/broken.py", 1)],
     ids=["not found", "no such file", "no definition begins there", "not Python"],
 )
-def test_what_cannot_be_told_is_not_told(history, file, line):
+def test_an_unknown_origin_is_none(history, file, line):
     history.commit({"README": ""})
     history.commit({"tiny/losses.py": AGGREGATE, "tiny/broken.py": "def ("})
     assert of_the_last(history, ClosureVerdict("", "", "reproduced", file=file, line=line)) is None
 
 
-def test_a_method_that_becomes_a_function_is_older_code(history):
+def test_a_method_turned_into_a_function_is_older_code(history):
     method = AGGREGATE.replace("\n", "\n    ")
     history.commit({"tiny/other.py": f"class Losses:\n    {method.rstrip()}\n"})
     history.commit({"tiny/losses.py": AGGREGATE, "tiny/other.py": "class Losses:\n    pass\n"})
     assert of_the_last(history, ClosureVerdict("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(4, 4)
 
 
-def test_a_copy_is_new_where_it_stands(history):
+def test_copied_code_counts_as_new(history):
     history.commit({"tiny/other.py": AGGREGATE})
     history.commit({"tiny/losses.py": AGGREGATE})
     assert of_the_last(history, ClosureVerdict("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(4, 0)

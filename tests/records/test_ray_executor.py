@@ -38,7 +38,7 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def test_a_node_that_goes_in_the_middle_loses_nothing(cluster, history, ledger, tiny_catalog):
+def test_a_lost_node_loses_no_work(cluster, history, ledger, tiny_catalog):
     for number in range(8):
         history.commit({"tiny/__init__.py": "", "tiny/losses.py": (FIXED if number % 3 else BUGGY) + f"# {number}\n"})
     book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))

@@ -28,14 +28,14 @@ def by_commit(record: dict[str, Any], commits: Sequence[str]) -> dict[str, tuple
     return dict(zip(commits, every, strict=True))
 
 
-def test_development_builds_are_no_releases(history):
+def test_development_builds_are_not_releases(history):
     history.commit({"tiny/__init__.py": ""})
     for name in ("v0.4.0", "v0.4.1.dev12", "0.4.1dev3", "v0.5.0rc1", "v0.5.0.post1", "nvfp4-e2e.dev2"):
         history.git("tag", name)
     assert [tag.name for tag in releases(history.path / ".git")] == ["v0.4.0", "v0.5.0.post1", "v0.5.0rc1"]
 
 
-def test_runs_changes_and_lifetimes_of_a_bug_that_comes_twice(history, swept):
+def test_a_bug_that_appears_twice_has_two_lifetimes(history, swept):
     texts = (FIXED, BUGGY, BUGGY + "\n", FIXED, BUGGY, CHANGED)
     for number, text in enumerate(texts):
         history.commit({"tiny/__init__.py": "", "tiny/losses.py": text}, f"change {number} (#{number + 10})")
@@ -57,7 +57,7 @@ def test_runs_changes_and_lifetimes_of_a_bug_that_comes_twice(history, swept):
     assert record["changes"][0]["commit"]["sha"] == history.commits[1]
 
 
-def test_each_distinct_closure_is_probed_once_and_a_second_run_probes_nothing(history, swept):
+def test_each_distinct_closure_is_probed_once(history, swept):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": INDIRECT, "tiny/inner.py": BUGGY})
     for number in range(4):
         history.commit({"tiny/unrelated.py": f"x = {number}", "README": str(number)})
@@ -73,7 +73,7 @@ def test_each_distinct_closure_is_probed_once_and_a_second_run_probes_nothing(hi
     assert (again["probed"], again["commits"]) == (0, 8)
 
 
-def test_ranges_that_cannot_be_decided_are_shown_and_not_bridged(history, swept):
+def test_undecided_ranges_are_shown_and_not_bridged(history, swept):
     for text in (FIXED, DRIFTED, BROKEN, BUGGY, DRIFTED, BUGGY):
         history.commit({"tiny/__init__.py": "", "tiny/losses.py": text})
     record = swept()
@@ -85,7 +85,7 @@ def test_ranges_that_cannot_be_decided_are_shown_and_not_bridged(history, swept)
     assert "has no tiny.losses.agg_loss" in record["runs"][1]["reason"]
 
 
-def test_a_package_root_that_moves_and_a_module_that_becomes_a_package(history, swept, brute_force):
+def test_moved_package_roots_and_modules_are_followed(history, swept, brute_force):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY})
     history.commit({"tiny/losses.py": None, "tiny/losses/__init__.py": INDIRECT, "tiny/inner.py": FIXED})
     history.commit({"lib/tiny/__init__.py": "", "lib/tiny/losses.py": BUGGY, "tiny/__init__.py": None})
@@ -119,7 +119,7 @@ def test_a_package_root_that_moves_and_a_module_that_becomes_a_package(history, 
     ],
     ids=["a module that was absent", "a data file", "a listing", "a dynamic import", "a package shadows", "a process"],
 )  # fmt: skip
-def test_what_lies_beside_the_imports_counts_too(history, swept, brute_force, before, after):
+def test_files_that_are_not_imported_count_too(history, swept, brute_force, before, after):
     history.commit({"tiny/__init__.py": "", **before})
     history.commit(after)
     record = swept()
@@ -127,7 +127,7 @@ def test_what_lies_beside_the_imports_counts_too(history, swept, brute_force, be
     assert len(record["runs"]) == 2  # without it, the verdict differs
 
 
-def test_what_is_forgotten_is_asked_again(history, swept, monkeypatch):
+def test_a_sweep_works_with_a_tiny_cache(history, swept, monkeypatch):
     monkeypatch.setattr("sentinel.records.closures._CACHED", 1)
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": INDIRECT, "tiny/inner.py": BUGGY})
     history.commit({"tiny/unrelated.py": "x = 1"})
@@ -137,7 +137,7 @@ def test_what_is_forgotten_is_asked_again(history, swept, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", few({f"seed {seed}": seed for seed in range(6)}))
-def test_a_random_history_with_branches_is_swept_as_by_brute_force(history, swept, brute_force, seed):
+def test_a_sweep_of_a_random_history_equals_brute_force(history, swept, brute_force, seed):
     _write_history(history, random.Random(seed))
     order = history.git("rev-list", "--topo-order", "--reverse", "main").split()
     truth = brute_force(order)
@@ -202,7 +202,7 @@ expected_fixed: {returned: 2}
 """
 
 
-def test_recipes_of_two_modules_have_verdicts_of_their_own(history, ledger, tiny_catalog, tmp_path):
+def test_recipes_of_two_modules_have_separate_verdicts(history, ledger, tiny_catalog, tmp_path):
     (tmp_path / "recipes" / "tiny" / "TINY-TWICE.yaml").write_text(OF_ANOTHER_MODULE)
     twice = "def twice(x):\n    return {} * x\n"
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY, "tiny/more.py": twice.format(3)})
@@ -226,7 +226,7 @@ except Exception:
 """
 
 
-def test_a_branch_decides_nothing_about_another_one(history, swept):
+def test_a_branch_decides_no_verdict_of_another_branch(history, swept):
     """A head's own report is not evidence about upstream's commits."""
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY})
     history.commit({"README": "2"})
@@ -239,7 +239,7 @@ def test_a_branch_decides_nothing_about_another_one(history, swept):
     assert verdicts(swept()) == [("reproduced", "", 3)]
 
 
-def test_a_verdict_of_a_branch_is_for_the_same_package_files_alone(history, swept):
+def test_a_branch_verdict_holds_only_for_the_same_package_files(history, swept):
     """Code of a branch can compute the names of its imports, which hides them."""
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": FIXED})
     history.git("checkout", "-q", "-b", "pull")
@@ -255,7 +255,7 @@ def test_a_verdict_of_a_branch_is_for_the_same_package_files_alone(history, swep
 @pytest.mark.parametrize(
     "statement", ["from tiny.deep import late", "import importlib; importlib.import_module('tiny.deep.late')"]
 )
-def test_a_commit_that_lies_decides_nothing_about_other_texts(history, swept, brute_force, statement):
+def test_a_lying_commit_decides_no_verdict_of_other_code(history, swept, brute_force, statement):
     """Its import closure is read from the source: the boundary's module and its imports, also those in functions."""
     late = BUGGY.replace("return", f"{statement}\n    return")
     history.commit(
@@ -270,7 +270,7 @@ def test_a_commit_that_lies_decides_nothing_about_other_texts(history, swept, br
     assert len(record["runs"]) == 3, record["runs"]
 
 
-def test_a_merged_branch_vouches_for_upstream_and_a_release_for_what_follows_it(history):
+def test_verdicts_of_merged_branches_and_releases_are_reused(history):
     history.commit({"tiny/__init__.py": ""})
     history.git("checkout", "-q", "-b", "pull")
     merged = history.commit({"a": "1"})
@@ -288,5 +288,5 @@ def test_a_merged_branch_vouches_for_upstream_and_a_release_for_what_follows_it(
 
 
 @pytest.mark.parametrize("name", ["packaging", "yaml", "pytest", "absent"])
-def test_another_interpreter_names_packages_alike(name):
+def test_another_interpreter_gives_the_same_package_names(name):
     assert surroundings(sys.executable)(name) == surroundings(None)(name)

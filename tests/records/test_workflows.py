@@ -103,7 +103,7 @@ def read(name: str) -> dict[Any, Any]:
 
 
 @pytest.mark.nightly
-def test_the_nightly_run_is_green_where_nothing_changed_and_says_what_did(runner, tmp_path):
+def test_the_nightly_run_passes_without_changes_and_lists_them(runner, tmp_path):
     workflow = read(".github/workflows/nightly.yml")
     job = workflow["jobs"]["upstream-main"]
     runner.values["inputs.targets"] = "demo"
@@ -200,7 +200,7 @@ def documented() -> dict[str, str]:
     return {**action["with"], "sentinel-target": "demo"}
 
 
-def test_the_workflow_of_the_docs_fails_for_a_bug_and_names_it(pull_request, tmp_path):
+def test_the_documented_workflow_fails_for_a_bug_and_names_it(pull_request, tmp_path):
     same = guard(pull_request, **documented())
     assert same.returncode == 0, same.stdout + same.stderr
     assert "no signal line changed" in pull_request.summary
@@ -223,7 +223,7 @@ def test_the_workflow_of_the_docs_fails_for_a_bug_and_names_it(pull_request, tmp
 
 
 @pytest.mark.nightly
-def test_a_fix_passes_and_a_change_that_nothing_examines_warns(pull_request):
+def test_the_action_passes_for_a_fix_and_warns_when_nothing_was_examined(pull_request):
     pull_request.values["github.event.pull_request.base.sha"] = demo_git(
         pull_request.folder.parent / "origin", "rev-parse", "pull~2"
     )
@@ -232,7 +232,7 @@ def test_a_fix_passes_and_a_change_that_nothing_examines_warns(pull_request):
     assert "better: demo_rl.losses.agg_loss" in better.stdout
 
 
-def test_a_heads_own_configuration_is_not_the_users(pull_request, tmp_path):
+def test_a_heads_configuration_is_not_used(pull_request, tmp_path):
     """The head's own configuration files of pytest and Sentinel have no effect."""
     attack = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
     for name in (
@@ -267,7 +267,7 @@ def test_the_reusable_workflow_is_the_action_at_its_own_commit():
 
 
 @pytest.mark.parametrize("name", ["action.yml", *(f".github/workflows/{w}.yml" for w in ("nightly", "pages"))])
-def test_strangers_code_is_run_strictly_contained_or_not_at_all(name):
+def test_workflows_require_strict_containment(name):
     """Without namespaces, a run ends without evidence, and the comparison with its base fails."""
     document = read(name)
     jobs = document.get("jobs", {"": document.get("runs")}).values()
@@ -279,7 +279,7 @@ def test_strangers_code_is_run_strictly_contained_or_not_at_all(name):
     )
 
 
-def test_nothing_promises_a_release_that_is_not_there():
+def test_one_file_states_how_to_install():
     """Only ``sentinel.errors.INSTALL`` says how to install Sentinel."""
     told = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
     files = [ROOT / name for name in told if name.endswith((".py", ".md", ".yml", ".html", ".js", ".toml"))]

@@ -37,11 +37,11 @@ def observing(decide: Build, value: Any, **changes: Any) -> dict[str, Any]:
         ("fixed", "unavailable", "no longer available: fixed -> unavailable (timeout): took longer than 60 s"),
     ],
 )
-def test_which_way_it_went(decide, before, after, says):
+def test_a_change_is_better_worse_or_drifted(decide, before, after, says):
     assert difference(evidence(decide(before)), evidence(decide(after)))[0] == says
 
 
-def test_another_reason_is_a_difference_and_other_words_are_not(decide):
+def test_a_new_kind_of_reason_is_a_difference_but_new_wording_is_not(decide):
     recorded = evidence(decide("inconclusive"))
     other = Verdict("inconclusive", "signal 11", "crash")
     now = evidence(decide("inconclusive", verdict=other, failure=Failure("crash", "signal 11")))
@@ -69,14 +69,14 @@ def test_another_reason_is_a_difference_and_other_words_are_not(decide):
         (tensor([1.0], "float32"), [1.0]),
     ],
 )
-def test_what_agrees_exactly_or_not_at_all(decide, before, after):
+def test_a_changed_value_is_one_difference(decide, before, after):
     recorded = observing(decide, before)
     assert difference(recorded, recorded) == []
     assert len(difference(recorded, observing(decide, after))) == 1
     assert len(difference(observing(decide, after), recorded)) == 1
 
 
-def test_the_recipes_own_tolerance_goes_first(decide, recipe):
+def test_the_recipes_tolerance_takes_precedence(decide, recipe):
     loose = recipe(expected_fixed={"x": Expected(1.0, Tolerance(relative=0.1))})
     exact = recipe(tolerance=Tolerance(exact=True))
     assert difference(observing(decide, 1.0, recipe=loose), observing(decide, 1.05, recipe=loose)) == []
@@ -89,7 +89,7 @@ def test_another_bug_cannot_be_compared(decide, recipe):
     )
 
 
-def test_the_environment_is_told_and_never_judged(decide):
+def test_a_different_environment_is_reported_but_not_judged(decide):
     other = evidence(decide(environment=replace(decide().environment, torch="2.9.0", flags={})))
     assert difference(evidence(decide()), other) == []
     assert circumstances(evidence(decide()), other) == [
@@ -98,7 +98,7 @@ def test_the_environment_is_told_and_never_judged(decide):
     ]
 
 
-def test_verify_says_whether_every_number_is_the_same(decide):
+def test_verify_reports_whether_all_numbers_agree(decide):
     recorded = evidence(decide())
     same = verify_report(recorded, evidence(decide()))
     assert same.same
@@ -124,7 +124,7 @@ def folders(tmp_path: Path, decision: Any) -> tuple[Path, Path, Path]:
     return fresh, baseline, baseline / "roll.jsonl"
 
 
-def test_update_records_what_is_new_and_then_nothing(decide, tmp_path):
+def test_a_second_update_changes_nothing(decide, tmp_path):
     fresh, baseline, lines = folders(tmp_path, decide())
     assert update(fresh, baseline, RECIPES).changed == (f"{PLACE}: new: reproduced",)
     (document,) = store.recorded(baseline).values()
@@ -145,7 +145,7 @@ def test_update_leaves_noise_alone(decide, tmp_path, measurement):
     assert lines.read_bytes() == before
 
 
-def test_update_takes_over_what_changed_and_no_prose(decide, recipe, tmp_path):
+def test_update_stores_changed_values_but_not_prose(decide, recipe, tmp_path):
     fresh, baseline, _ = folders(tmp_path, decide())
     update(fresh, baseline, RECIPES)
     store.write(fresh, decide("fixed"))
@@ -168,14 +168,14 @@ def test_accept_turns_single_files_into_lines(decide, recipe, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "python", "absent"), [("ref", "3.11.7", True), ("python", "3.13.5", True), ("python", "3.11.9", False)]
 )
-def test_what_this_machine_lacks_is_no_difference(decide, kind, python, absent):
+def test_a_revision_that_is_missing_here_is_not_a_difference(decide, kind, python, absent):
     recorded = evidence(decide("fixed", environment=replace(decide().environment, python=python)))
     now = evidence(decide(verdict=Verdict("unavailable", "", kind), failure=Failure(kind, "not here")))
     assert is_unavailable_here(recorded, now) is absent
 
 
 @pytest.mark.parametrize(("kind", "stays"), [("ref", True), ("python", True), ("not-in-this-version", False)])
-def test_update_keeps_what_was_decided_where_it_cannot_be_decided_here(kind, stays, decide, tmp_path):
+def test_update_keeps_verdicts_that_cannot_be_decided_here(kind, stays, decide, tmp_path):
     fresh, baseline, _ = folders(tmp_path, decide())
     update(fresh, baseline, RECIPES)
     store.write(
@@ -187,7 +187,7 @@ def test_update_keeps_what_was_decided_where_it_cannot_be_decided_here(kind, sta
     assert len(done.changed) == (not stays)
 
 
-def test_update_removes_only_when_asked(decide, recipe, tmp_path):
+def test_update_removes_entries_only_with_prune(decide, recipe, tmp_path):
     fresh, baseline, _ = folders(tmp_path, decide())
     for target in ("roll", "verl"):
         store.write(baseline, decide(recipe=recipe(bug_id="GONE", target=target)))
@@ -208,7 +208,7 @@ def test_update_reads_everything_before_it_writes(decide, tmp_path):
     assert not baseline.exists()
 
 
-def test_what_was_never_found_is_recorded_once(decide, tmp_path):
+def test_an_unavailable_verdict_is_recorded_once(decide, tmp_path):
     fresh, baseline, _ = folders(tmp_path, decide("unavailable"))
     update(fresh, baseline, RECIPES)
     assert update(fresh, baseline, RECIPES).changed == ()

@@ -24,11 +24,11 @@ from sentinel.reports.escaping import LONGEST, passage, portable, visible
         ("pull/12/head and ./a/b and 1/2", "pull/12/head and ./a/b and 1/2"),
     ],
 )
-def test_nothing_of_one_machine_is_left(text, expected):
+def test_machine_specific_text_is_removed(text, expected):
     assert portable(text, [("/cache/ab", "<checkout>")]) == expected
 
 
-def test_the_machines_own_directories_are_named(tmp_path):
+def test_local_folders_are_replaced_by_their_names(tmp_path):
     import sentinel
 
     assert portable(f"{Path(sentinel.__file__).parent}/plugin.py") == "<sentinel>/plugin.py"
@@ -44,7 +44,7 @@ def test_a_very_long_text_keeps_its_beginning_and_its_end():
     assert "characters left out" in text
 
 
-def test_what_a_hosted_runner_obeys_is_shown():
+def test_runner_commands_are_escaped():
     assert visible("::error::x") == "\\x3a:error::x"
     assert visible("a\n \t::add-mask::x", lines=True) == "a\n \t\\x3a:add-mask::x"
     assert visible("a ##[error]x ###[group]") == "a \\x23#[error]x #\\x23#[group]"
@@ -52,7 +52,7 @@ def test_what_a_hosted_runner_obeys_is_shown():
 
 
 @pytest.mark.parametrize("unit", ["/#", "/a", "a/", "//", "C:\\", "://a@", "0x1", "\x1b", " /a/", "/" + "a" * 50])
-def test_hostile_text_costs_no_more_than_its_length(unit):
+def test_escaping_takes_linear_time(unit):
     started = time.process_time()
     passage(unit * 1_000_000)
     assert time.process_time() - started < 2

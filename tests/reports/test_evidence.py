@@ -16,7 +16,7 @@ from sentinel.targets.refs import Ref
 from sentinel.values.literals import tensor
 
 
-def test_the_published_shape_where_the_bug_is_there(decide):
+def test_a_reproduced_bug_has_the_published_fields(decide):
     document = evidence(decide())
     assert document["status"] == "reproduced"
     assert document["observed_bad_behavior"] == {"loss": 26.0, "per_token_gradient": [[0.5, 0.5], [0.5, 0.5]]}
@@ -39,7 +39,7 @@ def test_observed_values_are_never_the_expected_ones(decide):
     validate(document)
 
 
-def test_a_stranger_finds_everything(decide):
+def test_evidence_is_self_contained(decide):
     document = evidence(decide())
     assert document["checkout"]["commit"] == decide().checkout.commit
     assert [item["path"] for item in document["checkout"]["left_out"]] == ["roll/a.png", "roll/z.png"]
@@ -61,7 +61,7 @@ def test_every_verdict_makes_valid_evidence(decide, name):
     validate(evidence(decide(name)))
 
 
-def test_what_is_not_there_is_null(decide):
+def test_missing_values_are_null(decide):
     document = evidence(decide("unavailable", checkout=None, environment=None, adapter=""))
     validate(document)
     assert document["checkout"] is None
@@ -70,7 +70,7 @@ def test_what_is_not_there_is_null(decide):
     assert document["boundary"]["file"] is None
 
 
-def test_the_failures_own_words_where_the_verdict_adds_none(decide):
+def test_the_reason_of_a_failure_is_used_when_the_verdict_has_none(decide):
     document = evidence(decide("inconclusive", verdict=Verdict("inconclusive", "", "timeout")))
     assert document["reason"] == "took longer than 60 s"
 
@@ -92,7 +92,7 @@ def test_the_same_decision_gives_the_same_bytes(decide):
     assert dumps(json.loads(text)) == text
 
 
-def test_nothing_of_this_machine_stands_in_it(decide, tmp_path):
+def test_evidence_does_not_name_the_machine(decide, tmp_path):
     decision: Decision = decide("inconclusive")
     traceback = (
         f'Traceback\n  File "{decision.checkout.path}/roll/a.py", line 1\n  File "{tmp_path}/x.py"\n'  # type: ignore[union-attr]
@@ -108,7 +108,7 @@ def test_nothing_of_this_machine_stands_in_it(decide, tmp_path):
         assert getpass.getuser() not in text
 
 
-def test_a_working_tree_is_known_by_its_hash(decide):
+def test_a_working_tree_is_identified_by_its_hash(decide):
     ref = Ref("path", "/srv/alice/verl")
     document = evidence(decide(ref=ref, checkout=replace(decide().checkout, ref=ref, dirty=True, commit=None)))
     validate(document)
@@ -149,7 +149,7 @@ def test_any_plain_value_is_kept(decide, recipe, value):
     assert json.loads(text)["recipe"]["document"]["x"] == value
 
 
-def test_a_value_that_json_cannot_hold_is_named(decide):
+def test_a_value_that_json_cannot_represent_is_named(decide):
     with pytest.raises(SentinelError, match=r"cannot contain a object \(at .*\)"):
         evidence(decide(comparisons=(Comparison("x", object()),)))
 

@@ -13,7 +13,7 @@ from sentinel.targets.refs import Ref
 PLACE = "roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json"
 
 
-def test_written_and_read_back(decide, tmp_path):
+def test_evidence_round_trips(decide, tmp_path):
     file = store.write(tmp_path / "reports", decide())
     assert file == tmp_path / "reports" / PLACE
     assert store.load(file) == evidence(decide())
@@ -22,7 +22,7 @@ def test_written_and_read_back(decide, tmp_path):
     assert [item.name for item in file.parent.iterdir()] == [file.name], "no temporary file is left"
 
 
-def test_only_a_new_folder_ignores_itself(decide, tmp_path):
+def test_only_a_new_folder_gets_a_gitignore(decide, tmp_path):
     new, old = tmp_path / "a" / "sentinel-reports", tmp_path / "reports"
     old.mkdir()
     store.write(new, decide())
@@ -42,17 +42,17 @@ def test_only_a_new_folder_ignores_itself(decide, tmp_path):
         (Ref("installed"), False, "installed-absent.json"),
     ],
 )
-def test_keys(decide, ref, checkout, name):
+def test_each_ref_has_its_own_file_name(decide, ref, checkout, name):
     there = replace(decide().checkout, ref=ref) if checkout else None
     assert store.evidence_path(decide(ref=ref, checkout=there)).name == name
 
 
-def test_a_law_without_a_recipe_has_a_place_of_its_own(decide, recipe):
+def test_a_law_without_a_recipe_has_its_own_place(decide, recipe):
     path = store.evidence_path(decide(recipe=recipe(bug_id=""), law="groups_are_isolated"))
     assert str(path) == "roll/laws/roll.utils.functionals.agg_loss/groups_are_isolated/git-c09bc8bc9f43.json"
 
 
-def test_a_file_where_the_folder_should_be(decide, tmp_path):
+def test_a_file_in_place_of_the_folder_is_an_error(decide, tmp_path):
     (tmp_path / "reports").write_text("mine")
     with pytest.raises(SentinelError, match=r"cannot write reports to .*reports: .*--sentinel-report-dir"):
         store.write(tmp_path / "reports", decide())
@@ -83,7 +83,7 @@ def test_an_interruption_leaves_no_half_file(decide, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", ["mine", "{}", '{"schema_version": 1}', "[" * 100_000])
-def test_what_is_not_evidence_is_not_overwritten(decide, tmp_path, content):
+def test_files_that_are_not_evidence_are_not_overwritten(decide, tmp_path, content):
     file = tmp_path / PLACE
     file.parent.mkdir(parents=True)
     file.write_text(content)
@@ -94,7 +94,7 @@ def test_what_is_not_evidence_is_not_overwritten(decide, tmp_path, content):
 
 @pytest.mark.parametrize("length", [1, 5, 40, 400, -2])
 @pytest.mark.parametrize("zeros", [0, 64])
-def test_evidence_that_was_cut_off_is_written_anew(decide, tmp_path, length, zeros):
+def test_truncated_evidence_is_written_again(decide, tmp_path, length, zeros):
     """After a power failure, a file may be incomplete or contain zeros. The run names it and continues."""
     file = store.write(tmp_path, decide())
     whole = file.read_bytes()
@@ -104,7 +104,7 @@ def test_evidence_that_was_cut_off_is_written_anew(decide, tmp_path, length, zer
     assert file.read_bytes() == whole
 
 
-def test_evidence_whose_blocks_are_lost_is_written_anew(decide, tmp_path):
+def test_zeroed_evidence_is_written_again(decide, tmp_path):
     file = store.write(tmp_path, decide())
     whole = file.read_bytes()
     for content in (b"\0" * 4096, whole[:300] + b"\0" * 200 + whole[500:]):
@@ -128,26 +128,26 @@ def test_evidence_whose_blocks_are_lost_is_written_anew(decide, tmp_path):
         ("\xff\xfe", "1:1: not UTF-8"),
     ],
 )
-def test_reading_what_is_not_evidence(tmp_path, content, message):
+def test_reading_another_file_is_an_error(tmp_path, content, message):
     file = tmp_path / "x.json"
     file.write_bytes(content.encode("latin-1"))
     with pytest.raises(SentinelError, match=message):
         store.load(file)
 
 
-def test_reading_what_is_not_there(tmp_path):
+def test_reading_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(SentinelError, match="cannot be read: No such file"):
         store.load(tmp_path / "x.json")
 
 
-def test_files_are_the_evidence_only(decide, tmp_path):
+def test_only_evidence_files_are_listed(decide, tmp_path):
     file = store.write(tmp_path, decide())
     store.write_run(tmp_path, [], started=datetime.now(timezone.utc), duration=1.0, command=["pytest"])
     (tmp_path / "roll" / ".x.json").write_text("{}")
     assert list(store.files(tmp_path)) == [file]
 
 
-def test_run_json_holds_what_varies(tmp_path):
+def test_run_json_has_the_varying_data(tmp_path):
     items = [store.RunItem("b", "failed", "reproduced", 0.25), store.RunItem("a", "passed", "fixed", 0.5, PLACE)]
     started = datetime(2026, 8, 1, 12, tzinfo=timezone.utc)
     command = ["pytest", "--sentinel-repo-url=https://me:token@host/x", "a b"]
@@ -165,7 +165,7 @@ def test_run_json_holds_what_varies(tmp_path):
     assert "'a b'" in run["command"]
 
 
-def test_records_of_histories_beside_evidence_are_not_taken_for_it(tmp_path):
+def test_histories_next_to_evidence_are_not_read_as_evidence(tmp_path):
     for place in ("history/demo/BUG/git-main.json", "demo/BUG/git-main.json"):
         (tmp_path / place).parent.mkdir(parents=True)
         (tmp_path / place).write_text("{}")

@@ -31,7 +31,7 @@ def results(decide: Build) -> list[tuple[Any, str]]:
     ]
 
 
-def test_the_plain_table(results):
+def test_the_summary_is_a_plain_table(results):
     assert summary(results, "sentinel-reports").split("\n") == [
         "target  bug                          ref          verdict               reason",
         "roll    ROLL-AGGLOSS-TOKENMEAN-MASK  git:c09bc8b  inconclusive  failed  expected reproduced; "
@@ -47,7 +47,7 @@ def test_the_plain_table(results):
     ]
 
 
-def test_what_is_the_same_shares_a_line(decide, recipe):
+def test_equal_items_share_a_line(decide, recipe):
     absent = Verdict("unavailable", "no mirror of roll", "ref")
     many = [
         (
@@ -67,20 +67,20 @@ def test_what_is_the_same_shares_a_line(decide, recipe):
     assert "ROLL-1" in summary(many[:3], every=False), "a few are no table that nobody reads"
 
 
-def test_unavailable_that_passes_says_why(decide):
+def test_an_expected_unavailable_item_has_its_reason(decide):
     why = Verdict("unavailable", "kl_loss is not in this version", "not-in-this-version")
     decision = decide(verdict=why, expect="unavailable")
     assert "kl_loss is not in this version; as the recipe's pin expects\n" in summary([(decision, "passed")])
     assert "pin expects" not in summary([(decision, "skipped")])
 
 
-def test_a_reason_is_told_only_where_something_is_wrong(decide):
+def test_a_reason_is_printed_only_when_something_is_wrong(decide):
     decision = decide(verdict=Verdict("reproduced", "the law is broken: [0][1]"))
     assert "the law is broken" not in summary([(decision, "passed")])
     assert "the law is broken" in summary([(decision, "failed")])
 
 
-def test_a_law_shows_what_it_demands(decide):
+def test_a_broken_law_shows_the_required_value(decide):
     broken = Comparison("outlier.advantages", [1.0], None, [0.0], None, False, "[0]: 1.0 beside 0.0")
     text = explain(decide(comparisons=(broken,), law="masked_values_have_no_influence"))
     assert "unpatched" not in text
@@ -103,7 +103,7 @@ def test_laws_that_hold_are_counted_and_not_listed(decide, recipe):
     assert "roll.holds" not in markdown(pairs[:1])
 
 
-def test_a_terminal_gets_colours_and_whole_ids(results):
+def test_a_terminal_shows_colours_and_whole_ids(results):
     text = summary(results, terminal=True, width=110, environ={})
     assert ANSI.search(text)
     assert "ROLL-AGGLOSS-TOKENMEAN-MASK" in ANSI.sub("", text)
@@ -113,11 +113,11 @@ def test_a_terminal_gets_colours_and_whole_ids(results):
 @pytest.mark.parametrize(
     "how", [{"environ": {"NO_COLOR": "1"}}, {"environ": {"TERM": "dumb"}}, {"environ": {}, "width": 40}]
 )
-def test_plain_where_colours_or_room_are_missing(results, how):
+def test_the_table_is_plain_without_colours_or_space(results, how):
     assert summary(results, terminal=True, **how) == summary(results)
 
 
-def test_a_failure_is_explained(decide):
+def test_a_failure_shows_values_and_the_command(decide):
     text = explain(decide("fixed"), "pytest 'recipes/roll/X.yaml::git:c09bc8b'")
     assert text.split("\n") == [
         "roll ROLL-AGGLOSS-TOKENMEAN-MASK at git:c09bc8b: fixed (it is absent), expected reproduced",
@@ -137,7 +137,7 @@ def test_a_failure_is_explained(decide):
     ]
 
 
-def test_the_users_own_paths_are_shown_to_the_user(decide, tmp_path):
+def test_paths_of_the_user_are_shown_in_the_terminal(decide, tmp_path):
     assert explain(decide(), f"pytest {tmp_path}/x").endswith(f"repeat: pytest {tmp_path}/x")
     assert summary([(decide(), "passed")], str(tmp_path)).endswith(f"evidence: {tmp_path}")
 
@@ -157,7 +157,7 @@ def test_a_large_tensor_is_shortened(decide):
     assert max(map(len, text.split("\n"))) < 200
 
 
-def test_a_long_value_shows_the_elements_that_differ(decide):
+def test_a_long_value_shows_only_differing_elements(decide):
     values = [tensor([[0.5] * 9 + [last]] * 2, "float32") for last in (26.0, 26.0, 1.0)]
     broken = Comparison("gradient", *values, True, False, "20 is not shown")
     text = explain(decide("reproduced", comparisons=(broken,)))
@@ -172,7 +172,7 @@ def test_a_long_value_shows_the_elements_that_differ(decide):
     assert "..." not in text
 
 
-def test_what_no_schema_holds_is_shown_too(decide, hostile):
+def test_values_outside_the_schema_are_shown_too(decide, hostile):
     """Outcomes come from ``run.json``, which has no schema."""
     document = {**evidence(decide("fixed")), "verdict": f"fixed{hostile}"}
     text = table.summary([(document, f"passed{hostile}")], f"reports{hostile}")
@@ -180,7 +180,7 @@ def test_what_no_schema_holds_is_shown_too(decide, hostile):
     assert text.count("\\x1b[31m<script>") == 3
 
 
-def test_markdown_tells_of_what_failed_first_and_without_json(decide, recipe):
+def test_markdown_lists_failures_first(decide, recipe):
     failed = [(evidence(decide(recipe=recipe(document={"severity": each}))), "failed") for each in ("low", "high")]
     text = markdown([(evidence(decide("fixed")), "passed"), *failed])
     assert "json" not in text
@@ -207,7 +207,7 @@ def test_markdown_stays_under_githubs_limit(decide, recipe, outcome):
     assert ("more, see the table" in text) == (outcome == "failed")
 
 
-def test_values_that_differ_late_are_shown_from_there():
+def test_values_that_differ_late_are_cut_at_the_beginning():
     one, other = ([[0.25] * 30 + [last]] for last in (1.0, 2.0))
     left, right = distinct(tensor(one, "float32"), tensor(other, "float32"))
     assert left != right
@@ -216,7 +216,7 @@ def test_values_that_differ_late_are_shown_from_there():
     assert distinct(1.0, 1.0) == ["1.0", "1.0"]  # what is the same may look the same
 
 
-def test_a_value_that_is_right_with_the_bug_too_is_no_pair():
+def test_a_value_that_is_right_with_the_bug_is_not_paired():
     assert row_cells(-1.0, -1, -1.0) == ["-1.0", "as fixed", "-1"]
     assert row_cells(..., 2.0, 1.0) == ["1.0", "", "2.0"]
     assert row_cells(1.0, None) == ["1.0", "null"]

@@ -40,7 +40,7 @@ def test_only_an_expected_failure_is_suppressed(decide):
 
 
 @pytest.mark.parametrize(("severity", "level"), [("high", "error"), ("medium", "warning"), ("low", "note")])
-def test_the_level_goes_by_severity_and_lines_are_lines(decide, recipe, severity, level):
+def test_the_level_follows_from_the_severity(decide, recipe, severity, level):
     bug = recipe(document={"severity": severity, "story": "One\nparagraph.\n\nAnother."})
     document = log(decide("reproduced", recipe=bug))["runs"][0]
     (result,) = document["results"]
@@ -55,7 +55,7 @@ def test_the_level_goes_by_severity_and_lines_are_lines(decide, recipe, severity
     assert log(decide("fixed", recipe=bug))["runs"][0]["results"][0]["level"] == "none"
 
 
-def test_it_stands_on_the_boundarys_lines_of_the_commit(decide):
+def test_results_are_at_the_boundarys_lines(decide):
     (run,) = log(decide("reproduced"))["runs"]
     place = run["results"][0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"] == {"uri": "roll/utils/functionals.py", "uriBaseId": "%SRCROOT%"}
@@ -71,14 +71,14 @@ def test_a_broken_law_has_its_rank(decide):
     assert brief(document).grade == "rank 2"
 
 
-def test_older_evidence_does_not_say_where_the_boundary_ends(decide):
+def test_evidence_without_an_end_line_is_accepted(decide):
     document = evidence(decide("reproduced"))
     del document["boundary"]["end_line"]
     (run,) = json.loads(sarif([(document, "failed")]))["runs"]
     assert run["results"][0]["locations"][0]["physicalLocation"]["region"] == {"startLine": 312}
 
 
-def test_one_run_a_ref_and_one_rule_a_bug(decide):
+def test_each_ref_is_a_run_and_each_bug_a_rule(decide):
     from sentinel.targets.refs import Ref
 
     runs = log(decide("reproduced"), decide("fixed", ref=Ref("git", "f" * 40)))["runs"]

@@ -26,7 +26,7 @@ def searched(open_toys: OpenToys, name: str, examples: int = 60, seed: int = 0) 
     return search, outcome
 
 
-def test_scenarios_are_drawn_with_given_choices(open_toys):
+def test_scenarios_use_the_given_choices(open_toys):
     _, found = open_toys("right")
     drawn = [draw_around(found["right"], 0, f"{place}", Around(choices={"values": 1})) for place in range(5)]
     assert [inputs["values"] for inputs in drawn] == [1] * 5
@@ -39,7 +39,7 @@ def test_a_right_function_gives_no_finding(open_toys):
     assert outcome.sample is not None
 
 
-def test_a_wrong_one_is_found_shrunk_and_confirmed(open_toys):
+def test_a_violation_is_found_shrunk_and_confirmed(open_toys):
     _, outcome = searched(open_toys, "unmasked")
     (finding,) = outcome.findings
     (inputs,) = finding.trial.variants.values()
@@ -50,7 +50,7 @@ def test_a_wrong_one_is_found_shrunk_and_confirmed(open_toys):
     assert finding.trial.answer.provenance.boundary == "pkg.toys.unmasked"
 
 
-def test_a_reference_that_was_taken_away_is_asked_again(open_toys):
+def test_a_killed_oracle_session_is_replaced(open_toys):
     open_target, found = open_toys("right")
     BoundarySearch(open_target.law_session, found["right"], 0).run(3)
     [consulting] = open_target.law_session._references._idle
@@ -62,7 +62,7 @@ def test_a_reference_that_was_taken_away_is_asked_again(open_toys):
     assert consulting not in open_target.law_session._references._idle
 
 
-def test_a_known_scenario_is_looked_at_first_and_not_shrunk(open_toys):
+def test_a_known_scenario_is_tried_first_and_not_shrunk(open_toys):
     open_target, found = open_toys("unmasked")
     subject = found["unmasked"]
     values, mask = tensor([[1.0, 2.0, 3.0]], "float32"), tensor([[1.0, 1.0, 0.0]], "float32")
@@ -81,7 +81,7 @@ def known_scenario(values: list[float], mask: list[float]) -> dict[str, object]:
     return {**counted, "scale": 1.0, "shifted": False}
 
 
-def test_a_known_scenario_may_have_an_option_that_this_version_has_not(open_toys):
+def test_a_known_scenario_may_have_an_option_that_this_version_lacks(open_toys):
     open_target, found = open_toys("plain_wrong")
     subject = found["plain_wrong"]
     search = BoundarySearch(open_target.law_session, subject, 0)
@@ -96,7 +96,7 @@ def test_a_known_scenario_may_have_an_option_that_this_version_has_not(open_toys
     assert outcome.findings
 
 
-def test_a_twin_that_is_not_there_concerns_its_own_law_alone(open_toys, toys):
+def test_a_missing_twin_affects_only_its_law(open_toys, toys):
     open_target, found = open_toys("unmasked")
     subject = found["unmasked"]
     binding = replace(subject.binding, twins=("pkg.toys.elsewhere",))
@@ -126,7 +126,7 @@ def test_known_scenarios_are_confirmed_in_one_fresh_process(open_toys, monkeypat
     assert len(fresh) == 1
 
 
-def test_a_finding_names_each_known_scenario_that_is_said_to_show_it_and_does(open_toys):
+def test_a_finding_names_each_recipe_whose_scenario_shows_it(open_toys):
     open_target, found = open_toys("torn")
     (law,) = found["torn"].laws
     leak, hold = known_scenario([1.0, 2.0], [1.0, 0.0]), known_scenario([1.0, 2.0], [1.0, 1.0])
@@ -144,7 +144,7 @@ def test_a_finding_names_each_known_scenario_that_is_said_to_show_it_and_does(op
 
 
 @pytest.mark.parametrize("further", [False, True])
-def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(further, open_toys, monkeypatch):
+def test_further_symptoms_of_a_law_need_not_be_shrunk(further, open_toys, monkeypatch):
     shrunk: list[str] = []
     shrink = BoundarySearch._shrink
 
@@ -164,14 +164,14 @@ def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(further, o
 @pytest.mark.parametrize(
     ("name", "counted"), [("rough", "rounding"), ("remembers", "unconfirmed"), ("meant", "dialects")]
 )
-def test_rounding_unconfirmed_and_intended_violations_are_counted_and_no_findings(open_toys, name, counted):
+def test_rounding_unconfirmed_and_intended_violations_are_not_findings(open_toys, name, counted):
     _, outcome = searched(open_toys, name, 40)
     assert outcome.findings == []
     assert getattr(outcome, counted) not in (0, {})
 
 
 @pytest.mark.parametrize(("name", "kind"), [("refuses", "raised"), ("lacks", "not-in-this-version")])
-def test_what_a_version_refuses_or_lacks_is_unavailable_to_a_law(open_toys, name, kind):
+def test_a_law_is_unavailable_when_the_version_lacks_the_option(open_toys, name, kind):
     open_target, found = open_toys(name)
     search = BoundarySearch(open_target.law_session, found[name], 0)
     search.run(5)
@@ -180,7 +180,7 @@ def test_what_a_version_refuses_or_lacks_is_unavailable_to_a_law(open_toys, name
     assert (verdict.name, verdict.kind) == ("unavailable", kind)
 
 
-def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_at(open_toys):
+def test_a_law_without_its_input_judges_nothing(open_toys):
     open_target, found = open_toys("right")
     law, outcome = found["right"].laws[0], LawOutcome()
     outcome.refused["no parameter for 'weights'"] = 1
@@ -198,13 +198,13 @@ def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_a
     assert verdict.reason.endswith("another version")
 
 
-def test_the_oracle_knows_a_declared_dialect(open_toys):
+def test_the_oracle_uses_declared_dialects(open_toys):
     _, outcome = searched(open_toys, "shifted")
     assert (outcome.judged, outcome.findings) == (60, [])
 
 
 @pytest.mark.parametrize("parts", [(10, 20)])
-def test_a_hunt_in_parts_is_the_hunt_at_once(parts, open_toys):
+def test_a_search_in_parts_equals_one_search(parts, open_toys):
     open_target, found = open_toys("right")
     seen: list[list[object]] = []
     for lengths in ((sum(parts),), parts):
@@ -226,7 +226,7 @@ def test_a_hunt_in_parts_is_the_hunt_at_once(parts, open_toys):
     assert seen[0] == seen[1]
 
 
-def test_a_short_hunt_has_a_glimpse_of_each_choice(open_toys):
+def test_a_short_search_tries_each_choice_once(open_toys):
     open_target, found = open_toys("unheard")
     for glimpse, offsets in ((False, []), (True, [7.0])):
         search = BoundarySearch(open_target.law_session, found["unheard"], 0, glimpse=glimpse)
@@ -235,7 +235,7 @@ def test_a_short_hunt_has_a_glimpse_of_each_choice(open_toys):
         assert [next(iter(f.trial.variants.values()))["offset"] for f in outcome.findings] == offsets
 
 
-def test_glimpses_are_for_laws_that_look_at_one_call(open_toys):
+def test_glimpses_are_tried_only_for_single_call_laws(open_toys):
     _, found = open_toys("unheard")
     subject = found["unheard"]
     (law,) = subject.laws
@@ -246,7 +246,7 @@ def test_glimpses_are_for_laws_that_look_at_one_call(open_toys):
     assert plans == glimpses(subject, 0, [law]) != glimpses(subject, 1, [law])
 
 
-def test_an_input_that_a_revision_does_not_have_is_left_out(open_toys):
+def test_an_input_that_a_revision_lacks_is_not_drawn(open_toys):
     search, outcome = searched(open_toys, "plain")
     assert search.tried == 60
     assert outcome.findings == []

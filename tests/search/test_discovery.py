@@ -44,7 +44,7 @@ def names(progress: Discovery) -> list[str]:
     return [finding.subject.boundary.rpartition(".")[2] for finding in progress.findings]
 
 
-def test_every_boundary_has_its_turn(open_toys):
+def test_every_boundary_is_searched_in_turn(open_toys):
     open_target, found = open_toys("right", "rough", "unmasked")
     progress = discover(open_target, found, examples=60)
     assert progress.tried == 60
@@ -64,7 +64,7 @@ def test_a_budget_of_time_is_a_prefix_of_the_sequence(open_toys, monkeypatch):
     assert [finding.trial.variants for finding in counted.findings] == [f.trial.variants for f in timed.findings]
 
 
-def test_an_interrupt_in_the_middle_of_a_call_leaves_a_bench_that_works(open_toys, monkeypatch):
+def test_a_session_works_after_an_interrupted_call(open_toys, monkeypatch):
     """The late answer is not taken for the answer to the next call."""
     open_target, found = open_toys("unmasked")
     receive, asked = Session.receive, iter(range(100_000))
@@ -82,7 +82,7 @@ def test_an_interrupt_in_the_middle_of_a_call_leaves_a_bench_that_works(open_toy
     assert [item.observed for item in again.violations] == [item.observed for item in finding.trial.violations]
 
 
-def test_what_was_found_is_tried_first_the_next_time(open_toys, tmp_path):
+def test_stored_findings_are_tried_first(open_toys, tmp_path):
     open_target, found = open_toys("unmasked")
     memory = Memory(tmp_path / "found")
     (first,) = discover(open_target, found, memory, examples=30).findings
@@ -92,7 +92,7 @@ def test_what_was_found_is_tried_first_the_next_time(open_toys, tmp_path):
     assert again.trial.variants == first.trial.variants
 
 
-def test_what_is_fixed_is_forgotten(open_toys, tmp_path):
+def test_a_fixed_finding_is_removed(open_toys, tmp_path):
     memory = Memory(tmp_path / "found")
     open_target, found = open_toys("unmasked")
     discover(open_target, found, memory, examples=30)
@@ -116,7 +116,7 @@ NARROWER: list[dict[str, Any]] = [
 ]
 
 
-def test_what_the_adapter_no_longer_accepts_is_forgotten(open_toys, tmp_path):
+def test_a_stored_scenario_that_is_no_longer_accepted_is_removed(open_toys, tmp_path):
     open_target, found = open_toys("unmasked")
     discover(open_target, found, Memory(tmp_path / "found"), examples=30)
     subject = found["unmasked"]
@@ -129,7 +129,7 @@ def test_what_the_adapter_no_longer_accepts_is_forgotten(open_toys, tmp_path):
         assert memory.of("toys", subject, subject.laws[0]) == [], now
 
 
-def test_where_every_call_is_refused_nothing_was_searched(open_toys):
+def test_nothing_was_searched_when_every_call_raises(open_toys):
     open_target, found = open_toys("refuses", "right")
     progress = discover(open_target, found, examples=40)
     assert [search.subject.boundary for search in progress.searches] == ["pkg.toys.right"]
@@ -139,7 +139,7 @@ def test_where_every_call_is_refused_nothing_was_searched(open_toys):
     assert "not on this machine" in reason
 
 
-def test_a_boundary_that_had_no_turn_was_not_searched(open_toys):
+def test_a_boundary_without_a_turn_was_not_searched(open_toys):
     open_target, found = open_toys("right", "unmasked")
     progress = discover(open_target, found, examples=5)
     assert [(item.boundary, item.reason) for item in progress.not_searched] == [
@@ -147,7 +147,7 @@ def test_a_boundary_that_had_no_turn_was_not_searched(open_toys):
     ]
 
 
-def test_a_boundary_that_breaks_because_it_calls_another_is_named_beside_it(open_toys):
+def test_a_caller_that_breaks_the_same_law_is_named_with_it(open_toys):
     open_target, found = open_toys("calls_unmasked", "unmasked", "right")
     progress = discover(open_target, found, examples=120)
     assert sorted(names(progress)) == ["calls_unmasked", "unmasked"]
@@ -156,14 +156,14 @@ def test_a_boundary_that_breaks_because_it_calls_another_is_named_beside_it(open
     assert one.also == ("pkg.toys.calls_unmasked",)
 
 
-def test_a_stale_dialect_is_told(open_toys, monkeypatch):
+def test_a_stale_dialect_is_reported(open_toys, monkeypatch):
     monkeypatch.setattr("sentinel.search.discovery.stale_dialects", partial(stale_dialects, chances=30))
     open_target, found = open_toys("meant", "stale")
     progress = discover(open_target, found, examples=80)
     assert [subject.boundary for subject, _ in progress.stale] == ["pkg.toys.stale"]
 
 
-def test_a_saved_finding_is_a_finished_recipe(open_toys, runners, toys, tmp_path):
+def test_a_saved_finding_is_a_complete_recipe(open_toys, runners, toys, tmp_path):
     open_target, found = open_toys("unmasked")
     (finding,) = discover(open_target, found, examples=30).findings
     document = decisive_document(finding, open_target, runners[-1], toys)
@@ -182,7 +182,7 @@ def test_a_saved_finding_is_a_finished_recipe(open_toys, runners, toys, tmp_path
     }
 
 
-def test_a_scenario_of_a_law_that_held_is_a_recipe_without_values(open_toys, toys, tmp_path):
+def test_a_scenario_of_a_satisfied_law_gives_a_recipe_without_values(open_toys, toys, tmp_path):
     open_target, found = open_toys("right")
     (search,) = discover(open_target, found, examples=5).searches
     ((law, outcome),) = search.outcomes.items()

@@ -30,7 +30,7 @@ def recipe(inputs: Mapping[str, Any], *defaulted: str) -> Recipe:
 
 
 @pytest.mark.parametrize(("defaulted", "scale"), [((), 7.0), (("scale",), 3.0)], ids=("stated", "left out"))
-def test_what_a_search_derives_gives_way_to_what_a_recipe_states(defaulted, scale):
+def test_values_of_a_recipe_override_derived_ones(defaulted, scale):
     found = example(SUBJECT, recipe({"scale": 7.0}, *defaulted))
     assert found.variants == {"": {"shifted": False, "scale": scale}}
 
@@ -39,7 +39,7 @@ DIALECT = Dialect("shifted", True, "meant", "https://example.org")
 
 
 @pytest.mark.parametrize("states", [{"shifted": True}, {}], ids=["stated", "left out"])
-def test_what_a_recipe_states_is_tried_as_it_says(states):
+def test_a_recipes_variants_are_tried_unchanged(states):
     """The adapter may have changed since. Each law gets the recipe's own values."""
     told = recipe(states, *({"scale"} if states else {"scale", "shifted"}))
     assert example(SUBJECT, told).variants[""]["shifted"] is bool(states)  # what the boundary fixes
@@ -52,7 +52,7 @@ def test_what_a_recipe_states_is_tried_as_it_says(states):
     assert {part["shifted"] for part in variants.values()} == {inputs["shifted"]}
 
 
-def test_a_turned_knob_leads_into_what_a_dialect_speaks_of():
+def test_a_changed_knob_activates_a_dialect():
     """Otherwise the reference would compute another boundary's values."""
     dialect = Dialect("shifted", True, "meant", "https://example.org", where={"scale": (2.0,)})
     subject = Subject(Binding("pkg.toys.right", "toy_sum", dialects=(dialect,)), TOY, (), "")

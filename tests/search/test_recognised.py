@@ -50,7 +50,7 @@ def recipe(boundary: str, contract: str, wrong: Any = 0.0) -> Any:
     )
 
 
-def test_a_function_that_ran_is_known_by_the_name_that_it_had_then():
+def test_a_function_that_ran_is_recognised_by_its_former_name():
     mean = recipe("pkg.statistics.mean", "statistics")
     assert is_about(mean, finding(LOSS, ran=("pkg.statistics.mean",)), TARGET)
     assert is_about(mean, finding(LOSS, ran=("pkg.old.mean",)), TARGET)
@@ -59,7 +59,7 @@ def test_a_function_that_ran_is_known_by_the_name_that_it_had_then():
     assert not is_about(recipe("pkg.old.sum", "statistics"), finding(LOSS, ran=("pkg.old.mean",)), TARGET)
 
 
-def test_a_finding_is_about_the_recipe_whose_scenario_it_is_and_of_no_other_that_shows_it():
+def test_a_finding_belongs_to_the_recipe_of_its_scenario():
     mean = recipe("pkg.old.sum", "statistics")
     assert is_about(mean, finding(LOSS, examples=("BUG", "OTHER")), TARGET)
     assert not is_about(mean, finding(LOSS, examples=("OTHER", "BUG")), TARGET)
@@ -69,14 +69,14 @@ def test_a_finding_is_about_the_recipe_whose_scenario_it_is_and_of_no_other_that
     ("wrong", "explains"),
     [([math.nan, 2.0], False), ([1.0, math.inf], False), ([math.nan, 3.0], True), ([1.0], True), ("none", True)],
 )
-def test_a_bug_that_makes_nan_alone_explains_a_wrong_number_only_where_its_scenario_shows_it(wrong, explains):
+def test_a_nan_bug_explains_wrong_numbers_only_in_its_own_scenario(wrong, explains):
     mean = recipe("pkg.statistics.mean", "statistics", wrong)
     assert is_about(mean, finding(MEAN, symptom="value"), TARGET) == explains
     assert is_about(mean, finding(MEAN, symptom="value", examples=("OTHER", "BUG")), TARGET)
     assert is_about(mean, finding(MEAN), TARGET)
 
 
-def test_one_option_that_is_ignored_explains_no_other():
+def test_an_ignored_option_does_not_explain_another():
     mean = recipe("pkg.statistics.mean", "statistics")
     assert not is_about(mean, finding(MEAN, symptom="scale"), TARGET)
     mean.expected_unpatched["baseline.scale"] = Expected(1.0)
@@ -124,18 +124,18 @@ def told(open_toys: Any, runners: Any, toys: Any, tmp_path: Path) -> Any:
 MASKED = {"when": {"values": "non-zero where masked"}}
 
 
-def test_a_bug_that_is_reproduced_and_triggered_explains_a_law_that_holds_where_it_is_not(told):
+def test_a_triggered_bug_explains_a_law_that_holds_otherwise(told):
     [(known, mask)] = told([3.0], MASKED)
     assert known == ("TOYS-UNMASKED",)
     assert any(0 in row for row in mask)
 
 
-def test_a_bug_whose_numbers_are_others_or_whose_trigger_is_not_said_explains_nothing(told):
+def test_a_changed_bug_or_one_without_a_trigger_explains_nothing(told):
     assert [known for known, _ in told([7.0], MASKED)] == [()]
     assert [known for known, _ in told([3.0], {})] == [()]
 
 
-def test_what_breaks_the_law_where_the_bug_is_not_triggered_is_another_finding(told):
+def test_a_violation_without_the_trigger_is_another_finding(told):
     """The known bug's scenario comes first, and would hide that the law is broken in another one."""
     two = TOYS.replace("values.sum(-1)", "values.sum(-1) * (2 if len(values) > 2 else 1)")
     (known, _), (new, mask) = told([3.0], MASKED, two, own=True)
@@ -151,7 +151,7 @@ def test_a_bug_that_explains_every_key_that_a_law_compares_leaves_the_law_undeci
     assert told.hidden == ["it explains every key that the law compares, where another bug could hide"]
 
 
-def test_what_another_known_bug_explains_is_not_another_finding(told):
+def test_a_violation_explained_by_another_known_bug_is_not_a_finding(told):
     """It causes NaN, which the first finding has not. Only a second search shows that it is known."""
     two = TOYS.replace("values.sum(-1)", "values.sum(-1) * (float('nan') if scale > 1 else 1)")
     scenario = {"values": [[1.0]], "response_mask": [[1]], "scale": 2.0}

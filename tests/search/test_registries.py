@@ -56,7 +56,7 @@ def opened(tree: Path) -> Checkout:
         ("losses.py", "@register_aggregation('a')\ndef agg_loss(x): ...\n", []),  # an adapter's own binding comes first
     ],
 )
-def test_what_is_registered_is_found(tmp_path, file, text, found):
+def test_registered_functions_are_found(tmp_path, file, text, found):
     place = tmp_path / "demo_rl" / file
     place.parent.mkdir(parents=True)
     place.write_text(text)
@@ -76,7 +76,7 @@ def test_an_excluded_member_is_not_searched(tmp_path):
     assert path not in [member.boundary for member in registered(target, opened(tree))]
 
 
-def test_a_member_keeps_the_laws_that_know_no_algorithm(tmp_path):
+def test_a_member_must_satisfy_laws_about_no_single_algorithm(tmp_path):
     tree = copy_demo(tmp_path / "tree")
     (tree / "demo_rl" / "more.py").write_text(ADDED)
     catalog = bundled_catalog()
@@ -88,7 +88,7 @@ def test_a_member_keeps_the_laws_that_know_no_algorithm(tmp_path):
     assert "demo_rl.more.mean_over_all_tokens" not in {subject.name for subject in subjects(catalog, "demo")[0]}
 
 
-def test_a_law_that_no_bound_member_keeps_is_not_asked_of_another():
+def test_a_law_that_no_bound_member_satisfies_is_not_required():
     demo = bundled_catalog().targets["demo"]
     like = demo.binding("demo_rl.losses.agg_loss")
     assert like is not None
@@ -100,7 +100,7 @@ def test_a_law_that_no_bound_member_keeps_is_not_asked_of_another():
         assert (declared in member.dialects) is kept
 
 
-def test_a_member_is_not_given_what_its_contract_does_not_have(tmp_path):
+def test_a_member_gets_only_inputs_of_its_contract(tmp_path):
     tree = copy_demo(tmp_path / "tree")
     more = "loss_mat,  # of tokens\n    loss_mask, entropies: Tensor[int, int], loss_agg_mode: str = 'token-mean', *, "
     more += "unheard_of, accuracies: Tensor | None = None, config=None"
@@ -167,7 +167,7 @@ def test_a_dialect_applies_to_some_revisions(tmp_path):
     assert everywhere == REVISIONS  # without a revision, all are listed
 
 
-def test_what_a_head_adds_is_searched(pytester, warm_runs, tmp_path):
+def test_a_function_registered_by_a_head_is_searched(pytester, warm_runs, tmp_path):
     tree = copy_demo(tmp_path / "tree", "fixed")
     (tree / "demo_rl" / "more.py").write_text(ADDED)
     options = ["--sentinel-target=demo", f"--sentinel-repo={tree}", "--sentinel-laws=quick", "-p", "no:cacheprovider"]

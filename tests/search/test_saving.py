@@ -23,7 +23,7 @@ def found(open_toys: OpenToys, name: str) -> tuple[Any, Finding]:
 
 
 @pytest.mark.parametrize("name", ["unmasked", "leaking"])
-def test_a_saved_recipe_tells_the_mended_boundary_from_the_broken_one(name, open_toys, runners, toys, tmp_path):
+def test_a_saved_recipe_distinguishes_fixed_from_broken_code(name, open_toys, runners, toys, tmp_path):
     open_target, finding = found(open_toys, name)
     recipe = load_recipe(save(tmp_path, decisive_document(finding, open_target, runners[-1], toys)), toys)
     assert recipe.has_values is (name == "unmasked")  # the other contract has no reference, so its law decides
@@ -32,14 +32,14 @@ def test_a_saved_recipe_tells_the_mended_boundary_from_the_broken_one(name, open
     assert runners[-1].decide(Job(recipe, mended.ref)).verdict.name == "fixed"
 
 
-def test_what_the_code_at_hand_does_not_show_is_not_saved(open_toys, toys):
+def test_a_scenario_that_the_current_code_passes_is_not_saved(open_toys, toys):
     open_target, finding = found(open_toys, "leaking")
     told: Any = SimpleNamespace(decide=lambda job: SimpleNamespace(verdict=SimpleNamespace(name="fixed", reason="so")))
     with pytest.raises(CannotDistinguish, match="on the code with the bug, the recipe is fixed and not reproduced: so"):
         decisive_document(finding, open_target, told, toys)
 
 
-def test_what_no_answer_can_mend_is_not_saved(open_toys, runners, toys):
+def test_a_scenario_that_no_output_can_satisfy_is_not_saved(open_toys, runners, toys):
     open_target, finding = found(open_toys, "leaking")
     stubborn = finding.__class__(
         finding.subject,
@@ -51,7 +51,7 @@ def test_what_no_answer_can_mend_is_not_saved(open_toys, runners, toys):
         decisive_document(stubborn, open_target, runners[-1], toys)
 
 
-def test_tensors_inside_of_other_values_stay_tensors():
+def test_tensors_inside_other_values_stay_tensors():
     value = {"ids": tensor([1, 2], "int64"), "rows": [{"weights": tensor([[0.5]], "float32")}], "name": "a"}
     assert as_written(value) == {
         "ids": {"tensor": [1, 2], "dtype": "int64"},

@@ -26,7 +26,7 @@ def jobs_of(catalog: Catalog, *trees: Path) -> list[LawJob]:
 
 
 @pytest.mark.nightly
-def test_how_many_hunt_makes_no_difference(catalog, runner, broken_tree, fixed_tree):
+def test_the_number_of_searchers_does_not_change_the_result(catalog, runner, broken_tree, fixed_tree):
     jobs = jobs_of(catalog, broken_tree, fixed_tree)
     told = []
     for searchers in (1, 3):
@@ -39,9 +39,7 @@ def test_how_many_hunt_makes_no_difference(catalog, runner, broken_tree, fixed_t
 
 
 @pytest.mark.parametrize("seen_before", [pytest.param(False, marks=pytest.mark.nightly), True])
-def test_what_was_recorded_is_found_again_without_luck(
-    seen_before, catalog, runner, broken_tree, tmp_path, monkeypatch
-):
+def test_a_recorded_violation_is_always_found_again(seen_before, catalog, runner, broken_tree, tmp_path, monkeypatch):
     survey = Survey(catalog, runner, "quick")
     jobs = [job for job in jobs_of(catalog, broken_tree) if job.boundary == "demo_rl.losses.agg_loss"]
     first = {job: survey.decide(job) for job in jobs}
@@ -60,7 +58,7 @@ def test_what_was_recorded_is_found_again_without_luck(
     again.close()
 
 
-def test_a_law_asked_for_after_its_boundary_was_hunted_is_decided_too(catalog, runner, fixed_tree):
+def test_a_law_requested_after_the_search_is_decided_too(catalog, runner, fixed_tree):
     first, second = jobs_of(catalog, fixed_tree)[:2]
     assert first.boundary == second.boundary
     survey = Survey(catalog, runner, "quick", searchers=2)
@@ -69,7 +67,7 @@ def test_a_law_asked_for_after_its_boundary_was_hunted_is_decided_too(catalog, r
     survey.close()
 
 
-def test_what_a_hunter_meets_is_raised_where_the_answer_is_asked_for(catalog, runner, fixed_tree):
+def test_an_error_of_a_search_is_raised_to_its_caller(catalog, runner, fixed_tree):
     runner.close()
     survey = Survey(catalog, runner, "quick", searchers=2)
     jobs = jobs_of(catalog, fixed_tree)

@@ -8,7 +8,7 @@ def _found(text: str, *others: str) -> list[SwappedCall]:
     return swapped_calls([(f"{place}.py", ast.parse(dedent(each))) for place, each in enumerate((text, *others))])
 
 
-def test_arguments_with_the_names_of_each_others_parameters():
+def test_arguments_named_like_each_others_parameters_are_reported():
     found = _found(
         """
         def kl_penalty(logprob, ref_logprob, kind): ...
@@ -19,14 +19,14 @@ def test_arguments_with_the_names_of_each_others_parameters():
     assert found == [SwappedCall("kl_penalty", "0.py:3", ("ref_logprobs", "logprobs"), "0.py:2")]
 
 
-def test_two_calls_with_the_same_arguments_in_different_order():
+def test_two_calls_with_swapped_arguments_are_reported():
     found = _found(
         "def estimate(x, y): ...", "estimate(old, new)\nestimate(self.old, self.new)", "estimate(a.new, a.old)"
     )
     assert found == [SwappedCall("estimate", "2.py:1", ("new", "old"), "1.py:1")]
 
 
-def test_other_names_keywords_and_functions_of_one_name_are_left_out():
+def test_keywords_and_ambiguous_names_are_ignored():
     assert _found("def f(a, b): ...\nf(b=a, a=b)\nf(c, d)\nf(d, e)\nf(*b, a)") == []
     assert _found("def f(b, a): ...", "def f(a, b): ...\nf(b, a)") == []
     assert _found("class C:\n def f(self, a, b): ...\nC().f(a, b)") == []

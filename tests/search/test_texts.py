@@ -47,19 +47,19 @@ def judged(read, constants):
 
 
 @pytest.mark.parametrize("read", [after_hashes, first_hashes, of_a_box_or_hashes])
-def test_a_fault_behind_a_string_or_a_length_shows_only_with_the_constants(read):
+def test_a_bug_behind_a_string_or_length_needs_the_constants(read):
     assert judged(read, Constants())
     assert judged(read, Constants(lengths=(300,), texts=("\\fbox", "####"))) == (read is after_hashes)
 
 
-def test_a_text_has_a_length_below_at_and_above_that_of_the_code():
+def test_texts_are_drawn_around_the_lengths_in_the_code():
     subject = subject_of(RULE_REWARD, rule_reward("pkg.grade", "#### {answer}"), the_oracle_agrees)
     plans = glimpses(subject, 0, subject.laws, Constants(lengths=(300,)))
     texts = {len(inputs[""]["wording"].format(answer=inputs[""]["ground_truth"])) for _, inputs in plans}
     assert {299, 300, 301, 600} <= texts
 
 
-def test_the_oracle_does_not_judge_a_response_that_only_a_string_of_the_code_marks():
+def test_the_oracle_does_not_judge_answers_marked_only_by_a_string():
     laws = the_oracle_agrees, nothing_else_is_touched
     subject = subject_of(RULE_REWARD, rule_reward("pkg.grade", "#### {answer}"), *laws)
     plans = glimpses(subject, 0, laws, Constants(texts=("\\fbox",)))
@@ -67,7 +67,7 @@ def test_the_oracle_does_not_judge_a_response_that_only_a_string_of_the_code_mar
     assert alone == [nothing_else_is_touched]
 
 
-def test_messages_contain_the_strings_and_the_oracle_trains_them():
+def test_messages_contain_the_strings_of_the_code():
     subject = subject_of(CONVERSATION, Binding("pkg.mask", "trained_tokens"), the_oracle_agrees)
     usual, drawn = (glimpses(subject, 0, subject.laws, each) for each in (Constants(), Constants(texts=("</think>",))))
     [(_, inputs)] = [plan for plan in drawn if plan not in usual]

@@ -16,13 +16,13 @@ def settled(tmp_path: Path, file: dict[str, Any] | None = None, **given: Any) ->
     return settle({key.replace("_", "-"): value for key, value in given.items()}, file or {}, KNOWN, tmp_path)
 
 
-def test_the_defaults(tmp_path):
+def test_settings_have_defaults(tmp_path):
     found = settled(tmp_path)
     assert not found.selects_items
     assert (found.device, found.timeout, found.sandbox, found.report_dir) == ("cpu", 60, "", Path("sentinel-reports"))
 
 
-def test_lists_by_comma_and_by_repetition(tmp_path):
+def test_lists_are_given_by_comma_or_repetition(tmp_path):
     found = settled(tmp_path, target=["verl, roll", "verl"], bug=["A*,B", "C"], ref=["git:main,verl=pypi:0.9.1"])
     assert found.targets == ("verl", "roll")
     assert found.bugs == ("A*", "B", "C")
@@ -33,17 +33,17 @@ def test_lists_by_comma_and_by_repetition(tmp_path):
     assert not found.selects("verl", "D")
 
 
-def test_all_is_every_target_but_the_one_that_teaches(tmp_path):
+def test_all_selects_every_target_except_the_demo(tmp_path):
     assert settled(tmp_path, target=["all"]).targets == ("verl", "roll")
 
 
-def test_the_command_line_goes_before_the_file(tmp_path):
+def test_the_command_line_overrides_the_file(tmp_path):
     file = {"target": "roll", "timeout": 5, "sandbox": "off"}
     found = settled(tmp_path, file, target=["verl"])
     assert (found.targets, found.timeout, found.sandbox) == (("verl",), 5, "off")
 
 
-def test_paths_of_a_file_are_relative_to_it(tmp_path):
+def test_paths_in_a_settings_file_are_relative_to_it(tmp_path):
     for name in ("work", "mine", "old", "a,b"):
         (tmp_path / name).mkdir()
     file = {"repo": ["verl=work", "a,b"], "recipes": "mine", "baseline": "old", "report-dir": "out"}
@@ -56,13 +56,13 @@ def test_paths_of_a_file_are_relative_to_it(tmp_path):
     )
 
 
-def test_the_users_own_folder(tmp_path, monkeypatch):
+def test_the_home_folder_is_expanded(tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     assert settled(tmp_path, repo=["~/work"]).refs == ((None, Ref("path", str(tmp_path / "work"))),)
 
 
-def test_published_names_of_the_environment(tmp_path, monkeypatch):
+def test_published_environment_variables_are_read(tmp_path, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path / "out"))
     assert settled(tmp_path).report_dir == tmp_path / "out"
     assert settled(tmp_path, report_dir="mine").report_dir == Path("mine")
@@ -90,7 +90,7 @@ def test_published_names_of_the_environment(tmp_path, monkeypatch):
     ],
     ids=str,
 )
-def test_mistakes_on_the_command_line(given, said, tmp_path):
+def test_invalid_options_on_the_command_line_are_rejected(given, said, tmp_path):
     """``tests/bad_input`` tests the effect on a run."""
     with pytest.raises(SentinelError) as raised:
         settled(tmp_path, **given)
@@ -107,12 +107,12 @@ def test_mistakes_on_the_command_line(given, said, tmp_path):
         ("sentinel.toml", "", {}),
     ],
 )
-def test_files(name, text, values, tmp_path):
+def test_settings_files_are_read(name, text, values, tmp_path):
     (tmp_path / name).write_text(text)
     assert read_file(tmp_path) == (values, tmp_path / name if values else None)
 
 
-def test_the_own_file_goes_before_the_projects(tmp_path):
+def test_sentinel_toml_takes_precedence_over_pyproject(tmp_path):
     (tmp_path / "sentinel.toml").write_text("timeout = 1")
     (tmp_path / "pyproject.toml").write_text("[tool.sentinel]\ntimeout = 2")
     assert read_file(tmp_path)[0] == {"timeout": 1}
@@ -141,7 +141,7 @@ def test_the_own_file_goes_before_the_projects(tmp_path):
         ("sentinel.toml", "baseline = {a = 1}", "baseline must be a string"),
     ],
 )
-def test_mistakes_in_a_file(name, text, said, tmp_path):
+def test_invalid_options_in_a_file_are_rejected(name, text, said, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(SentinelError) as raised:
         read_file(tmp_path)
@@ -157,7 +157,7 @@ def test_an_option_is_declared_once(pytester, tmp_path):
         assert list(read_file(tmp_path)[0]) == [name]
 
 
-def test_settings_are_written_as_they_are_read(tmp_path):
+def test_settings_round_trip(tmp_path):
     (tmp_path / "a=b").mkdir()
     given = {
         "target": ["verl"], "bug": ["A*", "B"], "ref": ["roll=git:main", "pypi:1.0"], "recipes": [str(tmp_path)],
@@ -174,7 +174,7 @@ def test_settings_are_written_as_they_are_read(tmp_path):
     assert Settings().words() == []
 
 
-def test_a_ref_and_a_working_tree_of_one_target_are_not_both_judged(tmp_path):
+def test_a_ref_and_a_working_tree_of_one_target_conflict(tmp_path):
     tree = str(tmp_path)
     said = "--sentinel-ref and --sentinel-repo both select the code of verl; leave one out, or write both as refs"
     for given in ({"ref": ["verl=git:main"], "repo": [tree]}, {"ref": ["git:main"], "repo": ["verl=" + tree]}):

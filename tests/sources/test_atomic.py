@@ -25,14 +25,14 @@ def killed_writer(file: Path) -> None:
     os.waitpid(pid, 0)
 
 
-def test_what_a_killed_writer_left_goes_with_the_next_one(folder):
+def test_the_next_writer_removes_files_of_a_killed_one(folder):
     killed_writer(folder / "a.json")
     assert len(list(folder.iterdir())) == 1
     home.write_atomically(folder / "b.json", "b")
     assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("b.json", "b")]
 
 
-def test_what_a_live_writer_is_at_stays(folder):
+def test_files_of_a_running_writer_are_kept(folder):
     temporary, handle = home._create_temporary(folder / "a.json")
     home.write_atomically(folder / "b.json", "b")
     assert temporary.exists()
@@ -41,7 +41,7 @@ def test_what_a_live_writer_is_at_stays(folder):
     assert not temporary.exists()
 
 
-def test_a_writer_that_was_taken_for_a_leftover_begins_again(folder, monkeypatch):
+def test_a_writer_whose_file_was_removed_starts_again(folder, monkeypatch):
     """After the writer has created its file and before it locks it, the file looks like a leftover."""
     usual, taken = home.lock, []
 
@@ -57,7 +57,7 @@ def test_a_writer_that_was_taken_for_a_leftover_begins_again(folder, monkeypatch
     assert len(taken) == 1
 
 
-def test_files_of_others_stay(folder):
+def test_unrelated_files_are_kept(folder):
     for name in (".mine.tmp", "mine-0123456789ab.tmp", ".mine-0123456789ab.json"):
         (folder / name).touch()
     home.write_atomically(folder / "a.json", "a")

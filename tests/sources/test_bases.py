@@ -26,7 +26,7 @@ def clone(upstream, tmp_path, git):
     return folder
 
 
-def test_the_clone_names_the_base_and_has_its_code(clone, upstream, target, store, git):
+def test_the_base_is_found_in_the_clone(clone, upstream, target, store, git):
     here = replace(target, repository=str(upstream))
     git(upstream, "commit", "-q", "--allow-empty", "-m", "main goes on")
     git(clone, "fetch", "-q")
@@ -37,21 +37,21 @@ def test_the_clone_names_the_base_and_has_its_code(clone, upstream, target, stor
     assert (code.path / "fake").is_dir()
 
 
-def test_the_mirror_names_the_base_of_a_fork(clone, upstream, target, store, git):
+def test_the_base_of_a_fork_is_found_in_the_mirror(clone, upstream, target, store, git):
     store.add(target, str(upstream))
     git(clone, "update-ref", "refs/remotes/origin/main", "topic")
     git(clone, "remote", "set-url", "origin", "git@example.invalid:me/fork.git")  # whose main is ahead
     assert find_base(target, Ref("path", str(clone)), store).name == git(clone, "rev-parse", "topic~1")
 
 
-def test_a_pull_request_left_main_in_the_mirror(upstream, target, store, git):
+def test_the_base_of_a_pull_request_is_found_in_the_mirror(upstream, target, store, git):
     main = git(upstream, "rev-parse", "main")
     git(upstream, "commit", "-q", "--allow-empty", "-m", "main goes on")
     store.add(target, str(upstream))
     assert find_base(target, Ref.parse("git:pull/7/head"), store) == Ref("git", main)
 
 
-def test_the_command_that_is_named_finds_the_base(clone, upstream, target, store, tmp_path, git):
+def test_the_suggested_command_fetches_the_base(clone, upstream, target, store, tmp_path, git):
     here, shallow = replace(target, repository=f"file://{upstream}"), tmp_path / "shallow"
     subprocess.run(["git", "clone", "-q", "--depth=1", "-b", "topic", f"file://{clone}", str(shallow)], check=True)
     with pytest.raises(SentinelError, match="no commit in common with upstream's main") as error:
@@ -63,7 +63,7 @@ def test_the_command_that_is_named_finds_the_base(clone, upstream, target, store
     assert find_base(here, Ref("path", str(shallow)), store).name == git(clone, "rev-parse", "topic~1")
 
 
-def test_what_is_not_in_a_clone_has_no_base(clone, target, store):
+def test_a_folder_outside_a_clone_has_no_base(clone, target, store):
     shutil.rmtree(clone / ".git")
     with pytest.raises(SentinelError, match="is not in a git clone"):
         find_base(target, Ref("path", str(clone)), store)

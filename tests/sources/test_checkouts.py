@@ -21,7 +21,7 @@ def _full(upstream: Path, git, name: str = "main") -> Ref:
     return Ref.parse(f"git:{git(upstream, 'rev-parse', name + '^{commit}')}")
 
 
-def test_package_roots_at_their_repository_paths(store, target, upstream, git):
+def test_package_roots_keep_their_repository_paths(store, target, upstream, git):
     store.add(target, str(upstream))
     made = open_checkout(target, MAIN, store=store)
     assert made.roots == ("fake", "gym/fake_gym")
@@ -36,7 +36,7 @@ def test_package_roots_at_their_repository_paths(store, target, upstream, git):
     assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip() == "2 True"
 
 
-def test_which_roots_a_commit_has_is_seen_in_its_tree(store, target, upstream, git):
+def test_package_roots_are_found_in_the_tree(store, target, upstream, git):
     git(upstream, "mv", "gym", "moved")
     git(upstream, "commit", "-qm", "moved")
     store.add(target, str(upstream))
@@ -47,14 +47,14 @@ def test_which_roots_a_commit_has_is_seen_in_its_tree(store, target, upstream, g
         open_checkout(nothing, MAIN, store=store)
 
 
-def test_read_only(store, target, upstream):
+def test_files_of_a_checkout_are_read_only(store, target, upstream):
     store.add(target, str(upstream))
     made = open_checkout(target, MAIN, store=store)
     for path in (made.path, *made.path.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o555 if path.is_dir() else 0o444), path
 
 
-def test_the_same_files_are_one_checkout(store, target, upstream, git):
+def test_equal_files_share_a_checkout(store, target, upstream, git):
     (upstream / "README.md").write_text("changed outside of the roots\n")
     git(upstream, "commit", "-qam", "doc")
     store.add(target, str(upstream))
@@ -74,7 +74,7 @@ def test_a_warm_checkout_of_a_full_sha_runs_no_git(store, target, upstream, git,
     assert open_checkout(target, ref, store=store) == made
 
 
-def test_other_package_roots_are_another_checkout(store, target, upstream, git):
+def test_different_package_roots_give_another_checkout(store, target, upstream, git):
     """If an adapter gains a package root, an older checkout is not reused."""
     store.add(target, str(upstream))
     fewer = Target("fake", target.repository, target.roots[:1])
@@ -83,7 +83,7 @@ def test_other_package_roots_are_another_checkout(store, target, upstream, git):
     assert open_checkout(target, ref, store=store).roots == ("fake", "gym/fake_gym")
 
 
-def test_large_files(store, target, with_large_files, git):
+def test_large_files_are_left_out(store, target, with_large_files, git):
     """A complete mirror has both files. The asset is left out all the same, so every mirror gives the same checkout."""
     store.add(target, str(with_large_files))
     made = open_checkout(target, MAIN, store=store)
@@ -94,7 +94,7 @@ def test_large_files(store, target, with_large_files, git):
     assert checkouts.files(made)["fake/asset.bin"] == git(with_large_files, "rev-parse", "main:fake/asset.bin")
 
 
-def test_an_absent_source_file_is_fetched_by_name(store, home, target, with_large_files):
+def test_a_missing_source_file_is_fetched(store, home, target, with_large_files):
     store.add(target)
     said: list[str] = []
     made = open_checkout(target, MAIN, store=store, progress=said.append)
@@ -107,7 +107,7 @@ def test_an_absent_source_file_is_fetched_by_name(store, home, target, with_larg
     assert open_checkout(target, MAIN, store=other).tree == made.tree
 
 
-def test_an_absent_source_file_that_cannot_be_fetched(store, target, with_large_files):
+def test_a_missing_source_file_that_cannot_be_fetched_is_reported(store, target, with_large_files):
     store.add(target)
     shutil.rmtree(with_large_files)
     with pytest.raises(Unavailable, match=r"git:main needs fake/tables.py, .* fetching from file://.* failed"):
@@ -128,7 +128,7 @@ def test_a_submodule_is_listed(store, target, upstream, git):
     assert (gone.path, gone.reason) == ("fake/vendored", "a submodule")
 
 
-def test_files_left_behind_by_tools_do_not_count(store, target, upstream, git):
+def test_generated_files_are_ignored(store, target, upstream, git):
     store.add(target, str(upstream))
     clean = open_checkout(target, MAIN, store=store)
     (upstream / "fake" / "__pycache__").mkdir()
@@ -141,7 +141,7 @@ def test_files_left_behind_by_tools_do_not_count(store, target, upstream, git):
     assert again.tree == clean.tree
 
 
-def test_the_loser_uses_the_winners(home, target):
+def test_concurrent_runs_share_one_checkout(home, target):
     files = [_entry("fake/__init__.py", b"VALUE = 1\n")]
     entries = [entry for entry, _ in files]
     winners: list[Checkout] = []
@@ -155,7 +155,7 @@ def test_the_loser_uses_the_winners(home, target):
     assert sorted(path.name for path in (home.checkouts / "fake").iterdir()) == [tree_hash(entries)]
 
 
-def test_a_run_that_is_cut_off_leaves_no_checkout(home, target):
+def test_an_interrupted_run_leaves_no_checkout(home, target):
     entry, content = _entry("fake/__init__.py", b"VALUE = 1\n")
 
     def killed(asked: object):
@@ -167,7 +167,7 @@ def test_a_run_that_is_cut_off_leaves_no_checkout(home, target):
     assert list((home.checkouts / "fake").iterdir()) == []
 
 
-def test_no_disk_space(store, target, upstream, monkeypatch):
+def test_a_full_disk_leaves_no_checkout(store, target, upstream, monkeypatch):
     store.add(target, str(upstream))
 
     def full(*_: object, **__: object) -> int:

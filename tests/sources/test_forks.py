@@ -9,7 +9,7 @@ from sentinel.targets.refs import Ref
 UPSTREAM = Target("tiny", "https://host.invalid/up/tiny", (PackageRoot("tiny"),))
 
 
-def test_a_fork_has_another_mirror_and_another_repository():
+def test_a_fork_has_its_own_mirror():
     other = fork(UPSTREAM, "https://host.invalid/me/tiny")
     assert other.repository == "https://host.invalid/me/tiny"
     assert other.name != UPSTREAM.name
@@ -17,18 +17,18 @@ def test_a_fork_has_another_mirror_and_another_repository():
     assert fork(UPSTREAM, "https://host.invalid/you/tiny").name != other.name
 
 
-def test_upstream_is_no_fork_of_itself():
+def test_upstreams_url_is_not_a_fork():
     assert fork(UPSTREAM, None) is UPSTREAM
     assert fork(UPSTREAM, UPSTREAM.repository) is UPSTREAM
 
 
 @pytest.mark.parametrize("url", ["--upload-pack=touch x", "ext::sh -c id", "https://host.invalid/a;id", "not a url"])
-def test_what_git_must_not_be_given_is_refused(url):
+def test_dangerous_urls_are_rejected(url):
     with pytest.raises(SentinelError, match="not a repository URL"):
         fork(UPSTREAM, url)
 
 
-def test_without_its_mirror_the_reason_names_the_command(tmp_path):
+def test_a_fork_without_a_mirror_names_the_command(tmp_path):
     store = MirrorStore(Home(tmp_path))  # type: ignore[arg-type]
     with pytest.raises(Unavailable, match=r"run `sentinel mirror add tiny --repo-url https://host\.invalid/me/tiny`"):
         open_checkout(UPSTREAM, Ref("git", "main"), store=store, url="https://host.invalid/me/tiny")

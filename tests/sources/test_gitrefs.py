@@ -6,19 +6,19 @@ from sentinel.sources.gitrefs import read_refs, write_refs
 _ONE, _OTHER = "1" * 40, "2" * 40
 
 
-def test_refs_that_were_written_since_are_seen(tmp_path):
+def test_newly_written_refs_are_read(tmp_path):
     for sha in (_ONE, _OTHER, _ONE):  # the same size each time
         write_refs(tmp_path, {"refs/heads/main": sha})
         assert read_refs(tmp_path) == {"refs/heads/main": sha}
 
 
-def test_what_a_caller_does_to_the_answer_is_its_own_affair(tmp_path):
+def test_callers_cannot_change_the_cached_refs(tmp_path):
     write_refs(tmp_path, {"refs/heads/main": _ONE})
     read_refs(tmp_path).clear()
     assert read_refs(tmp_path) == {"refs/heads/main": _ONE}
 
 
-def test_a_loose_ref_wins_and_a_name_that_git_forbids_is_none(tmp_path):
+def test_loose_refs_take_precedence_and_forbidden_names_are_ignored(tmp_path):
     write_refs(tmp_path, {"refs/heads/main": _ONE, "refs/heads/../../x": _ONE, "refs/replace/x": _ONE})
     (tmp_path / "refs/heads").mkdir(parents=True)
     (tmp_path / "refs/heads/main").write_text(f"{_OTHER}\n")
@@ -26,7 +26,7 @@ def test_a_loose_ref_wins_and_a_name_that_git_forbids_is_none(tmp_path):
     assert read_refs(tmp_path) == {"refs/heads/main": _OTHER, "refs/heads/HEAD": _OTHER}
 
 
-def test_a_directory_without_packed_refs(tmp_path):
+def test_a_directory_without_packed_refs_is_read(tmp_path):
     assert read_refs(tmp_path) == {}
     (tmp_path / "packed-refs").mkdir()
     assert read_refs(tmp_path) == {}

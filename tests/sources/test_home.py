@@ -15,7 +15,7 @@ from sentinel.sources.home import Home, safe_name, writing
         ("linux", {"SENTINEL_HOME": "{}/chosen"}, "chosen"),
     ],
 )
-def test_default(monkeypatch, tmp_path, platform, variables, expected):
+def test_the_default_home_follows_the_platform(monkeypatch, tmp_path, platform, variables, expected):
     monkeypatch.delenv("SENTINEL_HOME")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(module.sys, "platform", platform)
@@ -25,7 +25,7 @@ def test_default(monkeypatch, tmp_path, platform, variables, expected):
 
 
 @pytest.mark.parametrize("name", ["..", "", "a/b", "-x", ".hidden", "a\0"])
-def test_a_name_that_leads_elsewhere(name):
+def test_an_unsafe_name_is_rejected(name):
     with pytest.raises(SentinelError, match="not a usable name"):
         safe_name(name)
 
@@ -34,6 +34,6 @@ def test_a_name_that_leads_elsewhere(name):
     ("number", "says"),
     [(28, "no space left"), (122, "no space left"), (30, "cannot write to"), (13, "cannot write to")],
 )
-def test_what_the_disk_says(tmp_path, number, says):
+def test_disk_errors_are_reported_with_advice(tmp_path, number, says):
     with pytest.raises(SentinelError, match=f"{says}.*set SENTINEL_HOME"), writing(tmp_path):
         raise OSError(number, "said the disk")

@@ -36,7 +36,7 @@ def origin(request: pytest.FixtureRequest, tmp_path: Path, upstream: Path, git) 
     return str(tmp_path / "bare.tar")
 
 
-def test_add_takes_every_kind_of_origin(store, target, origin, upstream, git):
+def test_add_accepts_every_kind_of_origin(store, target, origin, upstream, git):
     mirror = store.add(target, origin)
     assert mirror.whole
     assert mirror.url == f"file://{upstream}"
@@ -65,7 +65,7 @@ def test_a_mirror_shares_no_file_with_its_origin(store, target, origin):
         assert {path.lstat().st_nlink for path in mirror.path.rglob("*") if path.is_file()} == {1}
 
 
-def test_the_origin_stays_as_it_was(store, target, upstream):
+def test_adding_does_not_change_the_origin(store, target, upstream):
     def snapshot() -> list[tuple[str, int, int]]:
         return sorted((str(p), p.lstat().st_size, p.lstat().st_mtime_ns) for p in upstream.rglob("*"))
 
@@ -92,7 +92,7 @@ def test_a_second_origin_is_merged(store, target, upstream, tmp_path, git):
     assert mirror.origins == (str(shallow), str(upstream))
 
 
-def test_a_partial_origin_keeps_its_promise(store, target, with_large_files, tmp_path, git):
+def test_a_partial_origin_stays_partial(store, target, with_large_files, tmp_path, git):
     bare = tmp_path / "partial.git"
     git(tmp_path, "clone", "-q", "--bare", "--filter=blob:limit=1m", f"file://{with_large_files}", str(bare))
     (bare / "config").unlink()
@@ -105,7 +105,7 @@ def test_a_partial_origin_keeps_its_promise(store, target, with_large_files, tmp
     assert blob in (mirror.path / "absent").read_text().split()
 
 
-def test_a_missing_blob_is_an_error_and_no_network_access(store, target, with_large_files, git, monkeypatch, tmp_path):
+def test_a_missing_blob_is_an_error_without_network_access(store, target, with_large_files, git, monkeypatch, tmp_path):
     """The remote is reachable, so a lazy fetch would succeed here."""
     store.add(target)
     blob = git(with_large_files, "rev-parse", "main:fake/asset.bin")
@@ -123,7 +123,7 @@ def test_a_missing_blob_is_an_error_and_no_network_access(store, target, with_la
     assert "remote" not in (mirror / "config").read_text()
 
 
-def test_update_brings_what_is_new(store, target, upstream, git):
+def test_update_fetches_new_commits(store, target, upstream, git):
     store.add(target, str(upstream))
     (upstream / "fake" / "__init__.py").write_text("VALUE = 3\n")
     git(upstream, "commit", "-qam", "three")
@@ -137,7 +137,7 @@ def test_update_brings_what_is_new(store, target, upstream, git):
     assert "remote" not in (store.path("fake") / "config").read_text()
 
 
-def test_update_without_a_mirror_or_network(store, target, upstream):
+def test_update_without_a_mirror_or_network_is_an_error(store, target, upstream):
     with pytest.raises(SentinelError, match="no mirror of fake; run `sentinel mirror add fake`"):
         store.update(target)
     store.add(target, str(upstream))
@@ -147,7 +147,7 @@ def test_update_without_a_mirror_or_network(store, target, upstream):
     assert store.resolve(target, "main")
 
 
-def test_a_fork_instead_of_upstream(store, target, upstream, tmp_path, git):
+def test_a_fork_replaces_upstream(store, target, upstream, tmp_path, git):
     fork = tmp_path / "fork"
     git(tmp_path, "clone", "-q", str(upstream), str(fork))
     (fork / "fake" / "__init__.py").write_text("VALUE = 9\n")
@@ -164,7 +164,7 @@ def test_a_password_in_a_url_is_not_shown(store, target, upstream):
     assert "secret" not in str(error.value)
 
 
-def test_an_origin_that_cannot_be_used(store, target, tmp_path, git):
+def test_an_unusable_origin_is_rejected(store, target, tmp_path, git):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("no tar")
     git(tmp_path, "init", "-q", "--bare", "nothing.git")
@@ -182,7 +182,7 @@ def test_an_origin_that_cannot_be_used(store, target, tmp_path, git):
     assert [path.name for path in store.home.mirrors.iterdir()] == [".fake.lock"]
 
 
-def test_a_history_that_is_torn(store, target, upstream, git):
+def test_an_incomplete_history_is_rejected(store, target, upstream, git):
     first = git(upstream, "rev-parse", "main~1")
     (upstream / ".git" / "objects" / first[:2] / first[2:]).unlink()
     with pytest.raises(SentinelError, match="is incomplete"):
@@ -190,7 +190,7 @@ def test_a_history_that_is_torn(store, target, upstream, git):
     assert store.list() == []
 
 
-def test_a_run_killed_while_it_adds_leaves_nothing_to_be_used(store, target, upstream, monkeypatch):
+def test_a_killed_add_leaves_no_usable_mirror(store, target, upstream, monkeypatch):
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -202,7 +202,7 @@ def test_a_run_killed_while_it_adds_leaves_nothing_to_be_used(store, target, ups
     assert store.add(target, str(upstream)).whole
 
 
-def test_no_git(store, target, upstream, monkeypatch):
+def test_add_without_git_is_an_error(store, target, upstream, monkeypatch):
     store.add(target, str(upstream))
     for name in [name for name in sys.modules if name == "git" or name.startswith("git.")]:
         monkeypatch.delitem(sys.modules, name)
@@ -213,7 +213,7 @@ def test_no_git(store, target, upstream, monkeypatch):
         open_checkout(target, Ref.parse("git:main"), store=store)
 
 
-def test_a_home_that_cannot_be_written(target, upstream, tmp_path):
+def test_an_unwritable_home_is_reported(target, upstream, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SentinelError, match=r"cannot write to .*file.*; set SENTINEL_HOME"):
         MirrorStore(Home(tmp_path / "file")).add(target, str(upstream))
@@ -221,7 +221,7 @@ def test_a_home_that_cannot_be_written(target, upstream, tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("place", ["/proc", "/proc/nothing", "x" * 300])
-def test_a_home_that_cannot_be_made(place, target, upstream, tmp_path):
+def test_a_home_that_cannot_be_created_is_reported(place, target, upstream, tmp_path):
     home = Home(tmp_path / place)
     with pytest.raises(SentinelError, match=r"cannot write to .*; set SENTINEL_HOME to a writable folder"):
         MirrorStore(home).add(target, str(upstream))
@@ -229,7 +229,7 @@ def test_a_home_that_cannot_be_made(place, target, upstream, tmp_path):
         open_checkout(target, Ref("path", str(upstream)), store=MirrorStore(home))
 
 
-def test_no_disk_space(store, target, upstream, monkeypatch):
+def test_add_on_a_full_disk_is_an_error(store, target, upstream, monkeypatch):
     def full(*_: object, **__: object) -> None:
         with open("/dev/full", "wb") as file:
             file.write(b"x" * 100_000)

@@ -23,7 +23,7 @@ def test_a_clean_work_tree_is_its_commit(store, target, upstream, git):
     assert made.path.is_relative_to(store.home.path)
 
 
-def test_uncommitted_changes_count_inside_the_roots_only(store, target, upstream):
+def test_only_uncommitted_changes_inside_the_roots_count(store, target, upstream):
     clean = open_checkout(target, _path(upstream), store=store)
     (upstream / "README.md").write_text("changed\n")
     (upstream / "fake" / "__pycache__").mkdir()
@@ -39,7 +39,7 @@ def test_uncommitted_changes_count_inside_the_roots_only(store, target, upstream
 
 
 @pytest.mark.parametrize("kind", ["linked", "nested", "plain", "inside another", "no git"])
-def test_where_a_work_tree_stands(store, target, upstream, tmp_path, git, kind, monkeypatch):
+def test_the_commit_of_a_work_tree_is_read(store, target, upstream, tmp_path, git, kind, monkeypatch):
     main, folder = git(upstream, "rev-parse", "main"), tmp_path / "tree"
     if kind == "linked":
         git(upstream, "worktree", "add", "-q", "--detach", str(folder))
@@ -63,7 +63,7 @@ def test_where_a_work_tree_stands(store, target, upstream, tmp_path, git, kind, 
     assert not made.dirty
 
 
-def test_what_cannot_be_had(store, target, tmp_path):
+def test_an_unavailable_working_tree_or_package_is_reported(store, target, tmp_path):
     with pytest.raises(Unavailable, match=r"fake: .*/absent is not a directory"):
         open_checkout(target, _path(tmp_path / "absent"), store=store)
     (tmp_path / "empty").mkdir()
@@ -74,7 +74,7 @@ def test_what_cannot_be_had(store, target, tmp_path):
         open_checkout(target, _path(tmp_path / "empty"), store=store)
 
 
-def test_what_is_neither_file_nor_link_and_what_is_large(store, target, upstream):
+def test_special_and_large_files_are_left_out(store, target, upstream):
     os.mkfifo(upstream / "fake" / "pipe")
     (upstream / "fake" / "weights.bin").write_bytes(bytes(2 << 20))
     os.symlink("/etc/passwd", upstream / "fake" / "passwd")
@@ -93,7 +93,7 @@ def environment(tmp_path: Path, upstream: Path) -> Path:
     return tmp_path / "env"
 
 
-def test_installed_in_another_environment(store, target, environment):
+def test_installed_reads_another_environment(store, target, environment):
     [site] = environment.glob("lib/python*/site-packages")
     (site / "fake" / "__init__.py").write_text("raise SystemExit('imported')\n")
     shutil.move(site / "fake" / "deep" / "loss.py", environment / "cached.py")
@@ -104,7 +104,7 @@ def test_installed_in_another_environment(store, target, environment):
     assert not (made.path / "fake" / "deep" / "loss.py").is_symlink()
 
 
-def test_the_current_folder_is_not_installed(store, target, upstream, monkeypatch):
+def test_packages_in_the_current_folder_do_not_count_as_installed(store, target, upstream, monkeypatch):
     monkeypatch.chdir(upstream)
     monkeypatch.syspath_prepend(str(upstream))
     with pytest.raises(Unavailable, match=r"fake is not installed for .*; looked for fake, fake_gym, was_here"):
@@ -112,6 +112,6 @@ def test_the_current_folder_is_not_installed(store, target, upstream, monkeypatc
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/bin/false", "/bin/echo"])
-def test_an_interpreter_that_does_not_run(store, target, python):
+def test_an_interpreter_that_does_not_run_is_reported(store, target, python):
     with pytest.raises(Unavailable, match=f"cannot run {python}: "):
         open_checkout(target, Ref.parse("installed"), store=store, python=python)

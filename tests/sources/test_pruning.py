@@ -23,7 +23,7 @@ def _end_of_this_run() -> None:
     locks._users.clear()
 
 
-def test_list(home, made):
+def test_the_cache_is_listed(home, made):
     wheel = home.wheels / "fake-dist" / "fake_dist-1.0-py3-none-any.whl"
     wheel.parent.mkdir(parents=True)
     wheel.write_bytes(b"12345")
@@ -34,13 +34,13 @@ def test_list(home, made):
     assert all(listed["checkout", "fake", checkout.tree].size > 50 for checkout in made)
 
 
-def test_an_empty_home(home):
+def test_an_empty_home_has_no_entries(home):
     assert pruning.entries(home) == []
     assert pruning.prune(home) == []
     assert not home.path.exists()
 
 
-def test_what_a_live_run_uses_is_kept(home, made):
+def test_entries_of_a_running_process_are_kept(home, made):
     assert pruning.prune(home) == []
     _end_of_this_run()
     assert {entry.name for entry in pruning.prune(home)} == {checkout.tree for checkout in made}
@@ -49,7 +49,7 @@ def test_what_a_live_run_uses_is_kept(home, made):
     assert home.mirror("fake").is_dir(), "somebody asked for the mirror"
 
 
-def test_by_age(home, store, target, made):
+def test_entries_are_pruned_by_age(home, store, target, made):
     _end_of_this_run()
     record = made[0].path.parent / "checkout.json"
     used = record.stat().st_mtime
@@ -61,14 +61,14 @@ def test_by_age(home, store, target, made):
     assert again == made[0], "what was pruned is made again"
 
 
-def test_use_counts_as_use(home, store, target, made):
+def test_using_an_entry_updates_its_age(home, store, target, made):
     record = made[0].path.parent / "checkout.json"
     os.utime(record, (0, 0))
     open_checkout(target, made[0].ref, store=store)
     assert record.stat().st_mtime > 0
 
 
-def test_leftovers_of_runs_that_were_cut_off(home, made):
+def test_leftovers_of_interrupted_runs_are_removed(home, made):
     leftover = home.checkouts / "fake" / ".new-killed"
     (leftover / "tree").mkdir(parents=True)
     (leftover / "tree").chmod(0o555)

@@ -45,7 +45,7 @@ def _wheel(index: Path, version: str, more: dict[str, bytes] | None = None, pyth
     return path
 
 
-def test_a_release(store, target, index, upstream):
+def test_a_release_is_downloaded_and_unpacked(store, target, index, upstream):
     wheel = _wheel(index, "1.2.0")
     made = open_checkout(target, Ref.parse("pypi:1.2.0"), store=store)
     assert made.roots == ("fake", "gym/fake_gym")
@@ -67,7 +67,7 @@ def test_a_second_run_needs_no_index(store, target, index):
     assert open_checkout(target, Ref.parse("pypi:1.2.0"), store=store) == made, "from the wheel that was kept"
 
 
-def test_latest_is_the_newest_release_whatever_interpreter_runs(store, target, index):
+def test_latest_does_not_depend_on_the_interpreter(store, target, index):
     _wheel(index, "1.2.0")
     _wheel(index, "1.10.0", python=">=3.99")
     _wheel(index, "2.0.0rc1")
@@ -81,7 +81,7 @@ def test_latest_is_the_newest_release_whatever_interpreter_runs(store, target, i
     assert messages == ["looking for a newer fake-dist"], "nothing says that it is downloaded a second time"
 
 
-def test_what_cannot_be_had(store, target, index, monkeypatch):
+def test_an_unavailable_release_is_reported(store, target, index, monkeypatch):
     _wheel(index, "1.2.0")
     with pytest.raises(
         Unavailable, match=r"^pypi:9.9 of fake-dist cannot be downloaded: No matching .*fake-dist==9.9"
@@ -95,7 +95,7 @@ def test_what_cannot_be_had(store, target, index, monkeypatch):
         open_checkout(Target("fake", "", target.roots), Ref.parse("pypi:1"), store=store)
 
 
-def test_no_network(store, target, index, monkeypatch):
+def test_a_release_without_a_network_is_an_error(store, target, index, monkeypatch):
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
@@ -103,7 +103,7 @@ def test_no_network(store, target, index, monkeypatch):
         open_checkout(target, Ref.parse("pypi:latest"), store=store)
 
 
-def test_no_pip(store, target, index, tmp_path, monkeypatch):
+def test_a_missing_pip_is_reported(store, target, index, tmp_path, monkeypatch):
     import venv
 
     venv.create(tmp_path / "bare", with_pip=False)
@@ -112,14 +112,14 @@ def test_no_pip(store, target, index, tmp_path, monkeypatch):
         open_checkout(target, Ref.parse("pypi:1.0"), store=store)
 
 
-def test_a_wheel_without_the_package(store, target, index):
+def test_a_wheel_without_the_package_is_rejected(store, target, index):
     _wheel(index, "1.0")
     other = Target("fake", "", (PackageRoot("other"),), pypi="fake-dist")
     with pytest.raises(Unavailable, match=r"pypi:1.0 has none of its package roots; looked for other"):
         open_checkout(other, Ref.parse("pypi:1.0"), store=store)
 
 
-def test_a_damaged_wheel_in_the_cache(store, target, index):
+def test_a_damaged_cached_wheel_is_reported(store, target, index):
     _wheel(index, "1.0")
     kept = store.home.wheels / "fake-dist" / "fake_dist-1.0-py3-none-any.whl"
     kept.parent.mkdir(parents=True)

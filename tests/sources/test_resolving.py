@@ -8,7 +8,7 @@ from sentinel.sources import gitrefs, open_checkout
 from sentinel.targets.refs import Ref
 
 
-def test_no_mirror(store, target):
+def test_a_missing_mirror_names_the_command(store, target):
     with pytest.raises(Unavailable, match=r"^no mirror of fake; run `sentinel mirror add fake`$") as error:
         open_checkout(target, Ref.parse("git:main"), store=store)
     assert error.value.kind == "ref"
@@ -42,7 +42,7 @@ def test_pull_heads_are_fetched_on_demand(store, target, upstream, git):
     assert store.resolve(target, "pull/7/head") == seven, "it is kept"
 
 
-def test_an_absent_pin_is_looked_for_under_its_pull_request(store, target, upstream, git):
+def test_a_missing_pin_is_fetched_from_its_pull_request(store, target, upstream, git):
     store.add(target)
     seven = git(upstream, "rev-parse", "refs/pull/7/head")
     with pytest.raises(Unavailable, match=f"commit {seven} is not in the mirror; run `sentinel mirror update fake`"):
@@ -50,14 +50,14 @@ def test_an_absent_pin_is_looked_for_under_its_pull_request(store, target, upstr
     assert open_checkout(target, Ref.parse(f"git:{seven}"), store=store, pull=7).commit == seven
 
 
-def test_a_pin_whose_pull_request_was_rebased(store, target, upstream, git):
+def test_a_pin_of_a_rebased_pull_request_is_fetched_by_hash(store, target, upstream, git):
     store.add(target)
     seven = git(upstream, "rev-parse", "refs/pull/7/head")
     git(upstream, "update-ref", "refs/pull/7/head", "main")
     assert store.resolve(target, seven, pull=7) == seven
 
 
-def test_a_network_failure_says_so_and_is_not_tried_again(store, target, upstream, monkeypatch):
+def test_a_network_failure_is_reported_and_not_repeated(store, target, upstream, monkeypatch):
     store.add(target, str(upstream))
     shutil.rmtree(upstream)
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_a_network_failure_says_so_and_is_not_tried_again(store, target, upstrea
 
 
 @pytest.mark.parametrize("name", ["mian", "deadbee", "v2", "refs/heads/mian", "nothing/like/it"])
-def test_an_unknown_name(store, target, upstream, name):
+def test_an_unknown_name_suggests_similar_ones(store, target, upstream, name):
     store.add(target, str(upstream))
     with pytest.raises(Unavailable, match=f"no branch, tag or commit '{name}'") as error:
         store.resolve(target, name)
@@ -76,7 +76,7 @@ def test_an_unknown_name(store, target, upstream, name):
         assert "the nearest names are main" in error.value.reason
 
 
-def test_a_short_sha_of_several_commits(store, target, upstream, git):
+def test_an_ambiguous_short_sha_is_an_error(store, target, upstream, git):
     tree = git(upstream, "rev-parse", "main^{tree}")
     seen: dict[str, bytes] = {}
     for number in range(1 << 16):

@@ -50,7 +50,7 @@ def made(expression: str, operators: Mapping[str, Any], file: str = "") -> list[
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_an_operator_makes(name):
+def test_an_operator_makes_the_expected_mutant(name):
     expression, wanted = MADE[name]
     lines = [mutant.source.splitlines()[2] for mutant in made(expression, {name: OPERATORS[name]})]
     plain = {MUTANTS.ast.unparse(MUTANTS.ast.parse(line.strip())).removeprefix("x = ") for line in lines}
@@ -58,7 +58,7 @@ def test_an_operator_makes(name):
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_the_rest_of_the_file_stays(half):
+def test_a_mutant_changes_nothing_else_in_the_file(half):
     lines = [
         "# é",
         "class Trainer:",
@@ -77,7 +77,7 @@ def test_the_rest_of_the_file_stays(half):
         compile(mutant.source, "trainer.py", "exec")
 
 
-def test_what_says_something_is_no_signal():
+def test_messages_are_not_mutated():
     said = (
         "class Trainer:\n    def step(self, x, mask):\n        assert x > 0, f'{x - 1}'\n        logger.info(x - 1)\n"
     )

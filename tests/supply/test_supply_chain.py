@@ -25,7 +25,7 @@ _PINNED = re.compile(r"[\w./-]+@[0-9a-f]{40}")
 _VERSION = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
 
 
-def test_the_figures_of_the_readme_are_those_of_its_command():
+def test_the_readmes_figures_equal_the_commands_output():
     figures = runpy.run_path(str(ROOT / "benchmarks" / "figures.py"))
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert figures["rewritten"](text) == text, "run `python benchmarks/figures.py`"
@@ -33,7 +33,7 @@ def test_the_figures_of_the_readme_are_those_of_its_command():
     assert figures["rewritten"](stale) == text != stale
 
 
-def test_where_sentinel_lies_is_said_in_one_way():
+def test_the_repository_address_is_written_consistently():
     """If pyproject.toml names a repository, all messages and pages must say `rl-sentinel[…] @ git+…`."""
     urls = re.findall(r'(?m)^Repository = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert (urls or [""]) == [REPOSITORY]
@@ -71,7 +71,7 @@ def _complaints_of_step(job: str, step: dict[str, Any], writes: bool) -> Iterato
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
-def test_a_heads_author_gets_nothing_of_a_workflow(file):
+def test_workflows_give_a_heads_author_no_secrets(file):
     assert list(complaints(file.name, yaml.safe_load(file.read_text()))) == []
 
 
@@ -105,7 +105,7 @@ def test_zizmor_finds_nothing():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_zizmor_finds_what_is_there(tmp_path):
+def test_zizmor_detects_a_planted_problem(tmp_path):
     file = tmp_path / ".github" / "workflows" / "bad.yml"
     file.parent.mkdir(parents=True)
     step = "- run: echo ${{ github.event.pull_request.title }}"
@@ -133,7 +133,7 @@ def test_every_requirement_has_a_hash_and_the_version_that_is_tested(name):
             if package in tested and not versions & tested[package]} == {}  # fmt: skip
 
 
-def test_what_is_tested_is_there():
+def test_every_constraint_is_installed_or_excluded():
     """All of ``constraints.txt`` is installed, except extras that the workflows do not install."""
     ray = {"ray", "charset-normalizer", "click", "msgpack", "protobuf", "requests"}
     docs = {"mkdocs", "ghp-import", "markdown", "mergedeep", "mkdocs-get-deps", "pyyaml-env-tag", "watchdog"}
@@ -161,7 +161,7 @@ def _built(folder: Path) -> Path:
     return wheel
 
 
-def test_a_wheel_that_is_built_twice_is_one_wheel(tmp_path):
+def test_building_the_wheel_twice_gives_equal_bytes(tmp_path):
     pytest.importorskip("hatchling", reason="the extra `supply` is not installed")
     before = os.umask(0o077)
     try:

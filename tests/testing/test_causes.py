@@ -37,7 +37,7 @@ NAMES = {"eps_clip_low": "eps", "eps_clip_high": "high"}
     ],
     ids=["max", "bounds", "one bound"],
 )
-def test_a_common_slip_is_named_first_and_edges_come_last(f, cause):
+def test_a_common_slip_is_named_first_and_edge_cases_last(f, cause):
     report = check_function(f, "policy_loss", examples=60, names=NAMES, **PPO)
     text = str(report)
 
@@ -99,11 +99,11 @@ def scaled_log_probs(logits, labels, temperature=1.0):
         (rewarded_kl, "policy_loss", {**PPO, "shapes": {"advantages": "batch"}}, "the other sign of beta"),
     ],
 )
-def test_slips_of_other_contracts_are_named_also_with_another_setting(f, contract, options, cause):
+def test_slips_are_named_together_with_another_setting(f, contract, options, cause):
     assert cause in " ".join(str(check_function(f, contract, examples=60, **options)).split())
 
 
-def test_advantages_of_responses_and_a_kl_penalty_need_only_options():
+def test_per_response_advantages_and_a_kl_penalty_need_only_options():
     report = check_function(grpo, "policy_loss", examples=40, shapes={"advantages": "batch"}, **PPO)
     assert report.broken == ["finite_in_finite_out"], str(report)
     assert "lp_behav = old_log_probs, lp_ref = ref_log_probs, A = advantages" in str(report)
@@ -116,7 +116,7 @@ def test_advantages_of_responses_and_a_kl_penalty_need_only_options():
     assert "the_oracle_agrees" in other.broken
 
 
-def test_rewards_of_responses_and_their_advantages_are_spread_over_tokens():
+def test_per_response_rewards_are_spread_over_tokens():
     def centred(scores, mask, num_generations):
         groups = scores.view(-1, num_generations)
         return (groups - groups.mean(-1, keepdim=True)).flatten()
@@ -133,7 +133,7 @@ def test_rewards_of_responses_and_their_advantages_are_spread_over_tokens():
 
 
 @pytest.mark.parametrize("name", ["lp_behav", "behavior", "mu", "rollout", "gen_logps", "logps_mu"])
-def test_the_policy_that_generated_the_tokens_is_the_old_one_and_the_reference_never_is(name):
+def test_behaviour_log_probs_match_the_old_policy_and_never_the_reference(name):
     names = {"torch": torch}
     exec(f"def f(lp, {name}, lp_ref, A, mask): return lp", names)
     bound = Check("policy_loss", **PPO).bind(names["f"])
@@ -201,7 +201,7 @@ def test_the_code_of_a_failure_makes_objects_with_fields():
     assert float(names["result"]) == pytest.approx(float(text.partition("observed ")[2].partition(",")[0]))
 
 
-def test_an_error_in_call_names_call():
+def test_an_error_in_a_call_names_its_place():
     with pytest.raises(
         TypeError, match=r"call= \(test_causes.py:\d+\) raised AttributeError: unknown input 'logprobs'"
     ):

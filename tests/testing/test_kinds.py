@@ -14,7 +14,7 @@ NOT_NAMED = {"anywhere in the response"}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.correct.__name__)
-def test_a_correct_function_breaks_nothing_but_its_edges_and_its_bugs_are_named(kind, monkeypatch):
+def test_a_correct_function_passes_and_its_bugs_are_named(kind, monkeypatch):
     # Whether a law is broken depends on neither: the smallest scenario, and other settings that would be right.
     monkeypatch.setattr(checking, "_SHRINKING", 8)
     monkeypatch.setattr(checking.Check, "_agreeing_choices", lambda *_: {})
@@ -52,7 +52,7 @@ def gae_of_bools(rewards, values, terminated, truncated, gamma, lam):
 
 
 @pytest.mark.parametrize("form", [{}, {"dones": "tokens"}], ids=["rows", "one stream"])
-def test_ends_of_episodes_stand_for_a_mask(form):
+def test_ends_of_episodes_replace_a_mask(form):
     for f in (gae_of_episodes, gae_of_starts, gae_of_bools):
         report = check_function(f, "generalised_advantage", shapes=form, examples=EXAMPLES)
         assert report.ok, str(report)

@@ -192,7 +192,7 @@ def test_a_wrong_option_is_an_error(options, message):
         Check("polcy_loss")
 
 
-def test_settings_that_a_function_lacks_are_not_drawn_and_one_parameter_serves_two():
+def test_missing_settings_are_not_drawn_and_one_parameter_may_serve_two():
     _, subject = Check("policy_loss", **PPO)._subject(loss)
     drawn = {item.name for item in subject.contract.inputs if item.choices or item.domain}
 
@@ -204,7 +204,7 @@ def test_settings_that_a_function_lacks_are_not_drawn_and_one_parameter_serves_t
     ("annotation", "form"),
     [(torch.Tensor, torch.Tensor), (np.ndarray, np.ndarray), (list[str], list), (inspect.Parameter.empty, np.ndarray)],
 )
-def test_groups_and_lengths_come_in_the_form_that_the_function_takes(annotation, form):
+def test_groups_and_lengths_have_the_form_that_the_function_takes(annotation, form):
     seen = []
 
     def normalise(rewards, uids):
@@ -291,13 +291,13 @@ def test_a_call_that_does_not_read_a_required_setting_is_an_error():
         check(lambda a, b: a - b, "kl_estimate", call=lambda f, x: f(x.log_probs, x.ref_log_probs))
 
 
-def test_nothing_returned_is_not_a_pass():
+def test_a_function_that_returns_nothing_does_not_pass():
     report = check(lambda rewards, uids: None, "reward_normalisation", examples=2)
     assert not report.ok
     assert "returned None" in report.laws["the_oracle_agrees"].text
 
 
-def test_one_edge_is_one_failure_and_can_be_expected():
+def test_an_edge_case_is_one_failure_and_can_be_expected():
     def plain(logps, old_logps, adv, mask, eps=0.2):
         ratio = torch.exp(torch.where(mask.bool(), logps - old_logps, 0.0).clamp(-20, 20))
         adv = torch.where(mask.bool(), adv, 0.0)
@@ -462,14 +462,14 @@ def test_the_summary_states_once_what_a_passing_test_tried(pytester, arguments):
         assert f"not tried: more than {sizes[1]} rows or {sizes[2]} tokens, float16 (pass dtypes=()), values" in line
 
 
-def test_it_runs_under_xdist(pytester):
+def test_checks_run_under_xdist(pytester):
     pytester.makepyfile(TEST)
     result = pytester.runpytest_subprocess("-n", "2", "-k", "test_right and (padding or oracle)")
 
     result.assert_outcomes(passed=2)
 
 
-def test_it_runs_under_unittest_and_in_a_script():
+def test_checks_run_under_unittest_and_in_a_script():
     class TestLoss(unittest.TestCase):
         @parametrize_with_laws(wrong, "policy_loss", examples=5, **PPO)
         def test_wrong(self, check):
@@ -500,7 +500,7 @@ def test_all_laws_of_a_loss_take_less_than_three_seconds_of_one_core():
     assert time.process_time() - start < 3
 
 
-def test_the_import_is_light():
+def test_importing_sentinel_testing_imports_no_torch():
     script = (
         "import sys, sentinel.testing; print(sorted({'torch', 'hypothesis', 'numpy', 'pytest'} & set(sys.modules)))"
     )
@@ -546,13 +546,13 @@ def test_a_test_that_does_not_call_its_check_fails(pytester):
     result.stdout.fnmatch_lines(["*LawBroken: the test did not call the check of *: write check()"])
 
 
-def test_a_call_that_never_calls_the_function_is_no_check():
+def test_a_call_that_never_calls_the_function_fails():
     options = {"statistic": "mean", "call": lambda f, x: (x.values * x.response_mask).sum() / x.response_mask.sum()}
     with pytest.raises(LawBroken, match="call= never calls <lambda>, so nothing"):
         check_function(lambda values, mask: -values, "masked_statistics", **options)
 
 
-def test_call_reads_an_input_that_has_the_name_of_a_method():
+def test_a_call_can_read_an_input_named_like_a_method():
     report = check_function(
         lambda batch: (batch["x"] * batch["keep"]).sum() / batch["keep"].sum().clamp(min=1),
         "masked_statistics",
@@ -583,7 +583,7 @@ CHUNKED = {"actions_per_step": 2, "examples": 30}
 
 
 @pytest.mark.parametrize(("f", "ratio"), [(joint_loss, "joint"), (loss_of_each_action, "sum")])
-def test_log_probs_of_action_chunks(f, ratio):
+def test_log_probs_of_action_chunks_are_supported(f, ratio):
     report = check(f, **CHUNKED, dialects={"log_ratio_clamp": 20.0, "action_ratio": ratio})
     assert report.ok, str(report)
     assert report.laws["the_oracle_agrees"].judged == 30
@@ -608,7 +608,7 @@ def test_a_masked_chunk_that_leaks_is_named():
 # -- devices and messages ----------------------------------------------------------------------------------------------
 
 
-def test_tensors_are_put_on_the_device_that_is_asked_for(monkeypatch):
+def test_tensors_are_on_the_requested_device(monkeypatch):
     """No GPU is needed: ``cpu:0`` takes the way of every device that is not ``cpu``."""
     from sentinel.worker import tensors
 
@@ -624,7 +624,7 @@ def test_tensors_are_put_on_the_device_that_is_asked_for(monkeypatch):
     assert set(made) == {"cpu:0"}
 
 
-def test_a_failure_of_two_calls_shows_both_and_one_of_parts_shows_the_sum():
+def test_a_failure_of_several_calls_shows_them_all():
     def own_count(logps, old_logps, adv, mask, batch_num_tokens, eps=0.2):
         return loss(logps, old_logps, adv, mask, eps)
 

@@ -104,7 +104,7 @@ def knows(recipe: Recipe, ref: Ref, option: Option, value: str) -> bool:
 
 
 @pytest.mark.parametrize("bug", few(NAMING, 8))
-def test_the_settings_are_options_of_the_code_that_has_the_bug(bug):
+def test_settings_of_affects_are_options_of_the_code_with_the_bug(bug):
     recipe = RECIPES[bug]
     if not any(options(recipe.target, ref) for ref in refs(recipe)):
         pytest.skip(f"no commit of {bug} is in the mirror store")
@@ -125,7 +125,7 @@ def test_the_settings_are_options_of_the_code_that_has_the_bug(bug):
         ("SLIME-LOW-VAR-KL-NAN-GRADIENT", "kl_loss_type", "k4", "knows no 'k4'"),
     ],
 )
-def test_a_wrong_setting_is_found(bug, name, condition, said):
+def test_a_wrong_setting_is_detected(bug, name, condition, said):
     recipe = RECIPES[bug]
     if not any(options(recipe.target, ref) for ref in refs(recipe)):
         pytest.skip(f"no commit of {bug} is in the mirror store")

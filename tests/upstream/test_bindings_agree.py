@@ -168,7 +168,7 @@ def test_oracle_and_boundary_agree(code, boundary, contract):
 
 
 @pytest.mark.parametrize(("boundary", "contract"), _bound())
-def test_oracle_and_boundary_agree_behind_a_mask(code, boundary, contract):
+def test_oracle_and_boundary_agree_with_a_mask(code, boundary, contract):
     """With padding on the right; SkyRL pads on the left, and has gaps."""
     bound = _at(code, boundary, contract, {**MAIN, "roll": ROLL_FIX})
     subject = bound.subject(boundary, contract)
@@ -197,7 +197,7 @@ def test_oracle_and_boundary_agree_behind_a_mask(code, boundary, contract):
         (f"{PPO}.masked_whiten", "masked_statistics", {"unbiased": False}),
     ],
 )
-def test_the_oracle_of_something_else_does_not_agree(code, boundary, contract, inputs):
+def test_the_oracle_of_another_contract_does_not_agree(code, boundary, contract, inputs):
     """The fixed inputs and dialects of a binding describe the code."""
     bound = code("skyrl", MAIN["skyrl"])
     subject = bound.subject(boundary, contract)

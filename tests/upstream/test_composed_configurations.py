@@ -52,7 +52,7 @@ def of(file: Path, checkout: Checkout) -> tuple[dict[Any, Any], Training]:
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_it_is_what_verl_made_of_it(name):
+def test_verls_composed_configuration_equals_verls_own(name):
     checkout = copy(*VERL)
     folder = checkout.path / TRAINERS
     data, _ = of(folder / f"{name}.yaml", checkout)
@@ -62,7 +62,7 @@ def test_it_is_what_verl_made_of_it(name):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_its_search_path_is_found_in_the_copy(name, tmp_path, monkeypatch):
+def test_the_search_path_is_found_in_the_copy(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checkout = copy(*VERL)
     file = checkout.path / "verl" / "experimental" / name
@@ -82,7 +82,7 @@ def test_its_search_path_is_found_in_the_copy(name, tmp_path, monkeypatch):
       {"generator.n_samples_per_prompt": "8", "trainer.policy.megatron_config.tensor_model_parallel_size": "1"})],
     ids=["verl", "skyrl"],
 )  # fmt: skip
-def test_a_users_own_needs_no_search_path(of_copy, text, settings, tmp_path):
+def test_a_users_configuration_needs_no_search_path(of_copy, text, settings, tmp_path):
     """The second setting of each is in a file that its base composes."""
     file = tmp_path / "run.yaml"
     file.write_text(text)

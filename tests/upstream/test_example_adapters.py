@@ -59,7 +59,7 @@ BROKEN: dict[str, tuple[Ref, dict[str, set[str]]]] = {
 MEMBERS = ("compute_grpo_actor_loss_fn",)
 
 
-def test_there_are_examples():
+def test_the_folder_has_examples():
     assert set(NAMES) == set(BROKEN)
 
 
@@ -82,7 +82,7 @@ def is_here(name: str, ref: Ref) -> bool:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_the_laws_say_of_an_example(name):
+def test_an_example_breaks_exactly_the_listed_laws(name):
     ref, broken = BROKEN[name]
     catalog = catalog_with(bundled_catalog(), FOLDER / f"{name}.py")
     target = catalog.targets[name]

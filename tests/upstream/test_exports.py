@@ -62,7 +62,7 @@ def test_a_runner_agrees_with_the_evidence(bug, exporter):
     assert [side.tried.status for side in bundle.sides] == [side.decision.verdict.name for side in bundle.sides]
 
 
-def test_this_bug_has_a_runner(exporter):
+def test_the_named_bug_has_a_runner(exporter):
     recipe = RECIPES[ALWAYS[0]]
     bundle = exporter.export(recipe, *recipe.revisions())
     if "no mirror of" in bundle.reason:
@@ -83,7 +83,7 @@ def prepared(file: Path) -> Contribution:
 
 
 @pytest.mark.parametrize("file", PREPARED, ids=lambda file: file.parent.name)
-def test_a_prepared_page_says_what_its_evidence_says(file):
+def test_a_prepared_page_agrees_with_its_evidence(file):
     made = prepared(file)
     if any("newer than the mirror" in each for each in made.unknown):
         skip_in_pack(file.parent.parent.name)  # it has only the pull requests that recipes name
@@ -142,7 +142,7 @@ def _installed(package: str) -> bool:
 
 
 @pytest.mark.parametrize("file", walked(PREPARED, lambda file: file.parent.name))
-def test_a_prepared_runner_says_in_an_empty_environment_what_its_page_says(file, empty):
+def test_a_prepared_runner_agrees_with_its_page_in_an_empty_environment(file, empty):
     made = prepared(file)
     if made.document["runner"] is None or made.fix is None or made.fix.comment:
         pytest.skip(made.document["reason"])
@@ -157,7 +157,7 @@ def test_a_prepared_runner_says_in_an_empty_environment_what_its_page_says(file,
 
 
 @pytest.mark.parametrize("target", walked(sorted({file.parents[1].name for file in PREPARED})))
-def test_the_numbers_of_prepared_pages_come_out_again(target, monkeypatch):
+def test_the_numbers_of_prepared_pages_are_reproduced(target, monkeypatch):
     """This decides every page again; the tests above try the runners."""
     monkeypatch.setenv("SENTINEL_HOME", str(MIRRORS.home.path))
     files = [file for file in PREPARED if file.parents[1].name == target]

@@ -59,7 +59,7 @@ def replace(file: Path, old: str, new: str) -> None:
     file.write_text(code.replace(old, new, 1))
 
 
-def test_labels_that_are_shifted_by_one_more_fail(pytester, clone):
+def test_labels_shifted_by_one_more_fail(pytester, clone):
     compare(pytester, clone).assert_outcomes(passed=1)
     replace(clone / LOSSES, SHIFT, SHIFT.replace("-1", "-2"))
     worse = compare(pytester, clone)
@@ -77,13 +77,13 @@ def test_a_reversed_log_ratio_is_named(pytester, clone):
     worse.stdout.no_fnmatch_line("not examined: *ToolAgentLoop*")
 
 
-def test_another_estimator_is_named_that_explains_the_new_numbers(pytester, clone):
+def test_the_estimator_that_explains_the_new_numbers_is_named(pytester, clone):
     replace(clone / ADVANTAGES, "kld = (ratio - kl - 1).contiguous()", "kld = (0.5 * kl.square()).contiguous()")
     definition = "the results follow the definition with kl_estimator='k2', before with 'k3'"
     compare(pytester, clone).stdout.fnmatch_lines([f"worse: *.kl_penalty_forward *; {definition}; *"])
 
 
-def test_another_definition_is_named_that_explains_the_new_numbers(pytester, clone):
+def test_the_definition_that_explains_the_new_numbers_is_named(pytester, clone):
     """A known bug of both revisions does not hide the definition."""
     replace(clone / ADVANTAGES, STD, STD.replace(")", ", unbiased=False)"))
     worse = compare(pytester, clone)

@@ -1,4 +1,5 @@
-"""Laws without recipes: a search flags every buggy base, and the recipe's scenario breaks no law at the fix."""
+"""Laws without recipes: a search detects the bug at every buggy base, and the recipe's scenario breaks no law at the
+fix."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -66,7 +67,7 @@ def opened_for(searching: Runner, job: Job, subject: Subject) -> OpenTarget:
 
 
 @pytest.mark.parametrize("job", BUGGY)
-def test_a_search_flags_every_buggy_base(job, searching, request):
+def test_a_search_detects_every_buggy_base(job, searching, request):
     if job.recipe.bug_id in UNSEEN:
         request.applymarker(pytest.mark.xfail(reason=UNSEEN[job.recipe.bug_id]))
     subject = subject_of(job)
@@ -80,7 +81,7 @@ def test_a_search_flags_every_buggy_base(job, searching, request):
 
 
 @pytest.mark.parametrize("job", REPRODUCED)
-def test_each_law_that_a_recipes_scenario_breaks_is_known_to_a_recipe(job, searching):
+def test_each_law_broken_by_a_recipes_scenario_is_listed_in_a_recipe(job, searching):
     """Otherwise a search would report the recipe's bug as new."""
     subject = subject_of(job)
     open_target = opened_for(searching, job, subject)

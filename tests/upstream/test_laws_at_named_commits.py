@@ -29,7 +29,7 @@ ODD = [
 @pytest.mark.parametrize(
     "commit", [*COMMITS, *(pytest.param(commit, id=f"{commit[0]}-{commit[1][:7]}") for commit in ODD)]
 )
-def test_what_breaks_a_law_is_explained_by_a_recipe(commit):
+def test_every_broken_law_is_explained_by_a_recipe(commit):
     target, ref = bundled_catalog().targets[commit[0]], Ref("git", commit[1])
     recipes = [recipe for recipe in RECIPES.values() if recipe.target == target.name]
     searching = runner()

@@ -63,7 +63,7 @@ class Place:
     [pytest.param(name, marks=() if name == "roll" else pytest.mark.nightly)
      for name in bundled_catalog().targets if name != "demo"],
 )  # fmt: skip
-def test_every_boundary_is_bound_throughout_history_or_its_function_is_not_there(name):
+def test_every_boundary_is_bound_at_every_commit_that_has_it(name):
     """At releases, every 25th commit of main, and the commits that recipes name, as far as the mirror has them."""
     target = bundled_catalog().targets[name]
     try:
@@ -106,7 +106,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         warm.close()
 
 
-def test_every_boundary_answers_or_has_a_reason(place):
+def test_every_boundary_returns_or_has_a_reason(place):
     catalog, wrong = bundled_catalog(), {}
     searched = {(s.boundary, s.contract.name): s for s in subjects(catalog, place.target.name)[0]}
     for binding in place.target.bindings:

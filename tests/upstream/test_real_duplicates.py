@@ -18,7 +18,7 @@ RELATIONS = [
 
 
 @pytest.mark.parametrize(("bug", "pull"), RELATIONS)
-def test_a_known_relation_is_found(bug, pull):
+def test_a_known_duplicate_is_found(bug, pull):
     recipe = RECIPES[bug]
     catalog = bundled_catalog()
     fix = fix_of(catalog, recipe.target, bug)

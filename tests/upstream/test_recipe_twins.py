@@ -251,14 +251,14 @@ def decide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Decide]:
 
 
 @pytest.mark.parametrize("bug_id", few({bug: bug for bug in BY_TWIN}))
-def test_a_twin_gives_the_other_verdict(decide, bug_id):
+def test_a_broken_twin_gives_the_other_verdict(decide, bug_id):
     """Another test decides the pin."""
     twin, at_pin, at_twin = BY_TWIN[bug_id]
     assert {str(pin.ref): pin.expect for pin in RECIPES[bug_id].pins}[TWINS[twin][0]] == at_pin
     assert decide(bug_id, twin).verdict.name == at_twin
 
 
-def test_a_broken_estimator_is_told_by_every_output(decide):
+def test_every_output_detects_a_broken_estimator(decide):
     """Without the masked mean, metric, loss and gradient are wrong, and the evidence shows by how much."""
     broken = decide("SKYRL-ROLLOUT-KL-FSDP", "broken")
     keys = {item.key.partition(".")[2] for item in broken.comparisons}

@@ -32,7 +32,7 @@ TARGET = replace(WHOLE, bindings=tuple(b for b in WHOLE.bindings if b.boundary i
 @pytest.mark.parametrize(
     ("target", "members", "answering"), [pytest.param("verl", 24, 16, marks=pytest.mark.nightly), ("skyrl", 13, 10)]
 )
-def test_members_that_nobody_bound_answer(target, members, answering, tmp_path):
+def test_unbound_registered_functions_return_values(target, members, answering, tmp_path):
     """The others need inputs that the family's model lacks: values, baselines, an option."""
     bundled = bundled_catalog()
     file = tmp_path / f"{target}.py"

@@ -69,7 +69,7 @@ _NAMED = Counter((pin.recipe.target, pin.ref) for pin in PINS)
 BY_CHECKOUT = sorted(PINS, key=lambda pin: -_NAMED[pin.recipe.target, pin.ref])
 
 
-def test_every_committed_evidence_is_of_a_pin_or_a_watched_ref():
+def test_committed_evidence_is_about_pins_and_watched_refs():
     known = {
         (recipe.target, recipe.bug_id, f"{ref.key('')}.json")
         for recipe in RECIPES.values()
@@ -93,7 +93,7 @@ OPPOSITES = {name for name, recipe in RECIPES.items() if {"reproduced", "fixed"}
 NOT_FIXED = sorted(set(RECIPES) - set(OPPOSITES) - set(BY_TWIN))
 
 
-def test_every_shipped_recipe_is_shown_to_be_able_to_fail():
+def test_every_shipped_recipe_can_fail():
     """A new recipe needs a pin of each verdict, a changed copy in a test next to this one, or a contract with an
     oracle.
     """
@@ -103,7 +103,7 @@ def test_every_shipped_recipe_is_shown_to_be_able_to_fail():
 
 
 @pytest.mark.parametrize("bug_id", NOT_FIXED)
-def test_what_is_fixed_nowhere_is_fixed_in_the_oracle(bug_id, consulted):
+def test_bugs_fixed_nowhere_are_fixed_in_the_oracle(bug_id, consulted):
     """The reference's values give the verdict that no revision gives yet."""
     recipe = RECIPES[bug_id]
     measured = consulted(recipe)

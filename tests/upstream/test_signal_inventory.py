@@ -79,7 +79,7 @@ def test_every_boundary_of_a_known_bug_is_in_the_inventory(name):
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_the_table_of_the_page_is_what_the_code_says(name):
+def test_the_table_of_the_coverage_page_matches_the_code(name):
     target = bundled_catalog().targets[name]
     shape = rf"^\| {name} \| `(\w+)` \| (\d+) \| (\d+) \((\d+)%\) \| (\d+) \| (\d+) \|$"
     rows = re.findall(shape, PAGE.read_text(encoding="utf-8"), re.MULTILINE)

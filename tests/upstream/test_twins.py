@@ -478,7 +478,7 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
 
 
 @pytest.mark.parametrize(("boundary", "contract"), PARAMS)
-def test_a_law_says_that_the_twin_is_broken(twin, boundary, contract):
+def test_a_law_detects_the_twin(twin, boundary, contract):
     code = twin(target_of(boundary))
     (subject,) = (s for s in code.subjects if s.boundary == boundary and contract in ("", s.contract.name))
     known = KNOWN.get(boundary, set())
@@ -499,7 +499,7 @@ def test_a_law_says_that_the_twin_is_broken(twin, boundary, contract):
     assert any(key not in known for key in found)
 
 
-def test_what_prices_or_filters_has_a_twin_or_a_reason():
+def test_every_estimator_and_filter_has_a_twin_or_a_reason():
     without = {
         subject.name if subject.name in WITHOUT else f"{subject.boundary}({subject.contract.name})"
         for target in MAIN

@@ -49,7 +49,7 @@ def test_a_bug_in_a_real_training_is_named(tmp_path, monkeypatch):
     assert "1 of 1 named within 20 steps; false alarms: 0" in said
 
 
-def test_rows_that_are_mixed_up_are_named(tmp_path, monkeypatch):
+def test_mixed_up_rows_are_named(tmp_path, monkeypatch):
     said = _benchmark(tmp_path, monkeypatch, "drawn.py", "--bugs", "--only", "mixed-")
     assert "reward function 0 got wrong `completions` for 8 of 8 rows: for row 0, the value of row 1" in said
     assert "reward function 0 got wrong `answer` for " in said
@@ -58,14 +58,14 @@ def test_rows_that_are_mixed_up_are_named(tmp_path, monkeypatch):
     assert "4 of 4 bugs were named, and their trainings raise no alarm without them" in said
 
 
-def test_the_checker_is_not_large(tmp_path, monkeypatch):
+def test_the_checker_uses_little_memory(tmp_path, monkeypatch):
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--memory")
     found = re.search(r"the checker: (\d+) MB of its own", said)
     assert found is not None
     assert int(found[1]) <= 256
 
 
-def test_a_look_costs_little_of_a_step(tmp_path, monkeypatch):
+def test_an_observation_takes_a_small_part_of_a_step(tmp_path, monkeypatch):
     """Measured as CPU time of the run's thread. Two of a hundred steps are examined or have a call copied."""
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--grpo", "40")
     found = re.search(r"a look by its own clocks: ([\d.]+)% of a step", said)

@@ -50,7 +50,7 @@ def test_a_float_agrees_within_its_dtypes_tolerance_and_not_beyond(value, dtype,
 
 
 @pytest.mark.parametrize("dtype", sorted(FLOATS))
-def test_nan_and_infinity_equal_themselves_alone(dtype):
+def test_nan_and_infinity_equal_only_themselves(dtype):
     special = [math.nan, math.inf, -math.inf, 1.0]
     for one in special:
         for other in special:
@@ -60,7 +60,7 @@ def test_nan_and_infinity_equal_themselves_alone(dtype):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_integers_are_exact(dtype):
+def test_integers_are_compared_exactly(dtype):
     loose = Tolerance(relative=0.5, absolute=10.0)
     assert not mismatch(tensor([100], dtype), [100], loose)
     assert mismatch(tensor([100], dtype), [101], loose)
@@ -102,12 +102,12 @@ def test_integers_are_exact(dtype):
     ],
     ids=repr,
 )
-def test_kinds_of_values(observed, expected, same):
+def test_values_of_different_kinds_differ(observed, expected, same):
     found = mismatch(observed, expected)
     assert bool(found) is not same
 
 
-def test_the_detail_says_where_by_how_much_and_at_which_tolerance():
+def test_the_detail_names_place_difference_and_tolerance():
     found = mismatch(tensor([[1.0, 2.0], [3.0, 4.5]], "float32"), [[1.0, 2.0], [3.5, 4.0]])
     assert found == (
         "element [1, 0]: expected 3.5, observed 3.0 (tolerance 1e-05 relative, 1e-06 absolute) (2 of 4 differ)"
@@ -116,7 +116,7 @@ def test_the_detail_says_where_by_how_much_and_at_which_tolerance():
     assert mismatch(tensor([1], "int64"), [2]).startswith("element [0]: expected 2, observed 1")
 
 
-def test_a_recipes_tolerance_goes_before_the_dtypes():
+def test_a_recipes_tolerance_overrides_the_dtypes():
     value = tensor([1.0], "float32")
     assert not mismatch(value, [1.2], Tolerance(relative=0.5))
     assert not mismatch(value, [1.2], Tolerance(absolute=0.5))
@@ -125,7 +125,7 @@ def test_a_recipes_tolerance_goes_before_the_dtypes():
 
 
 @given(_ROWS, _DTYPES)
-def test_a_value_less_itself_is_nothing(rows, dtype):
+def test_a_value_minus_itself_is_zero(rows, dtype):
     value = tensor(rows, dtype)
     zero = minus(value, value)
     assert (zero.dtype, zero.shape) == (dtype, value.shape)
@@ -141,6 +141,6 @@ def test_a_value_less_itself_is_nothing(rows, dtype):
     [(tensor([1.0], "float32"), tensor([[1.0]], "float32")), ("a", "b"), (None, 1), ([1], [1, 2]), (True, False)],
     ids=repr,
 )
-def test_what_cannot_be_subtracted(left, right):
+def test_values_that_cannot_be_subtracted_are_rejected(left, right):
     with pytest.raises(ValueError, match="cannot be subtracted"):
         minus(left, right)

@@ -96,13 +96,13 @@ def test_every_key_and_value_has_a_line_and_a_column(loader):
         ("a:\n\t- b\n", "not YAML", (2, 1)),
     ],
 )
-def test_what_is_more_than_plain_data_is_refused_where_it_stands(loader, text, words, place):
+def test_anything_beyond_plain_data_is_rejected_with_its_place(loader, text, words, place):
     refused(words, place, parse_yaml, text, loader)
 
 
 @loaders
 @pytest.mark.parametrize("text", ["[" * 200_000, "{a: " * 100_000, "- " * 200_000, "? " * 200_000, "[[1]," * 100_000])
-def test_deep_documents_are_refused_at_once_and_do_not_kill_the_process(loader, text):
+def test_deep_documents_are_rejected_without_a_crash(loader, text):
     start = time.process_time()
     with pytest.raises(DocumentError, match=r"deeper|must be a string"):
         parse_yaml(text, loader)
@@ -139,11 +139,11 @@ def test_json_is_strict(text, words, place):
         (b"# nothing\n", "no document", (1, 1)),
     ],
 )
-def test_bytes_that_are_no_document(raw, words, place):
+def test_bytes_that_are_not_a_document_are_rejected(raw, words, place):
     refused(words, place, read_text, raw)
 
 
-def test_a_100_mb_file_is_refused_without_being_read(tmp_path):
+def test_a_100_mb_file_is_rejected_without_being_read(tmp_path):
     path = tmp_path / "big.yaml"
     with path.open("wb") as handle:
         handle.truncate(100_000_000)
@@ -156,7 +156,7 @@ def test_a_100_mb_file_is_refused_without_being_read(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["folder", "absent.yaml", "pipe.yaml", "nul\0.yaml"])
-def test_what_is_no_regular_file_is_refused(tmp_path, name):
+def test_a_file_that_is_not_regular_is_rejected(tmp_path, name):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(DocumentError, match=r"directory|cannot be read|not a regular file"):
@@ -183,7 +183,7 @@ def test_json_and_yaml_of_one_document_read_the_same(data):
 
 
 @given(st.text(max_size=60))
-def test_any_text_reads_or_is_refused_with_a_place(text):
+def test_any_text_is_read_or_rejected_with_a_place(text):
     for parse in (parse_yaml, parse_json):
         error = None
         try:
@@ -212,7 +212,7 @@ def test_any_text_reads_or_is_refused_with_a_place(text):
         ("a: &x 1\nb: &x 2\nc: *x\n", {"a": 1, "b": 2, "c": 2}),
     ],
 )
-def test_a_configuration_reads_as_frameworks_read_it(loader, text, data):
+def test_a_configuration_is_read_like_frameworks_read_it(loader, text, data):
     assert parse_yaml(text, loader, configuration=True).data == data
 
 
@@ -243,7 +243,7 @@ DEEP = "a0: &a0 [x]\n" + "".join(f"a{number}: &a{number} [*a{number - 1}]\n" for
         ("? [a]\n: b\n", "a key must be a string", 1),
     ],
 )
-def test_a_configuration_that_expands_without_end_is_refused_at_once(loader, text, says, line):
+def test_an_endlessly_expanding_configuration_is_rejected(loader, text, says, line):
     start = time.process_time()
     with pytest.raises(DocumentError) as caught:
         parse_yaml(text, loader, configuration=True)

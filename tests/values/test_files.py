@@ -26,7 +26,7 @@ def test_a_link_to_a_file_is_read(tmp_path):
         ("/proc/self/environ/x", "Not a directory"),
     ],
 )
-def test_what_is_not_a_regular_file_of_that_size_is_refused(tmp_path, name, says):
+def test_special_and_oversized_files_are_rejected(tmp_path, name, says):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "large").open("wb") as stream:
@@ -36,12 +36,12 @@ def test_what_is_not_a_regular_file_of_that_size_is_refused(tmp_path, name, says
     assert says in str(caught.value)
 
 
-def test_a_file_that_says_that_it_is_empty_is_not_read_beyond_the_limit():
+def test_a_file_with_a_false_size_is_not_read_beyond_the_limit():
     with pytest.raises(SentinelError, match="at most 0 MiB are read"):
         read_bytes(Path("/proc/self/status"), 10)
 
 
-def test_bytes_that_are_not_utf8_have_a_place(tmp_path):
+def test_bytes_that_are_not_utf8_are_reported_with_their_place(tmp_path):
     (tmp_path / "file").write_bytes(b"a\nb\xff")
     with pytest.raises(SentinelError, match=r"file:2:2: not UTF-8: byte 0xff; save the file as UTF-8"):
         read_text(tmp_path / "file")
@@ -65,7 +65,7 @@ def test_bytes_that_are_not_utf8_have_a_place(tmp_path):
         (b"{", "1:2: not JSON: "),
     ],
 )
-def test_json_that_nobody_vouches_for_is_refused_in_one_sentence(tmp_path, content, says):
+def test_untrusted_json_is_rejected_in_one_sentence(tmp_path, content, says):
     file = tmp_path / "evidence.json"
     file.write_bytes(content)
     with pytest.raises(SentinelError) as caught:
@@ -86,13 +86,13 @@ def test_json_that_nobody_vouches_for_is_refused_in_one_sentence(tmp_path, conte
         ("a: [", "1:2: not TOML: "),
     ],
 )
-def test_toml_is_refused_where_it_stands(tmp_path, content, says):
+def test_invalid_toml_is_reported_with_its_place(tmp_path, content, says):
     (tmp_path / "a.toml").write_text(content)
     with pytest.raises(SentinelError) as caught:
         read_data(tmp_path / "a.toml")
     assert says in str(caught.value)
 
 
-def test_toml_is_data(tmp_path):
+def test_toml_is_read_as_data(tmp_path):
     (tmp_path / "a.toml").write_text('[a.b]\nc = "' + "One sentence. " * 100 + '"\n')
     assert list(read_data(tmp_path / "a.toml")["a"]["b"]) == ["c"]

@@ -26,26 +26,26 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         del sys.modules[name]
 
 
-def test_a_module_gets_the_answer_while_it_is_imported(root):
+def test_a_replacement_is_used_during_the_import(root):
     answer_at_import(ANSWERS, (root,))
     assert importlib.import_module(f"{PACKAGE}.worker").ADDRESS == "here"
     assert not hasattr(sys.modules[f"{PACKAGE}.network"], "port")  # missing names stay missing
 
 
-def test_without_an_answer_it_does_not_import(root):
+def test_the_import_fails_without_a_replacement(root):
     answer_at_import({}, (root,))
     with pytest.raises(OSError, match="there is no network"):
         importlib.import_module(f"{PACKAGE}.worker")
 
 
-def test_what_is_imported_already_stays_what_it_is(root):
+def test_imported_modules_keep_their_values(root):
     network = importlib.import_module(f"{PACKAGE}.network")
     answer_at_import(ANSWERS, (root,))
     with pytest.raises(OSError, match="there is no network"):
         network.address()
 
 
-def test_a_value_of_another_package_and_an_alias(root, monkeypatch):
+def test_values_of_other_packages_and_aliases_are_replaced(root, monkeypatch):
     monkeypatch.setattr(string, "digits", string.digits)
     monkeypatch.setattr(string, "Template", string.Template)
     answer_at_import({"string.digits": "01", "string.Template": Alias("string.Formatter")}, (root,))

@@ -39,7 +39,7 @@ def raised(statement: str, *files: str) -> BaseException:
         ("1 / 0", [KIT, "/site-packages/torch/autograd/__init__.py"], False),  # the target's graph has no derivative
     ],
 )
-def test_an_exception_belongs_to_the_innermost_code_that_is_not_a_third_partys(statement, files, is_harness):
+def test_an_exception_belongs_to_the_innermost_own_code(statement, files, is_harness):
     error = raised(statement, *files)
     place = attribution.harness_place(error, ("/checkout",), (ADAPTER, CONTRACT))
     assert (place is not None) == is_harness

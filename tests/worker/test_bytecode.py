@@ -23,7 +23,7 @@ print(inside.part.VALUE, outside.VALUE)
 """
 
 
-def test_byte_code_of_the_checkout_alone_is_moved(tmp_path):
+def test_only_byte_code_of_the_checkout_is_moved(tmp_path):
     root, elsewhere, cache = tmp_path / "root", tmp_path / "elsewhere", tmp_path / "cache"
     (root / "inside").mkdir(parents=True)
     elsewhere.mkdir()
@@ -54,7 +54,7 @@ def listed(tree: Path) -> str:
     return tree_hash(entries)
 
 
-def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(lab, offered):
+def test_a_contained_process_uses_byte_code_that_others_compiled(lab, offered):
     lab.sandbox = offered("strict")
     tree = lab.write({"mod.py": "def f():\n    return 7\n", "broken.py": "def f(:\n", "unasked.py": ""})
     checkout = Checkout("demo", Ref("path", str(tree)), tree, ("pkg",), (tree,), listed(tree))
@@ -81,7 +81,7 @@ def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(l
     assert returned(lab.probe(again, "pkg.mod.f")) == 7
 
 
-def test_byte_code_goes_by_what_was_compiled_and_by_no_time(tmp_path):
+def test_byte_code_is_matched_by_content_not_time(tmp_path):
     """A working copy may move while a process compiles, so byte code is stamped afterwards."""
     root, cache = tmp_path / "root", tmp_path / "cache"
     part = root / "part.py"
@@ -106,7 +106,7 @@ def test_byte_code_goes_by_what_was_compiled_and_by_no_time(tmp_path):
     assert said(look) == "2"
 
 
-def test_byte_code_that_a_full_disk_has_cut_off_is_made_anew(lab, offered):
+def test_truncated_byte_code_is_compiled_again(lab, offered):
     lab.sandbox = offered("basic")
     tree = lab.write({"mod.py": "def f():\n    return 7\n"})
     assert len(lab.load(lab.open(tree), "pkg.mod.f")) == 2

@@ -64,7 +64,7 @@ def test_a_former_path_is_found(decide, tmp_path):
         ),
     ],
 )
-def test_a_missing_upstream_name_is_no_failure_and_says_where_it_went(losses, file, said, decide, tmp_path):
+def test_a_missing_name_is_unavailable_and_names_its_new_place(losses, file, said, decide, tmp_path):
     verdict = decide(MASKED_TOKENS, demo_with(tmp_path, losses, file)).verdict
     assert (verdict.name, verdict.kind) == ("unavailable", "drift")
     assert fnmatch(verdict.reason, f"not in this version: *{said}")
@@ -81,7 +81,7 @@ def test_a_missing_upstream_name_is_no_failure_and_says_where_it_went(losses, fi
         ),
     ],
 )
-def test_drift_names_what_was_looked_for(losses, said, decide, tmp_path):
+def test_drift_names_the_searched_parameters(losses, said, decide, tmp_path):
     verdict = decide(MASKED_TOKENS, demo_with(tmp_path, losses)).verdict
     assert (verdict.name, verdict.kind) == ("inconclusive", "drift")
     assert said in verdict.reason
@@ -112,7 +112,7 @@ def test_a_shorter_tuple_is_drift(decide, tmp_path):
         ("demo_rl.nowhere.at.all", False),
     ],
 )
-def test_what_a_recipe_requires(required, there, decide, fixed_tree):
+def test_requirements_of_a_recipe_are_checked(required, there, decide, fixed_tree):
     verdict = decide({**MASKED_TOKENS, "requires": [required]}, fixed_tree).verdict
     if there:
         assert verdict.name == "fixed"
@@ -137,7 +137,7 @@ def test_the_evidence_proves_which_code_ran(decide, broken_tree):
     assert " at 0x" not in found.signature
 
 
-def test_code_from_outside_the_checkout_is_not_taken_for_the_targets(decide, tmp_path):
+def test_code_from_outside_the_checkout_does_not_count_as_the_targets(decide, tmp_path):
     tree = demo_with(tmp_path, "from json import dumps as agg_loss\n")
     verdict = decide({**MASKED_TOKENS, "contract": "call", "scenario": {"positional": [1]}, **_CALL}, tree).verdict
     assert (verdict.name, verdict.kind) == ("inconclusive", "drift")
@@ -151,7 +151,7 @@ _CALL: dict[str, Any] = {
 }
 
 
-def test_a_method_through_its_class_and_a_decorated_function(lab):
+def test_methods_and_decorated_functions_are_called(lab):
     source = """
 import functools
 def twice(function):
@@ -181,7 +181,7 @@ class Actor:
     assert found.provenance.line == source[: source.index("@twice\n    def step")].count("\n") + 1
 
 
-def test_a_package_that_fails_to_import_says_the_same_each_time(lab):
+def test_a_failing_import_gives_the_same_message_each_time(lab):
     """The failing import has found a folder without ``__init__.py``, which the path needs too."""
     files = {
         "__init__.py": "from .whole import loss\nraise RuntimeError('half a package')\n",
@@ -239,7 +239,7 @@ def test_a_namespace_as_self_has_the_other_methods_of_its_class(decide, fixed_tr
         ("trainer.agg_loss", "no demo_rl.trainer (not there yet)"),
     ],
 )
-def test_the_history_of_a_commit_says_whether_it_had_a_name(name, said, decide, demo_repository, demo_home):
+def test_the_history_shows_whether_a_name_existed(name, said, decide, demo_repository, demo_home):
     recipe = {
         **MASKED_TOKENS,
         "contract": "call",

@@ -21,7 +21,7 @@ def names(place: Path) -> set[str]:
     return {file.name for file in place.iterdir()}
 
 
-def test_version_one_has_a_folder_a_controller(tmp_path):
+def test_version_one_uses_a_folder_per_controller(tmp_path):
     groups = hierarchy(tmp_path, "5:memory:/job\n4:pids:/\n1:cpu:/\n", "memory/job", "pids", "cpu")
     group = groups.make(64, 1 << 30)
     pids, memory = group.folders
@@ -33,14 +33,14 @@ def test_version_one_has_a_folder_a_controller(tmp_path):
     assert {(folder / "cgroup.procs").read_text() for folder in group.folders} == {"7"}
 
 
-def test_a_path_of_the_hosts_in_a_container(tmp_path):
+def test_a_host_path_in_a_container_is_resolved(tmp_path):
     groups = hierarchy(tmp_path, "4:pids:/docker/0123\n", "pids")
     (folder,) = groups.make(64, 0).folders
     assert folder.parent == tmp_path / "root" / "pids"
     assert groups.make(64, 0).bounds == {"pids"}
 
 
-def test_version_two_has_one_folder_for_both(tmp_path):
+def test_version_two_uses_one_folder(tmp_path):
     """Our own group has processes, so its subgroups cannot have limits. The parent group was delegated."""
     root = tmp_path / "root"
     (root / "user.slice" / "ours").mkdir(parents=True)
@@ -53,20 +53,20 @@ def test_version_two_has_one_folder_for_both(tmp_path):
 
 
 @pytest.mark.parametrize("membership", ["", "0::/\n", "4:pids:/none\n", "9:name=systemd:/\n"])
-def test_where_there_is_no_place_for_groups(membership, tmp_path):
+def test_no_group_is_made_without_a_writable_hierarchy(membership, tmp_path):
     group = hierarchy(tmp_path, membership).make(64, 1)
     assert (group.folders, group.bounds) == ((), frozenset())
     group.add(os.getpid())
 
 
-def test_groups_of_processes_that_are_gone_are_swept_up(tmp_path):
+def test_groups_of_ended_processes_are_removed(tmp_path):
     ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     left, used = f"sentinel-{int(ended.stdout)}-1", f"sentinel-{os.getppid()}-1"
     hierarchy(tmp_path, "4:pids:/\n", f"pids/{left}", f"pids/{used}", "pids/sentinel-x-1", "pids/others")
     assert names(tmp_path / "root" / "pids") == {used, "sentinel-x-1", "others"}
 
 
-def test_what_the_kernel_makes_of_it():
+def test_the_kernel_enforces_the_limits():
     groups = Groups()
     group = groups.make(64, 1 << 30)
     if not group.folders:

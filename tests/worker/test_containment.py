@@ -45,19 +45,19 @@ def test_root_forks_into_a_namespace_and_stays_outside():
 
 
 @pytest.mark.skipif(not is_offered("--user", "--map-root-user"), reason="no user namespaces here")
-def test_who_is_root_in_a_user_namespace_alone_stays_able_to_fork():
+def test_root_of_a_user_namespace_can_still_fork():
     assert told(*IN_A_USER_NAMESPACE) == ["False as outside", "False as outside", "0"]
 
 
 @pytest.mark.skipif(not is_offered("--user", "--map-root-user"), reason="no user namespaces here")
-def test_who_is_root_in_a_user_namespace_alone_can_be_contained():
+def test_root_of_a_user_namespace_can_be_contained():
     asked = "from sentinel.worker import containment; print(containment.reason_against(), containment.may_be_others())"
     command = [*IN_A_USER_NAMESPACE, sys.executable, "-c", asked]
     assert subprocess.run(command, capture_output=True, text=True).stdout.split() == ["None", "False"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="for those who are not root")
-def test_anybody_else_forks_as_ever():
+def test_other_users_fork_without_a_namespace():
     assert told() == ["False as outside", "False as outside", "0"]
 
 
@@ -93,7 +93,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), os.path.exists(scratch))
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not is_offered("--mount", "--pid", "--fork"), reason="only root may do so")
-def test_a_root_whose_folder_is_removed_leaves_nothing(tmp_path):
+def test_a_root_whose_folder_is_removed_leaves_no_files(tmp_path):
     scratch = tmp_path / "worker" / "target"
     scratch.mkdir(parents=True)
     command = [sys.executable, "-c", REMOVED, str(scratch)]
@@ -122,7 +122,7 @@ for file in (secret, secret.replace(".env", "edited/__init__.py")):
 @pytest.mark.parametrize(
     ("declared", "seen"), [([], ["FileNotFoundError"] * 2), (["edited.x"], ["FileNotFoundError", "5"])]
 )
-def test_another_project_installed_to_be_edited_is_not_there(tmp_path, declared, seen):
+def test_other_editable_installs_are_absent(tmp_path, declared, seen):
     """Only the folder of a package that a target declares is visible."""
     project = tmp_path / "project"
     (project / "edited").mkdir(parents=True)

@@ -55,7 +55,7 @@ def test_a_default_comes_from_the_part_that_shares_most_attributes(sources, sour
     assert defaults.default_of(sources[source : source + 1], given, name) == said
 
 
-def test_a_stand_in_of_a_configuration_has_the_defaults_that_nobody_gave_it(sources, monkeypatch):
+def test_a_stand_in_configuration_takes_missing_options_from_the_defaults(sources, monkeypatch):
     monkeypatch.setattr(drift, "_declared", [partial(defaults.default_of, sources[:1])])
     args = drift.StandInNamespace(clip=0.5, mode="sum")
     assert (args.clip, args.scale, getattr(args, "unknown", None)) == (0.5, 3, None)

@@ -54,20 +54,20 @@ def demo(lab: Lab, tmp_path: Path) -> TargetProcess:
         ("answer_too_long", {}, "crash", "larger than"),
     ],
 )
-def test_a_probe_that_ends_badly_says_how(name, arguments, kind, said, lab, demo):
+def test_a_failed_probe_reports_how_it_ended(name, arguments, kind, said, lab, demo):
     found = failure(lab.probe(demo, f"{HAZARDS}.{name}", **arguments))
     assert found.kind == kind, found
     assert said in found.reason
 
 
 @under_basic
-def test_a_probe_that_kills_its_parent(lab, demo):
+def test_a_probe_that_kills_its_parent_is_reported(lab, demo):
     """Under strict, the parent is the first process of a namespace, which cannot be killed from inside."""
     found = failure(lab.probe(demo, f"{HAZARDS}.kill_parent"))
     assert (found.kind, found.reason) == ("crash", "the target process ended while a probe ran")
 
 
-def test_an_exception_brings_upstreams_own_traceback(lab, demo):
+def test_an_exception_has_upstreams_traceback(lab, demo):
     found = failure(lab.probe(demo, f"{HAZARDS}.fail"))
     assert (found.kind, found.reason) == ("raised", "the boundary raised ZeroDivisionError: no valid tokens")
     assert 'File "demo_rl/hazards.py"' in found.traceback
@@ -85,17 +85,17 @@ def test_a_probe_that_hangs_is_ended(name, lab, tmp_path):
     assert returned(lab.probe(process, f"{HAZARDS}.forge_on_stdout")) == 7
 
 
-def test_a_printed_answer_is_no_answer(lab, demo, capfd):
+def test_a_printed_answer_is_ignored(lab, demo, capfd):
     assert returned(lab.probe(demo, f"{HAZARDS}.forge_on_stdout")) == 7
     assert capfd.readouterr() == ("", "")
 
 
-def test_garbage_on_the_pipe_is_no_verdict(lab, demo):
+def test_garbage_on_the_pipe_is_rejected(lab, demo):
     assert failure(lab.probe(demo, f"{HAZARDS}.garbage_on_every_descriptor")).kind in ("crash", "exit")
     assert returned(lab.probe(lab.open(lab.folder / "demo", "demo_rl"), f"{HAZARDS}.forge_on_stdout")) == 7
 
 
-def test_a_child_that_comes_back_from_the_call_does_not_answer(lab, demo):
+def test_a_forked_child_cannot_answer(lab, demo):
     assert [returned(lab.probe(demo, f"{HAZARDS}.return_twice")) for _ in range(5)] == [2] * 5
 
 
@@ -115,7 +115,7 @@ def test_global_state_does_not_leak_into_the_next_probe(lab, demo):
     assert returned(lab.probe(demo, f"{HAZARDS}.look_at_the_world")) == before
 
 
-def test_what_a_probe_runs_in(lab, demo, monkeypatch):
+def test_a_probe_has_a_clean_environment(lab, demo, monkeypatch):
     world = returned(lab.probe(demo, f"{HAZARDS}.look_at_the_world"))
     assert (world["threads"], world["dynamo"], world["dtype"], world["gradients"]) == (1, "1", "float32", True)
     assert world["secret"] is None
@@ -157,7 +157,7 @@ def test_a_checkout_is_read_only(decide, broken_tree):
         ("def f(:\n    pass", "import", "SyntaxError"),
     ],
 )
-def test_an_import_that_ends_badly_says_how(body, kind, said, lab, monkeypatch):
+def test_a_failed_import_reports_how_it_ended(body, kind, said, lab, monkeypatch):
     monkeypatch.setattr(client, "_GRACE", 0.0)
     tree = lab.write({"mod.py": f"{body}\ndef f():\n    return 7\n", "fine.py": "def f():\n    return 7\n"})
     timeout = 0.3 if kind == "timeout" else 30.0
@@ -172,7 +172,7 @@ def test_an_import_that_ends_badly_says_how(body, kind, said, lab, monkeypatch):
     assert returned(lab.probe(process, "pkg.fine.f", False)) == 7
 
 
-def test_a_run_goes_on_after_an_import_that_kills(decide, broken_tree):
+def test_a_run_continues_after_an_import_that_kills(decide, broken_tree):
     losses = broken_tree / "demo_rl" / "losses.py"
     good = losses.read_text()
     losses.write_text("import os\nos.kill(os.getpid(), 9)\n")
@@ -190,7 +190,7 @@ def own_preloader() -> Iterator[Preloader]:
     preloader.stop()
 
 
-def test_nothing_is_left_behind(own_preloader, tmp_path):
+def test_no_process_or_file_is_left_behind(own_preloader, tmp_path):
     lab = Lab(own_preloader, tmp_path, sandbox="basic")
     process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl")
     pids = tmp_path / "pids"
@@ -206,7 +206,7 @@ def test_nothing_is_left_behind(own_preloader, tmp_path):
         own_preloader.target(_checkout(tmp_path / "demo"), ("demo_rl",))
 
 
-def test_a_preloader_that_dies_takes_its_processes_along_and_is_replaced(own_preloader, tmp_path):
+def test_a_dead_preloader_is_replaced_with_its_processes(own_preloader, tmp_path):
     lab = Lab(own_preloader, tmp_path)
     process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl")
     assert returned(lab.probe(process, f"{HAZARDS}.forge_on_stdout")) == 7
@@ -232,7 +232,7 @@ def test_an_interpreter_without_torch_is_named(tmp_path):
     preloader.stop()
 
 
-def test_no_interpreter_at_all(tmp_path):
+def test_a_missing_interpreter_is_reported(tmp_path):
     preloader = Preloader(Options(python=str(tmp_path / "nothing")))
     with pytest.raises(WorkerError, match=r"cannot start .*nothing"):
         preloader.hello()

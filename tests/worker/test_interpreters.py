@@ -37,11 +37,11 @@ def shown(packages: Path, *names: str) -> set[str]:
     return {place.removeprefix(top) for place in places if place.startswith(top)}
 
 
-def test_an_environment_and_what_it_was_made_from(packages):
+def test_an_environment_and_its_base_are_visible(packages):
     assert shown(packages) == {"env/bin", "env/lib", "env/pyvenv.cfg", "base/bin", "base/lib"}
 
 
-def test_what_was_installed_to_be_edited(packages, tmp_path):
+def test_declared_editable_installs_are_visible(packages, tmp_path):
     """Only the named packages of such a project are visible."""
     for name in ("edited/named", "older/src/named", "older/src/unnamed"):
         (tmp_path / name).mkdir(parents=True)
@@ -62,14 +62,14 @@ def test_what_was_installed_to_be_edited(packages, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"dir_info": {"editable": true}}', '{"url": 3, "dir_info": 4}'])
-def test_what_tells_nothing_of_it(packages, text):
+def test_files_that_describe_no_environment_are_ignored(packages, text):
     info = packages / "edited-1.dist-info"
     info.mkdir()
     (info / "direct_url.json").write_text(text)
     assert "env/lib" in shown(packages)
 
 
-def test_an_interpreter_in_a_home_folder_does_not_show_it(packages, tmp_path):
+def test_an_interpreter_in_a_home_folder_does_not_expose_the_folder(packages, tmp_path):
     home = packages.parents[2]
     (home / "notes").write_text("")
     (home / "pyvenv.cfg").unlink()
@@ -77,7 +77,7 @@ def test_an_interpreter_in_a_home_folder_does_not_show_it(packages, tmp_path):
     assert "env" not in shown(packages)
 
 
-def test_folders_of_shared_libraries(packages, tmp_path, monkeypatch):
+def test_folders_of_shared_libraries_are_visible(packages, tmp_path, monkeypatch):
     for name in ("libraries", "letters"):
         (tmp_path / name).mkdir()
     (tmp_path / "libraries" / "libfast.so.3").write_text("")
@@ -85,12 +85,12 @@ def test_folders_of_shared_libraries(packages, tmp_path, monkeypatch):
     assert {place for place in shown(packages) if not place.startswith(("env/", "base/"))} == {"libraries"}
 
 
-def test_links_in_a_circle_end(packages):
+def test_circular_links_end(packages):
     (packages.parents[2] / "pyvenv.cfg").write_text(f"home = {packages.parents[2] / 'bin'}\n")
     assert "env/lib" in shown(packages)
 
 
-def test_a_script_is_no_interpreter(tmp_path):
+def test_a_script_is_rejected_as_an_interpreter(tmp_path):
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\nexec python3\n")
     with pytest.raises(
@@ -99,7 +99,7 @@ def test_a_script_is_no_interpreter(tmp_path):
         interpreters.wrap([str(script)], "/scratch")
 
 
-def test_where_no_wall_is_to_be_had(monkeypatch):
+def test_an_interpreter_runs_uncontained_when_containment_is_impossible(monkeypatch):
     monkeypatch.setattr(interpreters, "reason_against", lambda: "it needs Linux")
     assert interpreters.wrap([sys.executable, "-c", ""], "/scratch") == [sys.executable, "-c", ""]
 
@@ -113,12 +113,12 @@ def test_where_no_wall_is_to_be_had(monkeypatch):
         ("raise SystemExit(3)", "no output"),
     ],
 )
-def test_an_interpreter_that_says_nothing_useful(script, says):
+def test_an_interpreter_with_useless_output_is_reported(script, says):
     with pytest.raises(interpreters.InterpreterError, match=rf"cannot run .*python.*: {says}"):
         interpreters.ask(None, "-c", script)
 
 
-def test_it_learns_little_of_the_environment(monkeypatch):
+def test_an_interpreter_gets_few_environment_variables(monkeypatch):
     monkeypatch.setenv("GITHUB_TOKEN", "secret")
     known = interpreters.ask(None, "-c", "import json, os; print(json.dumps(sorted(os.environ)))")
     assert "PATH" in known

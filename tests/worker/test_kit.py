@@ -15,7 +15,7 @@ from sentinel.targets import Binding, Target
 from sentinel.worker.calling import Boundary
 
 
-def test_a_swap_ends_with_its_block_even_where_that_fails():
+def test_a_swap_ends_with_its_block_even_after_an_error():
     owner = SimpleNamespace(name="own")
     with pytest.raises(KeyError), kit.swap(owner, "name", "other"):  # noqa: PT012
         assert owner.name == "other"
@@ -23,7 +23,7 @@ def test_a_swap_ends_with_its_block_even_where_that_fails():
     assert owner.name == "own"
 
 
-def test_what_is_not_there_is_not_swapped():
+def test_a_missing_attribute_is_not_swapped():
     owner = SimpleNamespace()
     with kit.swap(owner, "name", "other"):
         assert not hasattr(owner, "name")
@@ -37,25 +37,25 @@ def test_several_swaps_end_together():
     assert vars(owner) == {"name": "own", "size": 1}
 
 
-def test_megatron_alone_is_the_first_and_last_of_its_ranks_unless_said_otherwise():
+def test_single_rank_mpu_is_first_and_last_rank_by_default():
     mpu = kit.make_single_rank_mpu(get_context_parallel_world_size=2)
     assert (mpu.get_data_parallel_world_size(), mpu.get_context_parallel_world_size(check=True)) == (1, 2)
     assert (mpu.is_pipeline_last_stage(), mpu.get_data_parallel_group()) == (True, None)
 
 
-def test_a_stand_in_says_what_it_lacks():
+def test_a_stand_in_names_its_missing_attribute():
     with pytest.raises(StandInMissingError, match="size"):
         kit.stand_in(rank=0).size  # noqa: B018
 
 
-def test_a_dot_leads_into_a_group_of_options():
+def test_a_dotted_option_name_is_nested():
     options = kit.nest_options({"plain": 1, "actor.clip.low": 0.2, "actor.lr": 0.1})
     assert (options.plain, options.actor.clip.low, options.actor.lr) == (1, 0.2, 0.1)
     with pytest.raises(StandInMissingError, match="high"):
         options.actor.clip.high  # noqa: B018
 
 
-def test_an_unbuilt_instance_has_its_class_and_these_attributes_alone():
+def test_an_unbuilt_instance_has_only_the_given_attributes():
     class Trainer:
         def __init__(self) -> None:
             raise AssertionError("it starts a cluster")
@@ -66,7 +66,7 @@ def test_an_unbuilt_instance_has_its_class_and_these_attributes_alone():
     assert kit.make_unbuilt(Trainer, given=0.5).rate() == 0.5
 
 
-def test_an_option_of_a_later_version_is_taken_at_what_was_usual_alone():
+def test_an_option_of_a_later_version_is_accepted_only_at_its_usual_value():
     class Loss:
         def __init__(self, clip: float) -> None: ...
 
@@ -77,7 +77,7 @@ def test_an_option_of_a_later_version_is_taken_at_what_was_usual_alone():
         kit.keep_accepted(Loss, {"dual": None})
 
 
-def test_rows_are_asked_as_a_data_set_is():
+def test_rows_have_the_interface_of_a_dataset():
     rows = kit.Rows([{"text": "a b", "kept": 1}, {"text": "c", "kept": 0}])
     made = rows.map(lambda row, by: {"words": row["text"].split(by)}, fn_kwargs={"by": " "}, remove_columns="text")
     assert made.column_names == ["kept", "words"]
@@ -89,18 +89,18 @@ def test_rows_are_asked_as_a_data_set_is():
     assert halved == [{"words": "a b"}], "as many rows as it gives"
 
 
-def test_both_sides_are_as_wide_as_the_longer():
+def test_both_sides_are_padded_to_the_longer_one():
     torch = pytest.importorskip("torch")
     inputs = {"chosen_mask": torch.ones(1, 1), "rejected_mask": torch.ones(1, 3)}
     assert kit.join_both_sides(inputs, "mask", -1.0).tolist() == [[1, -1, -1], [1, 1, 1]]
 
 
 @pytest.mark.parametrize(("found", "score"), [(1.0, 1.0), ({"score": 0.5, "acc": True}, 0.5), ((0.0, "said"), 0.0)])
-def test_the_score_is_read_of_a_number_a_record_and_a_tuple(found, score):
+def test_the_score_is_read_from_a_number_a_record_or_a_tuple(found, score):
     assert kit.score_of(found) == score
 
 
-def test_a_row_whose_label_is_not_its_own_is_dealt_to_nobody():
+def test_a_row_with_a_wrong_label_is_left_out():
     import torch
 
     rows = kit.numbered_rows([2, 1, 3, 1])
@@ -118,7 +118,7 @@ def transformers() -> None:
 
 
 @pytest.mark.usefixtures("transformers")
-def test_a_table_says_of_every_token_what_stands_in_it_wherever_it_is_put():
+def test_a_token_table_gives_each_token_its_own_log_prob():
     import torch
 
     table = torch.tensor([[-0.5, -2.0], [-1.0, -0.25]])
@@ -132,7 +132,7 @@ def test_a_table_says_of_every_token_what_stands_in_it_wherever_it_is_put():
 
 
 @pytest.mark.usefixtures("transformers")
-def test_the_end_of_a_text_stands_for_the_last_token_that_counts():
+def test_an_end_token_stands_for_the_last_valid_token():
     import torch
 
     model = kit.token_table(torch.tensor([[-0.5, -2.0]]))
@@ -144,7 +144,7 @@ def test_the_end_of_a_text_stands_for_the_last_token_that_counts():
 
 
 @pytest.mark.usefixtures("transformers")
-def test_a_table_of_rewards_scores_a_text_by_its_tokens_wherever_it_is_padded():
+def test_a_reward_table_ignores_padding():
     import torch
 
     model = kit.token_table(torch.tensor([[-0.5, -2.0], [-1.0, -0.25]]), scores=True)
@@ -158,7 +158,7 @@ def test_a_table_of_rewards_scores_a_text_by_its_tokens_wherever_it_is_padded():
 
 
 @pytest.mark.usefixtures("transformers")
-def test_the_gradient_that_arrives_at_a_table_is_that_of_each_token():
+def test_a_token_table_gets_the_gradient_of_each_token():
     import torch
 
     table = torch.tensor([[-0.5, -2.0], [-1.0, -0.25]], requires_grad=True)
@@ -180,7 +180,7 @@ def test_the_gradient_that_arrives_at_a_table_is_that_of_each_token():
 
 
 @pytest.mark.usefixtures("transformers")
-def test_generators_that_are_seeded_go_on_where_they_were():
+def test_random_generators_continue_after_a_seeded_block():
     import torch
 
     before = torch.get_rng_state()
@@ -190,7 +190,7 @@ def test_generators_that_are_seeded_go_on_where_they_were():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_ranks_talk_to_each_other_and_leave_nothing_behind():
+def test_simulated_ranks_exchange_values_and_restore_torch():
     import torch
 
     dist = torch.distributed
@@ -212,7 +212,7 @@ def test_ranks_talk_to_each_other_and_leave_nothing_behind():
     assert dist.all_reduce is before
 
 
-def test_collectives_are_among_the_ranks_of_a_group():
+def test_collectives_involve_only_the_ranks_of_a_group():
     """The order may differ, and a rank that is alone in its group does not wait."""
     import torch
 
@@ -229,7 +229,7 @@ def test_collectives_are_among_the_ranks_of_a_group():
     assert kit.on_ranks(3, work) == [(1.5, [0, 1], 2, 0), (1.5, [0, 1], 2, 1), (3.0, [2], 1, 0)]
 
 
-def test_ranks_take_turns():
+def test_simulated_ranks_run_one_at_a_time():
     """Otherwise stand-ins that collect results, and replaced functions, would depend on the scheduler."""
     import torch
 
@@ -250,7 +250,7 @@ def test_ranks_take_turns():
     assert [rank for rank, _ in groupby(events)] == [2, 0, 1, 0, 2]
 
 
-def test_what_one_rank_raises_ends_all_of_them():
+def test_an_exception_of_one_rank_ends_all_ranks():
     import torch
 
     def work(rank: int) -> Any:
@@ -307,7 +307,7 @@ def _boundary() -> Boundary:
     return Boundary("pkg.cut", sys.modules[__name__], _cut, None, binding, frozenset({"values", "side", "other"}))
 
 
-def test_a_call_is_declared_by_places_names_and_words():
+def test_a_call_is_declared_by_positions_names_and_values():
     inputs = {"values": [1], "bounds": 2, "side": "left", "other": 3}
     found = kit.call_with(
         _boundary(),
@@ -336,7 +336,7 @@ def test_a_call_is_declared_by_its_layout():
     assert nothing is None
 
 
-def test_a_word_that_a_function_lacks_is_of_another_version():
+def test_an_unsupported_value_belongs_to_another_version():
     with pytest.raises(AbsentError, match="has no side middle"):
         kit.call_with(_boundary(), {"values": [1], "bounds": 2, "side": "middle"}, values_of={"side": {"left": True}})
 
@@ -346,7 +346,7 @@ def test_an_input_that_a_function_lacks_is_drift():
         kit.call_with(_boundary(), {"values": [1], "bounds": 2, "other": 3})
 
 
-def test_a_family_fixes_what_its_member_lacks():
+def test_a_family_fixes_the_options_that_a_member_lacks():
     made = families.policy_loss("pkg.loss", _cut, "ppo", ("eps_clip_low",), mode="token-sum", accepts={"dp_size": (1,)})
     assert made.fixed["algorithm"] == "ppo"
     assert made.fixed["dual_clip"] is None
@@ -358,7 +358,7 @@ def test_a_family_fixes_what_its_member_lacks():
     assert not several.fixed.keys() & {"algorithm", "importance_weights", "loss_agg_mode"}
 
 
-def test_what_a_framework_calls_a_thing_is_said_once():
+def test_common_parameter_names_are_declared_once():
     own = Binding("pkg.a", "kl_estimate", arguments={"log_probs": ("logp",)})
     target = Target(
         "pkg", "", (), bindings=(own, Binding("pkg.b", "kl_estimate")), arguments={"log_probs": ("logprobs",)}
@@ -374,7 +374,7 @@ class Options:
     do_sample: bool = True
 
 
-def test_a_configuration_is_made_of_the_options_that_are_given_and_says_the_others():
+def test_a_configuration_has_the_given_options_and_reports_the_defaults():
     fields = {"top_p": "top_p", "greedy": ("do_sample", {True: False, False: True}), "seed": "seed"}
     given = {"top_p": None, "greedy": True, "seed": None}
     made, said = kit.with_options(Options, fields, given, max_length=3)

@@ -48,7 +48,7 @@ def test_a_group_ends_with_its_leader(leader):
     handle.kill()
 
 
-def test_who_has_the_number_after_the_end_is_not_ended_by_a_second_call(leader):
+def test_a_second_kill_does_not_hit_a_reused_pid(leader):
     first = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
     handle = Leader(first.pid)
     handle.kill()
@@ -58,7 +58,7 @@ def test_who_has_the_number_after_the_end_is_not_ended_by_a_second_call(leader):
     assert leader.poll() is None
 
 
-def test_a_group_ends_whose_leader_is_gone(leader):
+def test_a_group_without_a_leader_ends(leader):
     handle = Leader(leader.pid)
     leader.stdin.close()
     leader.wait()
@@ -67,7 +67,7 @@ def test_a_group_ends_whose_leader_is_gone(leader):
     assert ended(leader)
 
 
-def test_who_does_not_come_from_here_is_left_alone():
+def test_processes_that_are_not_descendants_are_not_killed():
     """The kernel may reuse the number between a session's first byte and the descriptor."""
     lines = "import os\nif os.fork():\n    os._exit(0)\nprint(os.getpid(), flush=True)\ninput()"
     parent = subprocess.Popen(
@@ -81,7 +81,7 @@ def test_who_does_not_come_from_here_is_left_alone():
     assert parent.stdout.read() == b""
 
 
-def test_folders_that_nobody_keeps_are_removed(tmp_path, monkeypatch):
+def test_abandoned_folders_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     kept, handle = client._locked_folder()
     left, other = client._locked_folder()
@@ -95,7 +95,7 @@ def test_folders_that_nobody_keeps_are_removed(tmp_path, monkeypatch):
     os.close(another)
 
 
-def test_a_number_that_another_process_has_by_now_is_left_alone(leader):
+def test_a_reused_pid_is_not_killed(leader):
     gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     handle = Leader(gone.pid)
     gone.communicate()

@@ -42,13 +42,13 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(VALUES)
-def test_a_value_comes_back_as_it_was(value):
+def test_a_value_round_trips(value):
     frame = protocol.encode(value)
     assert protocol.decode(frame) == value
     assert protocol.frame_length(frame) == len(frame)
 
 
-def test_floats_that_are_no_numbers_come_back():
+def test_nan_and_infinity_round_trip():
     back = protocol.decode(protocol.encode([math.nan, math.inf, -math.inf, -0.0]))
     assert math.isnan(back[0])
     assert back[1:3] == [math.inf, -math.inf]
@@ -56,19 +56,19 @@ def test_floats_that_are_no_numbers_come_back():
 
 
 @given(VALUES, st.data())
-def test_a_frame_that_is_cut_short_is_refused(value, data):
+def test_a_truncated_frame_is_rejected(value, data):
     frame = protocol.encode(value)
     with pytest.raises(protocol.ProtocolError):
         protocol.decode(frame[: data.draw(st.integers(0, len(frame) - 1))])
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_give_a_value_or_a_refusal(noise):
+def test_any_bytes_give_a_value_or_an_error(noise):
     _refused_or_read(noise)
 
 
 @given(VALUES, st.data())
-def test_a_frame_with_changed_bytes_gives_a_value_or_a_refusal(value, data):
+def test_a_changed_frame_gives_a_value_or_an_error(value, data):
     frame = bytearray(protocol.encode(value))
     for _ in range(data.draw(st.integers(1, 4))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
@@ -120,24 +120,24 @@ def _tensor(**changes: Any) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_a_forged_frame_is_refused(node, body):
+def test_a_forged_frame_is_rejected(node, body):
     with pytest.raises(protocol.ProtocolError):
         protocol.decode(_frame(node, body))
 
 
-def test_a_frame_nested_beyond_reason_is_refused():
+def test_a_deeply_nested_frame_is_rejected():
     text = b"[" * 200_000 + b"]" * 200_000
     with pytest.raises(protocol.ProtocolError):
         protocol.decode(struct.pack(">QQ", len(text), 0) + text)
 
 
 @pytest.mark.parametrize("value", [{1: 2}, {None: 1}, object, {"a": {3}}, bytearray(), 1j], ids=repr)
-def test_what_cannot_be_sent_is_named(value):
+def test_a_value_that_cannot_be_sent_is_named(value):
     with pytest.raises(TypeError, match="cannot be sent"):
         protocol.encode(value)
 
 
-def test_over_a_socket():
+def test_frames_are_sent_over_a_socket():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         protocol.send(ours, {"a": Tensor("float32", (1,), bytes(4))})
@@ -150,7 +150,7 @@ def test_over_a_socket():
             protocol.receive(theirs)
 
 
-def test_a_frame_has_one_deadline_however_it_comes(monkeypatch):
+def test_a_frame_has_one_deadline(monkeypatch):
     clock = iter(range(100))
     monkeypatch.setattr(protocol.time, "monotonic", lambda: float(next(clock)))
     ours, theirs = socket.socketpair()
@@ -165,7 +165,7 @@ def _by_bytes(whole: Any, channel: socket.socket, size: int, deadline: float | N
     return b"".join(whole(channel, 1, deadline) for _ in range(size))
 
 
-def test_a_frame_over_the_limit_is_refused_before_it_is_read():
+def test_an_oversized_frame_is_rejected_before_it_is_read():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(struct.pack(">QQ", protocol.MAX_FRAME, 1))
@@ -173,7 +173,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_read():
             protocol.receive(theirs)
 
 
-def test_structure_costs_more_than_its_text():
+def test_the_size_of_the_structure_is_limited():
     """Nested lists take fifty times the memory of their text. Tensors may still be large."""
     assert protocol.fits(protocol.encode(Tensor("float64", (1 << 17,), bytes(1 << 20))))
     bomb = b"[" + b"[]," * (protocol.MAX_TEXT // 3) + b"[]]"

@@ -88,7 +88,7 @@ def ask(session: Session, function: str, describe: Any = True, **calls: dict[str
     return session.receive()
 
 
-def test_one_session_answers_many_calls_and_says_where_the_code_is(process):
+def test_a_session_answers_many_calls_with_provenance(process):
     session = process.session()
     for _ in range(3):
         answer = ask(session, "double", one={}, two={})
@@ -99,14 +99,14 @@ def test_one_session_answers_many_calls_and_says_where_the_code_is(process):
     session.close()
 
 
-def test_what_a_call_raises_refuses_that_call_alone(process):
+def test_an_exception_fails_only_its_own_call(process):
     session = process.session()
     refused = ask(session, "fail").answers[""].refused
     assert refused.reason == "the boundary raised ValueError: not these"
     assert ask(session, "double").answers[""].observation
 
 
-def test_a_boundary_that_is_not_there_is_a_failure_of_the_whole_request(process):
+def test_a_missing_boundary_fails_the_whole_request(process):
     failure = ask(process.session(), "nothing")
     assert failure.kind == "drift"
 
@@ -123,13 +123,13 @@ def test_a_boundary_that_is_not_there_is_a_failure_of_the_whole_request(process)
         ("own_generators", [], []),
     ],
 )
-def test_a_watched_call_tells_what_else_it_did(function, mutated, globals_, process):
+def test_a_watched_call_reports_its_side_effects(function, mutated, globals_, process):
     answer = ask(process.session(), function, it={"watch": True})
     effects = answer.answers["it"].effects
     assert (effects["mutated"], effects["globals"]) == (mutated, globals_)
 
 
-def test_a_second_call_that_answers_otherwise_shows(process):
+def test_a_different_second_result_is_reported(process):
     part = ask(process.session(), "count", it={"watch": True}).answers["it"]
     assert part.observation["returned"] == 1.0
     assert part.effects["again"]["returned"] == 2.0
@@ -146,7 +146,7 @@ def test_a_described_answer_names_the_functions_that_ran(process):
     assert names == ("pkg.code.double", "pkg.code.inner", "pkg.double")
 
 
-def test_lines_are_described_of_the_files_of_the_target_alone(process):
+def test_only_lines_of_the_target_are_reported(process):
     """Each pair of lines that ran one after the other is reported once per session."""
     session = process.session()
     marks = ask(session, "inner", "lines").functions
@@ -163,14 +163,14 @@ def test_a_session_that_hangs_is_killed(lab):
     assert gone(session._leader.pid)
 
 
-def test_a_probe_beside_a_session_leaves_it_alive(lab, process):
+def test_a_probe_does_not_end_a_session(lab, process):
     session = process.session()
     ask(session, "count")
     lab.probe(process, "pkg.code.double", values=tensor([1.0], "float32"))
     assert ask(session, "count").answers[""].observation["returned"] == 2.0
 
 
-def test_threads_may_ask_one_process_at_the_same_time(process):
+def test_concurrent_threads_can_use_one_process(process):
     def search(number: int) -> list[Any]:
         session = process.session()
         answers = [ask(session, "count").answers[""].observation["returned"] for _ in range(5)]
@@ -181,7 +181,7 @@ def test_threads_may_ask_one_process_at_the_same_time(process):
         assert list(pool.map(search, range(8))) == [[1.0, 2.0, 3.0, 4.0, 5.0]] * 8
 
 
-def test_sessions_that_ended_leave_room_for_others(preloader, offered):
+def test_ended_sessions_free_their_place(preloader, offered):
     """Strict containment allows 256 processes, including those that have ended but were not waited for."""
     offered("strict")
     process = preloader.oracle()

@@ -10,7 +10,7 @@ from sentinel.worker.side_effects import parts, replaced_arguments, turned
 from sentinel.worker.stubs import StubModule
 
 
-def test_parts_of_whatever_is_handed_on():
+def test_parts_of_every_kind_of_value_are_recorded():
     class Held:
         def __init__(self) -> None:
             self.rate, self._hidden = 0.5, 1
@@ -26,7 +26,7 @@ def test_parts_of_whatever_is_handed_on():
     assert not stubs.state().used
 
 
-def test_options_are_set_otherwise_and_back():
+def test_options_are_changed_and_restored():
     @dataclasses.dataclass(frozen=True)
     class Config:
         epochs: int = 1
@@ -41,7 +41,7 @@ def test_options_are_set_otherwise_and_back():
     assert config == Config()
 
 
-def test_what_code_decides_by_is_read_of_it():
+def test_options_that_code_branches_on_are_read():
     found = options(
         """
     def step(self, batch):

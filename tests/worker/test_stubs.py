@@ -12,13 +12,13 @@ def failure(answer: Measured | Failed) -> tuple[str, str]:
     return answer.kind, answer.reason
 
 
-def test_a_stub_says_the_version_that_the_target_asks_for(lab):
+def test_a_stub_reports_the_declared_version(lab):
     text = "import absent_one, absent_two\ndef f():\n    return [absent_one.__version__, absent_two.__version__]\n"
     process = lab.open(lab.write({"mod.py": text}), versions={"absent_one": "1.2.3"})
     assert lab.probe(process, "pkg.mod.f").observation[""]["returned"] == ["1.2.3", "0.0.0"]
 
 
-def test_importlib_metadata_knows_the_version_too_for_the_targets_own_files_alone(lab):
+def test_importlib_metadata_reports_stub_versions_only_to_the_target(lab):
     text = (
         "from importlib.metadata import version\nimport importlib.metadata, json\nVERSION = version('absent-one')\n"
         "try:\n    version('absent-two')\nexcept importlib.metadata.PackageNotFoundError:\n    OTHER = None\n"
@@ -78,7 +78,7 @@ def test_an_unguarded_import_gets_a_stub(statement, lab):
         "def load():\n    import absent_one\ntry:\n    load()\nexcept ImportError:\n    HAVE = False",
     ],
 )
-def test_who_asks_whether_it_is_there_is_told_that_it_is_not(statement, lab):
+def test_availability_checks_do_not_see_stubs(statement, lab):
     files = {
         # An unguarded import in another module comes first, so a stub exists already.
         "unguarded.py": "import absent_one\n",
@@ -116,7 +116,7 @@ sys.modules[__name__] = lazy
 """
 
 
-def test_lazy_modules_are_no_guard(lab):
+def test_lazy_modules_do_not_count_as_guards(lab):
     """The library imports everything inside ``try/except Exception`` and only stores the reason."""
     files = {
         "library/__init__.py": LAZY,
@@ -135,7 +135,7 @@ def test_a_third_party_importer_sees_no_stub(lab):
     assert answer.observation[""]["returned"] is False
 
 
-def test_a_hard_import_of_a_third_party_package_fails_as_it_would(lab):
+def test_a_third_party_import_fails_as_without_stubs(lab):
     tree = lab.write({"mod.py": "import vendor\ndef f():\n    return 7\n"})
     wrapped = "try:\n    import absent_one\nexcept Exception as error:\n    raise RuntimeError('no') from error\n"
     for text in ("import absent_one\n", wrapped):  # the second is the form of lazy modules
@@ -152,12 +152,12 @@ def test_the_targets_own_modules_never_become_stubs(statement, lab):
     assert "missing" in reason
 
 
-def test_a_missing_part_of_an_installed_package_is_no_stub(lab):
+def test_a_missing_module_of_an_installed_package_is_not_a_stub(lab):
     kind, _ = failure(lab.call({"mod.py": "import torch.absent\ndef f():\n    return 7\n"}, "pkg.mod.f"))
     assert kind == "import"
 
 
-def test_a_name_out_of_a_part_that_is_not_there_is_a_stub(lab):
+def test_a_name_from_a_missing_module_is_a_stub(lab):
     tree = lab.write({"mod.py": "from torch.absent import one\nfrom vendor import two\ndef f():\n    return 7\n"})
     (tree / "vendor.py").write_text("import absent_one\n")
     answer = lab.probe(lab.open(tree), "pkg.mod.f")
@@ -165,7 +165,7 @@ def test_a_name_out_of_a_part_that_is_not_there_is_a_stub(lab):
     assert answer.ghosts == ("absent_one", "torch.absent")
 
 
-def test_a_stub_may_be_the_type_of_a_models_field(lab):
+def test_a_stub_can_be_the_type_of_a_model_field(lab):
     """pydantic requests a type's schema when the model is defined."""
     pytest.importorskip("pydantic")
     text = """
@@ -291,12 +291,12 @@ def reads_names():
 """
 
 
-def test_what_modules_do_with_stubs_while_they_are_imported(lab):
+def test_stubs_support_the_operations_of_imports(lab):
     found = lab.returned({"mod.py": HARMLESS}, "pkg.mod.f")
     assert found == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]
 
 
-def test_what_is_no_use_of_a_stub(lab):
+def test_harmless_operations_are_not_uses_of_a_stub(lab):
     process = lab.open(lab.write({"mod.py": HARMLESS}))
     assert lab.probe(process, "pkg.mod.asks_isinstance").observation[""]["returned"] is False
     assert lab.probe(process, "pkg.mod.reads_names").observation[""]["returned"] == "<stub absent.A.B>"
@@ -358,7 +358,7 @@ def f(): ...
 """
 
 
-def test_use_while_probing_is_inconclusive_and_names_it(lab):
+def test_using_a_stub_during_a_probe_is_inconclusive(lab):
     functions = "".join(f"def use_{number}():\n    return {use}\n" for number, use in enumerate(USES))
     process = lab.open(lab.write({"mod.py": USING + functions}))
     for number, use in enumerate(USES):
@@ -367,7 +367,7 @@ def test_use_while_probing_is_inconclusive_and_names_it(lab):
         assert reason.startswith("the code used absent_thing"), (use, reason)
 
 
-def test_import_time_is_import_time_even_inside_a_probe(lab):
+def test_imports_inside_a_probe_may_use_stubs(lab):
     """A module that the boundary imports on its first call may still decorate with a stub."""
     files = {
         "mod.py": "def f():\n    from pkg.later import g\n    return g()\n",
@@ -376,7 +376,7 @@ def test_import_time_is_import_time_even_inside_a_probe(lab):
     assert lab.returned(files, "pkg.mod.f") == 7
 
 
-def test_a_stub_that_a_late_import_made_is_refused_when_the_probe_uses_it(lab):
+def test_a_stub_of_a_late_import_is_refused_during_a_probe(lab):
     files = {
         "mod.py": "def f():\n    from pkg.later import g\n    return g()\n",
         "later.py": "import absent\nX = absent.compute()\n\ndef g():\n    return X + 1\n",

@@ -16,23 +16,23 @@ def asked(lab: Lab) -> Any:
 FUNCTION = "def function():\n    return 1.0\n"
 
 
-def test_modules_that_were_imported_are_asked_for_and_others_are_not(asked):
+def test_only_imported_modules_are_recorded(asked):
     found = asked({"mod.py": f"from pkg import other\n{FUNCTION}", "other.py": "", "unused.py": ""})
     assert {"m:pkg", "m:pkg/mod", "m:pkg/other"} <= found
     assert not any("unused" in question for question in found)
 
 
-def test_a_module_that_is_not_there_is_asked_for(asked):
+def test_lookups_of_missing_modules_are_recorded(asked):
     guarded = f"try:\n    import pkg.extra.fast\nexcept ImportError:\n    pass\n{FUNCTION}"
     assert "m:pkg/extra" in asked({"mod.py": guarded})
 
 
-def test_a_package_that_has_become_a_module_would_be_noticed(asked):
+def test_a_package_turned_into_a_module_is_noticed(asked):
     found = asked({"mod.py": f"from pkg.sub import thing\n{FUNCTION}", "sub/__init__.py": "", "sub/thing.py": ""})
     assert {"m:pkg/sub", "m:pkg/sub/thing"} <= found
 
 
-def test_what_a_probe_imports_while_it_runs_is_told(asked):
+def test_imports_during_a_probe_are_recorded(asked):
     found = asked({"mod.py": "def function():\n    import pkg.late\n    return 1.0\n", "late.py": ""})
     assert "m:pkg/late" in found
 
@@ -48,22 +48,22 @@ def test_what_a_probe_imports_while_it_runs_is_told(asked):
         ("list(glob.glob(HERE + '/plugins/*.py'))", "d:pkg/plugins"),
     ],
 )
-def test_files_and_folders_that_code_looks_at_are_told(asked, line, question):
+def test_lookups_of_files_and_folders_are_recorded(asked, line, question):
     head = "import glob, os, pathlib, pkgutil\nHERE = os.path.dirname(__file__)\n"
     files = {"mod.py": f"{head}{line}\n{FUNCTION}", "version": "1", "plugins/one.py": ""}
     assert question in asked(files)
 
 
-def test_another_process_that_is_told_of_the_checkout_makes_the_whole_tree_the_answer(asked):
+def test_starting_a_process_with_the_checkout_covers_the_whole_tree(asked):
     text = f"import os, subprocess\nsubprocess.run(['true', os.path.dirname(__file__)])\n{FUNCTION}"
     assert asked({"mod.py": text}) == {"t:"}
 
 
-def test_a_search_for_a_hint_is_not_told(asked):
+def test_a_search_for_a_hint_is_not_recorded(asked):
     found = asked({"mod.py": "", "elsewhere.py": FUNCTION})
     assert "m:pkg/mod" in found
     assert not any("elsewhere" in question for question in found)
 
 
-def test_the_boundary_of_a_process_without_a_trace_tells_nothing(lab):
+def test_a_process_without_a_trace_records_nothing(lab):
     assert lab.call({"mod.py": FUNCTION}, "pkg.mod.function").questions is None

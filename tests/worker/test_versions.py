@@ -28,7 +28,7 @@ def syntax_error(line: str, message: str = "invalid syntax") -> SyntaxError:
         (AttributeError("module 'enum' has no attribute 'StrEnum'", name="StrEnum", obj=enum), (3, 11)),
     ],
 )
-def test_what_a_newer_python_has(error, version):
+def test_names_of_a_newer_python_are_recognised(error, version):
     assert versions.needed_version(error) == version
 
 
@@ -43,10 +43,10 @@ def test_what_a_newer_python_has(error, version):
         ValueError("no"),
     ],
 )
-def test_a_broken_head_is_only_broken(error):
+def test_broken_code_is_not_attributed_to_the_python_version(error):
     assert versions.needed_version(error) is None
 
 
-def test_a_python_that_has_it_needs_no_other(monkeypatch):
+def test_a_python_with_the_name_needs_no_newer_one(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 13, 0, "final", 0))
     assert versions.needed_version(syntax_error("type Rows = list[int]")) is None

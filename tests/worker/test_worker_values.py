@@ -92,12 +92,12 @@ def test_every_dtype_goes_to_torch_and_back(dtype, lab):
     assert lab.returned(ECHO, "pkg.mod.echo", value=value) == value
 
 
-def test_special_floats_go_and_come_bit_by_bit(lab):
+def test_special_floats_round_trip_bit_by_bit(lab):
     value = tensor([math.nan, math.inf, -math.inf, -0.0, 1e-40], "float32")
     assert lab.returned(ECHO, "pkg.mod.echo", value=value).data == value.data
 
 
-def test_literals_become_live_objects(lab):
+def test_literals_are_converted_to_objects(lab):
     process = lab.open(lab.write(ECHO))
     kinds = {
         "torch.Tensor": tensor([1.0], "float32"),
@@ -120,7 +120,7 @@ def test_a_missing_attribute_of_a_namespace_is_drift(lab):
     assert "'gae_timestep_unit'" in answer.reason
 
 
-def test_what_is_returned_becomes_data(lab):
+def test_results_are_converted_to_data(lab):
     found = lab.returned(ECHO, "pkg.mod.zoo")
     assert found == {
         "enum": "Colour.RED",
@@ -141,7 +141,7 @@ def test_what_is_returned_becomes_data(lab):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "bool"])
 @pytest.mark.parametrize("shape", [(2, 3), (2, 1), (2, 0), ()])
-def test_a_tensor_that_is_not_contiguous_has_its_values_and_something_else_between_them(dtype, shape, lab):
+def test_a_non_contiguous_tensor_has_other_values_in_between(dtype, shape, lab):
     count = math.prod(shape)
     value = Tensor(dtype, shape, tensor([0, 1, 1, 0, 1, 0][:count], dtype).data, contiguous=False)
     process = lab.open(lab.write(ECHO))
@@ -156,7 +156,7 @@ def test_a_tensor_that_is_not_contiguous_has_its_values_and_something_else_betwe
     ("name", "word"),
     [("meta", "meta"), ("sparse", "sparse"), ("complex_numbers", "complex64"), ("itself", "Recursion")],
 )
-def test_what_is_no_data_is_named(name, word, lab):
+def test_a_result_that_is_not_data_is_named(name, word, lab):
     answer = lab.call(ECHO, f"pkg.mod.{name}")
     assert answer.kind == "raised"
     assert word in answer.reason
@@ -188,20 +188,20 @@ def test_bfloat16_rounds_to_nearest_even(values):
     ],
     ids=str,
 )
-def test_a_tensor_that_is_none_is_refused(values, dtype):
+def test_an_invalid_tensor_record_is_rejected(values, dtype):
     with pytest.raises(ValueError, match=r".+"):
         tensor(values, dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_numbers_that_are_none_are_tagged_for_readers(dtype):
+def test_non_finite_numbers_are_tagged(dtype):
     made = tensor([math.nan, math.inf, -math.inf, 1.0], dtype, requires_grad=True)
     assert plain(made) == ["NaN", "Infinity", "-Infinity", 1.0]
     assert typed({"x": made}) == {"x": {"dtype": dtype, "shape": [4], "tensor": plain(made), "requires_grad": True}}
     assert typed(replace(made, contiguous=False))["contiguous"] is False
 
 
-def test_an_adapter_makes_its_tensors_where_the_scenario_has_its_own(tmp_path):
+def test_an_adapter_creates_tensors_on_the_scenarios_device(tmp_path):
     made = "def made():\n    return torch.arange(3), torch.ones(1, device='cpu')\n"
     (tmp_path / "adapter.py").write_text(f"import torch\n{made}")
     adapter = load_file(tmp_path / "adapter.py")
@@ -210,7 +210,7 @@ def test_an_adapter_makes_its_tensors_where_the_scenario_has_its_own(tmp_path):
         assert str(torch.arange(3).device) == "cpu"  # the framework's own call
 
 
-def test_a_gpu_is_set_by_its_number(monkeypatch):
+def test_a_gpu_is_selected_by_its_number(monkeypatch):
     """PyTorch rejects ``cuda`` without a number there."""
     chosen: list[object] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)

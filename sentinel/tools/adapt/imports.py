@@ -116,8 +116,8 @@ class Imports:
                     yield path.partition(".")[0]
 
     def _names(self, module: str, tree: ast.Module, own: bool = False) -> Iterator[tuple[str, str]]:
-        """Yield (local name, dotted path) for each import from another package in a module; with ``own``, for every
-        import."""
+        """Yield (local name, dotted path) for each import of another package's names in a module; with ``own``, for all
+        imports."""
         file = self._trees[module][0]
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):

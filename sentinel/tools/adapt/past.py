@@ -26,7 +26,7 @@ def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mappin
     """Return the proposals with former paths (``formerly``) and former parameter names, found in commits spread over
     the history.
 
-    A function that was defined elsewhere under the same name, once, is the same function.
+    If exactly one function of the same name was defined elsewhere, it counts as the same function.
     """
     assert project.mirror is not None
     history = commits.history(project.mirror, project.head)

@@ -210,7 +210,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A function that nearly fits a contract: a parameter has no input, or an input has no parameter."""
+    """A function that nearly fits a contract: one parameter matches no input, or one input matches no parameter."""
 
     signature: Signature
     contract: str
@@ -432,13 +432,15 @@ def _literals(classes: Classes, name: str, far: int = 4) -> dict[str, str]:
 
 
 def _fits_no_word(signature: Signature, name: str, contract: Contract) -> bool:
-    """Return True if the body compares a parameter with strings, but only tensors of the contract have its name."""
+    """Return True if the function body compares a parameter with strings although its name is that of a tensor in the
+    contract."""
     kinds = {item.kind for item in contract.inputs if fits(contract, item.name, name) is not None}
     return name in signature.words and kinds == {"tensor"}
 
 
 def _is_optional(contract: Contract, name: str) -> bool:
-    """Return True for a setting that can be guessed, and for a mask: valid tokens only."""
+    """Return True for an input that needs no parameter. These are settings that can be guessed, and masks: a function
+    without a mask parameter gets only valid tokens."""
     item = contract.input(name)
     return item is not None and (bool(item.choices) or item.domain == "mask")
 
@@ -682,7 +684,7 @@ def _is_boolean(body: str, parameter: str) -> bool:
 
 
 def _vocabulary(item: Input, words: Sequence[str]) -> dict[Any, str]:
-    """Map each value of the contract to the function's word for it, if both are spelled alike."""
+    """Map each value of the contract to the function's spelling of it, if the two are similar."""
 
     def plain(text: Any) -> str:
         return re.sub(r"[^a-z0-9]", "", str(text).lower())
@@ -691,7 +693,7 @@ def _vocabulary(item: Input, words: Sequence[str]) -> dict[Any, str]:
 
 
 def _per_row(signature: Signature, parameter: str, kind: Kind) -> bool:
-    """Return whether the body treats a parameter as one number per row."""
+    """Return whether the function body treats a parameter as one number per row."""
     if kind.contract == "preference_loss":
         return not re.search(rf"\b{parameter}\b[^\n]*sum\((dim=)?-1", signature.body)
     return bool(re.search(rf"\b{parameter}\.((view|reshape)\(-1, |(un)?squeeze\()", signature.body))
@@ -729,7 +731,8 @@ _MENDS = (
 
 
 def mended(proposal: Proposal, contract: Contract, failure: str) -> Proposal | None:
-    """Return a proposal that passes what a failed call seems to need; None if that is unknown or was tried."""
+    """Return the proposal with the change that a failed call seems to need; None if no change is known or it was
+    tried."""
     lacks, signature = _LACKS.search(failure), proposal.signature
     if lacks and signature.owner and lacks[1] not in (own := proposal.objects.get(signature.parameters[0].name, {})):
         objects = {**proposal.objects, signature.parameters[0].name: {**own, lacks[1]: "None"}}

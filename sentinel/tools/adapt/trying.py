@@ -149,7 +149,8 @@ def _agreeing(
 ) -> dict[str, Any]:
     """Return the other choices with which the oracle agrees in a few scenarios; empty if there are none.
 
-    Choices that explain one scenario are tried on others. What disagrees there is explained by further choices.
+    Choices with which the oracle agrees in one scenario are tried on other scenarios. If it disagrees there, further
+    choices are added.
     """
     queue, left = [(dict[str, Any](), _disagreement(session, subject))], _ATTEMPTS
     while queue and left:
@@ -168,8 +169,8 @@ def _agreeing(
 
 
 def _disagreement(session: LawSession, subject: Subject) -> Finding | Literal[False] | None:
-    """Return a scenario in which the oracle disagrees with finite results; None if it agrees; False if few calls
-    return."""
+    """Return a scenario in which the oracle disagrees with finite results; None if there is none; False if too few
+    calls return."""
     law = next((law for law in subject.laws if law.name == _ORACLE), None)
     if law is None:
         return False

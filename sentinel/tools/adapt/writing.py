@@ -198,8 +198,8 @@ def _text(value: Any) -> str:
 
 
 def _skeleton(proposal: Proposal) -> str:
-    """Return the code of a function that makes objects with the attributes and keys that a boundary reads, and calls
-    the boundary."""
+    """Return the code of a function that calls a boundary with objects. The objects have the attributes and keys that
+    the boundary reads."""
     signature, options = proposal.signature, {"takes": proposal.takes, **_options(proposal, "takes")}
     said = [f"{name}={_text(value)}" for name, value in options.items()]
     what = f"{signature.owner}.{signature.name}".lstrip(".")

@@ -172,8 +172,8 @@ def _program(words: Sequence[str]) -> tuple[int, str]:
     """Return the index of the program's first argument, and the program: ``train.py``, or a module after ``-m``.
 
     Launchers (``env VAR=x srun torchrun --nproc-per-node 8``) have options with an unknown number of values. None of
-    these is a Python file, so the first Python file or module is the program. A module that is followed by a Python
-    file is a launcher.
+    these values is a Python file, so the first Python file or module is the program. A module that is followed by a
+    Python file is a launcher.
     """
     for number, word in enumerate(words):
         if word.endswith(".py") and not word.startswith("-"):
@@ -619,7 +619,8 @@ def _is_plain(word: str) -> bool:
 
 
 def _doubted(words: Sequence[str]) -> list[str] | None:
-    """Return the words with unknown values for the same options; None if they may be values of earlier options."""
+    """Return the words with their values replaced by unknown ones; None if some words may be values of earlier
+    options."""
     doubt: list[str] = []
     for word in words:
         if _ASSIGNMENT.match(word) or (_OPTION.match(word) and "=" in word):

@@ -130,7 +130,7 @@ class Training:
         return {name: text for name, text in values.items() if text not in _NO_NAMES and not _REFERENCE.fullmatch(text)}
 
     def unread(self) -> list[str]:
-        """Return settings that are not known options, but may be declared by code that was not read."""
+        """Return the settings that are not known options, although code that was not read may declare them."""
         options = self.options
         if options is None:
             return list(self.configuration)

@@ -110,8 +110,8 @@ class _Module:
 
     @cached_property
     def imports(self) -> dict[str, tuple[str, str]]:
-        """Map each imported name to its module (with a dot for each level of a relative import) and its name in that
-        module."""
+        """Map each imported name to two values: its module, with a dot for each level of a relative import, and its
+        name in that module."""
         return {
             alias.asname or alias.name: ("." * node.level + (node.module or ""), alias.name)
             for node in ast.walk(self.tree)

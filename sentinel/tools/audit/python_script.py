@@ -114,7 +114,8 @@ _CONFIGURATION = re.compile(r".*(Config|Args|Arguments|Options|Settings|Params|P
 
 
 def _fields(tree: ast.Module) -> frozenset[str]:
-    """Return the fields that subclasses of configurations declare, except sections whose class the script defines.
+    """Return the fields that the script's subclasses of configurations declare, except for sections whose class the
+    script defines too.
 
     A section of the program's configuration has such a class if the program extends only this section.
     """
@@ -467,7 +468,8 @@ class _Script:
         return names, found
 
     def _parameters(self, call: ast.Call, given: ast.AST) -> list[str]:
-        """Return the parameters that receive an argument, if the script defines the called function."""
+        """Return the parameters of the called function that receive an argument, if the script defines this
+        function."""
         arguments = self.functions[called(call)].args
         named = [*arguments.posonlyargs, *arguments.args]
         if isinstance(given, ast.keyword):

@@ -57,7 +57,7 @@ NAMES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def find_meaning(name: str, contracts: Collection[str]) -> tuple[str, Mapping[str, Any]]:
-    """Return the contract and settings for a name such as ``grpo``.
+    """Return the contract and the settings that a name such as ``grpo`` stands for.
 
     :raises SentinelError: if the name is neither a contract nor in :data:`NAMES`, with the nearest names.
     """

@@ -107,7 +107,8 @@ def grid(
 
 
 def rows_of(value: Any) -> Rows | None:
-    """Return the rows of a tensor with one or two dimensions, of nested lists, or of a list of 1-d tensors."""
+    """Return the rows of a value. It may be a tensor with one or two dimensions, nested lists, or a list of 1-d
+    tensors."""
     if is_tensor(value):
         shape = value["shape"]
         return [value["tensor"]] if len(shape) == 1 else value["tensor"] if len(shape) == 2 else None

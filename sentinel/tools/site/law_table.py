@@ -12,7 +12,7 @@ from sentinel.tools.site.material import Bug, Material
 
 
 def law_tables(material: Material) -> Iterator[dict[str, Any]]:
-    """Yield each target's laws, its boundaries with a cell per law, and what is not covered."""
+    """Yield, for each target, its laws, its boundaries with a cell per law, and the functions that are not covered."""
     for name in material.targets:
         if name in material.catalog.targets:
             yield _law_table(material, name)

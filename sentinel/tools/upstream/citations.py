@@ -62,8 +62,8 @@ class Numbers:
 
     @cached_property
     def pulls(self) -> Mapping[int, str]:
-        """Return the subject of each pull request: that of the merged commit if there is one, otherwise that of its
-        head."""
+        """Return the subject line of each pull request, taken from the merged commit if there is one, otherwise from
+        the head."""
         heads = self._git("for-each-ref", "--format=%(refname) %(subject)", "refs/pull/*/head").splitlines()
         subjects = {int(line.split("/")[2]): line.partition(" ")[2] for line in heads}
         for line in reversed(self._git("log", "--format=%s", f"refs/heads/{self._branch}").splitlines()):

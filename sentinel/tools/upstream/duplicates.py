@@ -118,8 +118,7 @@ def likeness(recipe: Recipe, other: Recipe) -> list[str]:
 
 
 def scenario(recipe: Recipe) -> str:
-    """Return a normal form of the scenario, independent of the order of rows and of the names of groups and
-    variants."""
+    """Return a normal form of the scenario. Reordered rows and renamed groups or variants do not change it."""
     variants = sorted(_normal(inputs) for inputs in recipe.variants.values())
     return json.dumps([recipe.contract, variants])
 

@@ -128,7 +128,8 @@ def state(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]], editio
         for group in _roots([entry for entry in entries if entry.where == "fixed"])
         if (steps := group[0].finding.steps)[1:] and before < steps[-1].on <= edition and steps[-2].state not in _FIXED
     ]
-    text += f"\n## Fixed since {before}\n\nRecorded as present before, and measured as fixed since.\n\n"
+    text += f"\n## Fixed since {before}\n\n"
+    text += "These bugs were recorded as present before that day, and measured as fixed since.\n\n"
     text += "".join(f"* {bug.recipe.target}: {_text(bug)} ({_grade(bug)})\n" for bug in fixed) or "None.\n"
     text += "\n## What that means for a training run\n\n"
     open_ = {entry.recipe.bug_id for entry in today}

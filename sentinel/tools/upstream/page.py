@@ -33,8 +33,8 @@ _MOST_NUMBERS = 3
 
 
 def page(made: Contribution) -> str:
-    """Return the page, written for the framework's maintainer. The code is folded at the end, because GitHub shows it
-    too."""
+    """Return the page, written for the framework's maintainer. The code is at the end in a folded part, because GitHub
+    shows the same code in the pull request."""
     parts = (_wrong, _cause, _fix, _reach, _earlier, _limits, _reproduction, _checked, _change)
     return "\n".join([f"# {_heading(made)}\n", *(line for part in parts for line in part(made))])
 

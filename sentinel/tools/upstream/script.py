@@ -255,8 +255,8 @@ class _Writer:
         return self._body
 
     def _found(self, addresses: Iterable[Address]) -> dict[tuple[str, str], tuple[Place, str]]:
-        """Map each (variant, key) to the call whose result contains that value, and the expression that reaches the
-        value."""
+        """Map each (variant, key) to the call whose result contains the value, and to the expression that selects the
+        value from the result."""
         found: dict[tuple[str, str], tuple[Place, str]] = {}
         used: set[tuple[Place, str]] = set()
         for variant, key in dict.fromkeys((variant, item.key) for item in addresses for variant in item.variants):

@@ -209,9 +209,8 @@ def _draw(
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Map each law or exception message to another known bug that causes it.
-
-    The bug is at this boundary or at its second implementation, and is still present with the fix.
+    """Map each broken law or exception message to another known bug that causes it. That bug is in this boundary or in
+    its second implementation, and is still present with the fix.
     """
     boundaries = {*subject.binding.paths, *subject.binding.twins}
     return {

@@ -261,7 +261,8 @@ class Checker:
                 self._waiting.append((number, subject))
 
     def _offer(self) -> None:
-        """Make processes copy calls of the functions read so far. Notify a process when all its functions are read."""
+        """Make processes copy calls of the functions that the checker can read by now. Notify a process when all its
+        functions are read."""
         for process in self._processes.values():
             if not process.waits:
                 continue

@@ -135,8 +135,8 @@ def _facts_read(facts: Mapping[str, Any], steps: Steps | None) -> str:
 
 
 def _own(*names: str) -> Unless:
-    """Return a condition that holds if the user has overridden none of these methods (names, or keys of the
-    adapter)."""
+    """Return a condition that holds if the user has overridden none of these methods. Each is a method's name, or a key
+    of :attr:`Steps.methods`."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         if not facts:
@@ -153,8 +153,8 @@ def _also(*conditions: Unless) -> Unless:
 
 
 def _documented(what: str) -> Unless:
-    """Return a condition that holds if the adapter declares this value for the trainer, and knows all options that are
-    set."""
+    """Return a condition that holds if the adapter declares this value for the trainer, and takes into account all
+    options that are set."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         if not facts or steps is None or not getattr(steps, what):

@@ -1,4 +1,5 @@
-"""The thread, in a watched run, that sends copied calls to the checker and receives the list of calls to copy."""
+"""The thread in a watched run that sends copied calls to the checker, and receives from it the list of calls to
+copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The socket between a run's processes and their checker: the first process opens it, the checker removes it."""
+"""The socket between a run's processes and their checker. The first process opens the socket, and the checker removes
+it."""
 
 from __future__ import annotations
 

@@ -169,8 +169,8 @@ class Reading:
         ]
 
     def _read_without(self, path: Path, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """Return the scenario of a call that lacks a required input, if the function uses another part in its place,
-        such as the current log-probs in place of the rollout's."""
+        """Return the scenario of a call that lacks a required input, if the function replaces the input by another part
+        of the call. For example, it may use the current log-probs if the call has none of the rollout."""
         for other in self._required():
             if parts[other] is not None:
                 with contextlib.suppress(Unreadable):

@@ -65,7 +65,8 @@ def compare_rewarded(
 ) -> str:
     """Return how the arguments of reward functions differ from the values of their rows; empty if they do not.
 
-    A later function is only judged by values that belong to another row, because an earlier one may change them.
+    If a reward function is not the first, only values that belong to another row count as wrong, because an earlier
+    function may have changed the others.
 
     :param calls: the number of each reward function, and a copy of its arguments.
     :raises DoesNotApply: with the reason why they cannot be compared.

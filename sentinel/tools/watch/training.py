@@ -368,8 +368,8 @@ class Training:
     def _disturbed(
         self, module: Any, kwargs: Mapping[str, Any], state: Any, batch: Mapping[str, Any], mixed: bool
     ) -> None:
-        """Repeat a forward pass with other tokens in the padding or in the first document of a row, and send how much
-        the remaining tokens' last hidden states changed.
+        """Repeat a forward pass with other tokens in the padding, or in the first document of each row. Send the
+        checker the change of the last hidden states of all other tokens.
 
         Nothing of the run changes: the random state is restored, and the pass has copies of the model's buffers, its
         modes and no gradient. It calls the model below the wrappers of data parallelism, so a rank may do it alone.
@@ -432,7 +432,8 @@ class Training:
             self._produced()
 
     def _compare_rows(self, trainer: Any, batch: Mapping[str, Any]) -> None:
-        """Compare a batch with the dataset's rows and with what reward functions received, and send what differs."""
+        """Compare a batch with the dataset's rows and with the arguments of reward functions, and send the differences
+        to the checker."""
         steps, found = self._documented, {}
         if steps is None or not self._rows:
             return
@@ -545,7 +546,7 @@ class Training:
         )
 
     def _other(self, optimizer: Any) -> bool:
-        """Return True if this is not the trainer's optimizer."""
+        """Return True if an optimizer is not the trainer's own."""
         trainer = self._trainer()
         return getattr(trainer, "optimizer", None) is not None and not is_optimizer_of(trainer, optimizer)
 

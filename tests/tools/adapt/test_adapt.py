@@ -120,7 +120,7 @@ def test_axes_groups_and_missing_outputs_are_read_from_the_body():
     assert any("[seq_len, bsz]" in each for each in found.questions)
 
 
-def test_choices_are_the_words_that_the_body_compares_with():
+def test_choices_are_the_strings_that_the_body_compares_with():
     assert proposed("kl_penalty").accepts["kl_estimator"] == ("k1", "k3")
     assert proposed("kl_penalty").accepts["response_mask"] == (None,)
 
@@ -144,7 +144,7 @@ def test_the_attributes_of_a_method_are_listed():
     assert "which values does the object have in a real run: smoothing?" in found.questions
 
 
-def test_a_near_miss_says_what_is_missing():
+def test_a_near_miss_names_the_missing_parameter():
     found = propose(read("teacher_advantages"), CONTRACTS)
     assert isinstance(found, NearMiss)
     assert found.reason == "no input of it is teacher"
@@ -227,7 +227,7 @@ def test_the_adapter_is_python_that_loads(tmp_path):
     assert "# mylab.losses.teacher_advantages (group_advantage): no input of it is teacher" in text
 
 
-def test_what_a_strangers_code_reports_stays_a_comment(tmp_path):
+def test_text_from_foreign_code_stays_in_comments(tmp_path):
     """Its messages and strings end up in the adapter, which is a program."""
     text = (
         LOSSES.replace('"k3"', '"k3\\n\\ud800\\x1b[31m"')
@@ -257,7 +257,7 @@ def test_what_a_strangers_code_reports_stays_a_comment(tmp_path):
         (lambda folder: folder / "tests", NothingExamined, "no Python package"),
     ],
 )
-def test_a_source_that_is_no_project(tmp_path, make, error, said):
+def test_an_invalid_source_is_rejected(tmp_path, make, error, said):
     (tmp_path / "file.txt").touch()
     (tmp_path / "empty").mkdir()
     (tmp_path / "tests" / "tests").mkdir(parents=True)
@@ -266,7 +266,7 @@ def test_a_source_that_is_no_project(tmp_path, make, error, said):
         open_project(str(make(tmp_path)))
 
 
-def test_nothing_that_fits_is_nothing_examined(tmp_path, capsys, monkeypatch):
+def test_a_project_without_a_fitting_function_exits_with_2(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     project_in(
         tmp_path / "work",
@@ -416,7 +416,7 @@ def several(name: str) -> list[Proposal]:
         ("lr_multiplier", "learning_rate", [Layout("steps")]),
     ],
 )
-def test_annotations_and_parameters_tell_how_a_function_takes_numbers(name, contract, layouts):
+def test_annotations_and_parameters_determine_the_layout(name, contract, layouts):
     assert [each.layout for each in several(name) if each.contract == contract] == layouts
 
 
@@ -442,7 +442,7 @@ def test_a_dictionary_gets_the_keys_that_the_body_reads():
     assert "batch={'mask': inputs[" in adapter_text(Target("m", "", ()), found[:1], [], CONTRACTS, "own.py")
 
 
-def test_right_functions_are_proposed_in_the_form_in_which_the_oracle_agrees(tmp_path, capsys, monkeypatch):
+def test_right_functions_are_proposed_in_the_form_that_agrees_with_the_oracle(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     project_in(tmp_path / "work", losses=VECTORS)
     assert main(["adapt", "work", "--json"]) == 0

@@ -53,7 +53,7 @@ def script(tmp_path: Path) -> Path:
         ("algorithm.gamma=1", ["algorithm.gamma=1"]),
     ],
 )
-def test_what_is_typed(words, settings):
+def test_settings_of_a_typed_command_are_read(words, settings):
     assert list(of_words(words.split()).settings) == settings
 
 
@@ -75,12 +75,12 @@ def test_what_is_typed(words, settings):
         ("ls --all", "", ["all=true"]),
     ],
 )
-def test_launchers_are_looked_through(words, program, settings):
+def test_launchers_are_skipped(words, program, settings):
     line = of_words(words.split())
     assert (line.program, list(line.settings)) == (program, settings)
 
 
-def test_a_launch_script(script):
+def test_a_launch_script_is_read(script):
     """Variables, arrays, sourced files, and what only a shell can evaluate."""
     line = of_script(script)
     assert line.where == f"{script}:18"
@@ -156,7 +156,7 @@ RUN = "python train.py --lr 1 "
         ("main() { A=(--n ${N:-3})\n A+=(--x)\n " + RUN + '"${A[@]}"; }\nmain', None),
     ],
 )
-def test_words_that_may_set_any_option(tmp_path, text, further):
+def test_words_that_may_set_any_option_are_listed(tmp_path, text, further):
     (tmp_path / "run.sh").write_text(text + "\n")
     assert of_script(tmp_path / "run.sh").further[:1] == ((further,) if further else ())
 
@@ -164,7 +164,7 @@ def test_words_that_may_set_any_option(tmp_path, text, further):
 @pytest.mark.parametrize(
     "string", ['"$A $B"', '"${A} ${B} "', '" $A  ${B}"', '"$A $(cat b.txt)"', '"$A $B$C"', '"\n  $A \\\n  $B"']
 )
-def test_the_words_of_a_string_keep_their_spaces(tmp_path, string):
+def test_quoted_words_keep_their_spaces(tmp_path, string):
     (tmp_path / "b.txt").write_text("--y 2\n")
     (tmp_path / "run.sh").write_text(f"A='--x 1'\nB='--y 2'\nC=\nD={string}\npython train.py $D\n")
     assert of_script(tmp_path / "run.sh").settings == ("x=1", "y=2")
@@ -177,7 +177,7 @@ def test_the_words_of_a_string_keep_their_spaces(tmp_path, string):
         ("A=(a.b=1)\nif a; then A=(a.b=2 c=1); fi\n", ("a.b=${?}", "a.b=${?}", "c=${?}")),
     ],
 )
-def test_options_that_a_branch_adds_to_an_array_are_not_known_and_the_others_are_read(tmp_path, text, settings):
+def test_options_added_in_a_branch_are_unknown(tmp_path, text, settings):
     (tmp_path / "run.sh").write_text(text + 'python train.py "${A[@]}"\n')
     line = of_script(tmp_path / "run.sh")
     assert (line.settings, line.further) == (settings, ())
@@ -199,7 +199,7 @@ def test_options_that_a_branch_adds_to_an_array_are_not_known_and_the_others_are
         ("source env/bin/activate\nMODEL=m\nTP=${TP:-2}\n", ["m", "${?}"]),
     ],
 )
-def test_defaults_of_variables_and_commands_that_give_one_word(tmp_path, text, settings):
+def test_defaults_of_variables_and_one_word_commands_are_read(tmp_path, text, settings):
     (tmp_path / "run.sh").write_text(f'{text}python train.py --model $MODEL tp="$TP"\n')
     line = of_script(tmp_path / "run.sh")
     assert (line.settings, line.further) == (tuple(map("=".join, zip(("model", "tp"), settings))), ())
@@ -213,7 +213,7 @@ def test_defaults_of_variables_and_commands_that_give_one_word(tmp_path, text, s
         'while IFS== read -r key val; do export "$key=$val"; done < train.env',
     ],
 )
-def test_a_variable_that_a_computed_name_may_set_is_not_known(tmp_path, line):
+def test_a_variable_set_by_a_computed_name_is_unknown(tmp_path, line):
     (tmp_path / "run.sh").write_text(f'MODEL=m\n{line}\npython train.py --model "$MODEL" --tp "${{TP:-2}}"\n')
     assert of_script(tmp_path / "run.sh").settings == ("model=${?}", "tp=${?}")
 
@@ -253,7 +253,7 @@ def test_a_script_that_gets_the_command_may_add_options(tmp_path):
     assert of_script(tmp_path / "run.sh").further == ("dist.sh",)
 
 
-def test_defaults_that_the_environment_may_replace_are_named(tmp_path):
+def test_defaults_that_the_environment_may_replace_are_listed(tmp_path):
     (tmp_path / "run.sh").write_text("N=${N:-1}\n: ${M:=2}\npython train.py --n $N --m $M --k ${K-3} --a ${1:-4}\n")
     line = of_script(tmp_path / "run.sh")
     assert line.settings == ("n=1", "m=2", "k=3", "a=4")
@@ -265,11 +265,11 @@ def test_defaults_that_the_environment_may_replace_are_named(tmp_path):
     assert of_script(tmp_path / "run.sh").assumed == ()
 
 
-def test_a_shell_is_read_among_the_words_that_are_typed():
+def test_a_shell_command_inside_a_typed_command_is_read():
     assert of_words(["srun", "bash", "-lc", "cd x && python train.py --lr 1"]).settings == ("lr=1",)
 
 
-def test_a_script_that_sources_itself_ends(script):
+def test_a_script_that_sources_itself_is_read_once(script):
     (script.parent / "models" / "small.sh").write_text(
         'source "${HERE}/models/small.sh"\nMODEL_ARGS=(--num-layers 3)\n'
     )
@@ -289,7 +289,7 @@ def test_a_script_that_sources_itself_ends(script):
         (None, "No such file"),
     ],
 )
-def test_what_is_no_launch_script(tmp_path, content, says):
+def test_an_invalid_launch_script_is_rejected(tmp_path, content, says):
     file = tmp_path / "run.sh"
     if content is not None:
         file.write_bytes(content)
@@ -297,7 +297,7 @@ def test_what_is_no_launch_script(tmp_path, content, says):
         of_script(file)
 
 
-def test_files_that_source_each_other_are_not_read_again_and_again(tmp_path):
+def test_files_that_source_each_other_are_read_once(tmp_path):
     """Five files with a hundred such lines each would otherwise be read ten billion times."""
     for number in range(6):
         text = f'source "$HERE/{number + 1}.sh"\n' * 100 if number < 5 else "A=1\n"
@@ -306,19 +306,19 @@ def test_files_that_source_each_other_are_not_read_again_and_again(tmp_path):
         of_script(tmp_path / "0.sh")
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
+def test_a_pipe_in_place_of_a_script_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "run.sh")
     with pytest.raises(SentinelError, match="not a regular file"):
         of_script(tmp_path / "run.sh")
 
 
-def test_words_that_are_no_shell_are_read_as_far_as_they_go(tmp_path):
+def test_text_that_is_not_shell_is_read_as_far_as_possible(tmp_path):
     file = tmp_path / "run.sh"
     file.write_bytes(b"python train.py --lr 1\nfi ))) ${ \xff\nif ((\n")
     assert "lr=1" in of_script(file).settings
 
 
-def test_the_arguments_of_a_script_are_its_own(tmp_path):
+def test_a_script_gets_its_own_arguments(tmp_path):
     """Functions, aliases and other files have other arguments."""
     file = tmp_path / "run.sh"
     file.write_text('python train.py --lr 1 "$@"\n')

@@ -38,18 +38,18 @@ def paths(catalog: Catalog, copy: Checkout, *entries: object) -> tuple[list[Path
     return search_path({"hydra": {"searchpath": list(entries)}}, catalog, TARGET, copy)
 
 
-def test_the_copys_own_folder_is_always_looked_in(catalog, copy):
+def test_the_copys_own_folder_is_always_searched(catalog, copy):
     own = copy.path / "tiny" / "config"
     for data in ({}, {"hydra": None}, {"hydra": {"searchpath": "file://x"}}, {"hydra": {"searchpath": []}}):
         assert search_path(data, catalog, TARGET, copy) == ([own], [])
 
 
 @pytest.mark.parametrize("entry", ["pkg://tiny.config", "file://sub/tiny/config", "file://tiny/config", "tiny/config"])
-def test_a_package_or_a_folder_of_the_repository_is_the_copys(catalog, copy, entry):
+def test_packages_and_folders_refer_to_the_copy(catalog, copy, entry):
     assert paths(catalog, copy, entry) == ([copy.path / "tiny" / "config"], [])
 
 
-def test_a_folder_here_goes_before_the_copys(catalog, copy, tmp_path, monkeypatch):
+def test_a_local_folder_takes_precedence_over_the_copy(catalog, copy, tmp_path, monkeypatch):
     here = tmp_path / "here" / "tiny" / "config"
     here.mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
@@ -62,7 +62,7 @@ def test_a_folder_here_goes_before_the_copys(catalog, copy, tmp_path, monkeypatc
     ["pkg://json", "pkg://", "pkg://tiny/config", "pkg://tiny.config.ppo", "pkg://..tiny", "structured://", "s3://x/y",
      "file://${oc.env:HOME}", "file://nowhere", "file://", "file://a\0b", f"file://{'x' * 5000}", 3, None, ["tiny"]],
 )  # fmt: skip
-def test_what_names_nothing_of_the_copy_is_left_out_and_told(catalog, copy, entry):
+def test_entries_outside_the_copy_are_skipped_and_reported(catalog, copy, entry):
     folders, (told,) = paths(catalog, copy, entry)
     assert folders == [copy.path / "tiny" / "config"]
     assert told.startswith(f"hydra.searchpath: {entry} is left out: ")
@@ -101,7 +101,7 @@ FILES = {
          {"engine": {"engine": "fs"}, "actor": {"clip": 0.3, "mode": "${lr}", "optim": {"name": "adam"}}}),
     ],
 )  # fmt: skip
-def test_it_is_the_files_with_its_own_settings_over_them(tmp_path, text, data):
+def test_own_settings_override_those_of_the_files(tmp_path, text, data):
     assert _composed(tmp_path, text) == (data, [])
 
 
@@ -115,11 +115,11 @@ def test_it_is_the_files_with_its_own_settings_over_them(tmp_path, text, data):
         ("defaults: [base, broken]\n", ["gone"]),
     ],
 )
-def test_what_is_not_read_is_named_and_what_it_may_change_is_not_known(tmp_path, text, unread):
+def test_unread_files_are_named_and_their_settings_unknown(tmp_path, text, unread):
     assert _composed(tmp_path, text) == ({}, unread)
 
 
-def test_files_that_name_each_other_again_and_again_come_to_an_end(tmp_path):
+def test_circular_defaults_end(tmp_path):
     files = {f"f{number}": f"defaults: [{', '.join([f'f{number + 1}'] * 9)}]\n" for number in range(9)} | {"f9": "a: 1"}
     assert len(_composed(tmp_path, "defaults: [f0]\n", files)[1]) > 0
 
@@ -145,7 +145,7 @@ def test_a_file_that_inherits_from_another_is_merged_over_it(tmp_path, written):
     assert composed(tmp_path / "recipes" / "run.yaml", {"defaults": "gone.yaml"}, ())[1] == ["gone.yaml"]
 
 
-def test_the_command_line_s_choices_override_those_of_the_list(tmp_path):
+def test_choices_of_the_command_line_override_the_list(tmp_path):
     for engine in ("dp", "mine"):
         (tmp_path / "engine").mkdir(exist_ok=True)
         (tmp_path / "engine" / f"{engine}.yaml").write_text(f"name: {engine}\n")

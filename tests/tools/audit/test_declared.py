@@ -37,7 +37,7 @@ def declared(tmp_path: Path, text: str) -> Catalog:
     return replace(bundled_catalog(), recipe_folders=(tmp_path / "nothing", tmp_path / "recipes"))
 
 
-def test_the_first_of_a_name_that_the_copy_has(copy, tmp_path):
+def test_the_first_existing_entry_of_a_name_is_used(copy, tmp_path):
     files = [
         ("PPO", "gone.yaml"),
         ("PPO", "new.yaml"),
@@ -52,7 +52,7 @@ def test_the_first_of_a_name_that_the_copy_has(copy, tmp_path):
     )
 
 
-def test_code_is_read_and_what_another_package_declares_is_added(copy, tmp_path):
+def test_options_of_another_package_are_added(copy, tmp_path):
     text = ENTRY.format(name="a", kind="parser", file="tiny/options.py")
     text += "[options.elsewhere]\nranks = 1\nrate = 7\n"
     text += ENTRY.format(name="b", kind="classes", file="tiny/config.py") + 'class = "Gone"\n'
@@ -71,12 +71,12 @@ def test_code_is_read_and_what_another_package_declares_is_added(copy, tmp_path)
         ("[[options", "options.toml:1:1: not TOML: "),
     ],
 )
-def test_a_declaration_that_is_no_good_is_told(copy, tmp_path, text, said):
+def test_an_invalid_declaration_is_reported(copy, tmp_path, text, said):
     with pytest.raises(SentinelError, match=said):
         options_of(declared(tmp_path, text), TARGET, copy)
 
 
-def test_nothing_declared_is_nothing_known(copy):
+def test_options_are_unknown_without_a_declaration(copy):
     assert options_of(replace(bundled_catalog(), recipe_folders=()), TARGET, copy) == ()
 
 

@@ -23,7 +23,7 @@ OPTIONS = Options(
 )
 
 
-def test_what_is_given_comes_before_the_default():
+def test_a_given_setting_overrides_the_default():
     run = Training({"rollout.n": "8"}, OPTIONS)
     assert run.setting("rollout.n") == Setting("rollout.n", "8")
     assert run.setting("actor.clip.low") == Setting("actor.clip.low", "0.2", default=True)
@@ -33,7 +33,7 @@ def test_what_is_given_comes_before_the_default():
     assert Training({}).setting("rollout.n") is None
 
 
-def test_a_section_that_is_null_has_no_members_until_one_is_written():
+def test_a_null_section_has_no_members_until_one_is_set():
     silent = Setting("actor.norm", "null", default=True)
     assert Training({}, OPTIONS).setting("actor.norm.level") == silent
     assert Training({"actor.clip.low": "1"}, OPTIONS).setting("actor.norm.level") == silent
@@ -44,7 +44,7 @@ def test_a_section_that_is_null_has_no_members_until_one_is_written():
     assert Training({"actor": ""}, OPTIONS).setting("actor.clip.low") == Setting("actor.clip.low", "0.2", default=True)
 
 
-def test_the_beginning_of_a_name_may_set_the_option():
+def test_an_abbreviated_name_may_set_the_option():
     options = Options(
         "GRPO", "config.py", {"num_iterations": Option("1"), "beta": Option("0.0")}, open={"": "TrainingArguments"}
     )
@@ -53,7 +53,7 @@ def test_the_beginning_of_a_name_may_set_the_option():
     assert run.setting("beta") == Setting("beta", "0.0", default=True)
 
 
-def test_references_are_followed_as_far_as_they_can_be():
+def test_references_to_other_settings_are_followed():
     assert Training({}, OPTIONS).setting("actor.n") == Setting("actor.n", "1", default=True)
     assert Training({"rollout.n": "8"}, OPTIONS).setting("actor.n") == Setting("actor.n", "8", default=False)
     assert Training({}, OPTIONS).setting("actor.m") == Setting("actor.m", "4", default=True)
@@ -62,7 +62,7 @@ def test_references_are_followed_as_far_as_they_can_be():
     assert around.setting("a") == Setting("a", None)
 
 
-def test_the_trainer_is_the_one_that_knows_the_settings():
+def test_the_trainer_with_the_most_known_settings_is_used():
     other = Options("SFT", "sft.py", {"packing": Option("true"), "rollout.n": Option("2")})
     assert training({"packing": "true"}, [OPTIONS, other]).options is other
     assert training({}, [OPTIONS, other]).options is OPTIONS
@@ -70,7 +70,7 @@ def test_the_trainer_is_the_one_that_knows_the_settings():
     assert training({"rollout.n": "1"}, []).options is None
 
 
-def test_a_file_that_is_no_configuration_is_told(tmp_path):
+def test_a_file_that_is_not_a_configuration_is_reported(tmp_path):
     file = tmp_path / "run.yaml"
     for text in ("- 1", "a: [", "just words"):
         file.write_text(text)
@@ -86,7 +86,7 @@ def test_a_file_that_is_no_configuration_is_told(tmp_path):
     assert read_mapping(file) == {"a": {"b": True}}
 
 
-def test_settings_that_name_reward_functions_and_data():
+def test_settings_that_name_reward_functions_and_data_are_listed():
     named = {"data.train_files": "a.parquet,b.parquet", "rm_type": "deepscaler", "reward.remote_url": "reward.py",
              "custom_reward_function.path": "mine.py", "rewards.math.worker_cls": "a.b.Worker",
              "train_dataset.path": "/x", "dataset_name": "a/b", "eval_prompt_data": "aime,x.jsonl"}  # fmt: skip

@@ -58,7 +58,7 @@ class Train:
 """
 
 
-def test_classes_and_their_sections(tmp_path):
+def test_options_of_classes_and_sections_are_read(tmp_path):
     (tmp_path / "base.py").write_text(BASE)
     (tmp_path / "config.py").write_text(CONFIG)
     files = {"package.base": tmp_path / "base.py"}
@@ -141,7 +141,7 @@ def test_a_relative_import_does_not_leave_the_packages(tmp_path):
         ("zzz", ""),
     ],
 )
-def test_a_wrong_name_means_the_closest_by_letters_or_words(wrong, meant):
+def test_an_unknown_name_suggests_the_most_similar_option(wrong, meant):
     names = ("algo.kl.init_coef", "algo.kl.target", "reward.normalize_enable", "num_generations", "reward.clip_range",
              "rollout.n_samples_per_prompt", "actor.eps_clip")  # fmt: skip
     assert Options("PPO", "x.py", {name: Option("1") for name in names}).closest(wrong) == meant
@@ -181,7 +181,7 @@ def test_the_members_of_a_union_are_options_of_its_section(tmp_path):
     }  # fmt: skip
 
 
-def test_classes_that_would_never_end_are_left(tmp_path):
+def test_recursive_classes_are_read_to_a_limit(tmp_path):
     lines = ["from dataclasses import dataclass, field"]
     for level in range(12, -1, -1):
         fields = [f"    f{place}: C{level + 1} = field(default_factory=C{level + 1})" for place in range(10)]
@@ -190,7 +190,7 @@ def test_classes_that_would_never_end_are_left(tmp_path):
     assert len(options_of_class(tmp_path / "wide.py", "C0", {}.get)[0]) < 2000
 
 
-def test_arguments(tmp_path):
+def test_options_of_argument_parsers_are_read(tmp_path):
     file = tmp_path / "arguments.py"
     file.write_text("""
 raise RuntimeError("it is not imported")
@@ -224,7 +224,7 @@ def add(parser):
     assert (set(options), more) == ({"on"}, {"": "a call in arguments.py whose option has a computed name"})
 
 
-def test_a_flag_stands_for_what_it_sets():
+def test_a_flag_is_read_as_the_setting_that_it_sets():
     options = Options("PPO", "x.py", {"save": Option("true"), "cut": Option("true")}, flags={
         "no_save": ("save", "false"), "cut": ("cut", "false"),
     })  # fmt: skip
@@ -242,12 +242,12 @@ def test_a_flag_stands_for_what_it_sets():
         (Option("text"), ("anything",), {}),
     ],
 )
-def test_a_value_that_an_option_cannot_take_is_invalid(option, takes, expects):
+def test_a_value_outside_the_choices_is_invalid(option, takes, expects):
     assert {text: option.expects(text) for text in takes} == dict.fromkeys(takes, "")
     assert {text: option.expects(text) for text in expects} == expects
 
 
-def test_a_tree(tmp_path):
+def test_options_of_a_yaml_tree_are_read(tmp_path):
     file = tmp_path / "trainer.yaml"
     file.write_text("defaults: [actor]\nhydra: {run: 1}\nactor: {lr: 1, path: '???', clip: {}}\nn:\n")
     assert options_of_tree(file)[0] == {

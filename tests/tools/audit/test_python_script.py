@@ -149,7 +149,7 @@ def test_subclasses_setattr_and_replace_are_read(tmp_path):
         "class Mine(GRPOTrainer):\n    def step(self):\n        self.beta = 1",
     ],
 )
-def test_every_way_to_write_an_option_makes_it_not_known(tmp_path, write):
+def test_every_way_to_write_an_option_makes_it_unknown(tmp_path, write):
     """Both if the script makes the configuration, and if it parses it from its command line."""
     file = tmp_path / "train.py"
     file.write_text(f"args = C(beta=0, lr=1)\n{write}\nGRPOTrainer(args=args)\nprint(args)\n")
@@ -185,7 +185,7 @@ def test_every_way_to_write_an_option_makes_it_not_known(tmp_path, write):
         "def build():\n    return args\nmine = build()\ntweak(mine)",
     ],
 )
-def test_code_that_may_write_any_option_leaves_none_known(tmp_path, write):
+def test_code_that_may_write_any_option_makes_all_unknown(tmp_path, write):
     for made in ("args = ", "args: C = ", "args = other = ", "args = flag and ", "args = None if flag else "):
         _leaves_none_known(tmp_path, f"{made}C(beta=0, lr=1)\n{write}\nGRPOTrainer(args=args)\n")
 
@@ -205,7 +205,7 @@ def test_code_that_may_write_any_option_leaves_none_known(tmp_path, write):
         "print(args := C(beta=0))\ntweak(args)",
     ],
 )
-def test_a_configuration_is_followed_however_it_is_bound(tmp_path, text):
+def test_a_configuration_is_followed_through_every_binding(tmp_path, text):
     _leaves_none_known(tmp_path, f"{text}\n")
 
 
@@ -239,7 +239,7 @@ def _leaves_none_known(tmp_path, text):
         "def change(cls):\n    cls.__init__ = mine\n    return cls\n@change\nclass Mine(C):\n    pass\nMine(lr=1)",
     ],
 )
-def test_code_that_may_change_the_defaults_of_the_class_leaves_none_known(tmp_path, code):
+def test_code_that_may_change_class_defaults_makes_all_unknown(tmp_path, code):
     assert any(option.startswith(ANY) for option in _assigned_beside(tmp_path, code))
 
 
@@ -280,14 +280,14 @@ def test_code_that_only_reads_the_configuration_changes_nothing(tmp_path):
         ("config = C(a=1)\ndef never():\n    config.a = 2\n", "a"),
     ],
 )
-def test_values_that_other_code_may_change_are_not_known(tmp_path, text, unread):
+def test_values_that_other_code_may_change_are_unknown(tmp_path, text, unread):
     file = tmp_path / "train.py"
     file.write_text(text)
     (call,) = read_script(file, ("C",)).calls
     assert (call.settings, call.unread) == ({}, [unread])
 
 
-def test_what_a_program_assigns_to_its_arguments_is_told(tmp_path):
+def test_assignments_to_a_programs_arguments_are_listed(tmp_path):
     (tmp_path / "train.py").write_text("args = parse()\nargs.beta = 1\nsetattr(args, key, 2)\n")
     launch = launch_of(None, ["python", str(tmp_path / "train.py"), "--beta", "0"], ("C",))
     assert set(launch.assigned) == {"beta", "any option (setattr(args, key, 2))"}
@@ -311,7 +311,7 @@ def test_what_a_program_assigns_to_its_arguments_is_told(tmp_path):
         ("def f(more):\n    more[key] = 1\nmore = {}\n", {"any option (more[key])"}),
     ],
 )
-def test_a_write_to_an_element_is_no_write_to_any_option(tmp_path, code, assigned):
+def test_a_write_to_an_element_sets_no_other_option(tmp_path, code, assigned):
     (tmp_path / "train.py").write_text(code)
     assert read_script(tmp_path / "train.py", ("C",)).assigned.keys() == assigned
 
@@ -326,7 +326,7 @@ def test_a_write_to_an_element_is_no_write_to_any_option(tmp_path, code, assigne
         ("#" * (1 << 20) + "#", "at most 1 MiB"),
     ],
 )
-def test_what_is_not_python_is_refused(tmp_path, content, says):
+def test_a_file_that_is_not_python_is_rejected(tmp_path, content, says):
     (tmp_path / "train.py").write_text(content)
     if not says:
         assert read_script(tmp_path / "train.py", ("C",)).calls == []
@@ -372,7 +372,7 @@ def test_a_script_and_its_arguments_are_a_command(tmp_path):
     assert launch_of(tmp_path / "run.sh", ["--lr", "1"], ("C",)).settings == (("seed", 3), ("lr", 1))
 
 
-def test_a_configuration_is_found_as_hydra_finds_it(tmp_path, monkeypatch):
+def test_a_configuration_is_found_like_hydra_finds_it(tmp_path, monkeypatch):
     """By its folder, relative to the program, and its name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples" / "demo").mkdir(parents=True)
@@ -387,7 +387,7 @@ def test_a_configuration_is_found_as_hydra_finds_it(tmp_path, monkeypatch):
         launch_of(None, ["python", "train.py", "--config", "gone.yaml"], ())
 
 
-def test_files_that_options_name_are_found_beside_the_script(tmp_path):
+def test_files_named_by_options_are_found_next_to_the_script(tmp_path):
     for name in ("custom.yaml", "a.toml"):
         (tmp_path / name).write_text("")
     (tmp_path / "run.sh").write_text(
@@ -475,7 +475,7 @@ def test_the_configuration_that_trains_is_the_one_that_is_read(tmp_path, made, k
         ("class GRPOTrainer: ...\nGRPOTrainer(1)", ()),
     ],
 )  # fmt: skip
-def test_the_trainers_that_a_script_uses(tmp_path, script, trainers):
+def test_the_trainers_that_a_script_uses_are_found(tmp_path, script, trainers):
     (tmp_path / "train.py").write_text(script)
     assert read_script(tmp_path / "train.py", ()).trainers == trainers
 

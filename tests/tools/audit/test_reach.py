@@ -39,7 +39,7 @@ def answer(when: dict[str, Any], given: Any, where: str = "") -> tuple[str, str]
         ({"data.packing": True}, {"data": {"packing": True}}, ("reached", "data.packing=true")),
     ],
 )
-def test_one_entry(when, given, expected):
+def test_an_entry_is_reached_when_its_settings_match(when, given, expected):
     found = answer(when, given)
     assert (found[0], found[1].removesuffix(" (the default)")) == (
         expected[0],
@@ -48,7 +48,7 @@ def test_one_entry(when, given, expected):
     assert ("(the default)" in found[1]) == ("(the default)" in expected[1] or expected[1] == "actor.clip=null")
 
 
-def test_any_entry_reaches_and_prose_is_never_an_answer():
+def test_one_matching_entry_suffices_and_prose_decides_nothing():
     entries = [read_affected({"when": {"a": 1}}), read_affected({"when": {"b": 1}, "where": "the moon is full"})]
     assert reach(entries, Training({"a": "2", "b": "1"})).where == "the moon is full"
     assert reach(entries, Training({"a": "2", "b": "2"})).answer == "not reached"

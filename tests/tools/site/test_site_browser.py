@@ -117,7 +117,7 @@ def _choose(browser: Any, name: str, value: str) -> None:
     )
 
 
-def test_no_page_makes_the_console_speak_and_every_picture_is_there(at):
+def test_pages_cause_no_console_messages_and_have_all_pictures(at):
     for page in PAGES:
         browser = at(page)
         assert browser.get_log("browser") == [], page
@@ -125,7 +125,7 @@ def test_no_page_makes_the_console_speak_and_every_picture_is_there(at):
         assert browser.execute_script("return document.documentElement.classList.contains('js')"), page
 
 
-def test_filters_choose_rows_and_stand_in_the_address(at):
+def test_filters_select_rows_and_are_stored_in_the_address(at):
     browser = at("index.html")
     assert len(_shown(browser)) == 3
     _choose(browser, "target", "verl")
@@ -167,13 +167,13 @@ VALUES = [
 ]
 
 
-def test_the_page_has_the_conditions_that_the_audit_has(at):
+def test_the_start_page_evaluates_conditions_like_audit(at):
     asked = [[condition, value] for condition in CONDITIONS for value in VALUES]
     said = at("index.html").execute_script("return arguments[0].map(([c, v]) => holds(c, v))", asked)
     assert said == [holds(condition, value) for condition, value in asked]
 
 
-def test_the_page_compares_a_setting_with_another_one(at):
+def test_the_start_page_compares_two_settings(at):
     ask = "return reach([{n: '< m'}, ''], settings(arguments[0]), false)"
     browser = at("index.html")
     said = [browser.execute_script(ask, text)["answer"] for text in ("n=1 m=1e1", "n=10 m=10", "n=10")]
@@ -199,7 +199,7 @@ def test_the_page_compares_a_setting_with_another_one(at):
         ('{"a": {"b-c": [1, 2]}, "d": null}', {"a.b_c": "1,2", "d": "null"}),
     ],
 )  # fmt: skip
-def test_what_is_pasted_is_read_as_settings(at, text, settings):
+def test_pasted_text_is_read_as_settings(at, text, settings):
     browser = at("index.html")
     assert browser.execute_script("return Object.fromEntries(settings(arguments[0]))", text) == settings
 
@@ -227,7 +227,7 @@ def test_the_page_answers_for_a_version_and_a_configuration(at):
     assert browser.find_element("css selector", "output").text.endswith("choose a framework for an answer")
 
 
-def test_titles_and_todays_verdict_are_seen_on_a_phone(at, browser):
+def test_titles_and_todays_verdicts_are_visible_on_a_phone(at, browser):
     size = {"width": 375, "height": 667, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
@@ -246,7 +246,7 @@ def test_titles_and_todays_verdict_are_seen_on_a_phone(at, browser):
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_a_chip_opens_its_evidence_and_the_evidence_its_file(at):
+def test_a_verdict_links_to_its_evidence_and_file(at):
     browser = at("index.html")
     browser.find_element("css selector", f"a[href='{BUG}#git-main']").click()
     assert browser.current_url.endswith(f"{BUG}#git-main")
@@ -256,7 +256,7 @@ def test_a_chip_opens_its_evidence_and_the_evidence_its_file(at):
     assert json.loads(browser.find_element("css selector", "pre").text)["bug_id"] == "ROLL-AGGLOSS-TOKENMEAN-MASK"
 
 
-def test_copy_buttons_copy_what_they_stand_beside(at):
+def test_copy_buttons_copy_the_text_next_to_them(at):
     browser = at(BUG)
     browser.execute_cdp_cmd(
         "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
@@ -325,7 +325,7 @@ def test_a_hostile_page_runs_nothing(at, made):
     assert len(browser.get_log("browser")) >= 3
 
 
-def test_without_scripts_the_page_says_everything(browser, made):
+def test_the_page_is_complete_without_scripts(browser, made):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         browser.get(f"{made.as_uri()}/index.html?target=verl")

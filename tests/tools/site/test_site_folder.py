@@ -14,7 +14,7 @@ def there(folder: Path) -> set[str]:
     return {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()} - {MARKER}
 
 
-def test_a_later_build_removes_what_it_does_not_have_and_nothing_else(tmp_path):
+def test_a_later_build_removes_only_its_own_old_files(tmp_path):
     write(tmp_path, [("index.html", "1"), ("bugs/a/one.html", "1"), ("bugs/b/two.html", "2")])
     (tmp_path / "CNAME").write_text("example.org")
     write(tmp_path, [("index.html", "2"), ("bugs/b/two.html", "2")])
@@ -23,14 +23,14 @@ def test_a_later_build_removes_what_it_does_not_have_and_nothing_else(tmp_path):
     assert (tmp_path / "index.html").read_text() == "2"
 
 
-def test_what_is_the_same_is_not_written_again(tmp_path):
+def test_unchanged_files_are_not_written_again(tmp_path):
     write(tmp_path, [("index.html", "1")])
     before = (tmp_path / "index.html").stat().st_ino
     write(tmp_path, [("index.html", "1")])
     assert (tmp_path / "index.html").stat().st_ino == before
 
 
-def test_an_interruption_leaves_the_old_site_whole(tmp_path):
+def test_an_interruption_leaves_the_old_site_complete(tmp_path):
     def half() -> Iterator[tuple[str, str]]:
         yield "index.html", "new"
         raise KeyboardInterrupt
@@ -72,7 +72,7 @@ def test_a_file_outside_the_site_is_never_written(tmp_path, name):
     assert not (tmp_path / "site").exists()
 
 
-def test_what_is_no_site_is_refused(tmp_path):
+def test_a_folder_that_is_not_a_site_is_rejected(tmp_path):
     check(tmp_path / "new")
     check(tmp_path)  # empty
     (tmp_path / "file").write_text("")

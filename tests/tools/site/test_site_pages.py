@@ -79,7 +79,7 @@ def _poisoned(document: dict[str, Any]) -> None:
     document["failure"] = {"kind": "raised", "reason": nasty, "traceback": nasty}
 
 
-def test_hostile_evidence_is_text(changed, site):
+def test_hostile_evidence_is_shown_as_text(changed, site):
     changed("verl/*/git-main.json", _poisoned)
     made = site()
     plain = {(tag, name) for page in pages(made) for tag, attributes in Page(page).elements for name in attributes}
@@ -114,14 +114,14 @@ def test_each_page_has_the_policy_before_anything_that_loads(site):
 @pytest.mark.parametrize(
     "url", ["javascript:alert(1)", "http://x.y", "https://a@b", "https:///x", "//x", "https://x\ny", 7]
 )
-def test_only_plain_https_is_a_place_to_go_to(url):
+def test_only_https_links_are_kept(url):
     from sentinel.tools.site.rendering import https
 
     assert https("https://github.com/x/y#L1")
     assert not https(url)
 
 
-def test_every_link_of_the_site_leads_somewhere(site, history):
+def test_every_link_of_the_site_resolves(site, history):
     made = site()
     parsed = {file: Page(file) for file in pages(made)}
     anchors = {file: {a["id"] for _, a in page.elements if "id" in a} for file, page in parsed.items()}
@@ -142,7 +142,7 @@ def test_every_link_of_the_site_leads_somewhere(site, history):
     assert count > 100
 
 
-def test_each_chip_leads_to_its_evidence(site, reports):
+def test_each_verdict_links_to_its_evidence(site, reports):
     made = site()
     links = {a["href"] for a in Page(made / "index.html").all("a")}
     documents = list(reports.glob("*/*/*.json"))
@@ -167,7 +167,7 @@ def test_the_committed_records_make_pages_of_a_size_that_loads_at_once():
     assert len(page_of(pages, material, largest).encode()) < BUG_LIMIT
 
 
-def test_a_masked_leak_is_drawn_before_beside_after(site):
+def test_a_masked_leak_is_shown_before_and_after(site):
     page = bug_page(site(), "ROLL-AGGLOSS-TOKENMEAN-MASK")
     assert page.classes().count("masked leak") == 2  # the losses 100 and -50
     assert page.classes().count("masked wrong") == 2  # their gradients
@@ -180,7 +180,7 @@ def chips(page: Page) -> set[str]:
     return {" ".join(text.split()) for text in re.findall(r"(?:today|base|fix) \S+ [\w, ]+? \w{7}\b", page.text)}
 
 
-def test_chips_name_base_fix_and_today_with_a_sign_and_a_word(site):
+def test_verdicts_of_base_fix_and_today_have_a_sign_and_a_word(site):
     made = site()
     page = Page(made / "index.html")
     wanted = {"today ✗ reproduced 8eb27cc", "base ✗ reproduced c09bc8b", "fix ✓ fixed f67f5d3"}
@@ -190,7 +190,7 @@ def test_chips_name_base_fix_and_today_with_a_sign_and_a_word(site):
     assert any(select.get("name") == "realism" for select in page.all("select"))
 
 
-def test_bugs_stand_by_severity_realism_and_whether_they_are_there_today(catalog, reports):
+def test_bugs_are_sorted_by_severity_realism_and_presence(catalog, reports):
     material = read(reports, catalog)
     (verl,) = (bug for bug in material.bugs if bug.target == "verl")
 
@@ -205,7 +205,7 @@ def test_bugs_stand_by_severity_realism_and_whether_they_are_there_today(catalog
     assert [row.bug.bug_id for row in rows] == ["SAID", "GONE", "HARD", "LOW"]
 
 
-def test_versions_are_those_of_records_and_of_evidence(site, history):
+def test_versions_come_from_histories_and_evidence(site, history):
     page = Page(site() / "index.html")
     assert "main 0.3 0.2 0.1" in [option.get("data-versions") for option in page.all("option")]
     (at,) = (li["data-at"] for li in page.all("li") if li.get("data-target") == "roll")
@@ -219,7 +219,7 @@ def test_a_verdict_other_than_the_pinned_one_is_marked(changed, site):
     assert "(expected fixed)" in bug_page(made, "ROLL-AGGLOSS-TOKENMEAN-MASK").text
 
 
-def test_a_life_is_told_where_there_is_a_record_and_owned_up_to_where_there_is_none(site, history):
+def test_lifetimes_are_shown_and_missing_ones_are_stated(site, history):
     made = site()
     told, silent = bug_page(made, "ROLL-AGGLOSS-TOKENMEAN-MASK"), bug_page(made, "VERL-REJECTED-ROW-GRPO")
     assert "there for 184 days" in told.text
@@ -255,7 +255,7 @@ def test_a_part_of_the_signal_follows_from_signal_contract_and_law():
     assert of("metric") == "metrics"
 
 
-def test_dialects_stand_with_reason_and_link(site, catalog):
+def test_dialects_are_listed_with_reason_and_link(site, catalog):
     page = Page(site() / "dialects.html")
     declared = [d for name in ("roll", "slime", "verl") for b in catalog.targets[name].bindings for d in b.dialects]
     assert len(declared) > 20
@@ -264,7 +264,7 @@ def test_dialects_stand_with_reason_and_link(site, catalog):
         assert not dialect.link.startswith("https://") or dialect.link in [a["href"] for a in page.all("a")]
 
 
-def test_what_changes_between_revisions_and_in_pull_requests_is_a_page(site, reports):
+def test_changes_of_revisions_and_pull_requests_have_a_page(site, reports):
     assert "Nothing is recorded here." in Page(site() / "changes.html").text
     rows = [{"boundary": "f (f.py:1)", "is": "worse", "changes": "<b>", "numbers": "loss: 1 before", "commit": ""}]
     pull = {"number": 7, "head": "abc", "subject": "<i>", "answer": "introduces", "findings": ["f: introduces X"]}
@@ -280,7 +280,7 @@ def test_what_changes_between_revisions_and_in_pull_requests_is_a_page(site, rep
         assert said in text
 
 
-def test_which_functions_are_looked_at_stands_by_module_and_release(site, reports):
+def test_coverage_is_shown_by_module_and_release(site, reports):
     assert "carry training signal</h3>" not in (site() / "coverage.html").read_text()
     totals = {"bound": 2, "not bound": 4, "no signal": 1}
     verl = {
@@ -294,7 +294,7 @@ def test_which_functions_are_looked_at_stands_by_module_and_release(site, report
         assert said in text
 
 
-def test_coverage_leads_to_bugs_and_findings(site):
+def test_coverage_links_to_bugs_and_findings(site):
     made = site()
     page = Page(made / "coverage.html")
     links = [a["href"] or "" for a in page.all("a")]
@@ -315,7 +315,7 @@ def test_a_runner_that_was_exported_can_be_copied(reports, catalog, tmp_path):
     assert "sentinel contribute VERL-REJECTED-ROW-GRPO" in files["bugs/verl/VERL-REJECTED-ROW-GRPO.html"]
 
 
-def test_what_is_missing_is_said_with_the_extra_that_brings_it(monkeypatch):
+def test_a_missing_package_names_its_extra(monkeypatch):
     from sentinel.tools.site import building
 
     real = building.importlib.util.find_spec

@@ -37,14 +37,14 @@ def marked(variant: Variant, mark: str) -> dict[str, list[tuple[int, int, str]]]
     return {name: cells for name, cells in found.items() if cells}
 
 
-def test_behind_the_mask_of_a_single_scenario_all_that_is_not_zero_leaks(told):
+def test_in_a_single_scenario_all_masked_nonzero_values_leak(told):
     found = told("ROLL-AGGLOSS-TOKENMEAN-MASK")
     assert marked(found.scenario, "leak") == {"loss_mat": [(0, 1, "100"), (1, 1, "-50")]}
     assert found.variants == ()
     assert found.leaks
 
 
-def test_where_variants_differ_behind_the_mask_that_is_what_leaks(told):
+def test_masked_values_that_differ_between_variants_leak(told):
     found = told("VERL-REJECTED-ROW-GRPO")
     (leaking,) = [variant for variant in found.variants if marked(variant, "leak")]
     assert marked(leaking, "leak").keys() == {"token_level_rewards"}
@@ -52,7 +52,7 @@ def test_where_variants_differ_behind_the_mask_that_is_what_leaks(told):
     assert any(line.rejected for drawn in leaking.grids for line in drawn.lines)
 
 
-def test_variants_and_inputs_stand_in_the_order_of_their_authors(told, catalog):
+def test_variants_and_inputs_keep_the_recipes_order(told, catalog):
     found = told("VERL-REJECTED-ROW-GRPO")
     recipe = next(iter(read_recipes(catalog, "VERL-REJECTED-ROW-GRPO")))
     assert [found.scenario.name, *(variant.name for variant in found.variants)] == list(recipe.variants)
@@ -69,7 +69,7 @@ def read_recipes(catalog: Catalog, bug: str) -> Any:
     return find_recipes(catalog, (), [bug])
 
 
-def test_before_and_after_are_the_first_pins_of_either_verdict(told):
+def test_before_and_after_are_the_first_pins_of_each_verdict(told):
     found = told("ROLL-AGGLOSS-TOKENMEAN-MASK")
     assert (found.before.key, found.after.key) == ("git-c09bc8bc9f43", "git-f67f5d31074b")
     loss = next(outcome for outcome in found.outcomes if outcome.key == "loss")
@@ -79,21 +79,21 @@ def test_before_and_after_are_the_first_pins_of_either_verdict(told):
     assert [[cell.mark for cell in line.cells] for line in gradient.after.lines] == [["", "mended"]] * 2
 
 
-def test_without_a_mended_revision_the_recipe_says_what_is_right(told, reports, catalog):
+def test_without_a_fixed_revision_the_recipe_has_the_right_values(told, reports, catalog):
     bug = next(bug for bug in read(reports, catalog).bugs if bug.bug_id == "ROLL-AGGLOSS-TOKENMEAN-MASK")
     found = told(bug.bug_id, evidence=tuple(seen for seen in bug.evidence if seen.verdict == "reproduced"))
     assert found.after is None
     assert next(outcome for outcome in found.outcomes if outcome.key == "loss").after.plain == "1"
 
 
-def test_without_the_bug_nothing_is_called_wrong(told, reports, catalog):
+def test_without_the_bug_no_value_is_marked_wrong(told, reports, catalog):
     bug = next(bug for bug in read(reports, catalog).bugs if bug.bug_id == "ROLL-AGGLOSS-TOKENMEAN-MASK")
     found = told(bug.bug_id, evidence=tuple(seen for seen in bug.evidence if seen.verdict == "fixed"))
     assert found.before is None
     assert found.wrong == ()
 
 
-def test_no_page_shows_equal_numbers_as_wrong_and_right(reports, catalog, changed):
+def test_equal_numbers_are_never_shown_as_wrong_and_right(reports, catalog, changed):
     """Old evidence has a law that was reported broken at a variant with the right result."""
 
     def equal(document: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def test_no_page_shows_equal_numbers_as_wrong_and_right(reports, catalog, change
             assert (outcome.before.plain, outcome.after.plain) == ("0.1", "0.1000000001")
 
 
-def test_a_value_that_no_evidence_shows_is_left_out(told):
+def test_a_value_without_evidence_is_left_out(told):
     """A law that holds has evidence only without the bug, and no right value for some keys."""
     found = told("VERL-REJECTED-ROW-GRPO")
     empty = Outcome("loss", "", None, None, same=True)

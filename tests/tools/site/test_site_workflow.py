@@ -17,7 +17,7 @@ def workflow() -> dict[Any, Any]:
     return dict(yaml.safe_load((ROOT / ".github" / "workflows" / "pages.yml").read_text()))
 
 
-def test_what_is_uploaded_is_what_was_built(workflow, few_records, tmp_path):
+def test_the_workflow_uploads_the_built_site(workflow, few_records, tmp_path):
     steps = {
         step.get("name", step.get("uses", "").partition("@")[0]): step for step in workflow["jobs"]["build"]["steps"]
     }

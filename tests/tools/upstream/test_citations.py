@@ -39,7 +39,7 @@ def cited(tmp_path: Path):
         ("a.py:1@HASH", "divide by the tokens (#3)"),
     ],
 )
-def test_what_resolves_has_its_title(cited, text, subject):
+def test_a_resolved_citation_has_its_title(cited, text, subject):
     found = cited(text)
     assert found
     assert {(each.problem, each.unknown) for each in found} == {("", "")}
@@ -57,7 +57,7 @@ def test_what_resolves_has_its_title(cited, text, subject):
         ("HASH (#3, 2026-01-10)", "is from 2026-08-21, not from 2026-01-10"),
     ],
 )
-def test_what_does_not_resolve_is_a_problem(cited, text, problem):
+def test_an_unresolved_citation_is_a_problem(cited, text, problem):
     assert [each for each in cited(text) if problem in each.problem]
 
 
@@ -69,12 +69,12 @@ def test_what_does_not_resolve_is_a_problem(cited, text, problem):
         ("pytorch/pytorch#5", "pytorch/pytorch", "of another repository"),
     ],
 )
-def test_what_no_mirror_knows_is_left_to_a_person(cited, text, where, why):
+def test_a_citation_unknown_to_mirrors_is_left_to_a_person(cited, text, where, why):
     assert [(each.where, each.unknown, each.problem) for each in cited(text)] == [(where, why, "")]
 
 
 @pytest.mark.parametrize(
     "text", ["file.py#L45", "sha256:0123456789abcdef0", "&#35; and &#42;", "1234567", "feedface", "2026-01-01"]
 )
-def test_what_is_no_citation_is_left_alone(cited, text):
+def test_other_numbers_are_not_citations(cited, text):
     assert cited(text) == []

@@ -67,7 +67,7 @@ def test_history_and_pulls_that_touch_the_boundary_are_found(recipe, store):
     assert "#4" not in pulls
 
 
-def test_pulls_with_its_names_are_found_in_every_state(recipe, store, upstream):
+def test_pull_requests_with_the_bugs_names_are_found_in_every_state(recipe, store, upstream):
     """#5 names the function in its subject without changing it; #3 and #4 do not name it."""
     upstream.git("checkout", "--quiet", "--detach", "refs/pull/4/head")
     upstream.commit("speed up agg_loss", {"README.md": "fast\n"})
@@ -78,7 +78,7 @@ def test_pulls_with_its_names_are_found_in_every_state(recipe, store, upstream):
     assert [(item.what, item.why) for item in source.found][:1] == [("#5", "open, agg_loss: speed up agg_loss")]
 
 
-def test_each_source_that_is_not_searched_says_why(recipe, tmp_path):
+def test_each_unsearched_source_has_a_reason(recipe, tmp_path):
     found = sources_of(recipe, MirrorStore(Home(tmp_path / "empty")))
     assert found["recipes"].searched
     assert "mirror add" in found["upstream history"].note
@@ -126,7 +126,7 @@ def search_github(recipe: Recipe, tmp_path: Path) -> Iterator[Callable[..., Sour
     server.server_close()
 
 
-def test_githubs_search_is_asked_for_pull_requests_and_for_issues(search_github):
+def test_github_is_searched_for_pull_requests_and_issues(search_github):
     items = [{"number": 7, "state": "open", "title": "a \x1b[31mmask"}, {"number": 8, "state": "closed", "title": "x"}]
     found = search_github(200, json.dumps({"items": items}).encode())
     assert found.searched
@@ -151,14 +151,14 @@ def test_githubs_search_is_asked_for_pull_requests_and_for_issues(search_github)
         (200, b'{"items": ' + b"[" * 100_000),
     ],
 )
-def test_what_github_says_instead_of_an_answer_is_no_search(status, content, search_github):
+def test_an_invalid_response_of_github_is_not_a_search(status, content, search_github):
     found = search_github(status, content)
     assert not found.searched
     assert found.note.startswith(("the request to GitHub failed: ", "the response of GitHub is not"))
     assert "secret" not in found.note
 
 
-def test_the_order_of_rows_and_the_names_of_groups_make_no_other_scenario(tmp_path):
+def test_row_order_and_group_names_do_not_change_the_scenario(tmp_path):
     one = recipe_of(tmp_path / "a", REJECTED_ROW)
     turned = {
         "token_level_rewards": [[0, 2], [0, 0], [0, 1]],
@@ -200,5 +200,5 @@ RAISED = ClosureVerdict("", "", "inconclusive", "raised", "the boundary raised K
         (FIXED, RAISED, "inconclusive", "at its base: the boundary raised KeyError: 'x'"),
     ],
 )
-def test_a_head_says_something_of_a_bug_that_was_there_when_it_began(head, began, verdict, reason):
+def test_a_head_counts_only_when_its_base_has_the_bug(head, began, verdict, reason):
     assert verdict_at(head, began) == (verdict, reason)

@@ -97,7 +97,7 @@ def test_a_package_that_the_function_uses_is_needed_and_one_that_it_only_imports
     assert (without.status, "packaging" in without.problem) == ("unavailable", True)
 
 
-def test_the_exit_status_tells_the_bug_from_everything_else(export, broken_tree, fixed_tree, tmp_path):
+def test_the_exit_status_distinguishes_the_bug_from_other_failures(export, broken_tree, fixed_tree, tmp_path):
     wanted = {
         "": (1, "reproduced"),
         thrice("agg_loss"): (3, "changed"),
@@ -117,7 +117,7 @@ def test_the_exit_status_tells_the_bug_from_everything_else(export, broken_tree,
     assert [word in text for (text, _), (_, word) in zip(told, wanted.values(), strict=True)] == [True] * 4, done
 
 
-def test_nothing_expected_is_copied_into_what_the_runner_observes(bare, export, broken_tree, fixed_tree):
+def test_observed_values_are_not_copied_from_expected_ones(bare, export, broken_tree, fixed_tree):
     runner = export(MASKED_TOKENS, broken_tree, fixed_tree).runner
     edited(fixed_tree, "losses.py", thrice("agg_loss"))
     [tried] = bare.run(runner, [fixed_tree], (), False)
@@ -163,7 +163,7 @@ def test_a_title_cannot_end_the_docstring(export, broken_tree, fixed_tree):
     assert "os._exit" in str(first.value.value)  # type: ignore[attr-defined]
 
 
-def test_without_pins_an_error_that_helps(loaded_recipe):
+def test_a_recipe_without_pins_gives_advice(loaded_recipe):
     with pytest.raises(SentinelError, match="--base"):
         loaded_recipe.revisions()
 
@@ -180,7 +180,7 @@ def test_without_pins_an_error_that_helps(loaded_recipe):
         ("fixed", (0, None)),
     ],
 )
-def test_revisions_are_neighbours(loaded_recipe, expects, pair):
+def test_the_default_revisions_are_neighbouring_pins(loaded_recipe, expects, pair):
     refs = [Ref("git", f"{number:040x}") for number in range(6)]
     pins = tuple(Pin(ref, expect) for ref, expect in zip(refs, expects.split()))
     base, head = pair

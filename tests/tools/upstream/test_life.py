@@ -57,14 +57,14 @@ def test_each_state_follows_from_a_fact(loaded_recipe):
         ("released", "reproduced", 2238, ""),
     ],
 )
-def test_what_mended_a_bug_is_told_from_its_history(state, what, pull, said):
+def test_the_fixing_commit_comes_from_the_history(state, what, pull, said):
     commit = {"sha": "7e02052ee736454228464f2f167b0e889c44f10c", "pull": pull}
     changes = [{"what": "present", "commit": {}}, {"what": what, "commit": commit}]
     assert fixed_by(state, {"changes": changes}) == said
     assert fixed_by(state, {"changes": []}) == fixed_by(state, None) == ""
 
 
-def test_a_step_is_kept_once_and_a_bug_that_comes_back_goes_back(loaded_recipe, tmp_path):
+def test_a_returning_bug_goes_back_to_an_earlier_state(loaded_recipe, tmp_path):
     def later(state: str, because: str, day: str) -> Finding:
         before = load(tmp_path, loaded_recipe.target).get(loaded_recipe.bug_id)
         finding = advanced(before.steps if before else (), loaded_recipe, state, because, day, "", {})
@@ -123,7 +123,7 @@ def test_the_page_counts_roots_groups_them_and_escapes(loaded_recipe):
     assert "nobody calls it" in rest.partition("### hardening: 1 (1 recipe)")[2]
 
 
-def test_dates_are_of_revisions_and_main_is_the_branch(loaded_recipe):
+def test_dates_come_from_revisions_of_the_main_branch(loaded_recipe):
     told = replace(loaded_recipe, document={"introduced_by": "abc (#1, 2025-02-03)"})
     runs = [
         {"verdict": "fixed", "first": {"date": "2024-01-01T00:00:00Z"}},
@@ -137,7 +137,7 @@ def test_dates_are_of_revisions_and_main_is_the_branch(loaded_recipe):
     assert at_main([{**document, "ref": "git:main"}])["commit"] == "c"
 
 
-def test_the_committed_findings_are_those_of_the_shipped_recipes_and_the_page_is_theirs():
+def test_the_committed_findings_and_page_match_the_recipes():
     folder = Path(__file__).resolve().parents[3] / "findings"
     catalog = bundled_catalog()
     kept = {bug: each for target in catalog.targets for bug, each in load(folder, target).items()}

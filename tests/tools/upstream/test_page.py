@@ -26,7 +26,7 @@ def text_of(export: Any, broken_tree: Path, fixed_tree: Path, **changes: Any) ->
     return page(made_of(export, broken_tree, fixed_tree, **changes))
 
 
-def test_it_has_every_section_and_nothing_is_left_to_be_written(export, broken_tree, fixed_tree):
+def test_the_page_has_every_section_without_placeholders(export, broken_tree, fixed_tree):
     text = text_of(export, broken_tree, fixed_tree, root_cause="the sum forgets the mask", fix="multiply by it")
     assert tuple(re.findall(r"^## (.*)$", text, re.MULTILINE)) == SECTIONS
     assert "the sum forgets the mask." in text
@@ -57,7 +57,7 @@ def test_two_values_that_differ_never_look_alike(one, other, told):
     assert distinguish(one, other) == told
 
 
-def test_whom_it_concerns_is_said_in_words(export, broken_tree, fixed_tree):
+def test_the_affected_runs_are_described(export, broken_tree, fixed_tree):
     entry = {"when": {"actor.loss": ["ppo", "sapo"], "actor.clip": "set"}, "where": "a token is masked"}
     text = text_of(export, broken_tree, fixed_tree, affects=["everybody", entry])
     assert "\n* everybody\n* actor.loss=ppo or sapo, actor.clip set, if a token is masked\n" in text
@@ -77,14 +77,14 @@ def test_hostile_prose_is_inert(export, broken_tree, fixed_tree):
     assert outside.count("<details>") == outside.count("</details>")
 
 
-def test_pieces_of_markdown():
+def test_fragments_of_markdown_are_escaped():
     assert prose("see `a|b` and *c*") == "see <code>a&#124;b</code> and &#42;c&#42;"
     assert code("a`b<c>") == "<code>a&#96;b&#60;c&#62;</code>"
     assert code("clip_fraction[1,0]") == "`clip_fraction[1,0]`"
     assert fenced("```\ninside", "json").startswith("````json\n")
 
 
-def test_folded_parts_and_code_are_no_words_of_a_page():
+def test_folded_parts_and_code_do_not_count_as_words():
     text = "# one two\n\n```sh\nnot counted\n```\n\n<details><summary>no</summary>\n\nno\n\n</details>\n\n[three](http://no.no)\n"
     assert count_words(text) == 4  # with the sign of the heading
 
@@ -93,7 +93,7 @@ DEMO = SimpleNamespace(target=SimpleNamespace(name="demo"))
 NOTHING = {"others": {}, "boundaries": {}, "problems": [], "elsewhere": {}, "regression": {}, "tests": {}}
 
 
-def test_what_a_fix_mends_and_what_comes_with_it_are_told_apart():
+def test_fixed_bugs_and_side_effects_are_distinguished():
     others = {"C": ["reproduced", "reproduced"], "B": ["unavailable", "reproduced"], "A": ["reproduced", "fixed"]}
     tried = {**NOTHING, "others": others | {"D": ["unavailable", "fixed"]}}
     told = next(_tried(DEMO, tried))
@@ -110,14 +110,14 @@ def test_what_a_fix_mends_and_what_comes_with_it_are_told_apart():
         (["inf", 1e-7], "every output is the same, except for the problems above."),
     ],
 )
-def test_what_other_functions_gave_is_said_once(differences, told):
+def test_results_of_other_functions_are_stated_once(differences, told):
     rest = {f"m.f{n}": {"scenarios": 6, "largest_difference": value} for n, value in enumerate(differences)}
     assert list(_tried(DEMO, {**NOTHING, "elsewhere": rest}))[1:] == [
         f"12 generated inputs of 2 other functions: {told}"
     ]
 
 
-def test_upstreams_tests_that_did_not_run_are_told_together():
+def test_upstreams_tests_that_did_not_run_share_a_line():
     ran = {"outcomes": {"passed": [2, 3], "failed": [1, 1]}, "worse": [], "option": "--noconftest"}
     tests = {"tests/a.py": {"not_runnable": "no ray"}, "tests/b.py": ran, "tests/c.py": {"not_runnable": "no ray"}}
     assert list(_tried(DEMO, {**NOTHING, "tests": tests}))[2:] == [
@@ -126,7 +126,7 @@ def test_upstreams_tests_that_did_not_run_are_told_together():
     ]
 
 
-def test_heads_of_pull_requests_are_told_apart_by_what_they_say():
+def test_pull_request_heads_are_grouped_by_verdict():
     said = {5: "reproduced", 4: ABSENT, 3: "inconclusive", 2: "reproduced"}
     related = [{"pull": pull, "commit": "", "verdict": verdict} for pull, verdict in said.items()]
     made = SimpleNamespace(document={"bugs": {}, "runner": None, "tried": None, "related": related}, fix=None)

@@ -29,7 +29,7 @@ def _printed(block: str) -> list[str]:
     return [re.split(r"[-0-9…]|\bloss\b|per_token_gradient", line.strip())[0] for line in lines]
 
 
-def test_the_example_is_one_that_can_be_typed():
+def test_the_example_can_be_copied():
     (script,), (run, replay) = _blocks("python"), _blocks("console")
     compile(script, "train.py", "exec")
     assert [line.split()[0] for line in _typed(run).splitlines()[::2]] == [
@@ -44,7 +44,7 @@ def test_the_example_is_one_that_can_be_typed():
 
 
 @pytest.mark.nightly
-def test_the_example_does_what_the_page_says(tmp_path):
+def test_the_example_gives_the_output_of_the_watch_page(tmp_path):
     environment = tmp_path / "environment"
     install = [environment / "bin" / "pip", "install", "-q", "-c", ROOT / "constraints.txt", "trl==1.16.0", ROOT]
     for command in ([sys.executable, "-m", "venv", environment], install):

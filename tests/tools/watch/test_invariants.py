@@ -1,4 +1,5 @@
-"""Each invariant says how it is broken, nothing where it is kept, and why it was skipped where an input is unknown."""
+"""Each invariant reports how it is broken, reports nothing if it holds, and is skipped with a reason if an input is
+unknown."""
 
 import queue
 import sys
@@ -188,7 +189,7 @@ def _facts_for(name: str) -> dict[str, Any]:
     return {**facts, "callbacks": {"on_step_end": "Mine"}} if name == "the_reference_may_stay" else facts
 
 
-def test_what_is_kept_is_not_said():
+def test_a_satisfied_invariant_is_not_reported():
     plain, documented = _memory(), _memory({**_DOCUMENTED, **_MADE})
     assert [plain.look(*seen) for seen in _KEPT] == [[]] * len(_KEPT)
     assert [documented.look(*seen) for seen in _KEPT_DOCUMENTED] == [[]] * len(_KEPT_DOCUMENTED)
@@ -197,7 +198,7 @@ def test_what_is_kept_is_not_said():
 
 
 @pytest.mark.parametrize("name", [one.name for one in INVARIANTS])
-def test_what_is_broken_is_said_and_can_be_switched_off(name):
+def test_a_broken_invariant_is_reported_and_can_be_switched_off(name):
     memory, without = _memory(_facts_for(name)), _memory(_facts_for(name), without=[name])
     said = [one.name for seen in _BROKEN[name] for one, _ in memory.look(*seen)]
     assert name in said
@@ -253,7 +254,7 @@ def test_what_is_broken_is_said_and_can_be_switched_off(name):
         ),
     ],
 )  # fmt: skip
-def test_how_it_is_broken(seen, how):
+def test_a_report_describes_the_violation(seen, how):
     memory = _memory()
     assert how in "; ".join(said for one in seen for _, said in memory.look(*one))
 
@@ -294,7 +295,7 @@ def test_a_message_names_the_function_the_settings_and_one_thing_to_try():
         ("micro_batches_add_up", {"own": {"training_step": "Mine.training_step"}}, "Mine.training_step is your own"),
     ],
 )
-def test_what_depends_on_an_unread_input_is_skipped_with_the_reason(name, facts, why):
+def test_an_invariant_with_an_unread_input_is_skipped(name, facts, why):
     memory = _memory({**_DOCUMENTED, **_MADE, **facts})
     broken = [seen for seen in _BROKEN[name] if seen[0] != "facts"]
     assert name not in [one.name for seen in broken for one, _ in memory.look(*seen)]
@@ -317,7 +318,7 @@ def test_a_scheduler_of_the_user_is_not_judged():
     assert memory.skipped["the_rate_is_the_schedules"] == "the scheduler is your own"
 
 
-def test_without_the_facts_nothing_about_the_framework_is_said():
+def test_without_facts_no_framework_invariant_is_checked():
     memory = Memory()
     for seen in (_answers(loss=9.0), _stepping(last=[9.0], wanted=5), ("generated", {"temperature": (0.7, 1.0)})):
         assert memory.look(*seen) == []
@@ -334,7 +335,7 @@ def test_samples_of_the_policy_give_no_alarm_however_many():
     assert memory.looks["samples_come_from_the_policy"] == 100
 
 
-def test_processes_that_keep_step_are_not_said_to_differ():
+def test_equal_processes_are_not_reported_as_different():
     together: dict[str, Any] = {}
     ranks = [_memory(together=together), _memory(together=together)]
     for rank, memory in enumerate(ranks):
@@ -345,7 +346,7 @@ def test_processes_that_keep_step_are_not_said_to_differ():
             assert [one.name for one, _ in said if one.name in ("ranks_agree", "the_loss_is_that_of_the_labels")] == []
 
 
-def test_a_step_of_an_optimiser_is_seen_and_changes_nothing():
+def test_observing_an_optimizer_step_changes_nothing():
     """Whatever trains: the step is counted, and no exception of ours reaches it."""
     watcher = Watcher(Budget(every=1, share=1.0))
     training = Training(watcher)
@@ -366,7 +367,7 @@ def test_a_step_of_an_optimiser_is_seen_and_changes_nothing():
 
 
 @pytest.mark.parametrize("looked_at", [True, False])
-def test_rows_are_copied_where_a_look_is_due(looked_at, monkeypatch):
+def test_rows_are_copied_only_in_observed_steps(looked_at, monkeypatch):
     watcher, memory = Watcher(Budget()), _memory()
     training = Training(watcher)
 
@@ -401,7 +402,7 @@ def test_rows_are_copied_where_a_look_is_due(looked_at, monkeypatch):
     watcher.restore()
 
 
-def test_rows_that_had_no_room_are_not_looked_for():
+def test_dropped_rows_are_not_expected():
     """Beside those of a batch before, what reaches the loss would seem to come from nowhere."""
     watcher = Watcher(Budget())
     training = Training(watcher)
@@ -479,7 +480,7 @@ _PADDED = {
         ({}, [], {"answer": [[2.0], [1.0]]}, "wrong `answer` for 2 of 2 rows"),
     ],
 )  # fmt: skip
-def test_reward_functions_and_rollouts_get_the_datasets_rows(batch, sampled, given, how):
+def test_reward_functions_and_rollouts_receive_the_datasets_rows(batch, sampled, given, how):
     calls = [(0, {**_GIVEN, **given})]
     found = (
         compare_prompts(_STEPS, None, _TEXTS, {**_PADDED, **batch}, sampled),
@@ -489,7 +490,7 @@ def test_reward_functions_and_rollouts_get_the_datasets_rows(batch, sampled, giv
     assert any(found) == bool(how)
 
 
-def test_what_an_earlier_reward_function_changed_is_not_judged_but_another_rows_value_is():
+def test_only_values_of_other_rows_are_reported_after_the_first_reward_function():
     calls = [(0, _GIVEN), (1, {**_GIVEN, "completions": ["x!", "yz!"]})]
     assert compare_rewarded(_STEPS, None, _TEXTS, _PADDED, calls) == ""
     calls = [(0, _GIVEN), (1, {**_GIVEN, "completions": ["yz", "x"]})]
@@ -529,7 +530,7 @@ def test_a_produced_batch_is_compared_with_the_arguments_before_a_reward_functio
     assert watcher.failed == {}
 
 
-def test_rows_of_an_evaluation_are_not_those_of_the_training():
+def test_rows_of_an_evaluation_do_not_replace_training_rows():
     watcher = Watcher(Budget())
     training, trainer = Training(watcher), SimpleNamespace(model=torch.nn.Linear(1, 1), args=None)
     training._trainer = lambda: trainer
@@ -552,7 +553,7 @@ def test_an_event_is_sent_before_the_call_that_follows_it():
     assert [kind for kind, _ in sent] == ["event", "call"]
 
 
-def test_a_logger_is_told_as_its_user_configured_it(monkeypatch):
+def test_numbers_are_logged_to_the_configured_logger(monkeypatch):
     told: list[Any] = []
     reporter = type("Reporter", (), {"__module__": "transformers.integrations.x"})()
     reporter.on_log = lambda *_, logs, **__: told.append(logs)
@@ -577,7 +578,7 @@ def test_a_logger_is_told_as_its_user_configured_it(monkeypatch):
     assert len(told) == 3, "nobody has a run open"
 
 
-def test_log_probs_of_some_tokens_are_those_of_all(monkeypatch):
+def test_sampled_log_probs_equal_those_of_all_tokens(monkeypatch):
     torch.manual_seed(0)
     head = torch.nn.Linear(4, 5)
     model = SimpleNamespace(get_output_embeddings=lambda: head, config=None)
@@ -601,7 +602,7 @@ def test_log_probs_of_some_tokens_are_those_of_all(monkeypatch):
     assert training._log_probs(SimpleNamespace(get_output_embeddings=torch.nn.Identity), hidden, ids, 0.7, True) == {}
 
 
-def test_some_tokens_show_one_that_is_off_and_add_up_to_no_loss():
+def test_sampled_log_probs_detect_a_wrong_token_but_not_a_loss():
     """Nothing is said of a loss of which a part is not known."""
     some = _LOG_PROBS.clone()
     some[0, 2], some[1, 1] = torch.nan, torch.nan

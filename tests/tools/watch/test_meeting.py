@@ -1,4 +1,4 @@
-"""The first process of a run starts its checker, the others find it, and nobody waits at a socket that is closed."""
+"""The first process of a run starts its checker, the others find it, and no process waits at a closed socket."""
 
 import socket
 from multiprocessing.connection import Connection
@@ -17,7 +17,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return meeting.address(["demo", "events.jsonl"], ["json"])
 
 
-def test_one_is_launched_and_the_others_join_it(place):
+def test_one_checker_is_launched_and_other_processes_join(place):
     launched: list[socket.socket] = []
     run = [meeting.joined(place, lambda listening: launched.append(listening.dup())) for _ in range(2)]
     assert len(launched) == 1
@@ -35,14 +35,14 @@ def test_one_is_launched_and_the_others_join_it(place):
         one.close()
 
 
-def test_a_checker_that_was_killed_is_replaced(place):
+def test_a_killed_checker_is_replaced(place):
     launched: list[int] = []
     for _ in range(2):  # the socket is closed where launching ends, and its file stays
         meeting.joined(place, lambda _: launched.append(1)).close()
     assert len(launched) == 2
 
 
-def test_another_copy_of_the_framework_has_another_checker(place):
+def test_each_copy_of_the_framework_has_its_own_checker(place):
     assert meeting.address(["demo", "events.jsonl"], ["logging"]) == place, "of the same folder"
     assert meeting.address(["demo", "events.jsonl"], ["numpy"]) != place
     assert meeting.address(["demo", "other.jsonl"], ["json"]) != place

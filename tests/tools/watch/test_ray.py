@@ -1,4 +1,4 @@
-"""Ray: workers of a cluster are watched as their environment says, by one checker that outlives each of them."""
+"""Workers of a Ray cluster are watched if their environment requests it, by one checker that outlives each of them."""
 
 import json
 import os
@@ -48,7 +48,7 @@ ray.shutdown()
 """
 
 
-def test_the_workers_of_a_cluster_are_watched_together(tmp_path):
+def test_the_workers_of_a_ray_cluster_share_one_checker(tmp_path):
     pytest.importorskip("ray")
     events = tmp_path / "events.jsonl"
     (tmp_path / "driver.py").write_text(_DRIVER, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A call of a run reads as the scenario of which the adapter makes the same call, and as nothing else."""
+"""A call of a run is read as the scenario from which the adapter makes the same call, and as no other scenario."""
 
 import importlib
 import inspect
@@ -50,23 +50,23 @@ def reading():
     return _reading()
 
 
-def test_a_count_is_read_where_it_is_given(reading):
+def test_a_count_is_read_from_its_argument(reading):
     """At its default it is another thing in the call (the mask's sum), and what is drawn are two counts of many."""
     assert reading.read(_parts(reading))["batch_num_tokens"] == 7
     assert reading.read(_parts(reading, total=torch.tensor(3)))["batch_num_tokens"] in (3, None)
 
 
-def test_what_makes_no_difference_is_not_copied(reading):
+def test_parts_without_effect_are_not_copied(reading):
     assert [written(path) for path in reading.plan.paths] == ["mask", "power", "total", "values"]
 
 
-def test_what_the_adapter_does_not_know_is_named(reading):
+def test_an_argument_unknown_to_the_adapter_is_named(reading):
     with pytest.raises(Unreadable, match="power is 2, not 1"):
         reading.read(_parts(reading, power=2))
 
 
 @pytest.mark.parametrize("instead", ["values", "ones"])
-def test_what_is_left_out_is_what_the_function_has_in_its_place(instead):
+def test_a_missing_input_has_the_functions_substitute(instead):
     """As a loss has the log-probs of now where it is given none of the rollout."""
 
     def loss(values, mask, total, ids=None, power=1):
@@ -82,7 +82,7 @@ def test_what_is_left_out_is_what_the_function_has_in_its_place(instead):
         assert reading.read(_parts(reading, values=values, mask=None))["response_mask"].nested() == values.tolist()
 
 
-def test_what_is_observed_of_a_result_is_what_the_function_does(reading):
+def test_observed_keys_reproduce_the_functions_result(reading):
     inputs = reading.read(_parts(reading))
     seen = torch.tensor([[0.5, 0.25, 9.0], [1.0, 9.0, 9.0]])
     observed = reading.observe(inputs, torch.tensor(0.25), {("values",): seen})
@@ -103,7 +103,7 @@ def test_an_adapter_may_look_at_the_function_itself():
     assert _reading(call=call).reads(_parts(_reading()))
 
 
-def test_what_the_adapter_raises_is_the_cause():
+def test_an_exception_of_the_adapter_is_the_cause():
     def call(boundary, inputs):
         raise TypeError("an adapter's own mistake")
 
@@ -111,12 +111,12 @@ def test_what_the_adapter_raises_is_the_cause():
         _reading(call=call)
 
 
-def test_an_adapter_that_calls_something_else_is_no_help():
+def test_an_adapter_that_calls_another_function_gives_no_reading():
     with pytest.raises(Unreadable, match="does not call the function directly"):
         _reading(call=lambda boundary, inputs: {"loss": inputs["loss_mat"].sum()})
 
 
-def test_what_needs_a_package_that_the_checker_does_without_is_not_read(monkeypatch):
+def test_a_function_that_needs_a_stubbed_package_is_not_read(monkeypatch):
     """A value that a stub module decides is not a value of the run."""
     monkeypatch.setattr(stubs.state(), "probing", True)
     monkeypatch.setattr(sys, "meta_path", [stubs.InertModules(["much_memory"]), *sys.meta_path])
@@ -145,7 +145,7 @@ def _call_shifted(boundary, inputs):
     return {"loss": boundary.function({**data, "rows": (mask != 0).any(-1).float()})}
 
 
-def test_a_column_before_the_first_token_is_left_out_and_may_be_anything():
+def test_a_column_before_the_first_token_is_ignored():
     """The adapter puts 0 there, and a run its own; the function itself shows that it makes no difference."""
     reading = _reading(shifted_loss, _call_shifted)
     data = {"values": torch.tensor([[9.0, 0.5, 2.0]]), "mask": torch.tensor([[0, 1, 1]]), "rows": torch.ones(1)}
@@ -154,7 +154,7 @@ def test_a_column_before_the_first_token_is_left_out_and_may_be_anything():
     assert inputs["response_mask"].array().tolist() == [[1, 1]]
 
 
-def test_what_makes_a_difference_is_not_put_down_to_the_adapter():
+def test_an_effective_argument_is_not_attributed_to_the_adapter():
     """However small the numbers are: of 0 and 0 nothing is told apart, of 1e-9 and 2e-9 something is."""
     reading = _reading(shifted_loss, _call_shifted)
     data = {"values": torch.tensor([[0.0, 1e-9]]), "mask": torch.tensor([[0, 1]]), "rows": torch.full((1,), 2.0)}
@@ -179,7 +179,7 @@ def test_packed_tokens_are_read_as_one_response():
         reading.read({path: at({**call, "power": 1}, path, {}) for path in reading.plan.paths})
 
 
-def test_a_difference_shows_two_log_probs_but_not_what_it_is_not_told():
+def test_a_difference_of_log_probs_is_read_as_two_inputs():
     """The mask is in no such call: what the contract says of it is not looked at."""
 
     def loss(ppo_kl, advantages, low, high):

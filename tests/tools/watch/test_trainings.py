@@ -1,4 +1,4 @@
-"""A real trainer of transformers, watched: what is broken in it is named within a step, and no parameter changes."""
+"""A real trainer of transformers is watched: a bug in it is named within a step, and no parameter changes."""
 
 import importlib
 from importlib.util import find_spec
@@ -109,7 +109,7 @@ def _trained(
     return named, memory, [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
 
-def test_a_training_without_a_bug_is_not_named_and_not_changed(tmp_path):
+def test_a_correct_training_has_no_report_and_no_change(tmp_path):
     named, memory, parameters = _trained(tmp_path)
     _, unwatched, same = _trained(tmp_path, watched=False)
     looks = memory.looks
@@ -131,7 +131,7 @@ def test_a_training_without_a_bug_is_not_named_and_not_changed(tmp_path):
         ("constant rate", "the_rate_is_the_schedules"),
     ],
 )
-def test_a_bug_is_named(tmp_path, bug, invariant):
+def test_a_bug_in_a_training_is_named(tmp_path, bug, invariant):
     assert invariant in _trained(tmp_path, bug)[0]
 
 
@@ -160,7 +160,7 @@ def test_code_of_the_user_is_not_judged(tmp_path, theirs, skipped, why):
         (None, [[0, 1, 0, 1, 2]], True, True),  # with a cache, transformers does not separate documents
     ],
 )
-def test_tokens_of_padding_and_of_other_documents_are_changed_and_nothing_else(mask, places, cache, apart):
+def test_only_tokens_of_padding_and_other_documents_are_replaced(mask, places, cache, apart):
     import transformers
 
     torch.manual_seed(0)
@@ -206,7 +206,7 @@ def test_a_second_trainer_is_observed_as_often_as_the_first(tmp_path):
     assert memory.looks["micro_batches_add_up"] == 2 * _STEPS
 
 
-def test_the_reference_of_a_second_trainer_is_another_one(tmp_path):
+def test_a_second_trainer_has_its_own_reference(tmp_path):
     named, memory, _ = _trained(tmp_path, times=2, referred=True)
     assert named == set()
     assert memory.looks["the_reference_stays"] == 2 * _STEPS

@@ -1,4 +1,5 @@
-"""A run of the demo framework is watched: what breaks a law is said, what keeps it is not, and nothing else changes."""
+"""A run of the demo framework is watched: violations are reported, right functions are not, and nothing else
+changes."""
 
 import contextlib
 import importlib
@@ -76,7 +77,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], st
     return *_run(folder, "broken"), folder
 
 
-def test_a_violation_is_said_and_written(broken):
+def test_a_violation_is_printed_and_written(broken):
     counts, said, folder = broken
     laws = {item["law"] for item in counts["violations"]}
     assert "the_oracle_agrees" in laws
@@ -117,7 +118,7 @@ def said(
     return run
 
 
-def test_what_was_seen_is_measured_again_and_becomes_a_recipe(broken, tmp_path, said, monkeypatch):
+def test_replay_measures_a_violation_again_and_writes_a_recipe(broken, tmp_path, said, monkeypatch):
     monkeypatch.setattr(replay, "_SHRINKING", 20)
     words = ["replay", broken[2] / "broken.jsonl", "--ref"]
     status, _, wrong = said(*words, f"path:{FRAMEWORK / 'broken'}", "--save", "saved")
@@ -131,12 +132,12 @@ def test_what_was_seen_is_measured_again_and_becomes_a_recipe(broken, tmp_path, 
     assert "the violation occurs only in the run" in kept
 
 
-def test_no_parameter_changes(broken):
+def test_watching_changes_no_parameter(broken):
     counts, _, folder = broken
     assert _run(folder, "broken", watched=False)[0]["weight"] == counts["weight"]
 
 
-def test_what_keeps_the_laws_is_not_said(tmp_path):
+def test_a_right_function_is_not_reported(tmp_path):
     counts, said = _run(tmp_path, "fixed")
     assert counts["read"] >= 1
     assert counts["laws"] >= 1
@@ -145,7 +146,7 @@ def test_what_keeps_the_laws_is_not_said(tmp_path):
 
 
 @pytest.mark.nightly
-def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path):
+def test_a_killed_checker_costs_only_its_checks(tmp_path):
     (tmp_path / "demo_rl").symlink_to(FRAMEWORK / "fixed" / "demo_rl")
     script = (
         "import os, sys, torch\nimport sentinel.tools.watch\nsys.path[:0] = [sys.argv[1]]\n"
@@ -163,7 +164,7 @@ def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path):
 
 @pytest.mark.parametrize("end", ["hangs", "dies", "says nonsense", "lies", "plans what is not there"])
 @pytest.mark.parametrize("point", ["at once", "with the modules", "with a plan", "with a call"])
-def test_a_checker_that_hangs_or_ends_costs_its_checks_alone(monkeypatch, tmp_path, point, end):
+def test_a_hanging_or_ended_checker_costs_only_its_checks(monkeypatch, tmp_path, point, end):
     """At every point of what the two say to each other. One that hangs leaves its socket full."""
     ours, theirs = Pipe()
     module: Any = ModuleType("ending_rl")
@@ -247,7 +248,7 @@ def test_a_living_checker_is_waited_for(tmp_path, monkeypatch):
     assert not meeting.is_alive(place)
 
 
-def test_a_trainers_module_is_attached_before_its_importer_goes_on(tmp_path, monkeypatch):
+def test_a_trainers_module_is_attached_before_its_import_returns(tmp_path, monkeypatch):
     (tmp_path / "early_rl.py").write_text("made = 1\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     seen: list[Any] = []
@@ -258,7 +259,7 @@ def test_a_trainers_module_is_attached_before_its_importer_goes_on(tmp_path, mon
     assert seen == [1]
 
 
-def test_a_thread_that_dies_says_so_and_hangs_up(monkeypatch, tmp_path, capfd):
+def test_a_dying_thread_reports_its_end(monkeypatch, tmp_path, capfd):
     def fails(*_: Any) -> None:
         raise SystemExit("no more")
 
@@ -293,7 +294,7 @@ def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, c
     assert "nothing was examined" in said
 
 
-def test_the_checker_leaves_the_memory_to_the_run():
+def test_the_checker_is_killed_before_the_run_when_memory_ends():
     """A function that fills it fails there; and where the machine has none left, the checker is what goes."""
     read, write = os.pipe()
     pid = os.fork()
@@ -310,7 +311,7 @@ def test_the_checker_leaves_the_memory_to_the_run():
     assert os.read(read, 99) == b"1000\n"
 
 
-def test_a_large_file_begins_again_and_a_full_disk_ends_the_writing(tmp_path, monkeypatch):
+def test_a_large_events_file_is_rotated_and_a_full_disk_stops_writing(tmp_path, monkeypatch):
     writes = object.__new__(checker.Checker)
     writes.events = Path("/dev/full")
     writes._write({"event": "end"})
@@ -323,7 +324,7 @@ def test_a_large_file_begins_again_and_a_full_disk_ends_the_writing(tmp_path, mo
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_the_checker_is_no_rank_of_the_training(tmp_path, monkeypatch):
+def test_the_checker_does_not_join_the_training(tmp_path, monkeypatch):
     """Code of the framework that it tries out would listen at the run's own address."""
     launched: list[dict[str, str]] = []
     for name in (
@@ -369,7 +370,7 @@ def test_the_command_stops_a_run(tmp_path):
     assert "sentinel-events.jsonl" in ran.stdout
 
 
-def test_the_processes_of_a_run_have_one_checker(tmp_path):
+def test_the_processes_of_a_run_share_one_checker(tmp_path):
     """As a launcher starts them, each with its rank; what they find comes together, with the rank where it was seen."""
     rank = (
         "import sys, time, torch\nfrom pathlib import Path\nfrom demo_rl.advantages import group_advantage\n"
@@ -409,14 +410,14 @@ def test_the_processes_of_a_run_have_one_checker(tmp_path):
         (["--target", "demo", "--", "no-such-program"], "no-such-program: No such file or directory"),
     ],
 )
-def test_a_wrong_command_says_how_it_is_written(said, words, wrong):
+def test_an_invalid_command_shows_its_usage(said, words, wrong):
     status, _, told = said(*words)
     assert status == 2
     assert wrong in told
 
 
 @pytest.mark.nightly
-def test_a_run_whose_events_have_no_folder_goes_on_and_says_that_nobody_watches(tmp_path):
+def test_a_run_without_an_events_folder_continues_unwatched(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-c", "import demo_rl.advantages"], capture_output=True, text=True, timeout=240, check=True,
         cwd=tmp_path,
@@ -442,7 +443,7 @@ def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
     )
 
 
-def test_an_unknown_version_is_watched_or_said_not_to_be(tmp_path):
+def test_an_unknown_version_is_watched_or_reported(tmp_path):
     """One whose function wants an argument that no adapter knows: its calls are no calls that the adapter makes."""
     shutil.copytree(FRAMEWORK / "broken" / "demo_rl", tmp_path / "demo_rl")
     file = tmp_path / "demo_rl" / "advantages.py"
@@ -499,7 +500,7 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
         ),
     ],
 )
-def test_a_malformed_events_file_is_refused_by_its_line(tmp_path, said, line, wrong):
+def test_a_malformed_events_file_is_rejected_with_its_line(tmp_path, said, line, wrong):
     """With one message and status 2; nothing in it reaches a checkout."""
     text = line if isinstance(line, (str, bytes)) else json.dumps(line)
     (tmp_path / "events.jsonl").write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -510,14 +511,14 @@ def test_a_malformed_events_file_is_refused_by_its_line(tmp_path, said, line, wr
     assert told.startswith("sentinel: events.jsonl") or "which is not a target here" in told
 
 
-def test_a_pipe_is_no_events_file(tmp_path, said):
+def test_a_pipe_is_rejected_as_an_events_file(tmp_path, said):
     os.mkfifo(tmp_path / "events.jsonl")
     status, _, told = said("replay", "events.jsonl")
     assert status == 2
     assert "not a regular file" in told
 
 
-def test_an_events_file_without_a_violation_is_no_all_clear(tmp_path, said):
+def test_replay_of_a_file_without_violations_exits_with_2(tmp_path, said):
     for text in ("", json.dumps({**_END, "violations": []}) + "\n"):
         (tmp_path / "events.jsonl").write_text(text, encoding="utf-8")
         status, shown, told = said("replay", "events.jsonl")
@@ -525,7 +526,7 @@ def test_an_events_file_without_a_violation_is_no_all_clear(tmp_path, said):
         assert "nothing was examined: events.jsonl does not contain a violation" in told
 
 
-def test_what_is_foreign_is_escaped_where_it_is_shown(tmp_path, said):
+def test_foreign_text_in_events_is_escaped(tmp_path, said):
     """Live and in a replay: an events' file is text that others may have written."""
     event = {**_EVENT, "subject": "\x1b[31mx", "boundary": "\x1b[31mred", "symptom": "\x1b", "key": "\x1b[0m"}
     event |= {"detail": "\x1b[2J", "variants": None}
@@ -535,7 +536,7 @@ def test_what_is_foreign_is_escaped_where_it_is_shown(tmp_path, said):
     assert "\x1b" not in shown + wrong
 
 
-def test_what_the_checker_says_is_escaped(capsys):
+def test_the_checkers_output_is_escaped(capsys):
     checker._say("does not hold: \x1b[31mred\x07")
     assert "\x1b" not in (said := capsys.readouterr().err)
     assert "red" in said
@@ -606,7 +607,7 @@ _UNREAD = {
     ("edits", "script", "why"),
     [pytest.param(*_UNREAD[name], id=name, marks=[pytest.mark.nightly] * (name == "killed")) for name in _UNREAD],
 )
-def test_a_run_of_which_no_call_was_read_is_no_all_clear(tmp_path, edits, script, why):
+def test_a_run_without_a_read_call_exits_with_2(tmp_path, edits, script, why):
     """The command says so first and last, and prints no result; the status is 2 whatever the run's own is."""
     _demo(tmp_path, *edits)
     ran = _command(tmp_path, "--target", "demo", "--every", "1", "--", sys.executable, "-c", script, PYTHONPATH=".")

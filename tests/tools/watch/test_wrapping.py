@@ -1,4 +1,4 @@
-"""Watched functions stay what they are: same object, result, exception and signature, for whoever holds them."""
+"""Watched functions keep their identity, results, exceptions and signature, for every existing reference."""
 
 import asyncio
 import functools
@@ -82,7 +82,7 @@ def _plan(name: str, *paths: tuple[Any, ...], **more: Any) -> Plan:
     return Plan(7, f"watched_module.{name}", ("watched_module", name), paths, **more)
 
 
-def test_whoever_holds_a_function_calls_the_watched_one(module, watcher):
+def test_existing_references_call_the_watched_function(module, watcher):
     held, registered, signature = module.add, module.REGISTRY["add"], inspect.signature(module.add)
     assert watcher.watch(_plan("add", ("a",), ("c",))) == ""
     assert module.add is held
@@ -92,7 +92,7 @@ def test_whoever_holds_a_function_calls_the_watched_one(module, watcher):
     assert inspect.signature(held) == signature
 
 
-def test_an_exception_is_the_callers_and_nothing_is_copied(module, watcher):
+def test_an_exception_reaches_the_caller_and_nothing_is_copied(module, watcher):
     watcher.watch(_plan("add", ("a",)))
     with pytest.raises(ValueError, match=r"^a$"):
         module.add(None)
@@ -101,7 +101,7 @@ def test_an_exception_is_the_callers_and_nothing_is_copied(module, watcher):
     assert watcher.copies.empty()
 
 
-def test_wrappers_methods_and_static_methods(module, watcher):
+def test_wrappers_methods_and_static_methods_are_watched(module, watcher):
     bound = module.Trainer().loss
     for name, path in (("double", ("args",)), ("Trainer.loss", ("self", (".", "scale"))), ("Trainer.negative", ("x",))):
         assert watcher.watch(_plan(name, path)) == ""
@@ -109,7 +109,7 @@ def test_wrappers_methods_and_static_methods(module, watcher):
     assert watcher.copies.qsize() == 3
 
 
-def test_what_a_call_asks_a_method_is_copied_with_it(module, watcher):
+def test_results_of_methods_are_copied_with_the_call(module, watcher):
     methods = {"log_probs": ("watched_module", "Trainer.log_probs")}
     watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), methods=methods))
     assert module.Trainer().loss(3) == 70
@@ -129,11 +129,11 @@ def test_restored_functions_have_their_own_code(module, watcher):
 
 
 @pytest.mark.parametrize("name", ["numbers", "later", "numbers_later", "Trainer", "nothing", "Trainer.nothing"])
-def test_what_is_no_plain_function_is_said_not_to_be_watched(module, watcher, name):
+def test_functions_that_cannot_be_watched_are_reported(module, watcher, name):
     assert "is not a plain function here" in watcher.watch(_plan(name))
 
 
-def test_a_tensor_is_copied_as_it_was_before_the_call(module, watcher):
+def test_tensors_are_copied_before_the_call(module, watcher):
     exec("def fill(x):\n    return x.mul_(0)\n", module.__dict__)
     watcher.watch(_plan("fill", ("x",)))
     values = torch.ones(2)
@@ -144,7 +144,7 @@ def test_a_tensor_is_copied_as_it_was_before_the_call(module, watcher):
     assert result is not values
 
 
-def test_gradients_flow_as_before(module, watcher):
+def test_gradients_are_unchanged(module, watcher):
     watcher.watch(_plan("double", ("args",)))
     weight = torch.ones(3, requires_grad=True)
     module.double(weight).sum().backward()
@@ -152,7 +152,7 @@ def test_gradients_flow_as_before(module, watcher):
     assert weight.grad.tolist() == [2.0, 2.0, 2.0]
 
 
-def test_gradients_of_a_loss_are_copied_and_those_of_the_run_stay(module, watcher):
+def test_gradients_of_a_loss_are_copied_without_changing_the_runs(module, watcher):
     exec("def loss(x, y):\n    return (x * y).sum(), 3\n", module.__dict__)
     watcher.watch(_plan("loss", ("x",), differentiable=(("x",),)))
     weight, other = torch.ones(3, requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
@@ -170,14 +170,14 @@ def test_gradients_of_a_loss_are_copied_and_those_of_the_run_stay(module, watche
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_calls_without_gradients(module, watcher, mode):
+def test_calls_without_gradients_are_copied(module, watcher, mode):
     watcher.watch(_plan("double", ("args",)))
     with mode():
         assert module.double(torch.ones(2, dtype=torch.bfloat16)).tolist() == [2.0, 2.0]
     assert watcher.copies.qsize() == 1
 
 
-def test_what_cannot_be_copied_costs_its_copy_alone(module, watcher):
+def test_a_failed_copy_does_not_affect_the_call(module, watcher):
     watcher.watch(_plan("double", ("args",)))
     nested = torch.nested.nested_tensor([torch.ones(2)])
     assert module.double(nested).is_nested
@@ -210,7 +210,7 @@ def test_nothing_is_copied_into_a_graph_that_is_recorded(module, watcher, monkey
     assert watcher.copies.empty()
 
 
-def test_threads_call_at_once(module, watcher):
+def test_concurrent_threads_are_watched(module, watcher):
     methods = {"log_probs": ("watched_module", "Trainer.log_probs")}
     watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), methods=methods))
     with ThreadPoolExecutor(4) as threads:
@@ -231,14 +231,14 @@ def test_two_watchers_see_one_function_and_end_in_any_order(module, first):
         assert module.double(3) == 6
 
 
-def test_a_full_queue_loses_copies_and_not_calls(module, watcher):
+def test_a_full_queue_drops_copies_but_no_calls(module, watcher):
     watcher.watch(_plan("double", ("args",)))
     assert [module.double(n) for n in range(20)] == [2 * n for n in range(20)]
     assert watcher.copies.full()
     assert watcher.lost == 12
 
 
-def test_one_call_in_so_many_within_the_budget(module):
+def test_one_call_in_n_is_copied_within_the_budget(module):
     watcher = Watcher(Budget(share=1.0, every=10))
     watcher.watch(_plan("double", ("args",)))
     for number in range(31):
@@ -254,7 +254,7 @@ def test_one_call_in_so_many_within_the_budget(module):
     assert none.budget.held_back == 4
 
 
-def test_a_call_that_is_not_copied_costs_next_to_nothing(module):
+def test_a_call_that_is_not_copied_is_cheap(module):
     """By the time of this process, of the best of several tries: what else the machine does is no concern."""
 
     def seconds() -> float:
@@ -277,7 +277,7 @@ def test_a_call_that_is_not_copied_costs_next_to_nothing(module):
     ("cost", "step", "spent", "allowed"),
     [(0.04, 1.0, 0.0, True), (0.06, 1.0, 0.0, False), (0.015, 0.02, 0.0, True), (0.0, 1.0, 11.0, False)],
 )
-def test_a_step_has_its_own_bound(cost, step, spent, allowed):
+def test_a_step_has_its_own_time_limit(cost, step, spent, allowed):
     """A twentieth of it, or what nobody notices; and what sends copies counts as what makes them."""
     budget = Budget(share=0.01, began=time.perf_counter() - 1000.0, spent=1.0, sending=spent)
     assert budget.allows(cost, step) is allowed
@@ -304,7 +304,7 @@ def test_functions_are_pickled_by_their_name(module, watcher):
 
 
 @pytest.mark.parametrize(("name", "path"), [("add", ("a",)), ("Trainer.loss", ("x",))])
-def test_functions_are_pickled_by_value_without_what_watches(module, watcher, name, path):
+def test_functions_pickled_by_value_are_not_watched(module, watcher, name, path):
     """As Ray does with functions of a script: there is a queue and a lock behind a watched one."""
     cloudpickle = pytest.importorskip("cloudpickle")
     watcher.watch(_plan(name, path))
@@ -336,7 +336,7 @@ def test_a_plain_function_is_watched_in_tasks_of_a_loop(module, watcher):
     assert [(copy.parts.popitem()[1], copy.result) for copy in copies] == [(4, 50), (2, 30), (0, 10)]
 
 
-def test_a_compiler_finds_a_plain_call(module, watcher):
+def test_torch_compile_sees_a_plain_call(module, watcher):
     watcher.watch(_plan("double", ("args",)))
     compiled = torch.compile(module.double, backend="eager", fullgraph=True)
     assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]

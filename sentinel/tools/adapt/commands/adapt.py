@@ -138,8 +138,8 @@ def _best(
 
 
 def _rank(result: Result) -> tuple[bool, bool, int]:
-    """Return a sort key: results whose calls return come first, then those with which the oracle agrees, then those
-    with few broken laws."""
+    """Return a sort key. Results in which calls return come before others; of these, results that agree with the oracle
+    come first, then results with few broken laws."""
     agrees = "the_oracle_agrees" in result.held or bool(result.dialects)
     return not result.failed, agrees, len(result.held) - len(result.broken)
 

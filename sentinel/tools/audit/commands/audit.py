@@ -441,7 +441,8 @@ class Bug:
 
     @property
     def answer(self) -> str:
-        """Return whether the settings trigger the bug: ``hits``, ``only if`` (unread ones decide), ``does not``."""
+        """Return whether the settings trigger the bug: ``hits``, ``only if`` (further conditions or unread settings
+        decide) or ``does not``."""
         if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
             return "hits"
         return "does not" if self.reach.answer == "not reached" else "only if"
@@ -497,7 +498,8 @@ def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[T
 
 
 def _meant(name: str, options: Iterable[str]) -> list[str]:
-    """Return the options and sections to which a dotted name in code may refer. Its first part may be a variable."""
+    """Return the options and sections to which a dotted name in code may refer. The first part of the name may be a
+    variable."""
     found: dict[str, None] = {}
     for option in options:
         for tail in filter(None, (name, name.partition(".")[2])):

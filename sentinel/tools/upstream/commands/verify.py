@@ -239,8 +239,8 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 
 
 def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, bool]:
-    """Return the recipe of the evidence, a description of where it was found, and True if the catalog's recipe of this
-    bug has other deciding parts."""
+    """Return three values: the recipe of the evidence, a description of where it was found, and True if the catalog's
+    recipe of this bug differs in a part that affects the verdict."""
     if recorded["target"] not in catalog.targets:
         raise SentinelError(f"no adapter for target {recorded['target']!r}")
     digest = recorded["recipe"]["digest"]
