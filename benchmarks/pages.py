@@ -39,7 +39,7 @@ def main() -> int:
     failures = 0
     for page in chosen:
         target = page.parent.name
-        python = pythons.get(target, pythons.get("", sys.executable))
+        python = str(pythons.get(target) or pythons.get("") or sys.executable)
         with tempfile.TemporaryDirectory() as folder:
             applied, test, runner = try_page(
                 page,
@@ -64,7 +64,7 @@ def try_page(
     """Return whether the patch applies, pytest's results before and after, and the runner's exit statuses."""
     clone = folder / "upstream"
     patch, text = page / "fix.patch", (page / "PULL_REQUEST.md").read_text("utf-8")
-    commit = re.match(r"From (\w{40})", patch.read_text("utf-8"))[1]
+    commit = patch.read_text("utf-8").split()[1]
     run(["git", "clone", "-q", "--shared", "--no-checkout", str(mirror), str(clone)], folder)
     run(["git", "checkout", "-q", "--detach", commit], clone, check=False)
     if missing := run(["git", "ls-files", "-z", "--deleted"], clone)[1]:  # a mirror may lack the largest files
@@ -75,7 +75,7 @@ def try_page(
     fixed = run(["git", "rev-parse", "HEAD"], clone)[1].strip()
     changed = run(["git", "diff", "--name-only", commit, fixed], clone)[1].split()
     tests = [file for file in changed if re.search(r"(^|/)tests?/", file)]
-    names = re.search(r"(?m)^python -m pytest -q (.*)", text)[1].split()
+    names = text.partition("\npython -m pytest -q ")[2].partition("\n")[0].split()
     command = [
         pythons[0],
         "-m",
