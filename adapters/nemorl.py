@@ -19,6 +19,7 @@ from sentinel.binding import kit
 from sentinel.binding.families import (
     DISCOUNTED_RETURN,
     IMPORTANCE_WEIGHT,
+    LAYOUTS,
     WEIGHTS,
     WORDS,
     Container,
@@ -39,6 +40,7 @@ _UTILS, _GRPO, _ESTIMATORS, _LOSSES, _PREPARED = (
     f"{_ALGORITHMS}.{name}" for name in ("utils", "grpo", "advantage_estimator", "loss.loss_functions", "loss.utils")
 )
 _BATCH = f"{_BATCHES}.BatchedDataDict"
+_VALUES = "nemo_rl.models.value.workers.dtensor_value_worker_v2"
 _MESSAGES_OF, _PROCESSORS = "nemo_rl.data.llm_message_utils", "nemo_rl.data.processors"
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -740,7 +742,8 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Process a chat, and return its token ids and loss mask."""
     tokenizer, messages = chat(inputs)
     row, task = {"messages": messages, "task_name": "chats"}, kit.stand_in(prompt=None, system_prompt=None)
-    made = boundary.function(row, task, tokenizer, 1000, 0, add_generation_prompt=True)
+    prepare = boundary.function if "processor" in boundary.path else boundary.imported[_PROCESSORS].sft_processor
+    made = prepare(row, task, tokenizer, 1000, 0, add_generation_prompt=True)
     ids, mask = _flat(boundary, made["message_log"], only_unmask_final=inputs["trains"] == "last")
     return {"token_ids": ids, "loss_mask": mask}
 
@@ -801,6 +804,328 @@ _MESSAGES = (
     ),
 )  # fmt: skip
 
+# -- log-probs ---------------------------------------------------------------------------------------------------------
+
+_PARALLEL, _SAMPLING = "nemo_rl.distributed.model_utils", f"{_ALGORITHMS}.logits_sampling_utils"
+
+
+def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute log-probs of whole sequences whose vocabulary is split over two tensor-parallel ranks.
+
+    Sequences have a one-token prompt, and logits that predict nothing at their last position.
+    """
+    module, logits = boundary.imported[_PARALLEL], inputs["logits"]
+    size, ids = logits.shape[-1], kit.prepend_prompt(inputs["token_ids"])
+    chunks = {"chunk_size": 2} if way == "chunks" else {}
+
+    def score(own: Any, rank: int) -> Any:
+        bounds = rank * own.shape[-1], (rank + 1) * own.shape[-1]
+        if way == "entropy":
+            return -module.ChunkedDistributedEntropy.apply(own, 2, 0)[:, :-1]
+        return module.from_parallel_logits_to_logprobs(own, ids, *bounds, 0, cp_group=(rank,), **chunks)
+
+    whole = torch.cat([logits, -logits[:, :1].detach()], 1)
+    with kit.swap(torch.Tensor, "cuda", lambda self: self):
+        if way == "alone":
+            params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=size)
+            values = module.get_next_token_logprobs_from_logits(ids, whole, sampling_params=params)
+        elif way == "columns":
+            values = module.vocab_parallel_log_softmax(whole, 1.0)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+        else:
+            values = kit.score_by_vocabulary(whole, score)[0]
+    if way == "entropy":
+        return {"log_probs": torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])[..., 0], "entropy": values}
+    return {"log_probs": values, "entropy": None}
+
+
+def _distant(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the advantages of on-policy distillation: the teacher's log-probs minus those of the student, here 0."""
+    advantages, mask = inputs["advantages"], inputs["response_mask"]
+    named = {"teacher_logprobs": advantages, "prev_logprobs": torch.zeros_like(advantages)}
+    return {"normalised": boundary.function(boundary.owner({}, {}), None, None, mask, **named)}
+
+
+def _shifted_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Shift the outputs of whole sequences by one position. The first column belongs to the prompt."""
+    whole = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], 1)
+    if boundary.owner is not None:
+        return {"values": boundary.function(boundary.owner(lambda logits: logits), logits=whole)[:, 1:]}
+    return {"values": boundary.function(whole)[:, 1:]}
+
+
+_TWO_RANKS = StandIn("ranks", "two tensor-parallel ranks are threads of one process")
+_SCORED = (
+    *(
+        Binding(
+            path, "token_log_probs", call=partial(_scored, way), imports=(_PARALLEL, _SAMPLING),
+            stand_ins=(_TWO_RANKS,), requires=(path, f"{_PARALLEL}.get_next_token_logprobs_from_logits"),
+            fixed={"temperature": 1.0, "with_entropy": way == "entropy", "entropy_of": "sampled"},
+        )
+        for path, way in (
+            (f"{_PARALLEL}.from_parallel_logits_to_logprobs", "whole"),
+            *((f"{_PARALLEL}.DistributedLogprob.{one}", "whole") for one in ("forward", "backward")),
+            *((f"{_PARALLEL}.ChunkedDistributedLogprob.{one}", "chunks") for one in ("forward", "backward")),
+            (f"{_PARALLEL}.ChunkedDistributedEntropy.forward", "entropy"),
+            (f"{_PARALLEL}.get_next_token_logprobs_from_logits", "alone"),
+            (f"{_PARALLEL}.vocab_parallel_log_softmax", "columns"), (f"{_SAMPLING}.apply_top_k_top_p", "alone"),
+        )
+    ),
+    Binding(
+        f"{_ESTIMATORS}.OPDAdvantageEstimator.compute_advantage", "advantage_normalisation", call=_distant,
+        fixed={"mean_level": None, "std_level": None, "leave_one_out": False, "epsilon": 1e-6},
+        requires=(f"{_ESTIMATORS}.OPDAdvantageEstimator",), accepts={"response_mask": ("full",)},
+    ),
+    *(
+        Binding(
+            f"{_VALUES}.{name}", "critic_values", call=_shifted_values, requires=(f"{_VALUES}.right_shift_values",),
+            dialects=(
+                Dialect(
+                    "outside_the_mask", "any", "the function returns the value of every position",
+                    f"{_MAIN}/models/value/workers/dtensor_value_worker_v2.py#L64",
+                ),
+            ),
+        )
+        for name in ("right_shift_values", "RightShiftLossWrapper.__call__")
+    ),
+)  # fmt: skip
+
+# -- rewards and reports of a step -------------------------------------------------------------------------------------
+
+
+def _scaled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Scale rewards from a range to the range that is twice as large, and halve the result."""
+    rewards, bound = inputs["rewards"].float(), 10.0
+    if rewards.abs().max() > bound:
+        raise AbsentError("rewards outside of the range are clipped")
+    config = kit.stand_in(
+        enabled=True, source_min=-bound, source_max=bound, target_min=-2 * bound, target_max=2 * bound
+    )
+    batch = {"total_reward": rewards, "reward/one": rewards.clone()}
+    return {"normalised": boundary.function(batch, config)["total_reward"] / 2}
+
+
+def _clipped_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    config = kit.stand_in(advantage_clip_low=None, advantage_clip_high=None)
+    if inputs["clip"] is not None:
+        config = kit.stand_in(advantage_clip_low=-inputs["clip"], advantage_clip_high=inputs["clip"])
+    return {"normalised": boundary.function(inputs["rewards"], config)}
+
+
+def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute advantages with the estimator that the configuration names."""
+    kl = _Options(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
+    options = {"use_leave_one_out_baseline": False, "normalize_rewards": inputs["norm_by_std"] is not False}
+    config = _Options(adv_estimator=_Options(name="grpo", minus_baseline=True, reward_weights=None, **options))
+    estimator = boundary.function(_Options(grpo=config, ppo=config, loss_fn=kl))
+    rewards = inputs["token_level_rewards"].sum(-1)
+    advantages = estimator.compute_advantage(_prompts(inputs["group"]), rewards, inputs["response_mask"])
+    return {"advantages": advantages, "returns": advantages}
+
+
+def _flagged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Mask the samples that an environment flagged: those that fill all columns."""
+    mask = inputs["response_mask"]
+    flags = (mask != 0).sum(-1) == mask.shape[1]
+    batch = {"mask_sample": flags, "loss_multiplier": torch.ones(len(mask))}
+    boundary.function(batch)
+    return {"kept": mask * batch["loss_multiplier"][:, None].to(mask)}
+
+
+def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the reported mean of a metric that has one value for each sample."""
+    parts = [[float(value) for value in part] for part in inputs["parts"]]
+    if "masked_advantages" in boundary.parameters:
+        tensors = [torch.tensor(part) for part in parts]
+        return {"mean": boundary.function(tensors, tensors, [1])["reward"]}
+    values = [value for part in parts for value in part]
+    if "train_result" in boundary.parameters:
+        (name, *_) = sorted(boundary.module._MB_METRIC_MEAN)
+        return {"mean": boundary.function({"all_mb_metrics": {name: values}})[name]}
+    return {"mean": boundary.function({"reward": values})["reward"]}
+
+
+def _solved(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    right = inputs["right"]
+    prompts = torch.tensor([[place, 7] for place, own in enumerate(right) for _ in own])
+    return {"pass_at_k": boundary.function(prompts, torch.tensor([float(x) for own in right for x in own]))}
+
+
+def _filled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill up a batch to a multiple of four rows. Rows that only fill it have no weight."""
+    fields = inputs["fields"]
+    rows = len(fields["number"])
+    tokens = torch.arange(3 * rows).reshape(rows, 3)
+    batch = boundary.imported[_BATCHES].BatchedDataDict(
+        {
+            "input_ids": torch.cat([fields["number"][:, None], fields["tokens"]], 1),
+            "input_lengths": fields["number"] * 1,
+            "token_mask": torch.ones_like(tokens),
+            "sample_mask": torch.ones(rows),
+            "reference_policy_logprobs": fields["weights"],
+        }
+    )
+    made = boundary.function(batch, 2, 2)
+    number, tokens = made["input_ids"][:, 0], made["input_ids"][:, 1:]
+    weighted = (made["token_mask"] * made["sample_mask"][:, None]).sum(-1) == 3
+    if not torch.equal(weighted, torch.arange(len(number)) < rows) or not torch.equal(number, made["input_lengths"]):
+        return {"parts": [], "metas": []}
+    whole = {"number": number, "tokens": tokens, "weights": made["reference_policy_logprobs"]}
+    return {"parts": [{name: column[:rows] for name, column in whole.items()}], "metas": [inputs["meta"]]}
+
+
+_STEPS = (
+    normalised_rewards(f"{_GRPO}.scale_rewards", _scaled, fixed={"mean_level": None, "std_level": None}),
+    normalised_rewards(
+        f"{_GRPO}._clip_grpo_advantages", _clipped_advantages, "clip", fixed={"mean_level": None, "std_level": None},
+        requires=(f"{_GRPO}._clip_grpo_advantages",),
+    ),
+    group_advantage(
+        f"{_GRPO}._create_advantage_estimator", _dispatched, "grpo", ("norm_by_std",), *_COUNTED, stand_ins=(_OF_LOSS,),
+        fixed={"reward_layout": "outcome"}, accepts={"response_mask": ("full", "right")},
+    ),
+    Binding(f"{_GRPO}._apply_mask_sample_filter", "overlong_filter", call=_flagged),
+    *(
+        Binding(path, "mean_of_parts", call=_averaged, fixed={"missing": False})
+        for path in (
+            f"{_GRPO}.aggregate_rollout_metrics",
+            f"{_ALGORITHMS}.single_controller_utils.utils.reduce_advantage_pump_metrics",
+            f"{_ALGORITHMS}.single_controller_utils.utils.aggregate_step_metrics",
+        )
+    ),
+    Binding(
+        "nemo_rl.environments.metrics.calculate_pass_rate_per_prompt", "pass_at_k", call=_solved,
+        accepts={"of": ("all",)},
+    ),
+    Binding(
+        f"{_UTILS}.maybe_pad_last_batch", "row_surgery", call=_filled, imports=(_BATCHES,),
+        fixed={
+            "surgery": "repeat", "count": 1,
+            "layouts": {name: LAYOUTS[name] for name in ("number", "tokens", "weights")},
+        },
+    ),
+)  # fmt: skip
+
+# -- collation ---------------------------------------------------------------------------------------------------------
+
+
+def _log_of(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Make a message log of a sample: its first token from the user, the others from the assistant."""
+    cuts = (("user", slice(0, 1)), ("assistant", slice(1, None)))
+    names = {"token_ids": "token_ids", "generation_logprobs": "logprobs"}
+    return [
+        {"role": role, "content": sample["tag"], **{name: sample[ours][cut] for name, ours in names.items()}}
+        for role, cut in cuts
+        if len(sample["token_ids"][cut])
+    ]
+
+
+def _flattened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten and pad message logs, and read them back, through the decomposed form if the function belongs to it."""
+    samples, data = inputs["samples"], boundary.imported[_MESSAGES_OF]
+    logs = [_log_of(sample) for sample in samples]
+    flat, lengths = data.batched_message_log_to_flat_message(
+        logs, {"token_ids": 9}, make_sequence_length_divisible_by=4
+    )
+    columns = {"token_ids": "token_ids", "logprobs": "generation_logprobs"}
+    if "compose" not in boundary.path and "reconstruct" not in boundary.path and "attach" not in boundary.path:
+        cut = ({ours: flat[name][row, :length] for ours, name in columns.items()} for row, length in enumerate(lengths))
+        return {"samples": [{**own, "tag": flat["content"][row][0]} for row, own in enumerate(cut)]}
+    batch = boundary.imported[_BATCHES].BatchedDataDict(
+        {"input_ids": flat["token_ids"], "generation_logprobs": flat["generation_logprobs"]}
+    )
+    batch.update(data.decompose_message_log(logs))
+    data.attach_message_log_view(batch)
+    read = []
+    for sample, log in zip(samples, batch["message_log"]):
+        probs = [turn.get("generation_logprobs", sample["logprobs"][: len(turn["token_ids"])]) for turn in log]
+        ids = torch.cat([turn["token_ids"] for turn in log])
+        read.append({"token_ids": ids, "logprobs": torch.cat(probs), "tag": log[0]["content"]})
+    return {"samples": read}
+
+
+def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate samples of a dataset. Each has one message, and its tag as information for the environment."""
+    rows = [
+        {
+            "message_log": [{"role": "user", "content": "", **sample}],
+            "length": len(sample["token_ids"]),
+            "loss_multiplier": 1.0,
+            "extra_env_info": {"tag": sample["tag"]},
+            "idx": place,
+        }
+        for place, sample in enumerate(inputs["samples"])
+    ]
+    made = boundary.function(rows)
+    read = []
+    for place, (log, info) in enumerate(zip(made["message_log"], made["extra_env_info"])):
+        whole = made["idx"][place] == place and made.get("length", {place: len(log[0]["token_ids"])})[place]
+        own = {name: log[0][name] for name in ("token_ids", "logprobs")}
+        read.append({**own, "tag": info["tag"]} if whole == len(own["token_ids"]) else {})
+    return {"samples": read}
+
+
+def _packed_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Pack sequences into one row, and read them back at the positions where a sequence begins."""
+    samples = inputs["samples"]
+    ids = torch.nn.utils.rnn.pad_sequence([sample["token_ids"] for sample in samples], batch_first=True)
+    lengths = torch.tensor([len(sample["token_ids"]) for sample in samples])
+    packed, places, _ = boundary.module.pack_sequences(ids, lengths, [len(samples)], return_attention_mask=False)
+    rows = boundary.module.unpack_tensor(packed[..., None].float(), lengths)[..., 0].long()
+    wanted = torch.cat([torch.arange(length) for length in lengths.tolist()])
+    right = torch.equal(places[0, : len(wanted)], wanted)
+    cut = [row[:length] for row, length in zip(rows, lengths.tolist())]
+    others = [{name: sample[name] for name in ("logprobs", "tag")} for sample in samples]
+    return {"samples": [{"token_ids": own, **other} for own, other in zip(cut, others)] if right else []}
+
+
+def _tensor_padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Pad each row, or the whole tensor, which the teacher's log-probs never exceed in length."""
+    values, length = inputs["values"], inputs["length"]
+    if "pad_side" in boundary.parameters:
+        rows = [boundary.function(row, length, inputs["side"], inputs["pad_value"]) for row in values]
+        return {"padded": torch.stack(rows)}
+    if values.shape[1] > length or inputs["side"] != "right" or inputs["pad_value"]:
+        raise AbsentError("the function adds zeros on the right, to a longer length")
+    return {"padded": boundary.function(values, length)}
+
+
+_SAMPLES = {
+    "layouts": {
+        "token_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]},
+        "logprobs": {"kind": "tensor", "dtype": "float32", "shape": ["tokens"]},
+        "tag": {"kind": "text"},
+    }
+}
+_COMMON = "nemo_rl.models.huggingface.common"
+_COLLATED = (
+    *(
+        Binding(path, "collation", call=call, fixed=_SAMPLES, imports=(_MESSAGES_OF, _BATCHES), requires=(path,))
+        for path, call in (
+            *(
+                (f"{_MESSAGES_OF}.{name}", _flattened)
+                for name in (
+                    "message_log_to_flat_messages", "batched_message_log_to_flat_message", "decompose_message_log",
+                    "reconstruct_message_log", "attach_message_log_view",
+                )
+            ),
+            *((f"nemo_rl.data.collate_fn.{name}_collate_fn", _collated) for name in ("rl", "eval")),
+            *(
+                (f"{_COMMON}.{name}", _packed_rows)
+                for name in ("pack_sequences", "unpack_tensor", "group_and_cat_tensors")
+            ),
+        )
+    ),
+    Binding(f"{_MESSAGES_OF}._pad_tensor", "column_padding", call=_tensor_padded),
+    Binding(
+        f"{_GRPO}._pad_teacher_logprobs", "column_padding", call=_tensor_padded, fixed={"side": "right"},
+        requires=(f"{_GRPO}._pad_teacher_logprobs",),
+    ),
+    *(
+        Binding(path, "trained_tokens", call=_of_a_chat, fixed=_WHOLE, **_CHATS)
+        for path in (f"{_MESSAGES_OF}.add_loss_mask_to_message_log", f"{_MESSAGES_OF}.get_formatted_message_log")
+    ),
+)  # fmt: skip
+
 # -- batches and packing -----------------------------------------------------------------------------------------------
 
 
@@ -825,6 +1150,21 @@ def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequ
     return [batch]
 
 
+def _pieces(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+    """Cut a batch into parts of equal size, by the start and end of each or by its number."""
+    count = inputs["count"]
+    size = batch.size // count
+    if "microbatch_size" in boundary.parameters:
+        return list(boundary.function(batch, size))
+    if "batch_idx" in boundary.parameters:
+        return [boundary.function(batch, place, size) for place in range(count)]
+    return [boundary.function(batch, place * size, (place + 1) * size) for place in range(count)]
+
+
+def _selected(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+    return [boundary.function(batch, list(inputs["order"]))]
+
+
 def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Split one data-parallel shard into microbatches with the shard's own iterator."""
     lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
@@ -838,16 +1178,19 @@ def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, An
         "sequence_length_pad_multiple": 1,
         "algorithm": "modified_first_fit_decreasing",
     }
-    shards, _ = boundary.function(batch, 1, **{options: settings})
+    shards, _ = batch.shard_by_batch_size(1, **{options: settings})
     batch = shards[0].get_batch(0, len(lengths))
     return {"parts": [part["number"].tolist() for part in getattr(batch, iterator)()]}
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    packer = boundary.function("modified_first_fit_decreasing", inputs["max_tokens_per_microbatch"])
+    names = {"Concatenative": "concatenative", "FirstFitPacker": "first_fit_decreasing"}
+    name = next((each for key, each in names.items() if key in boundary.path), "modified_first_fit_decreasing")
+    packer = boundary.module.get_packer(name, inputs["max_tokens_per_microbatch"])
     return {"parts": packer.pack(kit.lengths_of(inputs))}
 
 
+_PACKERS = "nemo_rl.data.packing.algorithms"
 _CONTAINER = Container(_batch, _read, {"imports": (_BATCHES,), "fixed": {"remainder": 0}})
 _ROWS = (
     _CONTAINER.surgery(f"{_BATCH}.chunk", "cut", _chunks),
@@ -856,15 +1199,28 @@ _ROWS = (
     _CONTAINER.joining(f"{_BATCH}.from_batches"),
     _CONTAINER.surgery(f"{_BATCH}.shard_by_batch_size", "cut", kit.cut_parts),
     *(
+        _CONTAINER.surgery(f"{_BATCH}.{name}", "cut", _pieces)
+        for name in ("slice", "get_batch", "make_microbatch_iterator")
+    ),
+    _CONTAINER.surgery(f"{_BATCH}.select_indices", "reorder", _selected),
+    *(
         Binding(
-            f"{_BATCH}.shard_by_batch_size", "microbatch_packing", call=partial(_sharded, options, f"make_{iterator}"),
+            f"{_BATCH}.{method}", "microbatch_packing", call=partial(_sharded, options, f"make_{iterator}"),
+            requires=(f"{_BATCH}.make_{iterator}",),
         )
         for options, iterator in (
             ("dynamic_batching_args", "microbatch_iterator_with_dynamic_shapes"),
             ("sequence_packing_args", "microbatch_iterator_for_packable_sequences"),
         )
+        for method in ("shard_by_batch_size", f"make_{iterator}")
     ),
-    Binding("nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing", call=_packed),
+    *(
+        Binding(f"{_PACKERS}.{name}", "microbatch_packing", call=_packed, requires=(f"{_PACKERS}.get_packer",))
+        for name in (
+            "get_packer", "SequencePacker.pack", "ConcatenativePacker._pack_implementation",
+            "FirstFitPacker._pack_implementation", "ModifiedFirstFitDecreasingPacker._pack_implementation",
+        )
+    ),
 )  # fmt: skip
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -872,14 +1228,34 @@ _ROWS = (
 
 def _verified(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     text, truth = inputs["response"], inputs["ground_truth"]
+    if "final_answer" in boundary.parameters:
+        return {"score": boundary.function(text) == boundary.function(truth)}
+    if "pred_responses" in boundary.parameters and "VLM" in boundary.path:
+        exact = boundary.imported[_REWARDS].exact_answer_alphanumeric_reward
+        made = boundary.imported[_REWARDS].combine_reward_functions([(exact, 1.0)])
+        return {"score": boundary.function(kit.make_unbuilt(boundary.owner, verify_func=made), [text], [truth])[0]}
+    if boundary.path.endswith(("math_expression_reward", "geo3k_reward")):
+        with kit.swap(boundary.module, "math_verify_func", lambda gold, answer: (float(gold == answer), None)):
+            return {"score": boundary.function(truth, text)[0]}
+    if "_calculate" in boundary.path:
+        return {"score": boundary.function(boundary.owner(), text, truth)}
     if "pred_responses" in boundary.parameters:
         return {"score": boundary.function(boundary.owner(), [text], [truth])[0]}
     if "reward_functions" in boundary.parameters:
         exact = boundary.module.exact_answer_alphanumeric_reward
         return {"score": boundary.function([(exact, 1.0), (boundary.module.format_reward, 0.5)])(truth, text)[0]}
-    return {"score": kit.score_of(boundary.invoke({}, solution_str=text, response=text, ground_truth=truth, gt=truth))}
+    return {
+        "score": kit.score_of(
+            boundary.invoke({}, solution_str=text, response=text, ground_truth=truth, gt=truth, answer=truth)
+        )
+    }
 
 
+def _strict(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"score": boundary.function(inputs["response"], inputs["ground_truth"])[0] == 1}
+
+
+_REWARDS = "nemo_rl.environments.rewards"
 _CODE, _MATH = "nemo_rl.environments.code_jaccard_environment", "nemo_rl.environments.math_environment"
 _ALPHANUMERIC = ("42", "7", "100")  # the rule compares only letters and digits
 _LETTERS = {"ground_truth": ("A", "C"), "wrong_answer": ("B", "D")}
@@ -887,6 +1263,24 @@ _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _DAPO = "nemo_rl.environments.dapo_math_verifier"
 _RULES = (
     rule_reward(f"{_DAPO}.compute_score", *_LINES, notations="minerva", call=_verified),
+    rule_reward(f"{_DAPO}.verify", *_LINES, notations="minerva", call=_verified),
+    rule_reward(f"{_DAPO}.normalize_final_answer", "{answer}", notations="minerva", call=_verified),
+    rule_reward(f"{_DAPO}.is_correct_strict_box", "boxed", call=_strict),
+    *(
+        rule_reward(
+            f"{_REWARDS}.{rule}", wording, call=_verified, accepts={"ground_truth": rights, "wrong_answer": wrongs},
+        )
+        for rule, wording, rights, wrongs in (
+            ("math_expression_reward", "So: <answer>{answer}</answer>", ("42", "7"), ("43", "8")),
+            ("geo3k_reward", "Hm.</think>\\boxed{{1}} \\boxed{{{answer}}}", ("42", "7"), ("43", "8")),
+            ("bbox_giou_reward", "So: <answer>{answer}</answer>", ("[0, 0, 2, 2]",), ("[0, 0, 1, 2]",)),
+        )
+    ),
+    rule_reward(
+        "nemo_rl.environments.vlm_environment.VLMVerifyWorker.verify", "I see. <answer> {answer} </answer>",
+        call=_verified, imports=(_REWARDS,), accepts={"ground_truth": _ALPHANUMERIC},
+    ),
+    rule_reward(f"{_CODE}.CodeJaccardVerifyWorker._calculate_preference_score", "{answer}", call=_verified),
     rule_reward(f"{_DAPO}.is_correct_minerva", *_LINES, notations="minerva", call=_verified),
     *(
         rule_reward(
@@ -955,7 +1349,6 @@ def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": [token for message in answer["message_log"] for token in message["token_ids"].tolist()]}
 
 
-_SAMPLING = f"{_ALGORITHMS}.logits_sampling_utils"
 _CALLS = (
     Binding(
         f"{_PROCESSORS}.helpsteer3_data_processor", "call", call=_prompted,
@@ -965,7 +1358,20 @@ _CALLS = (
 )  # fmt: skip
 
 
-_BINDINGS = (*_LOSS_BINDINGS, *_LENGTHS, *_REPORTS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
+_BINDINGS = (
+    *_LOSS_BINDINGS,
+    *_SCORED,
+    *_STEPS,
+    *_COLLATED,
+    *_LENGTHS,
+    *_REPORTS,
+    *_NUMBERS,
+    *_ADVANTAGES,
+    *_MESSAGES,
+    *_ROWS,
+    *_RULES,
+    *_CALLS,
+)
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
     "nemo_rl.data_plane.*", "nemo_rl.distributed.virtual_cluster.*", "nemo_rl.distributed.worker_groups.*",

@@ -19,6 +19,7 @@ from sentinel.binding import kit
 from sentinel.binding.drift import Neutral
 from sentinel.binding.families import (
     LAYOUTS,
+    MASKED_STATISTICS,
     RANKS,
     WEIGHTS,
     WORDS,
@@ -929,6 +930,215 @@ _AGENTS = (
 )  # fmt: skip
 
 
+# -- small functions: losses of logits and scores, padding, batches ----------------------------------------------------
+
+_RING = "openrlhf.models.ring_attn_utils"
+
+
+def _of_labels(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    if not (inputs["labels"][:, 1:] != -100).any():
+        raise AbsentError("a batch has a trained token")
+    return {"loss": boundary.function(boundary.owner(), inputs["logits"], inputs["labels"])}
+
+
+def _of_scores(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the loss of pairs of scores, which are the sums of the responses' log-probs."""
+    scores = [
+        torch.where(inputs[f"{side}_mask"] != 0, inputs[f"{side}_log_probs"], 0.0).sum(-1)
+        for side in ("chosen", "rejected")
+    ]
+    return {"loss": boundary.function(boundary.owner(), *scores)}
+
+
+def _of_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sums or means of log-probs, which follow two prompt tokens."""
+    if "per_token_logps" not in boundary.parameters or "average_log_prob" in boundary.parameters:
+        raise AbsentError("not in this version: sums and means of log-probs")
+    mask = (inputs["response_mask"] != 0).long()
+    if not mask.any(-1).all():
+        raise AbsentError("a response has a token")
+    pad = torch.nn.functional.pad
+    values, attention = pad(inputs["values"], (1, 0), value=3.0), pad(mask, (2, 0), value=1)
+    told = boundary.function(kit.make_unbuilt(boundary.owner), values, attention, [2] * len(mask))
+    return {"result": told[inputs["statistic"] == "mean"]}
+
+
+def _by_chunks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return log-probs: the logits of the tokens minus the logarithms of the sums, in chunks of two tokens."""
+    logits, ids = inputs["logits"], inputs["token_ids"]
+    sums = boundary.function(logits.flatten(0, 1), 2).reshape(ids.shape)
+    return {"log_probs": logits.gather(-1, ids[..., None])[..., 0] - sums, "entropy": None}
+
+
+def _tokens(rows: Sequence[Any]) -> dict[str, Any]:
+    return {"samples": [{"tokens": row} for row in rows]}
+
+
+def _laid_out(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
+    return kit.lay_out([sample["tokens"] for sample in inputs["samples"]])
+
+
+def _without_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return _tokens(boundary.function(*_laid_out(inputs)))
+
+
+def _experiences_without_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    made = boundary.module.Experience
+    rows = [made(sequences=row, attention_mask=there) for row, there in zip(*_laid_out(inputs))]
+    return _tokens([one.sequences for one in boundary.function(rows)])
+
+
+def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Pack rows and restore them, without ring attention."""
+    values, mask = _laid_out(inputs)
+    kernels = {
+        "unpad_input": lambda *told: (*kit.remove_padding(*told), None),
+        "pad_input": kit.restore_padding,
+        "index_first_axis": lambda values, places: values[places],
+        "rearrange": lambda values, _: values.flatten(0, 1),
+    }
+    with kit.swap_all(boundary.module, **kernels):
+        packed, _, _, added, places = boundary.module.unpad_and_slice_tensor(values, mask, None)
+        if boundary.path.endswith("unpad_and_slice_tensor"):
+            return _tokens(packed[0].split(kit.lengths_of({"attention_mask": mask})))
+        whole = boundary.function(packed, None, added, places, *values.shape)
+    return _tokens([row[there != 0] for row, there in zip(whole, mask)])
+
+
+def _of_all_ranks(boundary: Any, values: Any, ranks: int) -> Any:
+    """Pad each row for ring attention, and join the parts of all ranks."""
+    rows = []
+    for row in values:
+        parts = kit.on_ranks(ranks, lambda _, row=row: boundary.function(row[None], None, 0)[0])
+        rows.append(torch.cat(parts, -1))
+    return torch.cat(rows)
+
+
+def _pairs_of(inputs: Mapping[str, Any], left: bool) -> list[Any]:
+    """Return the ids and masks of chosen answers, then those of rejected ones, whose ids are larger by 1000."""
+    samples = inputs["samples"]
+    sides = [[sample["chosen"] for sample in samples], [sample["rejected"] + 1000 for sample in samples]]
+    return [part for side in sides for part in kit.lay_out(side, left)]
+
+
+def _read_pairs(chosen: Any, chosen_mask: Any, rejected: Any, rejected_mask: Any, *_: Any) -> dict[str, Any]:
+    sides = [
+        [row[there != 0] for row, there in zip(ids, mask)]
+        for ids, mask in ((chosen, chosen_mask), (rejected, rejected_mask))
+    ]
+    return {"samples": [{"chosen": one, "rejected": other - 1000} for one, other in zip(*sides)]}
+
+
+def _concatenated(left: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Concatenate the chosen and the rejected answers of pairs."""
+    parts, tokenizer = _pairs_of(inputs, left), kit.stand_in(pad_token_id=0)
+    trainer = kit.make_unbuilt(boundary.owner, tokenizer=tokenizer)
+    ids, mask = boundary.invoke({}, trainer, *parts, prompt_id_lens=[1] * len(parts[0]))[:2]
+    (chosen, rejected), (one, other) = ids.chunk(2), mask.chunk(2)
+    return _read_pairs(chosen, one, rejected, other)
+
+
+def _collated_pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    if "is_dpo" not in inspect.getsource(boundary.function):
+        raise AbsentError("not in this version: pairs for DPO")
+    dataset = kit.make_unbuilt(boundary.owner, tokenizer=kit.stand_in(pad_token_id=0), is_dpo=False)
+    sides = [(sample["chosen"][None], sample["rejected"][None] + 1000) for sample in inputs["samples"]]
+    items = [(one, torch.ones_like(one), other, torch.ones_like(other), 0) for one, other in sides]
+    return _read_pairs(*boundary.function(dataset, items))
+
+
+def _collated_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    if "loss_mask" not in inspect.getsource(boundary.function):
+        raise AbsentError("not in this version: loss masks in the dataset")
+    dataset = kit.make_unbuilt(boundary.owner, tokenizer=kit.stand_in(pad_token_id=0))
+    rows = [(sample["input_ids"][None], sample["loss_mask"][None] + 1000) for sample in inputs["samples"]]
+    ids, there, masks = boundary.function(dataset, [(one, torch.ones_like(one), mask) for one, mask in rows])
+    found = zip((row[kept != 0] for row, kept in zip(ids, there)), (row[row != 0] - 1000 for row in masks))
+    return {"samples": [dict(zip(("input_ids", "loss_mask"), pair)) for pair in found]}
+
+
+def _concatenated_rows(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
+    """Concatenate experiences of one row each."""
+    fields = inputs["fields"]
+    rows = [{name: column[row : row + 1] for name, column in fields.items()} for row in range(len(fields["number"]))]
+    return [boundary.function([_experience(boundary, row, {}) for row in rows], 0)]
+
+
+def _punished(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rewards with the penalties that the options turn on."""
+    experience = kit.stand_in(
+        rewards=inputs["rewards"].clone(), response_length=(inputs["response_mask"] != 0).sum(-1), info={}
+    )
+    options = {
+        "rollout.max_new_tokens": inputs["max_length"], "reward.overlong_buffer_len": inputs["buffer"],
+        "reward.overlong_penalty_factor": inputs["factor"], "reward.stop_properly_penalty_coef": None,
+    }  # fmt: skip
+    boundary.function([experience], kit.nest_options(options))
+    return {"rewards": experience.rewards}
+
+
+def _collation(path: str, call: Any, *names: str, **sizes: int) -> Binding:
+    """Bind a collation of rows of tokens. ``sizes`` are columns with the same number of tokens in all rows."""
+    columns = {**dict.fromkeys(names or ("tokens",), "tokens"), **sizes}
+    kinds = {name: {"kind": "tensor", "dtype": "int64", "shape": [size]} for name, size in columns.items()}
+    return Binding(path, "collation", call=call, fixed={"layouts": kinds})
+
+
+_RM = "openrlhf.trainer.rm_trainer.RewardModelTrainer"
+_RECORD = StandIn("experience", "a record of rewards and lengths; the function reads only these")
+_NONE = Dialect("reference", "none", "a reward model has no reference", f"{_MAIN}/models/loss.py#L277")
+_SMALL = (
+    Binding(f"{_LOSS}.GPTLMLoss.forward", "supervised_loss", call=_of_labels, fixed={"batch_num_tokens": None}),
+    *(
+        Binding(
+            f"{_LOSS}.{name}.forward", "preference_loss", call=_of_scores, dialects=(_NONE,),
+            fixed={"loss_type": "sigmoid", "ld_alpha": None, "beta": 1.0},
+        )
+        for name in ("PairWiseLoss", "LogExpLoss")
+    ),
+    *(
+        Binding(
+            f"{_DPO}._get_batch_logps", "masked_statistics", call=_of_responses,
+            fixed={**MASKED_STATISTICS.lacking(), "statistic": statistic, "axis": "token"},
+            dialects=(
+                Dialect(
+                    "masked_values_have_no_influence", None, "log-probs of masked tokens are finite",
+                    f"{_MAIN}/trainer/dpo_trainer.py#L381", symptom="non-finite",
+                ),
+            ),
+        )
+        for statistic in ("sum", "mean")
+    ),
+    Binding(
+        f"{_UTILS}._logsumexp_by_chunk", "token_log_probs", call=_by_chunks, dtypes=("float32", "float64"),
+        fixed={"temperature": 1.0, "with_entropy": False},
+    ),
+    _collation("openrlhf.utils.utils.remove_pad_token", _without_padding),
+    _collation(f"{_EXPERIENCE}.remove_padding_in_sequences", _experiences_without_padding),
+    *(_collation(f"{_RING}.{name}", _packed) for name in ("unpad_and_slice_tensor", "gather_and_pad_tensor")),
+    _collation(f"{_DPO}.concatenated_inputs", partial(_concatenated, False), "chosen", rejected=3),
+    _collation(f"{_RM}.concatenated_inputs", partial(_concatenated, True), "chosen", rejected=3),
+    _collation("openrlhf.datasets.reward_dataset.RewardDataset.collate_fn", _collated_pairs, "chosen", "rejected"),
+    _collation(f"{_SFT}.collate_fn", _collated_rows, "input_ids", "loss_mask"),
+    Binding(
+        f"{_RING}.get_tensor_in_current_ring_attn_rank", "column_padding", stand_ins=(RANKS,),
+        call=partial(kit.call_padding_to_multiple, _of_all_ranks), fixed={"side": "right"}, accepts={"pad_value": (0,)},
+    ),
+    _BATCH.surgery(
+        f"{_EXPERIENCE}.Experience.concat_experiences", "cut", _concatenated_rows, accepts={"remainder": (0,)},
+        fixed={"count": 1},
+    ),
+    Binding(f"{_PPO}.length_penalty.apply_length_penalties", "overlong_penalty", call=_punished, stand_ins=(_RECORD,)),
+    balanced_partition("openrlhf.utils.seqlen_balancing.karmarkar_karp"),
+    # With equal sizes, its parts differ by more than the longest item.
+    balanced_partition(
+        "openrlhf.utils.seqlen_balancing.greedy_partition", fixed={"equal_size": False},
+        call=partial(kit.call_with, leading=("lengths", "parts"), takes=(), equal_size=False),
+    ),
+    rule_reward(f"{_RULES}.mathd_normalize_answer", "bare", notations="math", call=kit.apply_normaliser),
+)  # fmt: skip
+
+
 # -- bindings for recipes only -----------------------------------------------------------------------------------------
 
 
@@ -1024,7 +1234,9 @@ TARGET = Target(
     preload=("torch._dynamo", "transformers", "transformers.trainer", "transformers.models.auto.modeling_auto"),
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
-        for part in (_LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS, _REPORTS)
+        for part in (
+            _LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS, _REPORTS, _SMALL,
+        )
         for binding in part
     ),
     no_signal=_NO_SIGNAL,

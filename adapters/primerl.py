@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,9 @@ from typing import Any
 from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.binding import kit
 from sentinel.binding.families import (
+    LAYOUTS,
     LEARNING_RATE,
+    REWARD_NORMALISATION,
     balanced_partition,
     group_advantage,
     normalised_rewards,
@@ -42,7 +45,7 @@ _UNBOUNDED: Mapping[str, Any] = {
     **dict.fromkeys(("mask_ratio_low", "token_mask_low", "sequence_mask_low", "geo_mask_low"), 0.0),
     "sequence_mask_ratio_low": 0.0,
     **dict.fromkeys(("mask_ratio_high", "token_mask_high", "sequence_mask_high", "geo_mask_high"), float("inf")),
-    **dict.fromkeys(("ipo_mask_low", "ipo_mask_high", "dppo_mask_low", "dppo_mask_high"), 2.0),
+    **dict.fromkeys(("ipo_mask_low", "ipo_mask_high", "dppo_mask_low", "dppo_mask_high", "ipo_threshold"), 2.0),
     **dict.fromkeys(("sequence_clip_high", "importance_ratio_max"), float("inf")),
     "type": "default",
     "kl_mask_type": "all",
@@ -110,12 +113,14 @@ def _sample_inputs(boundary: Any, inputs: Mapping[str, Any], row: int) -> Any:
         "loss_mask": inputs["response_mask"][row] != 0,
     }
     made = boundary.module.LossInputs
-    lacking = {name: None for name in ("ref_logprobs", "teacher_logprobs") if name in made.__dataclass_fields__}
+    names = ("ref_logprobs", "teacher_logprobs", "loss_weights")
+    lacking = {name: None for name in names if name in made.__dataclass_fields__}
     return made(**fields, **lacking)
 
 
 def _one_by_one(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    settings, rows = _settings(inputs, boundary.function), range(len(inputs["log_probs"]))
+    rows = range(len(inputs["log_probs"]))
+    settings = _settings(inputs, boundary.function)
     return {"loss": sum(boundary.function(_sample_inputs(boundary, inputs, row), settings).loss for row in rows)}
 
 
@@ -162,6 +167,9 @@ _LOSSES = (
         fixed={"dp_size": None, "loss_scale_factor": None, "global_batch_size": None, "loss_agg_mode": "token-mean"},
     ),
     policy_loss(f"{_LOSS}.default_loss_fn", _one_by_one, "dppo_tv", _CLIP, mode="token-sum", stand_ins=(_SETTINGS,)),
+    policy_loss(
+        f"{_LOSS}.ipo_loss_fn", _one_by_one, "importance_sampling", (), mode="token-sum", stand_ins=(_SETTINGS,),
+    ),
     policy_loss(f"{_LOSS}.ce_loss_fn", _supervised, "cross_entropy", (), mode="token-sum"),
     policy_loss(
         f"{_BEFORE}.training.loss.grpo_loss", _from_logits, "ppo", _CLIP, mode="token-mean",
@@ -173,7 +181,25 @@ _LOSSES = (
 # -- log-probs ---------------------------------------------------------------------------------------------------------
 
 
+def _shifted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute log-probs of whole sequences as the trainer does: with shifted labels, and shifted back.
+
+    Sequences have a one-token prompt, and logits that predict nothing at their last position.
+    """
+    module, logits = boundary.module, inputs["logits"]
+    whole = torch.cat([logits, -logits[:, :1].detach()], 1)
+    labels = module.shift_tensor_left(kit.prepend_prompt(inputs["token_ids"]))
+    return {"log_probs": module.shift_tensor_right(module.selective_log_softmax(whole, labels))[:, 1:], "entropy": None}
+
+
 _LOG_PROBS = (
+    *(
+        Binding(
+            f"{_LOSS}.shift_tensor_{side}", "token_log_probs", call=_shifted,
+            fixed={"temperature": 1.0, "with_entropy": False}, requires=(f"{_LOSS}.shift_tensor_right",),
+        )
+        for side in ("left", "right")
+    ),
     Binding(
         f"{_LOSS}.compute_importance_ratio_and_mismatch_kl", "kl_estimate",
         # In this function, the trainer's log-probs are those of the reference.
@@ -231,7 +257,9 @@ def _episodes(rewards: Sequence[float]) -> list[Any]:
 
 def _scored(boundary: Any, group: Any) -> list[float]:
     """Return the advantages that the algorithm assigns to the rewards of one group."""
-    algorithm = kit.make_unbuilt(boundary.owner, length_penalty=None, episode_agents=frozenset())
+    # RAE's baseline stays 0 if it does not forget.
+    options = {"length_penalty": None, "episode_agents": frozenset(), "decay": 1.0, "baselines": defaultdict(float)}
+    algorithm = kit.make_unbuilt(boundary.owner, **options)
     episodes = _episodes(group.tolist())
     asyncio.run(boundary.function(algorithm, episodes))
     return [episode.traces[0].nodes[0].advantages[0] for episode in episodes]
@@ -313,6 +341,10 @@ _ADVANTAGES = (
         for path, twins in (
             (_GRPO, ()), (f"{_ALGORITHMS}.hierarchical_grpo.HierarchicalGRPOAlgorithm.score_group", (_GRPO,)),
         )
+    ),
+    Binding(
+        f"{_ALGORITHMS}.rae.RAEAlgorithm.score_group", "reward_normalisation", call=_centred, requires=_NODES,
+        stand_ins=(_TRACES,), fixed={**REWARD_NORMALISATION.lacking(), "mean_level": None, "std_level": None},
     ),
     Binding(_GRPO, "call", call=_shaped, stand_ins=(_TRACES,), requires=_NODES),
     group_advantage(
@@ -412,7 +444,187 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": made.input_ids, "loss_mask": [int(flag) for flag in made.loss_mask]}
 
 
+_STREAMS = ("advantages", "inference_logprobs", "temperatures", "ref_logprobs", "rl_weights", "ce_weights")
+_COLUMNS = ("input_ids", "loss_mask", *_STREAMS)
+
+
+def _flags(sample: Mapping[str, Any]) -> Any:
+    """Return the loss mask of a sample, whose field has odd numbers for tokens that are trained on."""
+    return sample["loss_mask"] % 2 == 1
+
+
+def _in_one_bin(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Pack samples into one microbatch, pad it to a multiple of eight tokens and convert it to tensors.
+
+    The samples are read at the lengths that the microbatch states, the last one without padding.
+    """
+    batch, data = boundary.imported[_BATCH], boundary.imported[_LOADER]
+    samples = inputs["samples"]
+    rows = []
+    for sample in samples:
+        values = {name: column.tolist() for name, column in sample.items()}
+        values["loss_mask"] = _flags(sample).tolist()
+        count = len(values["input_ids"])
+        lengths = {"sequence_lengths": [count], "seq_lens": [count], "env_names": ["env"] * count}
+        rows.append(batch.MicroBatch(**values, position_ids=list(range(count)), **lengths))
+    whole = batch._MicroBatchBin(rows, sum(len(row.input_ids) for row in rows))
+    made = batch.pad_micro_batch(batch._materialize_bin(whole), 8)
+    made = data.DataLoader._micro_batch_to_tensor(kit.stand_in(), made)
+    ends, start, read = made["seq_lens"].cumsum(0).tolist(), 0, []
+    for sample, end in zip(samples, ends):
+        count = len(sample["input_ids"])
+        places = made["position_ids"][0][start : start + count].tolist()
+        own = {name: made[name][0][start : start + count] for name in sample}
+        own["loss_mask"] = torch.where(own["loss_mask"] == _flags(sample), sample["loss_mask"], -1)
+        read.append(own if places == list(range(count)) else {})
+        start = end
+    counted = sum(int(_flags(sample).sum()) for sample in samples)
+    return {"samples": read if int(made["loss_mask"].sum()) == counted else []}
+
+
+def _in_one_row(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Concatenate samples into one row of 64 tokens, and read them at the lengths that the row states."""
+    module, samples = boundary.module, inputs["samples"]
+    rows: list[dict[str, Any]] = [{name: column.tolist() for name, column in sample.items()} for sample in samples]
+    for row, sample in zip(rows, samples):
+        row["loss_mask"] = _flags(sample).tolist()
+        row |= {"position_ids": list(range(len(row["input_ids"]))), "seq_lens": [len(row["input_ids"])]}
+    with kit.swap(module, "get_logger", kit.make_silent_logger):
+        (pack,) = module.CatDataset(rows, 64)
+    made, start, read = module.cat_collate([pack]), 0, []
+    for sample, length in zip(samples, made["seq_lens"].tolist()):
+        read.append({name: made[name][0][start : start + len(sample["input_ids"])] for name in sample})
+        flags = read[-1]["loss_mask"] == _flags(sample)
+        read[-1]["loss_mask"] = torch.where(flags, sample["loss_mask"], -1)
+        start += length
+    return {"samples": read}
+
+
+def _cut_at_ends(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Find the ends of packed sequences, from their lengths or from the positions of their tokens."""
+    samples = inputs["samples"]
+    lengths = [len(sample["input_ids"]) for sample in samples]
+    if "seq_lens" in boundary.parameters:
+        ends, longest = boundary.function(torch.tensor(lengths), sum(lengths))
+    else:
+        ends, longest = boundary.function(torch.cat([torch.arange(length) for length in lengths])[None])
+    whole = torch.cat([sample["input_ids"] for sample in samples])
+    cuts = zip(ends.tolist(), ends.tolist()[1:])
+    return {"samples": [{"input_ids": whole[start:end]} for start, end in cuts] if longest == max(lengths) else []}
+
+
+def _sharded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Split the columns over context-parallel ranks, which are the parts."""
+    count, parts = inputs["count"], []
+    for rank in range(count):
+        shards = {name: boundary.function(column[None], rank, count)[0] for name, column in inputs["fields"].items()}
+        parts.append(shards)
+    return {"parts": parts, "metas": [inputs["meta"]] * count}
+
+
+def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return pass@k, which is reported for powers of two."""
+    k, right = inputs["k"], [[float(value) for value in own] for own in inputs["right"]]
+    if k & (k - 1):
+        raise AbsentError("k is not a power of two")
+    name = f"pass@{k}"
+    if "records" not in boundary.parameters:
+        return {"pass_at_k": sum(boundary.function(own)[name] for own in right) / len(right)}
+    with kit.swap(boundary.module, "episode_group_id", lambda episode: episode):
+        records = [
+            kit.stand_in(trace=kit.stand_in(reward=value), episode=group)
+            for group, own in enumerate(right)
+            for value in own
+        ]
+        return {"pass_at_k": boundary.function(records)[name]}
+
+
+def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the samples that a dataset yields in its first epochs."""
+
+    class Shuffled(list[Any]):
+        """A dataset that is shuffled by a seed, like that of the package datasets."""
+
+        def shuffle(self, seed: int) -> Any:
+            return [self[place] for place in torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))]
+
+    class Set(boundary.owner):  # type: ignore[misc, name-defined]
+        """The real dataset, without tokens."""
+
+        def _process(self, example: dict[str, Any]) -> dict[str, Any]:
+            return example
+
+    rows, size = Shuffled({"number": number} for number in range(inputs["size"])), inputs["size"]
+    counters = {name: defaultdict(int) for name in ("num_samples", "num_tokens")}
+    options = {"shuffle": True, "seed": inputs["seed"], "num_examples": size, "max_epochs": inputs["epochs"]}
+    ranks = {"data_rank": 0, "data_world_size": 1, "step": 0, "epoch": 0}
+    made = kit.make_unbuilt(Set, dataset=rows, logger=kit.make_silent_logger(), **options, **ranks, **counters)
+    return {"drawn": [int(row["number"]) for row in boundary.function(made)]}
+
+
+_LOADER, _SFT, _SEQUENCE, _CP = (
+    "prime_rl.trainer.rl.data",
+    "prime_rl.trainer.sft.data",
+    "prime_rl.utils.sequence",
+    "prime_rl.utils.cp",
+)
+
+
+def _tokens(**dtypes: str) -> dict[str, Any]:
+    return {
+        "layouts": {name: {"kind": "tensor", "shape": ["tokens"], "dtype": dtype} for name, dtype in dtypes.items()}
+    }
+
+
+_OF_IDS = {"input_ids": "int64"}
+_OF_SAMPLES = {**_OF_IDS, "loss_mask": "int64", **dict.fromkeys(_STREAMS, "float32")}
 _ROWS = (
+    *(
+        Binding(
+            path,
+            "collation",
+            call=_in_one_bin,
+            fixed=_tokens(**_OF_SAMPLES),
+            imports=(_BATCH, _LOADER),
+            requires=(f"{_BATCH}._MicroBatchBin", f"{_LOADER}.DataLoader._micro_batch_to_tensor"),
+        )
+        for path in (
+            f"{_BATCH}._materialize_bin",
+            f"{_BATCH}.pad_micro_batch",
+            f"{_LOADER}.DataLoader._micro_batch_to_tensor",
+        )
+    ),
+    *(
+        Binding(
+            f"{_SFT}.{name}",
+            "collation",
+            call=_in_one_row,
+            requires=(f"{_SFT}.CatDataset._finalize_pack",),
+            fixed=_tokens(**_OF_IDS, target_ids="int64", loss_mask="int64"),
+        )
+        for name in ("cat_collate", "CatDataset._finalize_pack")
+    ),
+    *(
+        Binding(f"{_SEQUENCE}.get_cu_seqlens_from_{name}", "collation", call=_cut_at_ends, fixed=_tokens(**_OF_IDS))
+        for name in ("position_ids", "seq_lens")
+    ),
+    *(
+        Binding(
+            f"{_CP}.{name}",
+            "row_surgery",
+            call=_sharded,
+            fixed={"surgery": "cut", "remainder": 0, "layouts": {field: LAYOUTS[field] for field in fields}},
+        )
+        for name, fields in (
+            ("shard_for_cp", ("number", "tokens", "weights")),
+            ("shard_position_ids_for_cp", ("number",)),
+        )
+    ),
+    *(
+        Binding(f"{_ORCHESTRATOR}.{name}", "pass_at_k", call=_passed)
+        for name in ("utils.compute_pass_metrics", "metrics.pass_at_k")
+    ),
+    Binding(f"{_SFT}.SFTDataset.__iter__", "epoch_order", call=_epochs),
     Binding(f"{_BATCH}.packed_samples_into_micro_bs", "microbatch_packing", call=_packed),
     Binding(f"{_BATCH}.prepare_batch", "microbatch_packing", call=_prepared),
     Binding(
@@ -430,7 +642,11 @@ _ROWS = (
 def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     lowest = inputs["peak"] * inputs["min_ratio"]
     options = {"max_steps": inputs["training_steps"], "lr": inputs["peak"], "min_lr": lowest}
-    chosen = {**options, "warmup_steps": inputs["warmup_steps"]} if inputs["schedule"] == "cosine" else {}
+    chosen = {**options, "warmup_steps": inputs["warmup_steps"]} if "warmup_steps" in boundary.parameters else {}
+    if "decay_steps" in boundary.parameters:
+        if not inputs["warmup_steps"]:
+            raise AbsentError("a linear schedule needs a warm-up or a decay")
+        chosen["decay_steps"] = 0
     return kit.read_rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **chosen))
 
 
@@ -443,6 +659,14 @@ _SCHEDULES = (
         accepts={"min_ratio": (0.1, 1.0)},
         dialects=(
             Dialect("warmup_from", "minimum", "the warm-up begins at min_lr", f"{_MAIN}/trainer/scheduler.py#L76"),
+        ),
+    ),
+    Binding(
+        f"{_SCHEDULER}.setup_linear_scheduler", "learning_rate", call=_rates,
+        fixed={**LEARNING_RATE.lacking("warmup_steps", "min_ratio"), "schedule": "constant"},
+        accepts={"min_ratio": (0.1, 1.0)},
+        dialects=(
+            Dialect("warmup_from", "minimum", "the warm-up begins at min_lr", f"{_MAIN}/trainer/scheduler.py#L33"),
         ),
     ),
     Binding(
@@ -534,6 +758,15 @@ def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"taken": [one.number for one in batch.samples], "left": list(sink.pending_batch)}
 
 
+def _teacher(owner: Any, log_probs: Sequence[float]) -> Any:
+    """Make an algorithm whose teacher returns these log-probs."""
+
+    async def score(*_: Any) -> Sequence[float]:
+        return log_probs
+
+    return kit.make_unbuilt(owner, teacher_pool=kit.stand_in(score=score))
+
+
 def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Assign the reference log-probs that a service returned to the tokens of a sample."""
     samples = []
@@ -541,7 +774,19 @@ def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ids, log_probs = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))
         parts = (ids[:1], ids[1:])
         nodes = [kit.stand_in(token_ids=part, mask=[True] * len(part), reference_logprobs=None) for part in parts]
-        boundary.function(kit.stand_in(token_ids=ids, nodes=nodes), log_probs)
+        branch = kit.stand_in(token_ids=ids, nodes=nodes)
+        for node in nodes:
+            vars(node).update(sampled=True, advantages=None)
+        if "values" in boundary.parameters and "trace" in boundary.parameters:
+            boundary.function(kit.stand_in(nodes=nodes, id="trace"), log_probs)
+            for node in nodes:
+                node.reference_logprobs = node.advantages
+        elif "branch" in boundary.parameters:
+            boundary.function(branch, log_probs)
+        else:
+            agent = kit.stand_in(trainable=True)
+            trace = kit.stand_in(has_error=False, agent=agent, nodes=nodes, branches=[branch])
+            asyncio.run(boundary.function(_teacher(boundary.owner, log_probs), kit.stand_in(traces=[trace])))
         read = {name: [value for node in nodes for value in getattr(node, name) or ()] for name in sample}
         samples.append({name: sample[name].new_tensor(values) for name, values in read.items()})
     return {"samples": samples}
@@ -554,15 +799,12 @@ _ROLLOUTS = (
             _TRACES, StandIn("self", "the real sink without its curriculum; it has collected the scenario's rollouts"),
         ),
     ),
-    Binding(
-        f"{_ALGORITHMS}.routing.assign_reference_logprobs", "collation", requires=_NODES, call=_referenced,
-        stand_ins=(_TRACES,),
-        fixed={
-            "layouts": {
-                name: {"kind": "tensor", "shape": ["tokens"], "dtype": dtype}
-                for name, dtype in (("token_ids", "int64"), ("reference_logprobs", "float32"))
-            },
-        },
+    *(
+        Binding(
+            f"{_ALGORITHMS}.{name}", "collation", requires=_NODES, call=_referenced, stand_ins=(_TRACES,),
+            fixed=_tokens(token_ids="int64", reference_logprobs="float32"),
+        )
+        for name in ("routing.assign_reference_logprobs", "routing.assign_advantages", "opd.OPDAlgorithm.score_episode")
     ),
     Binding("prime_rl.orchestrator.trajectories.trace_to_samples", "call", call=_branched, stand_ins=(_TRACES,)),
     Binding(

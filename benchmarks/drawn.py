@@ -790,6 +790,23 @@ def _gradients_dropped() -> None:
     transformers.Trainer.training_step = step
 
 
+def _optimizer_not_loaded() -> None:
+    transformers, torch = _module("transformers"), _module("torch")
+
+    def loaded(self: Any, checkpoint: Any) -> None:
+        if checkpoint is not None:
+            self.lr_scheduler.load_state_dict(torch.load(f"{checkpoint}/scheduler.pt"))
+
+    transformers.Trainer._load_optimizer_and_scheduler = loaded
+
+
+def _positions_of_rows() -> None:
+    edited(
+        _module("trl.trainer.sft_trainer").DataCollatorForLanguageModeling, "torch_call",
+        "self.get_position_ids_from_packed_seq_lengths(batch_seq_lengths)", "[torch.arange(len(i)) for i in input_ids]",
+    )  # fmt: skip
+
+
 def _same_rows() -> None:
     transformers = _module("transformers")
 
@@ -891,6 +908,26 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
     "sft-eight-rows-only": ({"kind": "sft"}, _same_rows),
     "sft-dft-without-weights": ({"kind": "sft", "options": {"loss_type": "dft"}}, _in(
         "SFTTrainer", "compute_loss", "per_token_loss * outputs.log_probs.exp().detach()", "per_token_loss * 1.0")),
+    "class-dft-weights-with-gradient": ({"kind": "sft", "options": {"loss_type": "dft"}}, _in(
+        "SFTTrainer", "compute_loss", "outputs.log_probs.exp().detach()", "outputs.log_probs.exp()")),
+    "class-cispo-ratio-with-gradient": (_grpo(loss_type="cispo", epsilon_high=5.0), _in(
+        "GRPOTrainer", _LOSS, "torch.clamp(coef_1, max=self.epsilon_high).detach()",
+        "torch.clamp(coef_1, max=self.epsilon_high)")),
+    "class-rloo-penalty-of-the-wrong-sign": (
+        {"kind": "rloo", "options": {"beta": 0.3, "steps_per_generation": 2, "learning_rate": 1e-2}}, _in(
+            "RLOOTrainer", _MAKE, "rewards = rewards - self.beta * kl", "rewards = rewards + self.beta * kl")),
+    "class-reward-not-centered": ({"kind": "reward", "options": {"center_rewards_coefficient": 0.1}}, _in(
+        "RewardTrainer", "compute_loss", "torch.mean((rewards_chosen + rewards_rejected) ** 2)",
+        "torch.mean(rewards_chosen + rewards_rejected) ** 2")),
+    "class-kto-weights-swapped": ({"kind": "kto", "options": {"desirable_weight": 1.5}}, _in(
+        "KTOTrainer", _LOSS, "(self.desirable_weight * chosen_losses, self.undesirable_weight * rejected_losses)",
+        "(self.undesirable_weight * chosen_losses, self.desirable_weight * rejected_losses)")),
+    "class-packed-positions-of-rows": (
+        {"kind": "sft", "form": "text", "options": {"packing": True, "max_length": 16}}, _positions_of_rows),
+    "class-padding-attended": (_GRPO, _in(
+        "GRPOTrainer", _LOSS, "attention_mask = torch.cat([prompt_mask, completion_mask], dim=1)",
+        "attention_mask = torch.cat([torch.ones_like(prompt_mask), completion_mask], dim=1)")),
+    "class-resumed-without-moments": ({"kind": "sft", "resumes": "alone", "options": {}}, _optimizer_not_loaded),
 }  # fmt: skip
 
 

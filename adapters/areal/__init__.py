@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.binding import kit
-from sentinel.binding.families import aggregated, masked_statistic, policy_loss
+from sentinel.binding.families import RANKS, aggregated, masked_statistic, policy_loss
 from sentinel.binding.kit import torch
 
 from . import containers, objectives, rewards, rollouts, updates
@@ -304,30 +304,91 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     names = ("vpreds", "values", "returns", "cliprange_value")
     mask = inputs["response_mask"].bool()
+    if "input_data" in boundary.parameters:
+        data = {**kit.take_inputs(inputs, "values", "returns"), "loss_mask": mask, "attention_mask": mask}
+        metrics = boundary.module.stats_tracker.DEFAULT_TRACKER.stats
+        metrics.clear()
+        loss = boundary.function(inputs["vpreds"][..., None], data, inputs["cliprange_value"])
+        return {"loss": loss, "clip_fraction": metrics["clip_ratio"][-1]}
     loss, metrics = boundary.invoke(
         {**kit.take_inputs(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"]
     )
     return {"loss": loss, "clip_fraction": metrics["clip_mask"]}
 
 
+def _critic(path: str, kinds: tuple[str, ...], *dialects: Dialect, **more: Any) -> Binding:
+    names = {
+        "vpreds": ("value",), "values": ("old_value",), "returns": ("target_value",),
+        "cliprange_value": ("value_eps_clip",),
+    }  # fmt: skip
+    half = Dialect("factor", 0.5, "the loss is half the squared error", _functional_line(866))
+    return Binding(
+        path, "value_loss", arguments=names, call=_critic_loss, fixed=aggregated("token-mean"),
+        accepts={"cliprange_value": (0.2, 0.6), "kind": kinds}, dtypes=("float32",),  # the function asserts this
+        dialects=(half, *dialects), **more,
+    )  # fmt: skip
+
+
 # -- log-probs ---------------------------------------------------------------------------------------------------------
 
 
-def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs from flattened logits, in chunks of two tokens, so that chunk borders are tested."""
+def _gathered(name: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute log-probs from flattened logits, in chunks of two tokens, so that chunk borders are tested.
+
+    :param name: the module's function that calls the boundary; empty for the boundary itself.
+    """
     shape = inputs["token_ids"].shape
     logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
     with kit.swap(boundary.module, "mpu", kit.stand_in(is_initialized=lambda: False)):
-        answer = boundary.invoke({"temperature": inputs["temperature"]}, logits, labels, chunk_size=2)
+        if name:
+            answer = getattr(boundary.module, name)(logits, labels, temperature=inputs["temperature"], chunk_size=2)
+        else:
+            answer = boundary.invoke({"temperature": inputs["temperature"]}, logits, labels, chunk_size=2)
     log_probs, entropy = answer if isinstance(answer, tuple) else (answer, None)
     return {"log_probs": log_probs.reshape(shape), "entropy": None if entropy is None else entropy.reshape(shape)}
+
+
+_PARALLEL = f"{_FUNCTIONAL}.vocab_parallel"
+
+
+def _gathered_apart(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute log-probs with a vocabulary that is split over two tensor-parallel ranks."""
+    labels, module = inputs["token_ids"], boundary.module
+    name = "_vocab_parallel_logprobs_entropy" if inputs["with_entropy"] else "_vocab_parallel_logprobs"
+    function, temperature = getattr(module, name), inputs["temperature"]
+    made = kit.score_by_vocabulary(inputs["logits"], lambda own, _: function(own, labels, 0, temperature))
+    return dict(zip(("log_probs", "entropy"), [*made, None]))
+
+
+_PIECES = (
+    *(
+        Binding(
+            f"{_PARALLEL}.{name}", "token_log_probs", call=call, stand_ins=stand_ins, requires=(f"{_PARALLEL}.{name}",),
+            fixed={"with_entropy": entropy}, accepts={"response_mask": ("full",)}, dtypes=("float32",),
+        )
+        for names, entropy, call, stand_ins in (
+            ("_gather_logprobs _chunked_gather_logprobs _chunked_apply", False, "gather_logprobs", ()),
+            ("_gather_logprobs_entropy _chunked_gather_logprobs_entropy", True, "gather_logprobs_entropy", ()),
+            (
+                "_vocab_parallel_logprobs _VocabParallelLogProbs.forward _VocabParallelLogProbs.backward", False,
+                _gathered_apart, (RANKS,),
+            ),
+            (
+                "_vocab_parallel_logprobs_entropy _VocabParallelLogProbsEntropy.forward "
+                "_VocabParallelLogProbsEntropy.backward", True, _gathered_apart, (RANKS,),
+            ),
+        )
+        for name in names.split()
+        for call in [partial(_gathered, call) if isinstance(call, str) else call]
+    ),
+)  # fmt: skip
 
 
 def _gather(function: str, entropy: bool) -> Binding:
     return Binding(
         f"{_FUNCTIONAL}.{function}",
         "token_log_probs",
-        call=_gathered,
+        call=partial(_gathered, ""),
         stand_ins=(StandIn("mpu", "Megatron's state for one process, not initialised; the function queries it"),),
         fixed={"with_entropy": entropy},
         accepts={"response_mask": ("full",)},
@@ -409,6 +470,7 @@ TARGET = Target(
             ),
             fixed={"with_entropy": False},
         ),
+        *_PIECES,
         _gather("gather_logprobs", entropy=False),
         _gather("gather_logprobs_entropy", entropy=True),
         Binding(
@@ -457,24 +519,12 @@ TARGET = Target(
             requires=containers.OWN,
             dtypes=("float32",),  # the tracker rejects other dtypes
         ),
-        Binding(
+        _critic(
             f"{_FUNCTIONAL}.ppo_critic_loss_fn",
-            "value_loss",
-            arguments={
-                "vpreds": ("value",),
-                "values": ("old_value",),
-                "returns": ("target_value",),
-                "cliprange_value": ("value_eps_clip",),
-            },
-            call=_critic_loss,
-            fixed=aggregated("token-mean"),
-            accepts={"cliprange_value": (0.2, 0.6), "kind": ("mse", "huber")},
-            dtypes=("float32",),  # the function asserts this
-            dialects=(
-                Dialect("factor", 0.5, "the loss is half the squared error", _functional_line(866)),
-                Dialect("huber_delta", 10.0, "Huber's loss is linear above a distance of 10", _functional_line(900)),
-            ),
+            ("mse", "huber"),
+            Dialect("huber_delta", 10.0, "Huber's loss is linear above a distance of 10", _functional_line(900)),
         ),
+        _critic("areal.trainer.ppo.critic.ppo_loss_fn", ("mse",), requires=containers.OWN),
         Binding(
             f"{_DATA}.KLEstimator._compute_approx_kl",
             "kl_estimate",

@@ -8,11 +8,12 @@ from typing import Any
 
 from sentinel import Binding
 from sentinel.binding import kit
-from sentinel.binding.families import balanced_partition, microbatch_packing
+from sentinel.binding.families import RANKS, balanced_partition, microbatch_packing
 from sentinel.binding.kit import torch
 
 _DATA = "areal.utils.data"
 _SEQPACK = "areal.utils.seqpack"
+_CORE = "areal.engine.core.train_engine"
 _ARGUMENTS = "areal.api.cli_args"
 _CONTROLLER = "areal.infra.controller.train_controller"
 
@@ -142,6 +143,86 @@ def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [{**part, **stacked}], "metas": [inputs["meta"]]}
 
 
+def _rejoined(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Concatenate trajectories into a batch with metadata, and split the batch by the metadata."""
+    samples, module = inputs["samples"], boundary.module
+    batch, meta = module.concat_batch([_trajectory(sample) for sample in samples])
+    return {"samples": [{name: part[name][0] for name in samples[0]} for part in module.split_batch(batch, meta)]}
+
+
+def _passed_through(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Take a batch through packing, alignment and reassembly. A forward pass returns each column as it is."""
+    samples, module, core = inputs["samples"], boundary.imported[_DATA], boundary.imported[_CORE]
+    spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=8)
+    made = module.split_padded_tensor_dict_into_mb_list(_padded(samples), spec)
+    made.mbs = [module.pack_tensor_dict(part) for part in made.mbs]
+    made = module.unsqueeze_mb_list(module.pad_mb_list(made, pad_value=0.0, seq_align_to=4))
+    lengths, columns = [len(sample["input_ids"]) for sample in samples], {}
+    for name in samples[0]:
+        outputs = [
+            module.unpad_logits(
+                part.padded_mb[name][0], part.padding_length, part.padded_mb["cu_seqlens"], part.old_cu_seqlens
+            )
+            for part in made
+        ]
+        columns[name] = core.reorder_and_pad_outputs(outputs, lengths, made)
+    return {"samples": [{name: columns[name][row][:n] for name in columns} for row, n in enumerate(lengths)]}
+
+
+def _paired(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate pairs: each sample, and the same with another token before it."""
+    samples = inputs["samples"]
+    rows = []
+    for sample in samples:
+        row = {"chosen_ids": sample["input_ids"].tolist(), "rejected_ids": [9, *sample["input_ids"].tolist()]}
+        row |= {
+            "chosen_loss_mask": sample["loss_mask"].tolist(),
+            "rejected_loss_mask": [0, *sample["loss_mask"].tolist()],
+        }
+        rows.append(row)
+    made = boundary.function(rows)
+    read = []
+    for one, other, sample in zip(made[::2], made[1::2], samples):
+        mask = one["loss_mask"][0].int() if "loss_mask" in one else sample["loss_mask"]
+        same = torch.equal(other["input_ids"][0][1:], one["input_ids"][0]) and bool(one["attention_mask"].all())
+        read.append(
+            {"input_ids": one["input_ids"][0], "loss_mask": mask, "logprobs": sample["logprobs"]} if same else {}
+        )
+    return {"samples": read}
+
+
+def _synced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Allocate microbatches on two ranks, which need equal numbers of them; the other rank needs one for each row."""
+    lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
+    spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=budget)
+    mine, other = kit.on_ranks(2, lambda rank: boundary.function(spec, [[budget] * len(lengths), lengths][rank]))
+    return {"parts": other if len(mine) == len(other) else []}
+
+
+def _by_ffd(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import numpy
+
+    return {"parts": boundary.function(numpy.array(kit.lengths_of(inputs)), inputs["max_tokens_per_microbatch"], 1)}
+
+
+def _by_kk(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"parts": boundary.function(inputs["lengths"], inputs["parts"], inputs["equal_size"])}
+
+
+def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the loss of an evaluation: each microbatch's mean, weighted by its share of all ranks' samples."""
+    parts, core = inputs["parts"], boundary.module
+    count = 1 if len(parts) % 2 else 2
+
+    def work(rank: int) -> Any:
+        own = [torch.tensor(part, dtype=torch.float32) for part in parts[rank::count]]
+        weigh = torch.tensor
+        total = core.compute_total_loss_weight(kit.stand_in(mbs=own), lambda part: weigh(float(len(part))), 0)
+        return core.aggregate_eval_losses([part.mean() * len(part) / total for part in own], 0)
+
+    return {"mean": kit.on_ranks(count, work)[0]}
+
+
 #: Until August 2025, batches were TensorDicts, and packing and statistics were in the package realhf.
 OWN = ("areal.utils.stats_tracker",)
 BINDINGS = (
@@ -156,6 +237,44 @@ BINDINGS = (
             ("pad_packed_tensor_dict", _padded_pack, _LAYOUTS, OWN),
             ("split_padded_tensor_dict_into_mb_list", _microbatches, _LAYOUTS, OWN),
         )
+    ),
+    *(
+        Binding(
+            path,
+            "collation",
+            call=call,
+            fixed=_LAYOUTS,
+            imports=(_DATA, _CORE, _ARGUMENTS),
+            requires=(path, *OWN, f"{_CORE}.reorder_and_pad_outputs"),
+        )
+        for path, call in (
+            (f"{_DATA}.concat_batch", _rejoined),
+            *(
+                (f"{_DATA}.{name}", _passed_through)
+                for name in (
+                    "pad_mb_list",
+                    "unpad_logits",
+                    "unsqueeze_mb_list",
+                    "unsqueeze_packed_tensor_dict",
+                    "unpack_sequence",
+                    "pad_and_stack_tensors_along_first_dim",
+                    "reorder_list",
+                    "MicroBatchList.__iter__",
+                )
+            ),
+            (f"{_CORE}.reorder_and_pad_outputs", _passed_through),
+            ("areal.trainer.rw_trainer.rw_modeling_collate_fn", _paired),
+            ("areal.trainer.dpo_trainer.dpo_modeling_collate_fn", _paired),
+        )
+    ),
+    microbatch_packing(
+        f"{_DATA}.allocate_balanced_mbs_synced", _synced, imports=(_ARGUMENTS,), requires=OWN, stand_ins=(RANKS,)
+    ),
+    microbatch_packing(f"{_SEQPACK}._ffd_allocate", _by_ffd, requires=(f"{_SEQPACK}._ffd_allocate",)),
+    balanced_partition(f"{_SEQPACK}._kk_partition", call=_by_kk, requires=(f"{_SEQPACK}._kk_partition",)),
+    *(
+        Binding(f"{_CORE}.{name}", "mean_of_parts", call=_evaluated, fixed={"missing": False}, stand_ins=(RANKS,))
+        for name in ("compute_total_loss_weight", "aggregate_eval_losses")
     ),
     microbatch_packing(f"{_DATA}.allocate_balanced_mbs", _allocated, imports=(_ARGUMENTS,), requires=OWN),
     microbatch_packing(f"{_SEQPACK}.ffd_allocate", formerly=("areal.utils.datapack.ffd_allocate",), min_groups=1),

@@ -7,11 +7,13 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
+from sentinel.binding.families import policy_loss
 from sentinel.binding.kit import torch
 
 _FUNCTIONAL = "areal.utils.functional"
 ARGUMENTS = "areal.api.cli_args"
 _ACTOR = "areal.trainer.ppo.actor.PPOActor._compute_advantages"
+_MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 _ICEPOP = "https://github.com/areal-project/AReaL/blob/f82f0f21dee4fc695d8ea9d5abc726d462f9638a/areal"
 
 
@@ -86,9 +88,9 @@ def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return torch.stack(sides, dim=1).reshape(-1)
 
     rows, tokens = inputs["chosen_mask"].shape
-    boundary.module.stats_tracker.DEFAULT_TRACKER.stats.clear()
-    loss = boundary.invoke(
-        {},
+    engine = boundary.imported.get(_DPO, boundary.module)
+    engine.stats_tracker.DEFAULT_TRACKER.stats.clear()
+    loss = engine.compute_dpo_loss(
         logprobs=packed("log_probs", 0, 1),
         entropy=None,
         input_={
@@ -102,7 +104,66 @@ def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": loss}
 
 
+def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the loss of a reward model on packed pairs. A sequence's score is the sum of its log-probs, at its end."""
+    sides = [
+        torch.where(inputs[f"{s}_mask"] != 0, inputs[f"{s}_log_probs"], 0.0).sum(-1) for s in ("chosen", "rejected")
+    ]
+    ends = torch.stack(sides, 1).flatten()
+    scores = torch.stack([-ends.detach(), ends], 1).flatten()
+    boundary.module.stats_tracker.DEFAULT_TRACKER.stats.clear()
+    return {"loss": boundary.function(scores, {"cu_seqlens": torch.arange(0, len(scores) + 1, 2, dtype=torch.int32)})}
+
+
+def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the supervised loss of a packed microbatch, whose sequences have equal length."""
+    rows, tokens = inputs["log_probs"].shape
+    boundary.module.stats_tracker.DEFAULT_TRACKER.stats.clear()
+    ends = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32)
+    data = {"cu_seqlens": ends, "loss_mask": inputs["response_mask"].reshape(-1)}
+    log_probs, count = inputs["log_probs"].reshape(-1), int(data["loss_mask"].count_nonzero())
+    # the loss divides by the number of tokens plus 1e-5
+    return {"loss": boundary.function(log_probs, torch.zeros_like(log_probs), data) * (count + 1e-5)}
+
+
+_DPO = "areal.trainer.dpo.dpo_engine"
+_PAIRED = {"ld_alpha": None}
 _OBJECTIVES = (
+    *(
+        Binding(
+            f"{_FUNCTIONAL}.functional.{name}",
+            "preference_loss",
+            call=_pairs,
+            fixed=_PAIRED,
+            imports=(_DPO,),
+            requires=(f"{_FUNCTIONAL}.functional.{name}",),
+        )
+        for name in ("dpo_pair_logratios", "dpo_preference_loss")
+    ),
+    Binding(
+        "areal.trainer.rw.rw_engine.compute_rw_loss",
+        "preference_loss",
+        call=_ranked,
+        fixed={**_PAIRED, "loss_type": "sigmoid", "beta": 1.0},
+        requires=("areal.trainer.rw.rw_engine.compute_rw_loss",),
+        dialects=(
+            Dialect(
+                "reference",
+                "none",
+                "of scores",
+                "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal/trainer/rw/rw_engine.py#L130",
+            ),
+        ),
+    ),
+    policy_loss(
+        "areal.trainer.sft.lm_engine.compute_packed_sft_loss",
+        _supervised,
+        "cross_entropy",
+        (),
+        mode="token-sum",
+        requires=("areal.trainer.sft.lm_engine.compute_packed_sft_loss", "areal.utils.stats_tracker"),
+        dtypes=("float32",),
+    ),
     Binding(
         _ACTOR,
         "generalised_advantage",
@@ -137,8 +198,6 @@ _OBJECTIVES = (
     Binding("areal.trainer.dpo.dpo_engine.compute_dpo_loss", "preference_loss", call=_pairs, fixed={"ld_alpha": None}),
 )
 
-
-_MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 
 _ARCHON = "areal.experimental.engine.archon_utils"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
 from sentinel.binding import kit
-from sentinel.binding.families import rule_reward, sampling_request
+from sentinel.binding.families import normalised_rewards, rule_reward, sampling_request
 from sentinel.binding.kit import torch
 
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
@@ -37,6 +37,26 @@ def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     grader = types.SimpleNamespace(verify=lambda answer, truth: float(_in_box(answer) == _in_box(truth)))
     with kit.swap(boundary.module, "get_math_verify_worker", lambda: grader):
         return {"score": boundary.function(None, inputs["response"], None, None, inputs["ground_truth"])}
+
+
+def _compared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Verify a boxed answer. Two parsed texts are equal if their boxes are equal."""
+    parsed = {"parse": lambda text, **_: [_in_box(text)], "math_verify_verify": lambda gold, made, **_: gold == made}
+    kinds = dict.fromkeys(("ExprExtractionConfig", "LatexExtractionConfig"), lambda **_: None)
+    with kit.swap_all(boundary.module, **parsed, **kinds):
+        return {"score": boundary.function(boundary.owner(timeout=None), inputs["response"], inputs["ground_truth"])}
+
+
+def _normalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Normalise the rewards of each prompt's rollouts, whose last interaction has the reward."""
+    rewards = inputs["rewards"].float()
+    made = torch.zeros(len(rewards))
+    for rows in kit.rows_of_groups(inputs["group"]):
+        turns = [kit.stand_in(reward=float(rewards[row]), _cache=None) for row in rows]
+        workflow = kit.stand_in(group_size=len(rows), logger=kit.make_silent_logger())
+        boundary.function(workflow, [{"turn": turn} for turn in turns])
+        made[rows] = torch.tensor([turn.reward for turn in turns])
+    return {"normalised": made}
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +102,25 @@ def _request(boundary: Any, config: Any) -> Any:
     return payload.get("sampling_params", payload)
 
 
+_GROUPED = "areal.infra.remote_inf_engine.GroupedRolloutWorkflow._normalize_group_rewards"
 BINDINGS = (
+    *(
+        rule_reward(
+            f"{_REWARD}.MathVerifyWorker.{name}", "boxed", call=_compared, stand_ins=(_GRADER,),
+            requires=(f"{_REWARD}.MathVerifyWorker",),
+        )
+        for name in ("verify", "_verify_impl")
+    ),
+    rule_reward(
+        f"{_REWARD}.gsm8k.gsm8k_reward_fn", "boxed", call=_ruled, stand_ins=(_GRADER,),
+        requires=(f"{_REWARD}.gsm8k.get_math_verify_worker",),
+    ),
+    normalised_rewards(
+        _GROUPED, _normalised, requires=(_GROUPED,), fixed={"std_level": "group", "epsilon": 1e-8},
+        dialects=(
+            Dialect("std", "biased", "the variance divides by n", f"{_CODE}/infra/remote_inf_engine.py#L193"),
+        ),
+    ),
     *(
         sampling_request(
             f"areal.engine.{engine}_remote.{name}Backend.build_generation_request",

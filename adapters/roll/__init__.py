@@ -24,7 +24,7 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-from . import agents, containers, data, rewards
+from . import agents, containers, data, objectives, rewards
 from .containers import PROTOCOL
 
 _MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
@@ -117,8 +117,46 @@ def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    if "num_correct" in boundary.parameters:
+        counts, correct = zip(*((len(own), sum(map(bool, own))) for own in inputs["right"]))
+        return {"pass_at_k": boundary.function(list(counts), list(correct), inputs["k"]).mean()}
     results = {str(place): [[value] for value in own] for place, own in enumerate(inputs["right"])}
     return {"pass_at_k": boundary.function(results, [inputs["k"]])[f"pass@{inputs['k']}"]}
+
+
+def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Reduce a metric that has one value for each sample."""
+    values = [value for part in inputs["parts"] for value in part]
+    if "metrics_list" in boundary.parameters:
+        return {"mean": boundary.function([{"loss": value} for value in values])["loss"]}
+    if "history_metrics" in boundary.parameters:
+        return {"mean": boundary.function([{"loss": value} for value in values], {})["loss"]}
+    return {"mean": boundary.function({"loss@mean": values})["loss@mean"]}
+
+
+def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a batch. Each row is an episode with a one-token prompt."""
+    mask = kit.prepend_prompt(inputs["response_mask"])
+    rows = len(mask)
+    columns = {name: inputs[name] for name in ("advantages", "returns", "values") if inputs[name] is not None}
+    columns = {"returns": inputs["advantages"], **columns, "raw_advantages": inputs["advantages"]}
+    tensors = {
+        **columns,
+        "response_mask": mask,
+        "final_response_mask": mask[:, 1:],
+        "prompt_mask": torch.nn.functional.pad(torch.ones(rows, 1), (0, mask.shape[1] - 1)),
+        "attention_mask": torch.ones_like(mask),
+        "token_level_rewards": torch.zeros(mask[:, 1:].shape),
+        "scores": torch.zeros(rows),
+    }
+    data = _batch(boundary, tensors, {"traj_id": [*map(str, range(rows))], "episode_scores": [0.0] * rows})
+    made = boundary.function(data) if boundary.owner is None else boundary.function(boundary.owner(), data)
+    there = {name.partition("/")[2].replace("/", "_"): value for name, value in made.items()}
+    return (
+        {**there, "returns_mean": None, "returns_max": None, "returns_min": None}
+        if inputs["returns"] is None
+        else there
+    )
 
 
 # -- token by token ----------------------------------------------------------------------------------------------------
@@ -186,7 +224,39 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
         norm.grouping, norm.method = _METHODS[levels]
     else:
         raise AbsentError("not in this version: different levels for the mean and the standard deviation")
-    return boundary.invoke({}, batch, norm)
+    if "pipeline_config" not in boundary.parameters:
+        return boundary.invoke({}, batch, norm)
+    batch.batch["scores"] = rewards[:, None]
+    config = kit.stand_in(adv_estimator="grpo", reward_normalization=norm, reward_clip=None)
+    return {"normalised": boundary.function(batch, config)[0].batch["response_level_rewards"]}
+
+
+def _postprocessed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Normalise the rewards of a batch as its configuration requires, without a clip."""
+    config = kit.stand_in(
+        adv_estimator="reinforce",
+        reward_clip=None,
+        norm_mean_type=inputs["mean_level"],
+        norm_std_type=inputs["std_level"],
+        actor_infer=kit.stand_in(generating_args=kit.stand_in(num_return_sequences=kit.group_size(inputs))),
+    )
+    data, _ = boundary.function(_batch(boundary, {"response_level_rewards": inputs["rewards"]}), config, {})
+    return {"normalised": data.batch["response_level_rewards"]}
+
+
+def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rewards of tokens after the KL penalty, and the advantages that the next function computes of them."""
+    mask = kit.prepend_prompt(inputs["response_mask"].long())
+    columns = {"response_mask": mask, "attention_mask": torch.cat([mask[:, :1] + 1, mask[:, 1:]], 1)}
+    columns["position_ids"] = (columns["attention_mask"].cumsum(-1) - 1).clamp(min=0) * columns["attention_mask"]
+    columns |= {"old_log_probs": inputs["log_probs"], "ref_log_probs": inputs["ref_log_probs"]}
+    data = _batch(boundary, {**columns, "response_level_rewards": inputs["rewards"], "values": inputs["values"]})
+    controller = boundary.imported["roll.utils.kl_controller"].FixedKLController(inputs["kl_coef"])
+    config = kit.stand_in(kl_penalty="kl", add_token_level_kl=True, reward_clip=None)
+    rest = (config, controller) if "pipeline_config" in boundary.parameters else (controller,)
+    data, _ = boundary.function(data, *rest)
+    data = boundary.module.compute_advantage(data, inputs["gamma"], inputs["lam"], "gae")
+    return {"advantages": data.batch["advantages"], "kl": None}
 
 
 def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -621,7 +691,13 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             raise AbsentError("importance weights have no lower bound")
         settings.is_weight.enabled, settings.is_weight.weight_type = True, level
         settings.is_weight.upper_bound = inputs["threshold_high"]
-    weights, kept, metrics = boundary.invoke({name: inputs[name] for name in names}, cfg=settings)
+    if "batch" in boundary.parameters:
+        renamed = {"infer_logprobs": inputs["rollout_log_probs"], "old_log_probs": inputs["old_log_probs"]}
+        data = _batch(boundary, {**renamed, "response_mask": kit.prepend_prompt(inputs["response_mask"].long())})
+        data, metrics = boundary.function(kit.stand_in(train_infer_correction=settings), data)
+        weights, kept = data.batch["train_infer_is_weight"], data.batch["response_mask"][:, 1:]
+    else:
+        weights, kept, metrics = boundary.invoke({name: inputs[name] for name in names}, cfg=settings)
     clipped = metrics.get("actor/is_weight_clipfrac@sum")
     return {"kept": kept} if masks else {"weights": weights, "clip_fraction": clipped}
 
@@ -749,6 +825,17 @@ TARGET = Target(
                 ),
             ),
         ),
+        normalised_rewards(
+            f"{_FUNCTIONALS}.reward_postprocess", _postprocessed, "std_level", imports=(PROTOCOL,),
+            fixed={"group_layout": "equal"},
+        ),
+        *(
+            Binding(
+                f"{_FUNCTIONALS}.{function}", "penalised_advantage", call=_penalised, dtypes=("float32",),
+                imports=(PROTOCOL, "roll.utils.kl_controller"), accepts=_ONLY_FULL,
+            )
+            for function in ("apply_kl_penalty", "compute_token_reward")
+        ),
         # Before reward_norm, until August 2025.
         normalised_rewards(
             f"{_FUNCTIONALS}.batch_reward_norm",
@@ -760,15 +847,20 @@ TARGET = Target(
             requires=(f"{_FUNCTIONALS}.batch_reward_norm",), fixed={"mean_level": "batch"},
             accepts={"std_level": ("batch", None)},
         ),
-        Binding(
-            f"{_AGENTIC}.agentic_reward_norm", "reward_normalisation", formerly=(f"{_AGENTIC}.grouped_reward_norm",),
-            outputs=("normalised",), call=_agentic_reward_norm, imports=(PROTOCOL, _AGENTIC_CONFIG),
-            fixed=REWARD_NORMALISATION.lacking("mean_level", "std_level"),
-            dialects=(
-                replace(_NO_SPREAD, where={"std_level": ("group",), "mean_level": ("batch", None)}),
-                replace(_NO_SPREAD, where={"std_level": ("batch",), "mean_level": (None,)}),
-                replace(_NO_SPREAD, name="every_knob_counts", symptom="", where={"std_level": ("group", "batch")}),
-            ),
+        *(
+            Binding(
+                f"{_AGENTIC}.{function}", "reward_normalisation", formerly=formerly, outputs=("normalised",),
+                call=_agentic_reward_norm, imports=(PROTOCOL, _AGENTIC_CONFIG),
+                fixed=REWARD_NORMALISATION.lacking("mean_level", "std_level"),
+                dialects=(
+                    replace(_NO_SPREAD, where={"std_level": ("group",), "mean_level": ("batch", None)}),
+                    replace(_NO_SPREAD, where={"std_level": ("batch",), "mean_level": (None,)}),
+                    replace(_NO_SPREAD, name="every_knob_counts", symptom="", where={"std_level": ("group", "batch")}),
+                ),
+            )
+            for function, formerly in (
+                ("agentic_reward_norm", (f"{_AGENTIC}.grouped_reward_norm",)), ("compute_response_level_rewards", ()),
+            )
         ),
         *_losses(
             _RLVR_PG, "rlvr", "pipeline/rlvr/actor_pg_worker.py", {"TOPR": 265, "Kimi k1.5": 430, "agg_loss": 109},
@@ -820,21 +912,38 @@ TARGET = Target(
                 ),
             ),
         ),
-        Binding(
-            f"{_CORRECTIONS}.compute_train_infer_correction", "importance_weight",
-            arguments={"rollout_log_probs": ("infer_log_probs",)}, call=_correction, imports=(_BASE_CONFIG,),
+        *(
+            Binding(
+                f"{_CORRECTIONS}.{function}", "importance_weight",
+                arguments={"rollout_log_probs": ("infer_log_probs",)}, call=_correction,
+                imports=(_BASE_CONFIG, PROTOCOL),
+            )
+            for function in ("compute_train_infer_correction", "apply_train_infer_correction_to_batch")
         ),
         Binding(
             f"{_AGENTIC_CONFIG}.AgenticConfig.set_max_steps", "schedule_length", call=_scheduled,
             formerly=(f"{_BASE_CONFIG}.PPOConfig.set_max_steps",), imports=(_AGENTIC_CONFIG,),
             fixed={"warmup_ratio": 0.0},
         ),
-        Binding(
-            "roll.utils.local_code.pass_k_utils.compute_metrics_from_results", "pass_at_k", call=_passed,
-            accepts={"of": ("any",)},
-            dialects=(Dialect("scale", 100.0, "percent", f"{_MAIN}/utils/local_code/pass_k_utils.py#L13"),),
+        *(
+            Binding(
+                f"roll.utils.local_code.pass_k_utils.{function}", "pass_at_k", call=_passed, accepts={"of": ("any",)},
+                dialects=(Dialect("scale", 100.0, "percent", f"{_MAIN}/utils/local_code/pass_k_utils.py#L13"),),
+            )
+            for function in ("compute_metrics_from_results", "estimate_pass_at_k")
         ),
-        *data.BINDINGS, *containers.BINDINGS, *agents.BINDINGS, *rewards.BINDINGS,
+        *(
+            Binding(f"{_FUNCTIONALS}.{function}", "mean_of_parts", call=_averaged, fixed={"missing": False})
+            for function in ("reduce_metrics", "reduce_metrics_list", "aggregate_metrics")
+        ),
+        *(
+            Binding(path, "batch_report", call=_reported, imports=(PROTOCOL,))
+            for path in (
+                "roll.pipeline.agentic.agentic_pipeline.compute_train_data_metrics",
+                "roll.utils.metrics.metrics_manager.MetricsManager.add_values_metrics",
+            )
+        ),
+        *data.BINDINGS, *containers.BINDINGS, *agents.BINDINGS, *rewards.BINDINGS, *objectives.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
     # ROLL's engine wrappers raise an exception for unknown package versions.

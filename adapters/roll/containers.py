@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from sentinel import Binding
 from sentinel.binding import kit
-from sentinel.binding.families import balanced_partition, data_proto
+from sentinel.binding.families import Container, balanced_partition, data_proto, microbatch_packing
+from sentinel.binding.kit import torch
 
 PROTOCOL = "roll.distributed.scheduler.protocol"
 _DATA = f"{PROTOCOL}.DataProto"
@@ -37,4 +38,118 @@ _BALANCING = (
 )  # fmt: skip
 
 
-BINDINGS = (*data_proto(PROTOCOL), *_BALANCING)
+_DYNAMIC, _PACKING = "roll.utils.dynamic_batching", "roll.utils.sequence_packing"
+
+
+def _batch_of(boundary: Any, mask: Any) -> Any:
+    return CONTAINER(boundary, {"input_ids": mask, "attention_mask": mask, "row": torch.arange(len(mask))}, {})
+
+
+def _cut_dynamically(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Split a batch into microbatches. A row that was cut below its length is left out."""
+    mask, module = inputs["attention_mask"], boundary.module
+    batch, _ = module.dynamic_batching_shard(_batch_of(boundary, mask), 1, inputs["max_tokens_per_microbatch"], 1)
+    parts = []
+    for mini in module.make_mini_batch_iter_for_dynamic_batching(batch, 1, ga_steps=2):
+        mini.meta_info |= {name: batch.meta_info[name] for name in ("micro_batch_indices", "micro_batch_lengths")}
+        parts += list(module.make_micro_batch_iter_for_dynamic_batching(mini))
+    lengths = kit.lengths_of(inputs)
+    return {
+        "parts": [
+            [
+                row
+                for row, own in zip(part.batch["row"].tolist(), part.batch["attention_mask"])
+                if own.sum() == lengths[row]
+            ]
+            for part in parts
+        ]
+    }
+
+
+def _packed_by_load(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Balance microbatches and restore the order of the rows. Return no microbatch if the order is wrong."""
+    lengths, parts = inputs["lengths"], inputs["parts"]
+    config = boundary.imported["roll.configs.worker_config"].SequencePackingConfig()
+    config.algorithm, config.max_packed_sequence_length_forward = "load_balance", sum(lengths) * 16
+    config.min_num_micro_batches_forward = parts
+    mask = kit.numbered_rows(lengths)["attention_mask"]
+    batch, packer = _batch_of(boundary, mask), boundary.module.get_sequence_packing_packer(config)
+    made = [one.batch["row"] for one in packer.make_micro_batch_iter_for_sequence_packing(batch, 1, 1, 1, dp_group=0)]
+    order = packer.restore_results_order({"row": torch.cat(made)}, batch.meta_info["partition_indices_list"])["row"]
+    return {"parts": [own.tolist() for own in made] if order.tolist() == [*range(len(lengths))] else []}
+
+
+def _renamed_back(data: Any) -> Any:
+    columns = {{"a": "tokens", "b": "flags"}.get(name, name): column for name, column in data.batch.items()}
+    return type(data).from_dict(columns, dict(data.non_tensor_batch.items()), data.meta_info)
+
+
+#: A method that returns the same rows: ``do(boundary, inputs, data) -> containers``.
+_SAME = {
+    "select": lambda boundary, inputs, data: [
+        boundary.function(data, [*data.batch.keys()], [*data.non_tensor_batch.keys()])
+    ],
+    "pop": lambda boundary, inputs, data: [
+        boundary.function(data, [*data.batch.keys()], [*data.non_tensor_batch.keys()], [*data.meta_info])
+    ],
+    "clone": lambda boundary, inputs, data: [boundary.function(data)],
+    "rename": lambda boundary, inputs, data: [_renamed_back(boundary.function(data, ["tokens", "flags"], ["a", "b"]))],
+    "from_single_dict": lambda boundary, inputs, data: [
+        boundary.function({**dict(data.batch.items()), **dict(data.non_tensor_batch.items())}, data.meta_info)
+    ],
+    "union": lambda boundary, inputs, data: [
+        boundary.function(
+            data.select(["number", "tokens", "flags"], ["label"]),
+            data.select(["flags", "weights"], ["prompt", "label"]),
+        )
+    ],
+}
+
+
+def _sliced(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    size = len(data) // inputs["count"]
+    return [boundary.function(data, place * size, (place + 1) * size) for place in range(inputs["count"])]
+
+
+def _grouped(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    return list(boundary.function(data, ["label", "number"]).values())
+
+
+def _indexed(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    return [boundary.function(data, list(inputs["order"]))]
+
+
+def _expanded(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    rows: Sequence[Any] = boundary.function(data)
+    return rows
+
+
+_CONTAINER = Container(CONTAINER, common={"imports": (PROTOCOL,)})
+_ROWS = (
+    *(_CONTAINER.surgery(f"{_DATA}.{name}", "repeat", do, fixed={"count": 1}) for name, do in _SAME.items()),
+    _CONTAINER.surgery(f"{_DATA}.slice", "cut", _sliced, fixed={"remainder": 0}),
+    _CONTAINER.surgery(f"{_DATA}.group_by", "split", _grouped, fixed={"count": 1}),
+    *(_CONTAINER.surgery(f"{_DATA}.{name}", "reorder", _indexed) for name in ("select_idxs", "__getitem__")),
+    _CONTAINER.joining(f"{PROTOCOL}.collate_fn"),
+    _CONTAINER.surgery(
+        "roll.distributed.scheduler.generate_scheduler.expand_responses", "split", _expanded, fixed={"count": 1},
+    ),
+    *(
+        microbatch_packing(f"{_DYNAMIC}.{name}", _cut_dynamically, imports=(PROTOCOL,))
+        for name in (
+            "dynamic_batching_shard", "make_mini_batch_iter_for_dynamic_batching",
+            "make_micro_batch_iter_for_dynamic_batching",
+        )
+    ),
+    *(
+        Binding(
+            f"{_PACKING}.LoadBalancePacker.{name}", "balanced_partition", call=_packed_by_load,
+            imports=(PROTOCOL, "roll.configs.worker_config"),
+            fixed={"grouped": False, "equal_size": False, "keep_minibatches": False},
+        )
+        for name in ("make_micro_batch_iter_for_sequence_packing", "restore_results_order")
+    ),
+)  # fmt: skip
+
+
+BINDINGS = (*data_proto(PROTOCOL), *_BALANCING, *_ROWS)

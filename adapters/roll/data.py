@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from sentinel import Binding, Dialect, StandIn
+from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
-from sentinel.binding.families import chat
+from sentinel.binding.families import ChatTokenizer, chat
 from sentinel.binding.kit import torch
 
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
@@ -125,9 +126,174 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 _TURNS = "roll.pipeline.agentic.env_manager.token_mask_utils"
+_COLLATORS, _FUNCTIONALS = "roll.datasets.collator", "roll.utils.functionals"
+_ENGINES = "roll.distributed.strategy"
+_PIPELINES = "roll.pipeline.{0}.{0}_pipeline.get_encode_function"
+
+
+class _Tokenizer(ChatTokenizer):
+    """A tokenizer whose template takes tools and documents by position, as ROLL passes them."""
+
+    def apply_chat_template(self, conversation: Any, *_: Any, **options: Any) -> Any:
+        return super().apply_chat_template(conversation, **options)
+
+
+def _encoded_answer(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ids and the mask of a question and its answer, as a pipeline encodes or a collator labels them."""
+    tokenizer, messages = _Tokenizer(), chat(inputs)[1]
+    roles = [message["role"] for message in messages]
+    if roles.count("assistant") > 1:
+        raise AbsentError("a row of the dataset has one question and one answer")
+    row = {message["role"]: message["content"] for message in messages}
+    keys = {"prompt_key": "user", "query_key": None, "question_key": None, "system_key": "system"}
+    keys |= {"response_key": "assistant", "answer_key": "assistant", "sequence_length": 1000}
+    encode = boundary.imported.get(_PIPELINES.format("sft").rpartition(".")[0], boundary.module).get_encode_function
+    accepted = inspect.signature(encode).parameters
+    keys["system_key"] = "system" if "system" in row else None
+    encoded = encode("native", tokenizer, **{name: key for name, key in keys.items() if name in accepted})
+    made = encoded({name: [text] for name, text in row.items()})
+    ids, labels = made["input_ids"][0], made["labels"][0]
+    if boundary.owner is not None:
+        made = _collate_rows(boundary, [{name: column[0] for name, column in made.items()}], tokenizer)
+        ids, labels = made["input_ids"][0], [-100, *made["labels"][0].tolist()[:-1]]
+        ids, labels = ids[: int(made["attention_mask"][0].sum())], labels[: int(made["attention_mask"][0].sum())]
+    learned = [token if label == -100 else label for token, label in zip(ids, labels)]
+    return {"token_ids": learned, "loss_mask": [int(label != -100) for label in labels]}
+
+
+def _pad_rows(_: Any, rows: list[Mapping[str, Any]], max_length: int | None = None, **__: Any) -> dict[str, Any]:
+    names = [name for name in rows[0] if name != "labels"]
+    padded = _pad(None, {name: [row[name] for row in rows] for name in names})
+    wide = {
+        name: torch.nn.functional.pad(x, (0, (max_length or x.shape[1]) - x.shape[1])) for name, x in padded.items()
+    }
+    return {**wide, "labels": [row["labels"] for row in rows]} if "labels" in rows[0] else wide
+
+
+def _collate_rows(boundary: Any, rows: list[Any], tokenizer: Any) -> Any:
+    """Collate rows with the boundary's class, padded to 40 tokens."""
+    collator = boundary.owner(tokenizer=tokenizer, max_length=40)
+    with kit.swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad_rows):
+        return boundary.function(collator, rows)
+
+
+def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate rows of lists. A pair has the same sequence, and that sequence with another first token."""
+    samples, pairs = inputs["samples"], "DPO" in boundary.path
+    rows = []
+    for sample in samples:
+        ids = sample["input_ids"].tolist()
+        row: dict[str, Any] = {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": ids, "tag": sample["tag"]}
+        if pairs:
+            row = {"chosen_ids": ids, "reject_ids": [9, *ids], "prompt_ids_lens": 1}
+            row |= {"c_mask": [1] * len(ids), "r_mask": [1] * (1 + len(ids))}
+        rows.append(row)
+    made = _collate_rows(boundary, rows, kit.stand_in(pad_token_id=0))
+    lengths = made["attention_mask"].sum(-1).tolist()
+    ids = [row[:length] for row, length in zip(made["input_ids"], lengths)]
+    if not pairs:
+        return {"samples": [{"input_ids": own, "tag": tag} for own, tag in zip(ids, made["tag"])]}
+    return {
+        "samples": [
+            {"input_ids": one, "tag": sample["tag"]} if torch.equal(other[1:], one) and other[0] == 9 else {}
+            for one, other, sample in zip(ids[::2], ids[1::2], samples)
+        ]
+    }
+
+
+def _joined_columns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate rows of equal length into columns."""
+    samples = inputs["samples"]
+    width = max(len(sample["input_ids"]) for sample in samples)
+    rows = [{**sample, "input_ids": pad[None]} for sample in samples for pad in [_to(sample["input_ids"], width)]]
+    made = boundary.function(rows)
+    lengths = [len(sample["input_ids"]) for sample in samples]
+    return {
+        "samples": [
+            {name: made[name][row] for name in made} | {"input_ids": made["input_ids"][row][:length]}
+            for row, length in enumerate(lengths)
+        ]
+    }
+
+
+def _to(row: Any, width: int) -> Any:
+    return torch.nn.functional.pad(row, (0, width - len(row)))
+
+
+def _unpadded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Remove the padding of both sides from a padded batch."""
+    samples = inputs["samples"]
+    ids = [torch.nn.functional.pad(_to(sample["input_ids"], 20), (2, 0)) for sample in samples]
+    ones = [torch.nn.functional.pad(_to(torch.ones_like(sample["input_ids"]), 20), (2, 0)) for sample in samples]
+    made = boundary.function(torch.stack(ids), torch.stack(ones))
+    return {"samples": [{"input_ids": torch.tensor(row), "tag": sample["tag"]} for row, sample in zip(made, samples)]}
+
+
+def _masked_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mask of responses, from the end or the padding of each response."""
+    end, padding = inputs["eos_token_id"], inputs["pad_token_id"]
+    if "pad_token" in boundary.parameters:
+        mask = boundary.function(inputs["responses"], padding, end)
+    else:
+        mask = boundary.function(inputs["responses"], end)
+    return {"response_mask": torch.cat([torch.zeros_like(inputs["prompt_mask"]), mask], -1)}
+
+
+def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Gather the ids that an engine returns. Padding is -1."""
+    samples = inputs["samples"]
+    rows = [sample["input_ids"].tolist() for sample in samples]
+    outputs: list[Any] = [{"output_ids": row} for row in rows]
+    if "vllm" in boundary.path:
+        outputs = [kit.stand_in(outputs=[kit.stand_in(token_ids=row) for row in rows])]
+    made = boundary.function(outputs, -1, device="cpu")
+    return {"samples": [{"input_ids": row[row >= 0], "tag": sample["tag"]} for row, sample in zip(made, samples)]}
+
+
+def _adjusted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    values = inputs["values"]
+    return {"padded": boundary.function(values, inputs["length"], values.shape[-1], inputs["pad_value"])}
+
+
+def _messages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ids and the masks of a chat, one message at a time."""
+    tokenizer, messages = chat(inputs)
+    ids, masks = boundary.function(messages, tokenizer)
+    return {"token_ids": [*itertools.chain(*ids)], "loss_mask": [*itertools.chain(*masks)]}
+
+
+_TAGGED = {"layouts": {"input_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]}, "tag": {"kind": "text"}}}
+_ONE_ANSWER = {"trains": "last", "max_tokens": None, "after_an_answer": (), "default_system": False}
 
 
 BINDINGS = (
+    *(
+        Binding(
+            path, "trained_tokens", call=_encoded_answer, stand_ins=(_TOKENIZER,), fixed=_ONE_ANSWER,
+            imports=(_PIPELINES.format("sft").rpartition(".")[0],) if "Collator" in path else (),
+        )
+        for path in (
+            _PIPELINES.format("sft"), _PIPELINES.format("distill"), f"{_COLLATORS}.DataCollatorForSFT.__call__",
+        )
+    ),
+    *(
+        Binding(path, "collation", call=call, stand_ins=(_TRANSFORMERS,) if "Padding" in path else (), fixed=_TAGGED)
+        for path, call in (
+            (f"{_COLLATORS}.DataCollatorWithPaddingForPaddedKeys.__call__", _collated),
+            (f"{_COLLATORS}.DataCollatorWithPaddingForDPO.__call__", _collated),
+            (f"{_COLLATORS}.collate_fn_to_dict_list", _joined_columns),
+            (f"{_FUNCTIONALS}.gather_unpadded_input_ids", _unpadded),
+            *((f"{_ENGINES}.{name}_strategy.gather_outputs_to_pad_tensor", _gathered) for name in ("vllm", "sglang")),
+        )
+    ),
+    *(
+        Binding(f"{_FUNCTIONALS}.{name}", "response_masks", call=_masked_responses)
+        for name in ("get_eos_mask", "get_pad_mask")
+    ),
+    Binding(
+        f"{_TURNS}.messages_to_tokens_and_masks", "trained_tokens", call=_messages, stand_ins=(_TOKENIZER,),
+        fixed={"trains": "all", "max_tokens": None, "after_an_answer": (), "default_system": False},
+    ),
     Binding(
         f"{_TURNS}.token_ids_to_assistant_mask", "trained_tokens", call=_trained_of_a_chat,
         requires=(f"{_TURNS}.split_by_token(messages)",), stand_ins=(_TOKENIZER,),
@@ -141,6 +307,10 @@ BINDINGS = (
                 "prompts", "a batch with the given fields; the real container needs a backend that is not used here",
             ),
         ),
+    ),
+    Binding(
+        f"{_FUNCTIONALS}.adjust_sequence_length", "column_padding", call=_adjusted,
+        fixed={"side": "right", "longer": "cut"},
     ),
     Binding(
         "roll.utils.functionals.pad_to_length", "column_padding", outputs=("padded",),

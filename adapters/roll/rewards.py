@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
@@ -20,6 +21,7 @@ _RULES = "roll.pipeline.rlvr.rewards"
 _CONFIG = StandIn(
     "pipeline_config", "the options that the function reads; the real configuration looks for checkpoints"
 )
+_ADDRESS = StandIn("get_node_ip", "a decorator reads the machine's address at import, for which a network is needed")
 _SAMPLING = StandIn(
     "SamplingParams", "vLLM's record of sampling parameters, which older code creates; vLLM is not installed"
 )
@@ -109,6 +111,109 @@ def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": scores[1]}
 
 
+def _ruled(rule: Callable[[Any, str, str], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the score of a rule. ``rule(boundary, response, truth)`` calls it."""
+    return {"score": float(rule(boundary, inputs["response"], inputs["ground_truth"]))}
+
+
+def _verified(boundary: Any, response: str, truth: str) -> Any:
+    """Verify a boxed answer. Two expressions are equal if their texts are equal."""
+    results: list[Any] = []
+
+    def parse(text: str, **_: Any) -> list[str]:
+        return [text.strip("$")]
+
+    with kit.swap_all(boundary.module, parse=parse, verify=lambda one, other: one == other):
+        boundary.function(response, truth, results, "")
+    return results[0][0]
+
+
+def _extracted(boundary: Any, response: str, truth: str) -> bool:
+    found, text = boundary.function(response)
+    return bool(found and text == truth)
+
+
+def _code(boundary: Any, response: str, truth: str) -> bool:
+    blocks, languages, _ = boundary.function(kit.stand_in(), "", response)
+    return blocks == [truth] and languages == ["python"]
+
+
+def _with(*arguments: Any, truth: Callable[[str], Any] | None = None) -> Callable[[Any, str, str], Any]:
+    """Return a rule that passes the response, the ground truth if ``truth`` converts it, and these arguments."""
+    return lambda boundary, response, right: boundary.function(
+        response, *(() if truth is None else (truth(right),)), *arguments
+    )
+
+
+def _repeated(boundary: Any, response: str, _: str) -> Any:
+    return 1 + boundary.function(3, -1.0)(response)
+
+
+def _of_last_line(rule: Callable[[Any, str, str], Any], before: str = "") -> Callable[[Any, str, str], Any]:
+    """Return a rule for the last line only, because a search adds lines, which such a rule counts."""
+    return lambda boundary, response, right: rule(boundary, before + response.rpartition("\n")[2], right)
+
+
+_JUDGE = kit.make_silent_logger()
+#: Rule -> the call, the wording of a response, the ground truth and a wrong answer.
+_CHECKS: Mapping[str, tuple[Callable[[Any, str, str], Any], str, str, str]] = {
+    "math_rule_reward_worker._hf_verify_math_sample": (_verified, "Hm.</think>\\boxed{{{answer}}}", "42", "43"),
+    "math_rule_reward_worker.check_and_extract_within_boxed": (
+        _extracted,
+        "\\boxed{{1}} \\boxed{{{answer}}}",
+        "{42}",
+        "43",
+    ),
+    "math_rule_reward_worker.format_reward_fn": (
+        _of_last_line(lambda boundary, response, _: 1 + boundary.function(response)),
+        "<think>Hm.</think>{answer}",
+        "<answer>4</answer>",
+        "4",
+    ),
+    "math_rule_reward_worker.long_block_penalty_reward_fn": (
+        lambda boundary, response, _: 1 + boundary.function(response, 5),
+        "so {answer}",
+        "short",
+        "longer",
+    ),
+    "video_r1_reward_worker.format_reward": (_with(), "<think>Hm.</think>{answer}", "<answer>4</answer>", "4"),
+    "code_sandbox_reward_worker.CodeTester.extract_code_blocks": (
+        _code,
+        "Hm. ```python\ny = 1\n```</think>```python\n{answer}\n```",
+        "x = 42",
+        "x = 43",
+    ),
+    "llm_judge_reward_worker.LLMJudgeRewardWorker._extract_score": (
+        lambda boundary, response, _: boundary.function(kit.stand_in(logger=_JUDGE), response),
+        "Good. Score: {answer}",
+        "10",
+        "0",
+    ),
+    "llm_judge_reward_worker.LLMJudgeRewardWorker._extract_score_v2": (
+        lambda boundary, response, _: boundary.function(kit.stand_in(logger=_JUDGE), response),
+        "{answer}.",
+        "YES",
+        "NO",
+    ),
+    **{
+        f"{name}.get_repetition_penalty_reward": (_repeated, "{answer}", "a b c d e f", "a b c a b c")
+        for name in ("math_rule_reward_worker", "crossthinkqa_rule_reward_worker", "ifeval_rule_reward_worker")
+    },
+    **{
+        f"ifeval_rule_reward_worker.{name}": check
+        for name, check in {
+            "verify_keywords": (_with(truth=lambda right: [right, "is"]), "It is {answer}.", "Blue", "red"),
+            "verify_letter_frequency": (_with(2, truth=str), "{answer}-{answer}", "x", "y"),
+            "verify_paragraph_count": (_of_last_line(_with(2), "one\n* * *\n"), "{answer}", "two", "two * * * three"),
+            "verify_sentence_constraint": (_with(2, "at least"), "{answer}", "One. Two.", "One"),
+            "verify_postscript": (_with(truth=str), "Bye. {answer} more", "P.S.", "Then"),
+            "verify_bullet_points": (_with(2), "Two:\n{answer}", "* one\n- two", "* one"),
+            "validate_repeat_prompt": (_with(truth=str), "{answer} This is it.", "Say it.", "Do it."),
+            "validate_two_responses": (_of_last_line(_with()), "one ****** {answer}", "two", "one"),
+        }.items()
+    },
+}
+
 _AS_NUMBERS = "bare_point true_bare_point zeros plus"
 _CHOICES = ("boxed", "All in all the answer is \\boxed{{{answer}}}.")
 _LETTERS = {"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E")}
@@ -160,6 +265,13 @@ _REWARDS = (
                 where={"rule": ("OCR",), "notation": tuple(_AS_NUMBERS.split())},
             ),
         ),
+    ),
+    *(
+        rule_reward(
+            f"{_RULES}.{name}", wording, call=partial(_ruled, rule), stand_ins=(_ADDRESS,),
+            accepts={"ground_truth": (right,), "wrong_answer": (wrong,)},
+        )
+        for name, (rule, wording, right, wrong) in _CHECKS.items()
     ),
     sampling_request(
         "roll.distributed.strategy.vllm_strategy.create_sampling_params_for_vllm",

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sentinel import PackageRoot, Registry, Target
 
-from . import containers, driver, rewards, rollouts, tensors, workers
+from . import containers, driver, functions, rewards, rollouts, tensors, workers
 from .shared import MOVED, PPO
 
 #: Batches are float32, and models are bfloat16 or float32.
@@ -62,6 +62,7 @@ TARGET = Target(
         *workers.BINDINGS,
         *rollouts.BINDINGS,
         *rewards.BINDINGS,
+        *functions.BINDINGS,
         *(replace(binding, dtypes=_DTYPES) for binding in tensors.BINDINGS),
     ),
     no_signal=_NO_SIGNAL,

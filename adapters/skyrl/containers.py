@@ -18,13 +18,13 @@ _FORMERLY = f"{FORMER}.training_batch.TensorBatch"
 
 
 #: Fields are tensors. If the shape differs between rows, as for image patches, a field is a list of tensors.
-_FIELDS: Mapping[str, Any] = {
+LAYOUT: Mapping[str, Any] = {
     "number": {"kind": "tensor", "dtype": "int64", "shape": []},
     "sequences": {"kind": "tensor", "dtype": "int64", "shape": [2]},
     "advantages": {"kind": "tensor", "dtype": "float32", "shape": [2]},
     "rollout_expert_indices": {"kind": "tensor", "dtype": "int32", "shape": [2, 3]},
 }
-_IMAGES: Mapping[str, Any] = {**_FIELDS, "pixel_values": {"kind": "ragged", "shape": [2]}}
+_IMAGES: Mapping[str, Any] = {**LAYOUT, "pixel_values": {"kind": "ragged", "shape": [2]}}
 
 
 def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
@@ -40,15 +40,15 @@ def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     return fields, batch.metadata
 
 
-_BATCH = Container(_batch, _read)
+BATCHES = Container(_batch, _read)
 
 
 def _surgery(name: str, kind: str, do: kit.Surgery) -> tuple[Binding, Binding]:
     """Bind an operation on a batch twice: the current method, and an older one that accepts fewer kinds of columns."""
     now, then = f"{_TENSORS}.{name}", f"{_FORMERLY}.{name}"
     return (
-        _BATCH.surgery(now, kind, do, fixed={"layouts": _IMAGES}, requires=(f"{BATCH}.TensorList",)),
-        _BATCH.surgery(then, kind, do, fixed={"layouts": _FIELDS}, requires=(then,)),
+        BATCHES.surgery(now, kind, do, fixed={"layouts": _IMAGES}, requires=(f"{BATCH}.TensorList",)),
+        BATCHES.surgery(then, kind, do, fixed={"layouts": LAYOUT}, requires=(then,)),
     )
 
 

@@ -16,7 +16,7 @@ from sentinel.binding import kit
 from sentinel.binding.families import MPU, normalised_rewards, policy_loss
 from sentinel.binding.kit import torch
 
-from . import balancing, log_probs, rewards, rollouts, steps
+from . import balancing, data, log_probs, rewards, rollouts, steps
 from .shared import (
     ARGS,
     CP,
@@ -26,12 +26,14 @@ from .shared import (
     PPO,
     SELF,
     TYPES,
+    Answer,
     as_rows,
     as_samples,
     full_lengths,
     kl_name,
     mask_sums,
     one_rank,
+    parallel_state,
     policy_microbatch,
     valid_counts,
     valid_samples,
@@ -105,6 +107,15 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     with one_rank():
         reducer = _reducer(boundary, inputs)
     loss, _ = policy_microbatch(boundary, inputs, reducer, more, **options)
+    return {"loss": _of_sequences(loss, inputs)}
+
+
+def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    log_probs = list(inputs["log_probs"])
+    answer = Answer(log_probs=log_probs)
+    batch = {"unconcat_tokens": None, **full_lengths(inputs)}
+    with one_rank(), kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+        loss, _ = boundary.function(None, *parallel_state(boundary), batch, torch.zeros(()), _reducer(boundary, inputs))
     return {"loss": _of_sequences(loss, inputs)}
 
 
@@ -249,6 +260,20 @@ def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     return {"returns": torch.stack(list(returns))}
 
 
+def _discounted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"returns": boundary.function(inputs["token_level_rewards"], inputs["gamma"], chunk_size=2)}
+
+
+def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Subtract the distillation's KL from advantages (the response's reward). The teacher's log-probs are 0."""
+    rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0).sum(-1, keepdim=True)
+    kl = torch.zeros_like(inputs["response_mask"]) if inputs["kl"] is None else inputs["kl"]
+    advantages = list(rewards.expand(kl.shape))
+    args = kit.stand_in(opd_kl_coef=inputs["kl_coef"], opd_type="megatron")
+    boundary.function(args, {"teacher_log_probs": list(torch.zeros_like(kl))}, advantages, list(kl))
+    return {"returns": torch.stack(advantages)}
+
+
 def _returns(function: str, **more: Any) -> Binding:
     return Binding(
         f"{PPO}.{function}",
@@ -344,6 +369,10 @@ TARGET = Target(
             ("eps_clip_low", "eps_clip_high", "dual_clip"), weights=True, imports=(CP,),
             stand_ins=(ARGS, MPU, LOG_PROBS), accepts=_AGGREGATION,
         ),
+        policy_loss(
+            f"{LOSS}.sft_loss_function", _supervised, "cross_entropy", (), imports=(CP,),
+            stand_ins=(ARGS, MPU, LOG_PROBS), accepts=_AGGREGATION,
+        ),
         Binding(
             f"{LOSS}.value_loss_function", "value_loss", call=_value_loss, imports=(CP,), stand_ins=(ARGS, MPU),
             accepts={"cliprange_value": (0.2, 0.6), **_AGGREGATION},
@@ -406,12 +435,27 @@ TARGET = Target(
                 ),
             ),
         ),
+        Binding(
+            f"{PPO}.chunked_discounted_returns", "discounted_return", call=_discounted,
+            fixed={"kl": None, "kl_coef": 0.0}, accepts={"response_mask": ("full",)},
+        ),
+        Binding(
+            f"{LOSS}.apply_opd_kl_to_advantages", "discounted_return", call=_distilled, stand_ins=(ARGS,),
+            fixed={"reward_layout": "outcome", "gamma": 1.0}, requires=(f"{LOSS}.apply_opd_kl_to_advantages",),
+            dialects=(
+                Dialect(
+                    "credit", "response", "each token has the advantage of its response minus the token's KL",
+                    f"{MAIN}/backends/megatron_utils/loss.py#L689",
+                ),
+            ),
+        ),
         normalised_rewards(
             "slime.ray.rollout.RolloutManager._post_process_rewards", _post_process_rewards, "std_level",
             formerly=("slime.ray.buffer.RolloutController.post_process_rewards",), imports=(TYPES,),
             stand_ins=(SELF, ARGS), fixed={"group_layout": "consecutive"}, accepts={"std_level": (None, "group")},
         ),
         *log_probs.BINDINGS, *rewards.BINDINGS, *rollouts.BINDINGS, *steps.BINDINGS, *balancing.BINDINGS,
+        *data.BINDINGS,
     ),
     no_signal=_NO_SIGNAL,
 )  # fmt: skip

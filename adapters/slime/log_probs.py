@@ -129,7 +129,11 @@ def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     _own_kernel(boundary.module)
     shape = inputs["token_ids"].shape
     logits, tokens = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
-    log_probs, entropy = boundary.invoke({"with_entropy": inputs["with_entropy"]}, logits, tokens, None)
+    with_entropy = inputs["with_entropy"]
+    if boundary.owner is not None:
+        log_probs, entropy = boundary.module.calculate_log_probs_and_entropy(logits, tokens, None, with_entropy)
+    else:
+        log_probs, entropy = boundary.invoke({"with_entropy": with_entropy}, logits, tokens, None)
     return {"log_probs": log_probs.reshape(shape), "entropy": None if entropy is None else entropy.reshape(shape)}
 
 
@@ -219,6 +223,13 @@ BINDINGS = (
         f"{LOSS}.get_log_probs_and_entropy", "token_log_probs", call=_log_probs_and_entropy, imports=(PPO,),
         stand_ins=(ARGS, MPU), accepts={**_LENGTHS, **_RANKED, "temperature": (1.0, 0.5, 2.0, 0.0)}, dtypes=_SINGLE,
         twins=(f"{LOSS}.get_responses",),
+    ),
+    *(
+        Binding(
+            f"{PPO}.{name}", "token_log_probs", call=_flat, stand_ins=(_ALONE,), fixed={"temperature": 1.0},
+            accepts={"response_mask": ("full",)}, requires=(f"{PPO}.{name}",),
+        )
+        for name in ("_VocabParallelLogProbEntropy.forward", "_VocabParallelLogProbEntropy.backward")
     ),
     # Small chunks, so that scenarios of a few tokens cross a chunk border.
     Binding(

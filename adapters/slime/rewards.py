@@ -31,7 +31,45 @@ def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": boundary.function(inputs["response"], choices[letters.index(truth)], {"choices": choices})}
 
 
+def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the score of the second of two samples."""
+    made = boundary.imported[TYPES].Sample
+    samples = [made(response=inputs["response"] * n, label=inputs["ground_truth"]) for n in range(2)]
+    args = kit.stand_in(custom_rm_path=None, rm_type="math")
+    return {"score": asyncio.run(boundary.invoke({}, args, samples))[1]}
+
+
+def _sides(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare an answer with the ground truth, or their normal forms."""
+    answer, truth = inputs["response"], inputs["ground_truth"]
+    if len(boundary.parameters) == 1:
+        return {"score": boundary.function(answer) == boundary.function(truth)}
+    if "valid_letters" in boundary.parameters:
+        return {"score": boundary.function(answer, "ABCDE") == truth}
+    return {"score": kit.score_of(boundary.function(answer, truth)) == 1}
+
+
+_LETTERS = {"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E")}
+_LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _REWARDS = (
+    *(
+        rule_reward(f"{_HUB}.{name}", *wordings, notations=notations, call=_sides, requires=(f"{_HUB}.{name}",))
+        for name, wordings, notations in (
+            ("math_dapo_utils.is_correct_minerva", _LINES, "integers"), ("math_dapo_utils.verify", _LINES, "integers"),
+            ("math_dapo_utils.normalize_final_answer", ("{answer}",), "minerva"),
+            ("math_dapo_utils.is_correct_strict_box", ("boxed",), ""),
+            ("math_utils.grade_answer_sympy", ("{answer}",), "sympy"),
+            ("math_utils.grade_answer_mathd", ("{answer}",), "math"),
+            ("math_utils.mathd_normalize_answer", ("{answer}",), "math"),
+            ("math_utils.are_equal_under_sympy", ("{answer}",), ""),
+            ("f1.normalize_answer", ("{answer}",), "questions"),
+        )
+    ),
+    rule_reward(
+        f"{_HUB}.gpqa._extract_letter_from_response", "Answer: {answer}", "bare", notations="choices", call=_sides,
+        accepts=_LETTERS,
+    ),
+    rule_reward(f"{_HUB}.batched_async_rm", "boxed", call=_batched, imports=(TYPES,), stand_ins=(ARGS,)),
     rule_reward(
         f"{_HUB}.async_rm", "boxed", notations="expressions", call=_rule, imports=(TYPES,), stand_ins=(ARGS,),
         # The rule of a dataset requires the wording of that dataset.

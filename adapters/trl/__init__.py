@@ -31,6 +31,7 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
+from .functions import FUNCTIONS
 from .steps import STEPS as DOCUMENTED
 
 CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"  # July 2026
@@ -1256,7 +1257,9 @@ TARGET = Target(
         f"{_OWN}.utils.DataCollatorForChatML": ("trl.trainer.utils.DataCollatorForChatML",),
         f"{DPO}.DataCollatorForPreference": (f"{DPO}.PreferenceCollator",),
     },
-    at_import={  # names that transformers 5 removed or added; no boundary uses them
+    at_import={
+        "builtins.PeftConfig": Alias("builtins.object"),  # of an optional package, in an annotation of the SDFT trainer
+        # names that transformers 5 removed or added; no boundary uses them
         "transformers.top_k_top_p_filtering": Alias("transformers.TopKLogitsWarper"),
         "transformers.models.auto.modeling_auto.MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES": Alias(
             "transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"
@@ -1264,5 +1267,5 @@ TARGET = Target(
     },
     no_signal=_NO_SIGNAL,
     steps=DOCUMENTED,
-    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *REPORTS, *SINGLE, *STEPS, *ENGINES),
+    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *REPORTS, *SINGLE, *STEPS, *ENGINES, *FUNCTIONS),
 )

@@ -24,13 +24,14 @@ def _need(holds: Any, reason: str) -> None:
         raise DoesNotApply(reason)
 
 
-def _trained(micro: Any, name: str = "log_probs", place: int = 0) -> Any:
-    """Return the log-probs that the trained model reports in one of the loss's forward passes."""
-    passes = [one for one in micro.forwards if one["model"] == "trained" and one["reported"]["log_probs"] is not None]
-    _need(len(passes) > place, "the model does not report log-probs")
-    values = passes[place]["reported"].get(name)
-    _need(values is not None, f"the model does not report {name}")
-    _need(values.dtype == torch.float32, f"log-probs are {values.dtype}")
+def _trained(micro: Any, name: str = "log_probs", place: int = 0, model: str = "trained") -> Any:
+    """Return what the trained model, or another one, reports in one of its forward passes."""
+    passes = [one["reported"] for one in micro.forwards if one["model"] == model]
+    passes = [one for one in passes if one["log_probs"] is not None or name == "scores"]
+    _need(len(passes) > place, f"the {model} model does not report {name}")
+    values = passes[place].get(name)
+    _need(values is not None, f"the {model} model does not report {name}")
+    _need(values.dtype == torch.float32, f"{name} are {values.dtype}")
     return values.double()
 
 
@@ -64,7 +65,7 @@ def _vespo(micro: Any, advantages: Any, log_ratio: Any, mask: Any) -> Any:
     positive = advantages >= 0
     power = torch.where(positive, options["vespo_k_pos"], options["vespo_k_neg"])
     rate = torch.where(positive, options["vespo_lambda_pos"], options["vespo_lambda_neg"]).clamp(min=1e-4)
-    return torch.exp(rate + power * log_w - rate * log_w.exp())
+    return torch.exp(rate + power * log_w - rate * log_w.exp()).detach()
 
 
 def _kept(micro: Any, advantages: Any, log_probs: Any, old: Any, mask: Any) -> Any:
@@ -96,7 +97,7 @@ def _grpo_loss(micro: Any) -> tuple[Any, Any]:
     log_probs, entropies = (_trained(micro, name)[:, -width:] for name in ("log_probs", "entropy"))
     advantages = batch["advantages"].double()
     advantages = advantages[:, None] if advantages.dim() == 1 else advantages
-    old = batch["old_per_token_logps"].double() if "old_per_token_logps" in batch else log_probs
+    old = batch["old_per_token_logps"].double() if "old_per_token_logps" in batch else log_probs.detach()
     log_ratio = log_probs - old
     if had["importance_sampling_level"] == "sequence":
         ratio = torch.exp((log_ratio * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0))
@@ -106,7 +107,7 @@ def _grpo_loss(micro: Any) -> tuple[Any, Any]:
     if kind in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo"):
         terms = _clipped(ratio, advantages, had["epsilon_low"], had["epsilon_high"], options["delta"])
     elif kind == "cispo":
-        terms = -ratio.clamp(max=had["epsilon_high"]) * advantages * log_probs
+        terms = -ratio.clamp(max=had["epsilon_high"]).detach() * advantages * log_probs
     elif kind == "sapo":
         heat = torch.where(advantages > 0, options["sapo_temperature_pos"], options["sapo_temperature_neg"])
         terms = -torch.sigmoid(heat * (ratio - 1)) * 4 / heat * advantages
@@ -218,14 +219,18 @@ def _rloo_advantages(micro: Any) -> tuple[Any, Any]:
     """Compute RLOO's advantages: each reward minus the mean reward of the other responses (arXiv:2402.14740)."""
     had = micro.attributes
     table, weights = _rewards(micro, of_batch=bool(had["normalize_advantages"]))
-    _need(not had["beta"], "the KL penalty is part of the reward")
-    rewards = _total(table, weights)
+    rewards, rounding = _total(table, weights), 0.0
     if had.get("reward_clip_range"):
         rewards = rewards.clamp(*had["reward_clip_range"])
+    if had["beta"]:  # the estimator k1 of http://joschu.net/blog/kl-approx.html, summed over a completion
+        policy, reference = _rloo_references(micro)
+        rewards = rewards - had["beta"] * (policy - reference).sum(-1)
+        rounding = _ROUNDING * had["beta"] * (policy.abs() + reference.abs()).sum(-1).max()
     grouped = rewards.view(-1, had["num_generations"])
     count = (~grouped.isnan()).sum(-1, keepdim=True)
     advantages = (grouped - (grouped.nansum(-1, keepdim=True) - grouped) / (count - 1)).view(-1)
-    rounding = 16 * 2.0**-23 * table.abs().nan_to_num(nan=0.0).max() * weights.abs().sum() * grouped.shape[1]
+    largest = table.abs().nan_to_num(nan=0.0).max() * weights.abs().sum()
+    rounding = 4 * rounding + 16 * 2.0**-23 * largest * grouped.shape[1]
     if had["normalize_advantages"]:
         spread = _spread(advantages) + 1e-4
         advantages = (advantages - advantages.nanmean()) / spread
@@ -238,6 +243,23 @@ def _grpo_references(micro: Any) -> tuple[Any, Any]:
     _need("num_items_in_batch" in micro.batch, "another batch")
     mask = micro.batch["completion_mask"].double()
     return _trained(micro)[:, -mask.shape[1] :] * mask, micro.batch["ref_per_token_logps"].double() * mask
+
+
+def _rloo_references(micro: Any) -> tuple[Any, Any]:
+    """Return log-probs of policy and reference for the tokens of a batch that is being produced."""
+    _need(micro.rewards is not None and micro.attributes["beta"], "this step has no reference")
+    mask = micro.batch["completion_mask"].double()
+    sides = {True: [], False: []}
+    for one in micro.forwards:
+        values = one["reported"]["log_probs"]
+        _need(values.dtype == torch.float32, f"log-probs are {values.dtype}")
+        sides[one["model"] == "reference"].append(values[:, -mask.shape[1] :].double())
+    if not sides[True]:  # the model without its adapter, after the model itself
+        half = len(sides[False]) // 2
+        sides = {True: sides[False][half:], False: sides[False][:half]}
+    _need(all(sum(map(len, several)) == len(mask) for several in sides.values()), "not all log-probs were observed")
+    policy, reference = (torch.cat(sides[side]) * mask for side in (False, True))
+    return policy, reference
 
 
 def _completion_ends(micro: Any) -> str:
@@ -317,7 +339,18 @@ def _decoded(trainer: Any, rows: Any, ids: Any) -> Any:
     return [[{"role": "assistant", "content": text}] for text in texts]
 
 
-# -- DPO ---------------------------------------------------------------------------------------------------------------
+# -- DPO and KTO ------------------------------------------------------------------------------------------------------
+
+
+def _referred(micro: Any, place: int = 0, passes: int = 1) -> Any:
+    """Return log-probs of the reference: of its own model, or of the trained one without its adapter.
+
+    :param passes: the number of forward passes of each model.
+    """
+    if any(one["model"] == "reference" for one in micro.forwards):
+        return _trained(micro, place=place, model="reference")
+    _need(micro.facts["adapters"], "there is no reference model")
+    return _trained(micro, place=passes + place)
 
 
 def _pair_log_probs(micro: Any) -> tuple[Any, Any, Any]:
@@ -333,14 +366,7 @@ def _pair_log_probs(micro: Any) -> tuple[Any, Any, Any]:
     policy = (tokens * weights).sum(-1)
     if had["precompute_ref_logps"]:
         return policy, torch.cat([batch["ref_chosen_logps"], batch["ref_rejected_logps"]]).double(), tokens
-    others = [one for one in micro.forwards if one["model"] == "reference"]
-    if others:
-        reported = others[0]["reported"]["log_probs"]
-        _need(reported is not None and reported.dtype == torch.float32, "the reference does not report log-probs")
-        reference = reported.double()
-    else:
-        _need(micro.facts["adapters"], "there is no reference model")
-        reference = _trained(micro, place=1)
+    reference = _referred(micro)
     return policy, (reference[:, -mask.shape[1] :] * mask * weights).sum(-1), tokens
 
 
@@ -419,20 +445,84 @@ def _dpo_loss(micro: Any) -> tuple[Any, Any]:
         mask = micro.batch["completion_mask"][:, 1:].double()
         aligned = (tokens - _trained(micro, "log_sum_sq_probs")[:, -mask.shape[1] :]) * mask
         chosen, rejected = torch.exp(aligned.sum(-1) / mask.sum(-1).clamp(min=1)).chunk(2)
-        weights = chosen * rejected
+        weights = (chosen * rejected).detach()
     loss = _router(micro)
-    policy = policy.requires_grad_()
+    policy = policy if policy.requires_grad else policy.requires_grad_()
     for kind, share in zip(had["loss_types"], had["loss_weights"]):
         loss = loss + (_pair_loss(kind, micro, policy, reference, tokens) * weights).mean() * share
-    (slope,) = torch.autograd.grad(loss, policy, allow_unused=True) if loss.requires_grad else (None,)
+    (slope,) = torch.autograd.grad(loss, policy, retain_graph=True, allow_unused=True)
     largest = policy.detach().abs() + reference.abs() + 1
-    size = abs(float(loss)) + float((slope.abs() * largest).sum() if slope is not None else 0.0) + had["beta"]
-    return loss.detach(), _ROUNDING * size
+    size = loss.detach().abs() + ((slope.abs() * largest).sum() if slope is not None else 0.0) + had["beta"]
+    return loss, _ROUNDING * size
 
 
 def _dpo_references(micro: Any) -> tuple[Any, Any]:
     policy, reference, _ = _pair_log_probs(micro)
     return policy, reference
+
+
+def _kto_sides(micro: Any) -> tuple[Any, Any, Any]:
+    """Return log-probs of completions under policy and reference, and the KL estimate from mismatched completions."""
+    had, batch = micro.attributes, micro.batch
+    estimates = bool(had["calculate_KL"])
+    mask = batch["completion_mask"][:, 1:].double()
+
+    def of_rows(log_probs: Any, kept: Any) -> Any:
+        return (log_probs[:, -kept.shape[1] :] * kept).sum(-1)
+
+    policy, known = of_rows(_trained(micro, place=estimates), mask), had["precompute_ref_logps"]
+    passes = 1 + estimates
+    reference = batch["ref_logps"].double() if known else of_rows(_referred(micro, estimates, passes), mask)
+    if not estimates:
+        return policy, reference, 0.0
+    _need(micro.world == 1, "the KL is a mean over the rows of all ranks")
+    mask = batch["KL_completion_mask"][:, 1:].double()
+    other = batch["ref_KL_logps"].double() if known else of_rows(_referred(micro, 0, passes), mask)
+    return policy, reference, (of_rows(_trained(micro), mask) - other).mean().detach().clamp(min=0)
+
+
+def _kto_loss(micro: Any) -> tuple[Any, Any]:
+    """Compute the loss of KTO (arXiv:2402.01306) or of APO-zero for unpaired rows (arXiv:2408.06266)."""
+    had, desired = micro.attributes, micro.batch["label"].bool()
+    policy, reference, apart = _kto_sides(micro)
+    ratio, beta = policy - reference, had["beta"]
+    _need(had["loss_type"] in ("kto", "apo_zero_unpaired"), f"loss_type {had['loss_type']!r} is unknown")
+    if had["loss_type"] == "kto":
+        terms = 1 - torch.sigmoid(beta * torch.where(desired, ratio - apart, apart - ratio))
+    else:
+        terms = torch.sigmoid(beta * torch.where(desired, -ratio, ratio))
+    weights = torch.where(desired, had["desirable_weight"], had["undesirable_weight"])
+    largest = policy.detach().abs() + reference.abs() + 1
+    size = (weights * (1 + beta * (largest + largest.max()))).mean()
+    router = _router(micro)
+    return (weights * terms).mean() + router, _ROUNDING * (size + abs(float(router)))
+
+
+def _kto_references(micro: Any) -> tuple[Any, Any]:
+    return _kto_sides(micro)[:2]
+
+
+# -- reward models -----------------------------------------------------------------------------------------------------
+
+
+def _reward_loss(micro: Any) -> tuple[Any, Any]:
+    """Compute the Bradley-Terry loss with margins (arXiv:2307.09288) and centering (arXiv:2312.09244)."""
+    scores, center = _trained(micro, "scores"), micro.options["center_rewards_coefficient"]
+    _need(scores.shape[1] == 1, "the model has several scores")
+    chosen, rejected = scores[:, 0].chunk(2)
+    margin = micro.batch["margin"].double() if "margin" in micro.batch else 0.0
+    loss = -torch.nn.functional.logsigmoid(chosen - rejected - margin).mean()
+    if center is not None:
+        loss = loss + center * (chosen + rejected).square().mean()
+    return loss, _ROUNDING * (1 + scores.detach().abs().max()) ** 2
+
+
+def _reward_batch(micro: Any) -> str:
+    columns = micro.facts.get("given", {}).get("columns", {})
+    _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
+    if "margin" in columns and "margin" not in micro.batch:
+        return "the margins of the dataset do not reach the batch"
+    return _right_padding(micro)
 
 
 def _plain_text(micro: Any, *columns: str) -> bool:
@@ -459,12 +549,19 @@ def _ends_learned(micro: Any, learned: Any) -> str:
     if attention is None or end is None:
         return ""
     lengths = (attention != 0).sum(-1)
+    if most and lengths.max() > most:
+        return f"row {int(lengths.argmax())} has {int(lengths.max())} tokens, and max_length is {most}"
     last = torch.where(attention != 0, torch.arange(ids.shape[1]), -1).argmax(-1)
     rows = torch.arange(len(ids))
     ended = (ids[rows, last] == end) & (lengths < (most or 1 << 60))
     open_ = (lengths < (most or 1 << 60)) & ~(ids == end).any(-1)
     if open_.any():
         return f"{int(open_.sum())} of {len(ids)} rows have no end token, which the trainer appends to a text"
+    cut = (lengths == (most or -1)) & (ids[rows, last] != end)
+    if cut.any() and micro.options.get("truncation_mode") == "keep_end":
+        return (
+            f"{int(cut.sum())} of {len(ids)} rows do not end with the end token, although truncation_mode is keep_end"
+        )
     wrong = ended & ~learned[rows, last]
     return f"the end token of {int(wrong.sum())} of {len(ids)} rows is not trained" if wrong.any() else ""
 
@@ -497,7 +594,7 @@ def _sft_loss(micro: Any) -> tuple[Any, Any]:
     else:
         log_probs, slack = _trained(micro), 0.0
         _need(log_probs.shape == learned.shape, "the model's outputs and the labels differ in length")
-        terms = -log_probs * (log_probs.exp() if options["loss_type"] == "dft" else 1.0)  # arXiv:2508.05629
+        terms = -log_probs * (log_probs.detach().exp() if options["loss_type"] == "dft" else 1.0)  # arXiv:2508.05629
     terms = torch.where(learned, terms, 0.0)
     count = float(learned.sum()) if micro.items is None else float(micro.items)
     scale = micro.world if options.get("average_tokens_across_devices") and micro.items is not None else 1
@@ -505,6 +602,34 @@ def _sft_loss(micro: Any) -> tuple[Any, Any]:
     loss = terms.sum() / max(count, 1.0) * scale
     size = terms.abs().sum() / max(count, 1.0) * scale
     return loss + router, _ROUNDING * (size + abs(float(router))) + slack * float(learned.sum()) / max(count, 1.0)
+
+
+def _sft_collated(collator: Any, rows: Any, batch: Any) -> str:
+    """Compare a batch with its rows: tokens, labels, and positions that restart at each document."""
+    _need(type(collator).__name__ == "DataCollatorForLanguageModeling", "the collator is your own")
+    _need(rows and all(isinstance(row.get("input_ids"), list) for row in rows), "the rows are not lists of tokens")
+    documents = [list(row.get("seq_lengths") or [len(row["input_ids"])]) for row in rows]
+    places = [[place for length in lengths for place in range(length)] for lengths in documents]
+    columns = {"input_ids": [row["input_ids"] for row in rows], "position_ids": places}
+    if all("labels" in row for row in rows):
+        columns["labels"] = [row["labels"] for row in rows]
+    elif not any(name in row for row in rows for name in ("completion_mask", "assistant_masks")):
+        columns["labels"] = columns["input_ids"]
+    for name, several in columns.items():
+        if name not in batch:
+            continue
+        if collator.padding_free and name == "labels":  # no token is predicted from the document before
+            starts = [[not place for place in row] for row in places]
+            several = [[-100 if first else one for one, first in zip(*pair)] for pair in zip(several, starts)]
+        expected = [[one for row in several for one in row]] if collator.padding_free else several
+        for number, (row, other) in enumerate(zip(batch[name].tolist(), expected)):
+            wrong = [place for place, (one, another) in enumerate(zip(row, other)) if one != another]
+            if wrong or len(row) < len(other):
+                place = wrong[0] if wrong else len(row)
+                got = row[place] if wrong else "missing"
+                shown = f" is {got}, not {other[place]}" if name == "position_ids" else " is not the dataset row's"
+                return f"{name} of token {place} in row {number} of a batch{shown}"
+    return ""
 
 
 def _sft_batch(micro: Any) -> str:
@@ -562,6 +687,10 @@ _OF_SFT = _words(
     "chat_template_path dataset_text_field dataset_kwargs eos_token shuffle_dataset packing packing_strategy "
     "eval_packing completion_only_loss assistant_only_loss loss_type"
 )
+_OF_KTO = _words(
+    "desirable_weight undesirable_weight loss_type train_sampling_strategy precompute_ref_log_probs "
+    "precompute_ref_batch_size"
+)
 
 
 def _upper(options: Mapping[str, Any]) -> Any:
@@ -569,7 +698,7 @@ def _upper(options: Mapping[str, Any]) -> Any:
 
 
 def _generated(name: str, options: Mapping[str, Any]) -> Any:
-    """Return a generation option, or unknown if ``generation_kwargs`` may override it."""
+    """Return the value of a generation option. The value counts as unknown if ``generation_kwargs`` may override it."""
     return None if options.get("generation_kwargs") else options[name]
 
 
@@ -619,8 +748,8 @@ STEPS = (
         methods={"loss": _LOG_PROBS, "advantages": _SCORES, "samples": _SAMPLES, **_OF_ROWS},
         knows=_SHARED | _ONLINE | {"normalize_advantages", "reward_clip_range"},
         settings={**_SETTINGS, **_named("normalize_advantages reward_clip_range")},
-        loss=_rloo_loss, advantages=_rloo_advantages, batch=_completion_ends, samples=_sampled,
-        prompts=_prompt_tokens, completions=_decoded,
+        loss=_rloo_loss, advantages=_rloo_advantages, references=_rloo_references, batch=_completion_ends,
+        samples=_sampled, prompts=_prompt_tokens, completions=_decoded,
     ),
     Steps(
         "trl.trainer.dpo_trainer.DPOTrainer",
@@ -639,5 +768,24 @@ STEPS = (
         methods={"loss": ("compute_loss", "_prepare_inputs")},
         knows=_SHARED | _OF_SFT,
         loss=_sft_loss, batch=_sft_batch,
+        collators={"trl.trainer.sft_trainer.DataCollatorForLanguageModeling.torch_call": _sft_collated},
+    ),
+    Steps(
+        "trl.trainer.kto_trainer.KTOTrainer",
+        methods={
+            "loss": ("_compute_loss", "compute_loss", "_compute_kl_logps", "compute_ref_log_probs", "_prepare_inputs")
+        },
+        knows=_SHARED | _OF_KTO,
+        settings={
+            **_named("beta desirable_weight undesirable_weight loss_type"),
+            "precompute_ref_logps": "precompute_ref_log_probs",
+        },
+        loss=_kto_loss, references=_kto_references,
+    ),
+    Steps(
+        "trl.trainer.reward_trainer.RewardTrainer",
+        methods={"loss": ("compute_loss", "_prepare_inputs")},
+        knows=_SHARED | _words("chat_template_path eos_token center_rewards_coefficient"),
+        loss=_reward_loss, batch=_reward_batch,
     ),
 )  # fmt: skip

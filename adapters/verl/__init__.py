@@ -15,7 +15,7 @@ from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, Reg
 from sentinel.binding import kit
 from sentinel.binding.families import MASKED_STATISTICS, group_advantage, masked_statistic, policy_loss
 
-from . import agents, containers, data, rewards, schedules, updates
+from . import agents, containers, data, functions, rewards, schedules, updates
 from .shared import CPU
 from .shared import MAIN as _MAIN
 
@@ -601,6 +601,7 @@ TARGET = Target(
         *schedules.BINDINGS,
         *rewards.BINDINGS,
         *agents.BINDINGS,
+        *functions.BINDINGS,
     ),
     no_signal=_NO_SIGNAL,
 )

@@ -137,6 +137,11 @@ _COLUMNS: Mapping[str, Any] = {
 _BALANCING = (
     balanced_partition(f"{_BALANCING}.get_seqlen_balanced_partitions"),
     balanced_partition(f"{_BALANCING}.karmarkar_karp"),
+    # With equal sizes, its parts differ by more than the longest item.
+    balanced_partition(
+        f"{_BALANCING}.greedy_partition", fixed={"equal_size": False},
+        call=partial(kit.call_with, leading=("lengths", "parts"), takes=(), equal_size=False),
+    ),
     balanced_partition(
         f"{_BALANCING}.get_group_balanced_partitions", "lengths", "prompts", "parts",
         fixed={"grouped": True, "equal_size": True},

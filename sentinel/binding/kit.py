@@ -513,6 +513,63 @@ def call_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": boundary.function(inputs["logits"], inputs["token_ids"]), "entropy": None}
 
 
+def call_sums_of_log_probs(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
+    """Call a function of logits and labels that returns the sum of each row's log-probs. Logits predict the next label.
+
+    The function gets every row once for each token, with labels up to this token. A token's log-prob is the difference
+    of two sums.
+    """
+    logits, ids, valid = inputs["logits"], inputs["token_ids"], inputs["response_mask"] != 0
+    (rows, tokens), pad = ids.shape, torch.nn.functional.pad
+    until = torch.ones(tokens, tokens, dtype=torch.bool, device=ids.device).tril()
+    labels = torch.where(until & valid[:, None], ids[:, None], -100).reshape(rows * tokens, tokens)
+    whole = pad(logits, (0, 0, 0, 1)).repeat_interleave(tokens, 0)
+    sums = boundary.invoke({}, whole, pad(labels, (1, 0), value=-100), **upstream).reshape(rows, tokens)
+    return {"log_probs": sums.diff(dim=-1, prepend=sums.new_zeros(rows, 1)), "entropy": None}
+
+
+def mean_of_tokens(values: Any, mask: Any) -> Any:
+    """Return the mean over valid tokens, as the callers of functions that return a value per token compute it."""
+    return torch.where(mask != 0, values, 0.0).sum() / max(int((mask != 0).sum()), 1)
+
+
+def call_divergence(boundary: Any, inputs: Mapping[str, Any], *, of_logits: bool, **upstream: Any) -> dict[str, Any]:
+    """Call a function that returns the divergence of each token, or of each token and word.
+
+    :param of_logits: whether the function takes logits; otherwise log-probs.
+    """
+    mask = inputs["response_mask"]
+    both = [torch.where(mask[..., None] != 0, inputs[name], 0.0) for name in ("logits", "teacher_logits")]
+    both = both if of_logits else [values.log_softmax(-1) for values in both]
+    told = boundary.invoke(take_inputs(inputs, "beta"), *both, **upstream)
+    return {"loss": mean_of_tokens(told.sum(-1) if told.ndim == 3 else told, mask)}
+
+
+def call_padding(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
+    """Call a function that pads a list of rows to the longest one. An additional row has the wanted length."""
+    values = inputs["values"]
+    rows = [*values, values.new_zeros(inputs["length"])]
+    return {"padded": boundary.invoke(take_inputs(inputs, "pad_value", "side"), rows, **upstream)[:-1]}
+
+
+def call_padding_to_multiple(
+    pads: Callable[[Any, Any, int], Any], boundary: Any, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Call a function that pads rows to the next multiple of a number: ``pads(boundary, values, number)``."""
+    if inputs["values"].shape[1] > inputs["length"]:
+        raise AbsentError("the function pads longer rows to the next multiple")
+    return {"padded": pads(boundary, inputs["values"], inputs["length"])}
+
+
+def lay_out(rows: Sequence[Any], left: bool = False) -> tuple[Any, Any]:
+    """Return rows of tokens as a padded tensor, with one column more than the longest row has, and its mask."""
+    width = 1 + max(map(len, rows))
+    beside = [(width - len(row), 0) if left else (0, width - len(row)) for row in rows]
+    values = [torch.nn.functional.pad(row, extra) for row, extra in zip(rows, beside)]
+    mask = [torch.nn.functional.pad(torch.ones_like(row), extra) for row, extra in zip(rows, beside)]
+    return torch.stack(values), torch.stack(mask)
+
+
 def lengths_of(inputs: Mapping[str, Any], mask: str = "attention_mask") -> list[int]:
     """Return the number of valid tokens in each row."""
     return [int(length) for length in (inputs[mask] != 0).sum(-1)]
@@ -531,6 +588,16 @@ def score_of(answer: Any) -> Any:
 
 def apply_rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": score_of(boundary.function(inputs["response"], inputs["ground_truth"]))}
+
+
+def apply_normaliser(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Score a response by comparing what a function of one answer returns for it and for the ground truth."""
+    return {"score": float(boundary.function(inputs["response"]) == boundary.function(inputs["ground_truth"]))}
+
+
+def apply_extractor(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Score a response by comparing the answer that a function extracts from it with the ground truth."""
+    return {"score": float(boundary.function(inputs["response"]) == inputs["ground_truth"])}
 
 
 def apply_rule_to_answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -712,6 +779,12 @@ def remove_padding(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
     return values[counts], counts.flatten().nonzero().flatten(), ends, int(lengths.max())
 
 
+def restore_padding(values: Any, places: Any, rows: int, columns: int) -> Any:
+    """Return packed tokens as padded rows, as flash-attention's ``pad_input`` does."""
+    whole = values.new_zeros(rows * columns, *values.shape[1:])
+    return whole.index_put((places,), values).reshape(rows, columns, *values.shape[1:])
+
+
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return flat tables of an update's log-probs and entropies. The first column of each table is for the prompt."""
     there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
@@ -884,6 +957,29 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     if collectives.failure is not None:
         raise collectives.failure
     return answers
+
+
+def score_by_vocabulary(logits: Any, score: Callable[[Any, int], Any]) -> list[Any]:
+    """Compute scores [rows, tokens] of logits [rows, tokens, choices] whose vocabulary is split over ranks.
+
+    There are two ranks if the vocabulary is even, otherwise one. Each rank computes the gradient of its own part,
+    because that calls collectives. The gradient of the first score reaches ``logits``.
+
+    :param score: called with a rank's part of the logits and its number; returns one or more scores.
+    """
+    size = logits.shape[-1]
+    ranks = 1 if size % 2 else 2
+
+    def work(rank: int) -> Any:
+        own = logits.detach()[..., rank * size // ranks : (rank + 1) * size // ranks].clone().requires_grad_()
+        made = score(own, rank)
+        made = made if isinstance(made, tuple) else (made,)
+        return [one.detach() for one in made], torch.autograd.grad(made[0].sum(), own)[0]
+
+    answers = on_ranks(ranks, work)
+    slopes = torch.cat([slope for _, slope in answers], -1)
+    first, *others = answers[0][0]
+    return [first + (slopes * (logits - logits.detach())).sum(-1)[:, : first.shape[1]], *others]
 
 
 def make_single_rank_mpu(**answers: Any) -> Any:

@@ -199,6 +199,9 @@ class Steps:
     :ivar prompts: returns the prompt tokens of the dataset's rows. Unlike the others, this and ``completions`` run
         inside the training, and their first arguments are the trainer and the rows.
     :ivar completions: returns the completions that reward functions receive for the completion tokens of each row.
+    :ivar collators: dotted path of a collator's method -> a function that runs inside the training. Its arguments are
+        the collator, the rows and the batch. It returns a description of the error in the batch; empty for a correct
+        batch.
     """
 
     trainer: str
@@ -213,6 +216,9 @@ class Steps:
     samples: Callable[[Any], None] | None = None
     prompts: Callable[[Any, Sequence[Mapping[str, Any]]], list[list[int]]] | None = None
     completions: Callable[[Any, Sequence[Mapping[str, Any]], list[list[int]]], list[Any]] | None = None
+    collators: Mapping[str, Callable[[Any, Sequence[Mapping[str, Any]], Mapping[str, Any]], str]] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True)

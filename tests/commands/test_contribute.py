@@ -256,7 +256,7 @@ def test_verify_rejects_a_contribution_whose_fix_has_changed(run_sentinel, fixed
     fixed_by(f"{RIGHT} + 0")
     answer = run_sentinel("verify", Path("out") / "TINY-MEAN" / "evidence.json")
     assert answer.status == 2
-    assert "the applied fix, with the digest" in answer.out
+    assert "code with a fix applied, and no fix here has its digest" in answer.out
 
 
 def test_rewrite_updates_a_page_when_only_prose_has_changed(run_sentinel, fixed_by):

@@ -58,6 +58,13 @@ def test_mixed_up_rows_are_named(tmp_path, monkeypatch):
     assert "4 of 4 bugs were named, and their trainings raise no alarm without them" in said
 
 
+def test_bugs_in_gradients_kto_rewards_positions_and_resumed_runs_are_named(tmp_path, monkeypatch):
+    said = _benchmark(tmp_path, monkeypatch, "drawn.py", "--bugs", "--only", "class-")
+    for name in ("the_gradient_is_the_documented_one", "batches_are_their_rows", "training_resumes_where_it_stopped"):
+        assert f"{name}, step 0" in said
+    assert "8 of 8 bugs were named, and their trainings raise no alarm without them" in said
+
+
 def test_the_checker_uses_little_memory(tmp_path, monkeypatch):
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--memory")
     found = re.search(r"the checker: (\d+) MB of its own", said)

@@ -88,8 +88,17 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "smoothing": getattr(trainer, "label_smoother", None) is not None,
         "ends": getattr(getattr(trainer, "processing_class", None), "eos_token_id", None),
         "pads": getattr(getattr(trainer, "processing_class", None), "pad_token_id", None),
+        "started": _started(trainer.model),
         **plain({"first_step": trainer.state.global_step, "adapters": hasattr(trainer.model, "peft_config")}),
     }
+
+
+def _started(model: Any) -> str:
+    """Return the option by which a new adapter changes the model's outputs; empty if it does not."""
+    for one in getattr(model, "peft_config", {}).values():
+        if getattr(one, "init_lora_weights", True) not in (True, "gaussian"):
+            return f"init_lora_weights={one.init_lora_weights!r}"
+    return ""
 
 
 def _places(kind: type, names: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -106,6 +115,9 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     ``"set"``."""
     kept = {}
     for name, value in values.items():
+        if value is None or type(value) in (bool, int, float):
+            kept[name] = value
+            continue
         one = getattr(value, "value", value)
         several = list(one) if isinstance(one, (list, tuple)) else [one]
         several = [getattr(item, "value", item) for item in several]
@@ -120,13 +132,13 @@ def _is_plain(value: Any) -> bool:
 
 def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
     """Return the plain attributes of a trainer, and the attributes at the given dotted paths."""
-    found = plain(vars(trainer))
+    found = dict(vars(trainer))
     for path in settings:
         value = trainer
         for name in path.split("."):
             value = getattr(value, name, None)
-        value = value.tolist() if hasattr(value, "tolist") else value
-        found |= plain({path: value})
+        found[path] = value.tolist() if hasattr(value, "tolist") else value
+    found = plain(found)
     steps = getattr(trainer, "current_gradient_accumulation_steps", None)
     return {**found, "current_gradient_accumulation_steps": steps, "global_step": trainer.state.global_step}
 
@@ -202,6 +214,14 @@ def is_undisturbed_by_calls(model: Any) -> bool:
 
     A hook of a module may count calls or move weights, and the scale of a quantized model may depend on all tokens.
     """
-    hooks = (len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules() if one is not model)
+    hooks = (
+        hook
+        for one in model.modules()
+        if one is not model
+        for several in (one._forward_hooks, one._forward_pre_hooks)
+        for hook in several.values()
+    )
+    # Hooks of transformers record states that a call asks for, or make embeddings require a gradient.
+    theirs = all(str(getattr(hook, "__module__", "")).partition(".")[0] == "transformers" for hook in hooks)
     plain_code = _root(type(model)) == "transformers" and not getattr(model, "is_quantized", False)
-    return plain_code and not any(hooks) and not sys.modules["torch"].compiler.is_compiling()
+    return plain_code and theirs and not sys.modules["torch"].compiler.is_compiling()

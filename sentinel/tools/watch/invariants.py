@@ -385,14 +385,18 @@ def _mean_of_labels(kind: str, values: Mapping[str, Any], memory: dict[str, Any]
     return f"the loss is {loss:.6g}; the mean cross-entropy of the labels is {expected:.6g}" if apart else ""
 
 
+def _number(value: Any) -> float:
+    return float(value.detach() if isinstance(value, torch.Tensor) else value)
+
+
 def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    expected, rounding = values["steps"].loss(_micro(values))
-    loss, expected = float(values["loss"]), float(expected)
-    if not math.isfinite(expected) or not math.isfinite(float(rounding)):
+    expected, rounding = map(_number, values["steps"].loss(_micro(values)))
+    loss = float(values["loss"])
+    if not math.isfinite(expected) or not math.isfinite(rounding):
         raise DoesNotApply("the documented loss of this batch is not finite")
-    if abs(loss - expected) <= float(rounding) + 1e-6:
+    if abs(loss - expected) <= rounding + 1e-6:
         return ""
-    ratio = loss / expected if abs(expected) > 100 * float(rounding) + 1e-9 else math.nan
+    ratio = loss / expected if abs(expected) > 100 * rounding + 1e-9 else math.nan
     shown = f" ({ratio:.4g} times as much)" if math.isfinite(ratio) else ""
     steps = values["attributes"].get("current_gradient_accumulation_steps") or 1
     if steps > 1 and _near(ratio, steps, 1e-2):
@@ -400,6 +404,61 @@ def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     elif steps > 1 and _near(ratio, 1 / steps, 1e-2):
         shown += f", as if the loss were divided twice by the {steps} accumulated micro-batches"
     return f"a micro-batch's loss is {loss:.6g}, and its documented value is {expected:.6g}{shown}"
+
+
+def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    """Compare the gradient of a micro-batch's loss with the documented loss's, for each output that the model reports.
+
+    Gradients are divided by the loss's own, so that scaling does not matter. The documented gradient is computed three
+    times, with outputs that differ by their rounding: near a clip bound, either side is right.
+    """
+    scale, slopes = values["slope"], values["slopes"]
+    if scale is None or not scale or not any(slopes):
+        raise DoesNotApply("no gradient of the loss was observed")
+    if _loss(kind, values, {}):
+        return None
+    several = [_slopes(values, shift) for shift in (0, 1, -1)]
+    for place, observed in enumerate(slopes):
+        for name, gradient in observed.items():
+            expected = torch.stack([one[place][name].double() for one in several])
+            if not torch.isfinite(expected).all():
+                raise DoesNotApply("the documented gradient of this batch is not finite")
+            got = torch.zeros_like(expected[0]) if gradient is None else gradient.double() / float(scale)
+            low, high, size = expected.amin(0), expected.amax(0), expected.abs().amax(0)
+            # Outputs of tokens without a label are filled with 0, so that their gradient goes nowhere.
+            shown = values["forwards"][place]["reported"]["log_probs"]
+            used = shown != 0 if getattr(shown, "shape", None) == got.shape else torch.ones_like(got, dtype=torch.bool)
+            most = 4 * (high - low) + 1e-3 * size + 1e-4 * (size * used).max()
+            wrong = ((got < low - most) | (got > high + most)) & used
+            if wrong.any():
+                at = (got - expected[0]).abs().masked_fill(~wrong, -1.0).argmax()
+                return (
+                    f"the gradient of the loss with respect to {name} is {float(got.reshape(-1)[at]):.4g} for an "
+                    f"element, and the documented loss's is {float(expected[0].reshape(-1)[at]):.4g} "
+                    f"({int(wrong.sum())} of {wrong.numel()} elements differ)"
+                )
+    return ""
+
+
+def _slopes(values: Mapping[str, Any], shift: int) -> list[dict[str, torch.Tensor]]:
+    """Return the documented loss's gradients for outputs that are moved by ``shift`` times their rounding."""
+    leaves: list[dict[str, torch.Tensor]] = []
+    forwards = []
+    for one, observed in zip(values["forwards"], values["slopes"]):
+        moved = {name: one["reported"][name].detach().clone() for name in observed}
+        for value in moved.values():
+            value += shift * 16 * torch.finfo(value.dtype).eps * (value.abs() + 1)
+            value.requires_grad_()
+        leaves.append(moved)
+        forwards.append({**one, "reported": {**one["reported"], **moved}})
+    loss, _ = values["steps"].loss(_micro({**values, "forwards": forwards}))
+    inputs = [value for moved in leaves for value in moved.values()]
+    through = getattr(loss, "requires_grad", False)
+    found = iter(torch.autograd.grad(loss, inputs, allow_unused=True) if through else [None] * len(inputs))
+    return [
+        {name: torch.zeros_like(value) if (one := next(found)) is None else one for name, value in moved.items()}
+        for moved in leaves
+    ]
 
 
 def _advantages(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
@@ -437,6 +496,8 @@ _CONSTANT = 3
 def _starts_as_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     if values["step"] or values["attributes"]["global_step"]:
         return None
+    if values["facts"].get("started"):
+        raise DoesNotApply(f"the adapter starts with {values['facts']['started']}")
     policy, reference = values["steps"].references(_micro(values))
     count = values["batch"]["completion_mask"].sum(-1).max() if policy.dim() == 1 else 1
     bound = max((float(one["bound"]) for one in values["forwards"] if "bound" in one), default=0.05)
@@ -444,6 +505,44 @@ def _starts_as_policy(kind: str, values: Mapping[str, Any], memory: dict[str, An
     if apart <= 4 * bound * float(count) + 1e-4:
         return ""
     return f"before the first step, the reference's log-probs differ from the policy's by up to {apart:.3g}"
+
+
+def _adapters_are_off(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    """Report a reference that is the trained model with its adapters on."""
+    passes = [one["adapter"] for one in values["forwards"] if one["reported"]["log_probs"] is not None]
+    if any(one["model"] == "reference" for one in values["forwards"]):
+        raise DoesNotApply("the reference is a model of its own")
+    if kind == "answers" and passes:
+        memory["trained"] = passes[0]
+    if len(passes) < 1 + (kind == "answers") or not memory.get("trained"):
+        return None
+    how = f"no forward pass differs from training in its adapter: all {len(passes)} use {memory['trained']}"
+    return "" if {*passes} - {memory["trained"]} else how
+
+
+def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    """Compare the optimizer's state before the first step of a resumed training with the checkpoint's."""
+    facts = values["facts"]
+    if kind == "facts":
+        known = facts.get("random_state")
+        return None if known is None else "" if known else "the state of random numbers is not the checkpoint's"
+    if not values.get("places") or values["global_step"] != facts["first_step"]:
+        return None
+    try:
+        saved = torch.load(f"{facts['checkpoint']}/optimizer.pt", map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:
+        raise DoesNotApply(f"the checkpoint's optimizer.pt cannot be read: {type(error).__name__}") from None
+    for name, (*_, state) in values["parameters"].items():
+        for key, was in saved["state"].get(values["places"][name], {}).items():
+            if key not in ("step", "exp_avg", "exp_avg_sq", "momentum_buffer") or was is None:
+                continue
+            now, was = state.get(key), torch.as_tensor(was).reshape(-1)
+            if now is None:
+                return f"the optimizer has no {key} of {name} before the first step, and the checkpoint has it"
+            now = torch.as_tensor(now).reshape(-1)
+            if not _near(now, was[: len(now)], 1e-2, 1e-12):
+                return f"the optimizer's {key} of {name} before the first step is not the checkpoint's"
+    return ""
 
 
 def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -829,6 +928,13 @@ INVARIANTS = (
         "Compare this function with the formula of loss_type in the documentation.",
     ),
     Invariant(
+        "the_gradient_is_the_documented_one", ("answers",), "the documented loss determines its gradient",
+        f"{_TRAINER} that the adapter documents, and a model that reports log-probs or scores", _gradient,
+        _also(_documented("loss"), _own("loss"), _observed,
+              lambda facts, steps: "gradients are scaled (fp16)" if facts["scaler"] else ""), "loss",
+        "Look for a detach() or no_grad() that is missing or too many.",
+    ),
+    Invariant(
         "advantages_follow_from_rewards", ("scored",), "the configuration names how rewards become advantages",
         f"{_TRAINER} that the adapter documents, and reward functions in Python", _advantages,
         _also(_documented("advantages"), _own("advantages")), "advantages",
@@ -851,7 +957,7 @@ INVARIANTS = (
         _constant, where="advantages", advice="Print some completions with their rewards.", note=True,
     ),
     Invariant(
-        "the_reference_starts_as_the_policy", ("answers",), "the reference is the policy before training",
+        "the_reference_starts_as_the_policy", ("answers", "scored"), "the reference is the policy before training",
         f"{_TRAINER} that the adapter documents, with a reference, and no dropout", _starts_as_policy,
         _also(
             _documented("references"), _has_reference, _own("loss", "advantages"), _repeatable, _observed,
@@ -859,6 +965,16 @@ INVARIANTS = (
             lambda facts, steps: "" if "given" in facts else "the trainer was created before watching began",
         ),
         "loss", "Compare both forward passes: attention mask, temperature, adapters, and the path of the reference.",
+    ),
+    Invariant(
+        "the_reference_has_no_adapter", ("answers", "scored"), "the reference of an adapter is the model without it",
+        f"{_TRAINER} that the adapter documents, with LoRA or another adapter, and a reference", _adapters_are_off,
+        _also(
+            _documented("loss"), _has_reference, _own("loss", "advantages"), _observed,
+            lambda facts, steps: "" if facts.get("adapters") and steps and steps.references else _ELSEWHERE,
+            lambda facts, steps: _ELSEWHERE if facts["options"].get("precompute_ref_log_probs") else "",
+        ),
+        "loss", "Check that adapters are off in the reference's forward pass.",
     ),
     Invariant(
         "the_reference_is_not_the_policy", ("answers", "stepped"), "the reference does not follow the policy",
@@ -879,6 +995,17 @@ INVARIANTS = (
         "masks cover the response with its end, and no padding",
         f"{_TRAINER} that the adapter documents", _batch, _also(_documented("batch"), _own("advantages", "loss")),
         "advantages", "Print one row's tokens with its masks and labels.",
+    ),
+    Invariant(
+        "batches_are_their_rows", ("collated",), "a collator pads rows, and its positions restart at each document",
+        f"{_TRAINER} that the adapter documents, and rows that this process collates", _rows_are("rows"),
+        _also(
+            lambda facts, steps: "" if steps and steps.collators else _ELSEWHERE, _facts_read,
+            lambda facts, steps: f"{facts['collator']} makes the batches" if facts.get("collator") else "",
+            lambda facts, steps: "other processes collate the rows (dataloader_num_workers)"
+            if facts["options"].get("dataloader_num_workers") else "",
+        ),
+        "", "Print position_ids and labels of one batch of the collator, and the lengths of its documents.",
     ),
     Invariant(
         "other_tokens_change_nothing", ("disturbed",), "a token depends on the tokens of its own document only",
@@ -1003,6 +1130,17 @@ INVARIANTS = (
         f"a torch optimizer, and {_TRAINER}", _follow_gradients,
         _sharded,
         "", "Look for code that changes parameters or gradients in addition to the optimizer.",
+    ),
+    Invariant(
+        "training_resumes_where_it_stopped", ("facts", "stepped"),
+        "a resumed training continues with the checkpoint's optimizer and random numbers",
+        f"{_TRAINER} that resumes from a checkpoint", _resumed,
+        _also(
+            lambda facts, steps: "" if facts.get("checkpoint") else _ELSEWHERE, _sharded,
+            _own("_load_optimizer_and_scheduler", "_load_rng_state", "create_optimizer"),
+            _callback("on_step_begin"),
+        ),
+        "", "Check what is loaded: optimizer.pt, scheduler.pt and rng_state.pth of the checkpoint.",
     ),
     Invariant(
         "updates_are_not_lost", ("stepped",), "an update below half the spacing of floating-point numbers is lost",

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -62,6 +63,25 @@ class Event(NamedTuple):
     values: dict[str, Any]
 
 
+class _Guard:
+    """Measures the time of an observation, and records its exception instead of raising it."""
+
+    __slots__ = ("_began", "_watcher")
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        failed = isinstance(error, Exception)
+        if failed:
+            self._watcher.note(error)  # type: ignore[arg-type]
+        self._watcher.budget.spent += time.perf_counter() - self._began
+        return failed
+
+
 class Training:
     """Observes a training run.
 
@@ -90,8 +110,14 @@ class Training:
         self._created: dict[str, bool] = {}
         self._training_step = self._producing = self._inside = False
         self._disturb, self._disturbing, self._random, self._compiled = True, False, True, False
+        self._resumed = False
         self._looks = self._age = 0  # ``_age`` counts the micro-batches that use the last rollout
         self._raw: Any = None
+        self._answer: Event | None = None  # of the loss that is being differentiated
+        self._slopes: list[dict[str, Any]] = []  # the gradient of this loss, and those of the forward passes' outputs
+        self._scored: list[dict[str, Any]] = []  # the forward passes that report log-probs while a batch is produced
+        self._scoring: list[Any] = []
+        self._collated = "", ""
         self._returned: list[tuple[Any, ...]] = []
         self._rewards: list[tuple[int, Any]] = []
         self._documented: Steps | None = None  # the declarations for the observed trainer
@@ -123,6 +149,8 @@ class Training:
         places: list[tuple[str, str, Made]] = [
             ("transformers.trainer", "Trainer.training_step", self._around(self._begin, self._count_loss)),
             ("transformers.trainer", "Trainer.create_optimizer", self._around(self._creating, self._create)),
+            ("transformers.trainer", "Trainer._inner_training_loop", self._around(self._resume)),
+            ("transformers.trainer", "Trainer._load_rng_state", self._around(after=self._load_random)),
             ("transformers.generation.utils", "GenerationMixin.generate", self._around(self._look_at_sampling)),
             *((module, name, self._around(self._produce, self._hold)) for module, name in producers),
         ]
@@ -132,6 +160,8 @@ class Training:
             if constructor is not None and f"{kind}.__init__" not in self._attached:
                 names = tuple(inspect.signature(constructor).parameters)
                 places.append((module, f"{kind}.__init__", self._around(self._making(names), self._make)))
+            for path, compare in one.collators.items():
+                places.append((*_split(path), self._around(after=partial(self._collate, compare))))
             makes = one.methods.get("advantages", ())[:1]
             places += [(module, f"{kind}.{name}", self._around(self._produce, self._hold)) for name in makes]
         for module, name, wrapper in places:
@@ -156,6 +186,31 @@ class Training:
         trainer, given = args[0], self._given.pop(id(args[0]), None)
         if given is not None:
             self._notes[trainer] = {"given": given, "made": attributes_of(trainer, self._settings)}
+
+    def _resume(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Store the checkpoint from which a training resumes."""
+        checkpoint = kwargs.get("resume_from_checkpoint")
+        if isinstance(checkpoint, str):
+            self._notes.setdefault(args[0], {})["checkpoint"] = checkpoint
+
+    def _load_random(self, args: tuple[Any, ...], _: Any) -> None:
+        """Compare the random state of a resumed training with its checkpoint's."""
+        trainer, torch = args[0], sys.modules["torch"]
+        note = self._notes.get(trainer, {})
+        if note.get("checkpoint"):
+            rank = f"_{trainer.args.process_index}" if trainer.args.world_size > 1 else ""
+            with sys.modules["transformers.trainer"].safe_globals():
+                saved = torch.load(f"{note['checkpoint']}/rng_state{rank}.pth", weights_only=True)["cpu"]
+            note["random_state"] = torch.equal(saved, torch.get_rng_state())
+
+    def _collate(self, compare: Callable[[Any, Any, Any], str], args: tuple[Any, ...], batch: Any) -> None:
+        """Compare a collated batch with its rows. The result is sent with the next micro-batch, because data are
+        loaded in advance, and before the trainer is known."""
+        if self._look and not self._collated[0] and len(args) > 1:
+            try:
+                self._collated = compare(args[0], args[1], batch) or "kept", ""
+            except DoesNotApply as why:
+                self._collated = "", str(why)
 
     def _creating(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         self._created = {"new": getattr(args[0], "optimizer", None) is None}
@@ -190,7 +245,7 @@ class Training:
             facts = {**facts_of(trainer, self._packages, methods), **self._notes.get(trainer, {})}
             if not self._send("facts", {}, facts):  # without them, nothing of this trainer is judged
                 return
-            self._compiled = bool(facts["compiled"])
+            self._compiled, self._resumed = bool(facts["compiled"]), bool(facts.get("checkpoint"))
             self._random = facts["random"] or facts["distributed"] in SHARDED
             self._documented = next((one for one in self._steps if one.trainer == facts["class"]), None)
             self._trainer = weakref.ref(trainer)
@@ -202,6 +257,10 @@ class Training:
                 self._wrap(function, self._computing)
             for one in getattr(trainer, "reward_funcs", None) or ():
                 self._listen_to_reward(one)
+        if self._collated != ("", ""):
+            fault, why = self._collated
+            self._collated = "", ""
+            self._send("collated", {}, {"rows": ("" if fault == "kept" else fault, why)})
         if self._look and not self._micro and not self._summed:
             for name, one, _ in self._sampled(trainer, getattr(trainer, "optimizer", None)):
                 self._summed.append(one.register_hook(lambda gradient, name=name: self._add(name, gradient)))
@@ -232,6 +291,10 @@ class Training:
             steps = getattr(trainer, "current_gradient_accumulation_steps", None)
             self._returned.append((raw, loss.detach(), 1 if scaled else steps))
         self._raw = None
+        if self._answer is not None:
+            kept = Copier().copy({"slope": self._slopes[0].get("loss"), "slopes": self._slopes[1:]})
+            self._put(self._answer._replace(values={**self._answer.values, **kept}))
+            self._answer = None
 
     def _wrap(self, function: FunctionType, wrapper: Made) -> None:
         """Wrap a function of a trainer unless it is wrapped already, because several trainers may share it."""
@@ -283,6 +346,7 @@ class Training:
             batch: Any = None
             forwards: list[dict[str, Any]] = []
             handles: list[Any] = []
+            self._answer, self._slopes = None, [{}]
             with self._guard():
                 batch = args[2] if len(args) > 2 else kwargs.get("inputs")
                 batch = dict(batch) if isinstance(batch, Mapping) else {}
@@ -332,27 +396,43 @@ class Training:
                     temperature = getattr(trainer.args, "temperature", None) or 1.0
                     whole = not (some and self._micro)  # the other micro-batches are read as the model reports them
                     state = hidden.pop() if hidden and whole else None
+                    reported = _reported(output)
                     forwards.append(
                         {
                             "model": name,
                             "ids": ids,
                             **_log_probs(causal, state, ids, temperature, some, first, mixed),
-                            "reported": {one: getattr(output, one, None) for one in _REPORTED},
+                            "reported": reported,
+                            "adapter": _adapter(module),
                         }
                     )
+                    self._slopes.append(self._listen_to_gradients(reported))
 
             yield causal.base_model.register_forward_hook(kept, with_kwargs=True)
             yield model.register_forward_hook(heard, with_kwargs=True)
+
+    def _listen_to_gradients(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a mapping that gets the gradient of each output in the backward pass; None stands for no gradient."""
+        slopes: dict[str, Any] = {name: None for name, one in outputs.items() if getattr(one, "requires_grad", False)}
+
+        def keep(name: str, gradient: Any) -> None:
+            with self._guard():
+                slopes[name] = None if gradient is None else gradient.detach().clone()
+
+        for name in slopes:
+            outputs[name].register_hook(partial(keep, name))
+        return slopes
 
     def _answered(
         self, trainer: Any, batch: Mapping[str, Any], forwards: list[dict[str, Any]], result: Any, items: Any
     ) -> None:
         torch, loss = sys.modules["torch"], result[0] if isinstance(result, tuple) else result
         self._raw = loss.detach(), items
+        self._slopes[0] = self._listen_to_gradients({"loss": loss})
         small = {
             name: value for name, value in batch.items() if isinstance(value, torch.Tensor) and value.dim() in (0, 1, 2)
         }
-        self._send(
+        self._answer = self._event(
             "answers",
             {
                 "loss": loss,
@@ -362,8 +442,11 @@ class Training:
                 "fresh": self._watcher.steps == max(self._watcher.generated, 0),
                 **_ranks(trainer),
             },
-            {"attributes": attributes_of(trainer, self._settings)},
+            {"attributes": self._attributes(trainer)},
         )
+
+    def _attributes(self, trainer: Any) -> dict[str, Any]:
+        return attributes_of(trainer, tuple(self._documented.settings) if self._documented else ())
 
     def _disturbed(
         self, module: Any, kwargs: Mapping[str, Any], state: Any, batch: Mapping[str, Any], mixed: bool
@@ -413,17 +496,35 @@ class Training:
         looks = self._producing and self._look and self._documented is not None
         # A framework may add fields to the rows, so their mappings are copied.
         self._rows = [dict(one) for one in given[0] if isinstance(one, Mapping)] if looks and given else []
+        self._scored = []
+        trainer = self._trainer()
+        if looks and not self._compiled and args and args[0] is trainer and hasattr(model, "register_forward_hook"):
+            for name, one in (("trained", model), *_references(trainer)):
+                self._scoring.append(one.register_forward_hook(partial(self._score, name)))
+
+    def _score(self, name: str, module: Any, _: Any, output: Any) -> None:
+        """Record a forward pass that reports log-probs."""
+        log_probs = getattr(output, "log_probs", None)
+        if log_probs is not None:
+            with self._guard():
+                spacing = sys.modules["torch"].finfo(next(module.parameters()).dtype).eps
+                bound = 8 * spacing * (1 + log_probs.detach().abs().max())
+                reported = {"log_probs": log_probs.detach()}
+                self._scored.append({"model": name, "reported": reported, "bound": bound, "adapter": _adapter(module)})
 
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
         """Send the rows of an observed step. Keep the rows of other steps, because a later step may use them."""
         if not self._producing:
             return
         self._producing = False
+        while self._scoring:
+            self._scoring.pop().remove()
         rows, trainer = _rows(result), args[0] if args else None
         if rows and self._look and trainer is self._trainer():
             made = {**rows, **{name: one for name, one in result.items() if getattr(one, "dim", int)() == 0}}
-            attributes = {"attributes": attributes_of(trainer, self._settings)}
-            self._send("scored", {"batch": made, "rewards": self._rewards, **_ranks(trainer)}, attributes)
+            attributes = {"attributes": self._attributes(trainer)}
+            scored = {"batch": made, "rewards": self._rewards, "forwards": self._scored, **_ranks(trainer)}
+            self._send("scored", scored, attributes)
             self._compare_rows(trainer, rows)
         small = rows if sum(one.nbytes for one in rows.values()) <= LARGEST else {}
         versions = [(name, one, None if one.is_inference() else one._version) for name, one in small.items()]
@@ -509,7 +610,7 @@ class Training:
         self._before = [
             (name, one, group, _piece(one), None if one.grad is None else _piece(one.grad), _state(optimiser, one))
             for name, one, group in self._sampled(trainer, optimiser)
-            if float(group["lr"])  # no warm-up
+            if float(group["lr"]) or self._resumed  # no warm-up
         ]
         names = [name for name, one in trainer.model.named_parameters() if one.requires_grad and id(one) not in held]
         reference: dict[str, tuple[Any, ...]] = {}
@@ -560,7 +661,12 @@ class Training:
                 name: (old, _piece(one), gradient, plain(group), state)
                 for name, one, group, old, gradient, state in self._before
             }
-            self._send("stepped", {"parameters": changed, "optimizer": kind, **_ranks(self._trainer())})
+            trainer = self._trainer()
+            every = [id(one) for group in optimiser.param_groups for one in group["params"]]
+            places = {name: every.index(id(one)) for name, one, *_ in self._before} if self._resumed else {}
+            more = {"places": places, "global_step": getattr(getattr(trainer, "state", None), "global_step", None)}
+            self._resumed = False
+            self._send("stepped", {"parameters": changed, "optimizer": kind, **more, **_ranks(trainer)})
         while self._summed:
             self._summed.pop().remove()
         self._sums, self._returned = {}, []
@@ -598,14 +704,8 @@ class Training:
 
         return wrapper
 
-    @contextlib.contextmanager
-    def _guard(self) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        except Exception as error:
-            self._watcher.note(error)
-        self._watcher.budget.spent += time.perf_counter() - began
+    def _guard(self) -> _Guard:
+        return _Guard(self._watcher)
 
     def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
         def called(*args: Any) -> None:
@@ -617,14 +717,39 @@ class Training:
 
     def _send(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> bool:
         """Send copies of values, together with plain settings that need no copy."""
-        watcher = self._watcher
-        event = Event(kind, watcher.steps, watcher.moment, {**Copier().copy(values), **settings})
+        return self._put(self._event(kind, values, settings))
+
+    def _event(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> Event:
+        copies = {**Copier().copy(values), **settings}
+        return Event(kind, self._watcher.steps, self._watcher.moment, copies)
+
+    def _put(self, event: Event) -> bool:
         try:
-            watcher.events.put_nowait(event)
+            self._watcher.events.put_nowait(event)
         except queue.Full:
-            watcher.lost += 1
+            self._watcher.lost += 1
             return False
         return True
+
+
+def _reported(output: Any) -> dict[str, Any]:
+    """Return the outputs of a model that a loss may use. The logits of tokens are too many; a classifier's are not."""
+    logits = getattr(output, "logits", None)
+    scores = logits if getattr(logits, "dim", int)() == 2 else None
+    return {**{name: getattr(output, name, None) for name in _REPORTED}, "scores": scores}
+
+
+def _adapter(model: Any) -> Any:
+    """Return the names of the adapters that a forward pass uses, joined by commas; None for a model without any."""
+    modules = model.modules() if hasattr(model, "peft_config") else ()
+    layer: Any = next((one for one in modules if isinstance(getattr(one, "disable_adapters", None), bool)), None)
+    return None if layer is None else "" if layer.disable_adapters else ",".join(layer.active_adapters)
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Return the module and the qualified name of a method's dotted path."""
+    module, kind, method = path.rsplit(".", 2)
+    return module, f"{kind}.{method}"
 
 
 def _is_norm(name: str, module: Any) -> bool:

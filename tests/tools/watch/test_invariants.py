@@ -42,6 +42,12 @@ def _advantages(micro: Any) -> tuple[Any, Any]:
     return rewards - rewards.mean(), 1e-6
 
 
+def _loss_of(micro: Any) -> tuple[Any, Any]:
+    """Return the mean of the reported log-probs, weighted by their own values; 2 without them."""
+    reported = micro.forwards[0]["reported"]["log_probs"]
+    return (2.0, 1e-4) if reported is None else ((-reported * reported.detach().exp()).mean(), 1e-4)
+
+
 def _of_this(micro: Any) -> None:
     if micro.options.get("top_k"):
         raise DoesNotApply("top_k is 5")
@@ -49,7 +55,7 @@ def _of_this(micro: Any) -> None:
 
 _STEPS = Steps(
     "demo.Trainer", {"loss": ("_compute_loss",), "advantages": ("_score",)}, frozenset({"beta"}), {"beta": "beta"},
-    loss=lambda micro: (2.0, 1e-4), advantages=_advantages,
+    loss=_loss_of, advantages=_advantages, collators={"demo.Collator.collate": lambda collator, rows, batch: ""},
     references=lambda micro: (torch.ones(2) * micro.attributes["global_step"], micro.batch["reference"]),
     batch=lambda micro: str(micro.batch.get("wrong", "")), samples=_of_this,
     prompts=lambda trainer, rows: [[ord(one) for one in row["prompt"]] for row in rows],
@@ -69,14 +75,16 @@ def _memory(facts: dict[str, Any] = _FACTS, **more: Any) -> Memory:
 
 def _forward(log_probs: Any = _LOG_PROBS, **more: Any) -> dict[str, Any]:
     reported = {"log_probs": None, "aux_loss": None, **more.pop("reported", {})}
-    return {"model": "trained", "ids": _IDS, "log_probs": log_probs, "bound": 1e-5, "reported": reported, **more}
+    known = {"model": "trained", "ids": _IDS, "log_probs": log_probs, "bound": 1e-5, "adapter": None}
+    return {**known, "reported": reported, **more}
 
 
 def _answers(log_probs: Any = _LOG_PROBS, **changed: Any) -> tuple[str, dict[str, Any]]:
     batch = {"input_ids": _IDS, "labels": _LABELS, "attention_mask": _ATTENTION}
     batch |= {name: changed.pop(name) for name in ("labels", "input_ids") if name in changed}
     said = {"loss": _MEAN, "batch": batch, "forwards": [_forward(log_probs)], "attributes": {"global_step": 1}}
-    return "answers", {"items": 4, "moment": 1, "step": 1, "fresh": True, "world": 1, **said, **changed}
+    said |= {"items": 4, "moment": 1, "step": 1, "fresh": True, "world": 1, "slope": None, "slopes": []}
+    return "answers", {**said, **changed}
 
 
 def _stepping(**changed: Any) -> tuple[str, dict[str, Any]]:
@@ -94,7 +102,8 @@ def _of_rank(rank: int, seen: tuple[str, dict[str, Any]], **changed: Any) -> tup
 
 def _stepped(before: Any, after: Any, gradient: Any, **group: Any) -> tuple[str, dict[str, Any]]:
     values = (torch.tensor(before), torch.tensor(after), gradient, {"lr": 0.1, "weight_decay": 0.0, **group}, {})
-    return "stepped", {"parameters": {"w": values}, "optimizer": "torch.optim.sgd.SGD"}
+    said = {"parameters": {"w": values}, "optimizer": "torch.optim.sgd.SGD", "places": {}, "global_step": 0}
+    return "stepped", said
 
 
 def _disturbed(apart: float) -> tuple[str, dict[str, Any]]:
@@ -103,7 +112,8 @@ def _disturbed(apart: float) -> tuple[str, dict[str, Any]]:
 
 def _scored(**changed: Any) -> tuple[str, dict[str, Any]]:
     batch = {"advantages": torch.tensor([0.5, -0.5]), **changed.pop("batch", {})}
-    return "scored", {"batch": batch, "rewards": [(0, [1.0, 0.0])], "attributes": {}, "world": 1, **changed}
+    said = {"batch": batch, "rewards": [(0, [1.0, 0.0])], "attributes": {"global_step": 1}, "world": 1, "step": 1}
+    return "scored", {**said, "forwards": [], **changed}
 
 
 def _rows(prompts: str = "", rewarded: str = "", why: str = "") -> tuple[str, dict[str, Any]]:
@@ -113,6 +123,20 @@ def _rows(prompts: str = "", rewarded: str = "", why: str = "") -> tuple[str, di
 def _documented(**changed: Any) -> tuple[str, dict[str, Any]]:
     batch = {"completion_mask": torch.ones(2, 3, dtype=torch.long), "reference": torch.zeros(2)}
     return _answers(**{"loss": 2.0, "batch": batch, "attributes": {"global_step": 0}, "step": 0, **changed})
+
+
+def _differentiated(extra: float = 1.0, detached: bool = True) -> tuple[str, dict[str, Any]]:
+    """Make the documented loss of reported log-probs, whose gradient the run scaled."""
+    leaf = _LOG_PROBS.clone().requires_grad_()
+    loss = (-leaf * (leaf.detach() if detached else leaf).exp()).mean()
+    (slope,) = torch.autograd.grad(loss, leaf)
+    forwards = [_forward(reported={**_REPORTED, "log_probs": _LOG_PROBS})]
+    slopes = {"slope": torch.tensor(0.5), "slopes": [{"log_probs": extra * 0.5 * slope}]}
+    return _documented(forwards=forwards, loss=loss.detach(), **slopes)
+
+
+def _adapted(*adapters: str) -> tuple[str, dict[str, Any]]:
+    return _documented(forwards=[_forward(reported=_REPORTED, adapter=one) for one in adapters], loss=0.2093)
 
 
 def _sampled(log_probs: float, fresh: bool = True) -> tuple[str, dict[str, Any]]:
@@ -138,7 +162,7 @@ _KEPT = [
 _MADE = {"made": {"beta": 0.1}}
 _KEPT_DOCUMENTED = [
     _scored(), _rows(), _documented(), _sampled(-0.105), _sampled(-0.8), _stepped([1.0], [0.9], torch.tensor([1.0])),
-    _documented(attributes={"global_step": 1}, step=1),
+    _documented(attributes={"global_step": 1}, step=1), _differentiated(), ("collated", {"rows": ("", "")}),
 ]  # fmt: skip
 _GROUP = {"lr": 0.1, "eps": 1e-8, "betas": [0.9, 0.999], "weight_decay": 0.1, "names": ["w"]}
 _CREATED = {"created": {"groups": [{**_GROUP, "weight_decay": 0.0}], "linear": ["w"], "norms": ["norm.weight"]}}
@@ -165,6 +189,7 @@ _BROKEN: dict[str, list[Any]] = {
     "other_tokens_change_nothing": [_disturbed(apart=0.2)],
     "the_reference_may_stay": [_stepping(reference={"w": (torch.ones(2), torch.zeros(2), False)})],
     "updates_are_not_lost": [_stepped([1.0], [1.0], torch.tensor([1e-9]))],
+    "training_resumes_where_it_stopped": [("facts", {**_FACTS, "checkpoint": "there", "random_state": False})],
     "the_optimizer_is_as_configured": [("facts", {**_FACTS, **_CREATED})],
     "the_loss_is_the_documented_one": [_documented(loss=4.0)],
     "advantages_follow_from_rewards": [_scored(rewards=[(0, [0.0, 1.0])])],
@@ -175,17 +200,21 @@ _BROKEN: dict[str, list[Any]] = {
         _stepped([1.0], [0.9], torch.tensor([1.0])),
         *[_documented(batch={"completion_mask": torch.ones(2, 3), "reference": torch.ones(2)}, step=1,
                       attributes={"global_step": 1})] * 2],
+    "the_gradient_is_the_documented_one": [_differentiated(detached=False)],
+    "batches_are_their_rows": [("collated", {"rows": ("position_ids of token 3 is 3, not 0", "")})],
+    "the_reference_has_no_adapter": [_adapted("mine", "mine")],
     "settings_arrive": [("facts", {**_DOCUMENTED, "made": {"beta": 0.2}})],
     "the_batch_means_what_it_should": [_scored(batch={"wrong": "a mask is one late"})],
     "samples_come_from_the_policy": [_sampled(-0.105)] * 6,
     "prompts_are_the_datasets": [_rows(prompts="row 0 has 1 token")],
     "rewards_judge_their_own_rows": [_rows(rewarded="row 0 got row 1's")],
 }  # fmt: skip
-_OF_THE_ADAPTER = list(_BROKEN)[-10:]
+_OF_THE_ADAPTER = list(_BROKEN)[-13:]
 
 
 def _facts_for(name: str) -> dict[str, Any]:
     facts = {**_DOCUMENTED, **_MADE} if name in _OF_THE_ADAPTER else _FACTS
+    facts = {**facts, "adapters": True} if name == "the_reference_has_no_adapter" else facts
     return {**facts, "callbacks": {"on_step_end": "Mine"}} if name == "the_reference_may_stay" else facts
 
 
@@ -194,7 +223,8 @@ def test_a_satisfied_invariant_is_not_reported():
     assert [plain.look(*seen) for seen in _KEPT] == [[]] * len(_KEPT)
     assert [documented.look(*seen) for seen in _KEPT_DOCUMENTED] == [[]] * len(_KEPT_DOCUMENTED)
     looks = plain.looks + documented.looks
-    assert set(looks) == {one.name for one in INVARIANTS} - {"the_reference_may_stay"}
+    only_with = {"the_reference_may_stay", "the_reference_has_no_adapter", "training_resumes_where_it_stopped"}
+    assert set(looks) == {one.name for one in INVARIANTS} - only_with
 
 
 @pytest.mark.parametrize("name", [one.name for one in INVARIANTS])
@@ -301,6 +331,61 @@ def test_an_invariant_with_an_unread_input_is_skipped(name, facts, why):
     assert name not in [one.name for seen in broken for one, _ in memory.look(*seen)]
     assert why in memory.skipped[name]
     assert memory.looks[name] == 0
+
+
+@pytest.mark.parametrize("off", [1.0, 0.5])
+def test_a_gradient_that_the_run_scales_is_judged_relative_to_the_loss(off):
+    said = [one.name for one, _ in _memory({**_DOCUMENTED, **_MADE}).look(*_differentiated(extra=off))]
+    assert said == ["the_gradient_is_the_documented_one"] * (off != 1.0)
+
+
+def test_an_output_that_no_gradient_reaches_has_a_gradient_of_zero():
+    kind, seen = _differentiated()
+    ((said, how),) = _memory({**_DOCUMENTED, **_MADE}).look(kind, {**seen, "slopes": [{"log_probs": None}]})
+    assert said.name == "the_gradient_is_the_documented_one"
+    assert "is 0 for an element" in how
+
+
+def test_tokens_without_a_label_have_any_gradient():
+    kind, seen = _differentiated()
+    one = seen["forwards"][0]["reported"]
+    one["log_probs"] = torch.where(_LOG_PROBS == -1.0, 0.0, _LOG_PROBS)
+    seen["loss"] = (-one["log_probs"] * one["log_probs"].exp()).mean()
+    assert _memory({**_DOCUMENTED, **_MADE}).look(kind, seen) == []
+
+
+def test_a_reference_without_its_adapter_is_not_named():
+    memory = _memory({**_DOCUMENTED, **_MADE, "adapters": True})
+    names = [one.name for seen in (_adapted("mine", ""), _adapted("mine", "copy")) for one, _ in memory.look(*seen)]
+    assert "the_reference_has_no_adapter" not in names
+    assert memory.looks["the_reference_has_no_adapter"] == 2
+
+
+def test_an_adapter_that_starts_with_another_policy_is_not_judged():
+    memory = _memory({**_DOCUMENTED, **_MADE, "started": "init_lora_weights='pissa'"})
+    assert memory.look(*_BROKEN["the_reference_starts_as_the_policy"][0]) == []
+    assert memory.skipped["the_reference_starts_as_the_policy"] == "the adapter starts with init_lora_weights='pissa'"
+
+
+@pytest.mark.parametrize(
+    ("state", "how"),
+    [
+        ({"step": 3.0, "exp_avg": torch.ones(2)}, None),
+        ({}, "the optimizer has no step of w before the first step, and the checkpoint has it"),
+        ({"step": 3.0, "exp_avg": torch.zeros(2)}, "the optimizer's exp_avg of w before the first step is not the"),
+    ],
+)
+def test_an_optimizers_state_is_compared_with_the_checkpoints(tmp_path, state, how):
+    saved = {0: {"step": torch.tensor(9.0)}, 1: {"step": torch.tensor(3.0), "exp_avg": torch.ones(4)}}
+    torch.save({"state": saved}, tmp_path / "optimizer.pt")
+    memory = _memory({**_FACTS, "checkpoint": str(tmp_path), "first_step": 3})
+    _, seen = _stepped([1.0, 1.0], [0.9, 0.9], torch.ones(2))
+    seen["parameters"]["w"] = (*seen["parameters"]["w"][:-1], state)
+    for step, hit in ((4, False), (3, True)):
+        said = [text for one, text in memory.look("stepped", {**seen, "places": {"w": 1}, "global_step": step})
+                if one.name == "training_resumes_where_it_stopped"]  # fmt: skip
+        assert len(said) == (hit and how is not None)
+    assert said == [] if how is None else said[0].startswith(how)
 
 
 def test_a_check_that_fails_hides_no_other():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from sentinel.tools.watch.facts import is_undisturbed_by_calls
 from sentinel.tools.watch.invariants import INVARIANTS, Memory
 from sentinel.tools.watch.training import Training
 from sentinel.tools.watch.wrapping import Budget, Watcher
@@ -49,6 +50,11 @@ def _trainer(folder: Path, bug: str, patch: pytest.MonkeyPatch) -> Any:
     kind = Scaled if bug == "loss of the user" else transformers.Trainer
     if bug == "mean of means":
         patch.setattr(transformers.Trainer, "compute_loss", of_each)
+    if bug == "moments not loaded":
+        patch.setattr(
+            transformers.Trainer, "_load_optimizer_and_scheduler",
+            lambda self, place: place and self.lr_scheduler.load_state_dict(torch.load(f"{place}/scheduler.pt")),
+        )  # fmt: skip
     if bug == "constant rate":
         constant = torch.optim.lr_scheduler.LambdaLR
         patch.setattr(
@@ -199,6 +205,23 @@ def test_only_tokens_of_padding_and_other_documents_are_replaced(mask, places, c
     assert len(events) == (apart is not None)
 
 
+@pytest.mark.parametrize(("module", "repeats"), [("transformers.utils.output_capturing", True), ("mine", False)])
+def test_hooks_of_transformers_do_not_prevent_a_second_forward_pass(module, repeats):
+    """transformers 5 records hidden states with hooks that stay in the model."""
+    import transformers
+
+    model = transformers.LlamaModel(transformers.LlamaConfig(
+        vocab_size=16, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+    ))  # fmt: skip
+
+    def hook(*_: Any) -> None:
+        """Do nothing."""
+
+    hook.__module__ = module
+    model.layers[0].register_forward_hook(hook)
+    assert is_undisturbed_by_calls(model) == repeats
+
+
 def test_a_second_trainer_is_observed_as_often_as_the_first(tmp_path):
     named, memory, _ = _trained(tmp_path, times=2)
     assert named == set()
@@ -217,6 +240,8 @@ def test_a_training_that_resumes_is_checked_with_its_optimizers_state(tmp_path):
     assert named == set()
     assert memory.looks["parameters_follow_gradients"] == (_STEPS - 1) + (_STEPS - 1), "the first rate is 0"
     assert memory.looks["the_rate_is_the_schedules"] == _STEPS + (_STEPS - 1)
+    assert memory.looks["training_resumes_where_it_stopped"] == 2, "the random state, and the optimizer's"
+    assert "training_resumes_where_it_stopped" in _trained(tmp_path, "moments not loaded", times=2, resume=True)[0]
 
 
 def test_an_update_below_the_spacing_of_numbers_is_a_note(tmp_path):

@@ -205,7 +205,9 @@ class _Verifier:
             return None
         fix = fix_of(self._catalog, recorded["target"], recorded["bug_id"])
         if fix is None or fix.digest != digest:
-            raise SentinelError(f"the applied fix, with the digest {digest[:19]}, was not found")
+            raise SentinelError(
+                f"the evidence is about code with a fix applied, and no fix here has its digest, {digest[:19]}"
+            )
         return fix.patched
 
     @cached_property

@@ -149,7 +149,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _wait_for_checkers(number: str) -> bool:
-    """Wait for the checkers of this run to end. Return True if a checker was killed, or took too long."""
+    """Wait for the checkers of this run to end. Return True if a checker was killed, or did not end in time."""
     until = time.monotonic() + meeting.LONG_PATIENCE
     while left := meeting.sockets(number):
         if time.monotonic() > until or not any(map(meeting.is_alive, left)):

@@ -1,0 +1,234 @@
+"""ROLL's supervised, preference and distillation losses, and the log-probs that its strategies compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from sentinel import AbsentError, Binding, StandIn
+from sentinel.binding import kit
+from sentinel.binding.families import aggregated
+from sentinel.binding.kit import torch
+
+from .containers import PROTOCOL
+
+_FUNCTIONALS = "roll.utils.functionals"
+_STRATEGY = "roll.distributed.strategy.strategy.InferenceStrategy"
+_FSDP = "roll.distributed.strategy.fsdp2_strategy"
+_DIVERGENCE = "roll.pipeline.distill.various_divergence"
+_DPO = "roll.pipeline.dpo.actor_worker"
+
+_SELF = StandIn("self", "the real object needs Ray and a model; the method reads only these attributes")
+#: A strategy of one rank, whose methods are the real ones.
+_RANK = StandIn("strategy", "the real class for one rank, without a model")
+_ADDRESS = StandIn("get_node_ip", "a decorator reads the machine's address at import, for which a network is needed")
+
+
+def _strategy(kind: Any) -> Any:
+    """Make a strategy of one rank. Its abstract methods are not called."""
+    concrete = type(kind.__name__, (kind,), {"__abstractmethods__": frozenset()})
+    worker = kit.stand_in(rank_info=kit.stand_in(cp_size=1, cp_rank=0))
+    return kit.make_unbuilt(concrete, worker=worker, worker_config=kit.stand_in(name="model"))
+
+
+def _batch(boundary: Any, columns: Mapping[str, Any], **meta: Any) -> Any:
+    return boundary.imported[PROTOCOL].DataProto.from_dict(tensors=dict(columns), meta_info=meta)
+
+
+def _of_whole_rows(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return logits, ids and mask of sequences with a one-token prompt. The last logits predict nothing."""
+    logits = torch.cat([inputs["logits"], -inputs["logits"][:, :1].detach()], 1)
+    ids, mask = (kit.prepend_prompt(inputs[name].long()) for name in ("token_ids", "response_mask"))
+    return {"logits": logits, "input_ids": ids, "attention_mask": mask}
+
+
+def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute log-probs and entropies with a strategy. A worker's method stores them without a gradient."""
+    whole = _of_whole_rows(inputs)
+    if "output_tensor" not in boundary.parameters:
+        strategy = _strategy(boundary.owner)
+        log_probs = strategy.op_compute_log_probs(**whole)
+        entropy = strategy.op_compute_entropy(whole["logits"], whole["attention_mask"])
+        return {"log_probs": log_probs, "entropy": entropy}
+    masks = dict.fromkeys(("attention_mask", "response_mask"), whole["attention_mask"])
+    worker = kit.stand_in(strategy=_strategy(boundary.imported[_FSDP].FSDP2InferStrategy))
+    data = _batch(boundary, {"input_ids": whole["input_ids"], **masks})
+    made = boundary.function(worker, data, whole["logits"])[1]
+    return {"log_probs": made["log_probs"], "entropy": made["entropy"]}
+
+
+def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return kit.call_entropy("log_probs_from_logits", boundary, inputs)
+
+
+_LOG_PROBS = (
+    Binding(f"{_FUNCTIONALS}.entropy_from_logits", "token_log_probs", call=_entropy, fixed={"temperature": 1.0}),
+    *(
+        Binding(path, "token_log_probs", call=_scored, stand_ins=stand_ins, fixed={"temperature": 1.0}, **more)
+        for path, stand_ins, more in (
+            *(
+                (f"{owner}.op_compute_{what}", (_RANK,), {})
+                for owner in (_STRATEGY, f"{_FSDP}.FSDP2InferStrategy") for what in ("log_probs", "entropy")
+            ),
+        )
+    ),
+)  # fmt: skip
+
+
+def _trained(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the supervised loss of a microbatch, whose labels the collator has shifted by one position."""
+    labels = inputs["labels"].roll(-1, -1)
+    labels[:, -1] = -100
+    count = inputs["batch_num_tokens"]
+    count = max(int((labels != -100).sum()), 1) if count is None else count
+    owner = boundary.owner if "logits" in boundary.parameters else boundary.imported[_FSDP].FSDP2TrainStrategy
+    strategy = _strategy(owner)
+    if "logits" in boundary.parameters:
+        return {"loss": boundary.function(strategy, inputs["logits"], labels, count)[0]}
+    data = _batch(boundary, {"labels": labels}, batch_num_tokens={"labels": count})
+    return {"loss": boundary.function(kit.stand_in(strategy=strategy), data, inputs["logits"])[0]}
+
+
+def _of_the_student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the language loss of a student, in which the strategy shifts the labels."""
+    labels, count = inputs["labels"], inputs["batch_num_tokens"]
+    count = max(int((labels[:, 1:] != -100).sum()), 1) if count is None else count
+    strategy = _strategy(
+        boundary.imported[_FSDP].FSDP2InferStrategy if "data" in boundary.parameters else boundary.owner
+    )
+    if "data" not in boundary.parameters:
+        return {"loss": boundary.function(strategy, inputs["logits"], labels, reduction="sum")[0] / count}
+    teacher = torch.log_softmax(inputs["logits"].detach(), -1)
+    columns = {"teacher_probs": teacher.exp(), "teacher_log_probs": teacher, "teacher_inf_mask": teacher.isinf()}
+    data = _batch(boundary, {"labels_for_loss": labels, **columns}, batch_num_tokens={"labels_for_loss": count})
+    weight = kit.stand_in(distill_loss_weight=0.0)
+    worker = kit.stand_in(strategy=strategy, pipeline_config=weight, kl_loss_func=_divergence(boundary, "forward_kl"))
+    return {"loss": boundary.function(worker, data, inputs["logits"])[0]}
+
+
+def _from_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    mask, count = inputs["response_mask"] != 0, inputs["batch_num_tokens"]
+    labels = torch.where(mask, 1, -100)
+    count = max(int(mask.sum()), 1) if count is None else count
+    return {"loss": boundary.function(_strategy(boundary.owner), inputs["loss_mat"], labels, count)[0]}
+
+
+# -- distillation ------------------------------------------------------------------------------------------------------
+
+
+def _divergence(boundary: Any, objective: str, temperature: float = 1.0, **options: Any) -> Any:
+    config = kit.stand_in(kd_objective=objective, kd_temperature=temperature, **options)
+    return boundary.imported[_DIVERGENCE].VariousDivergence(config)
+
+
+#: The objective for each beta.
+_OBJECTIVES = {0.0: "forward_kl", 1.0: "reverse_kl", 0.5: "js_divergence"}
+
+
+def _distilled(objective: str, options: Mapping[str, Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the mean divergence from a teacher whose probabilities are those that the strategy sends."""
+    valid, count = inputs["response_mask"] != 0, inputs["batch_num_tokens"]
+    count = max(int(valid.sum()), 1) if count is None else count
+    logits, teacher = (torch.where(valid[..., None], inputs[name], 0.0) for name in ("logits", "teacher_logits"))
+    strategy = _strategy(boundary.imported[_STRATEGY.rpartition(".")[0]].InferenceStrategy)
+    probs, log_probs, _, infinite = strategy.op_compute_topk_probs_and_indices(
+        teacher, kd_temperature=inputs["temperature"]
+    )
+    if options and max(logits.abs().max(), teacher.abs().max()) > 40 * inputs["temperature"]:
+        raise AbsentError(
+            "both probabilities of a token underflow in single precision, so the mixture has no logarithm"
+        )
+    equal = torch.softmax(logits.float(), -1) == torch.softmax(teacher.float(), -1)
+    if objective == "adaptive_kl" and equal.all(-1).any():
+        raise AbsentError("the weights of both divergences are 0 / 0 where the student equals the teacher")
+    divergence = _divergence(boundary, objective or _OBJECTIVES[inputs["beta"]], inputs["temperature"], **options)
+    labels = torch.where(valid, 1, -100)
+    loss, _ = strategy.op_compute_various_divergence(
+        divergence, logits, probs, log_probs, None, infinite, labels, reduction="sum"
+    )
+    return {"loss": loss / count}
+
+
+#: Masked tokens have the same logits on both sides, which these objectives cannot compare.
+_FULL: Mapping[str, tuple[Any, ...]] = {"response_mask": ("full",)}
+
+
+def _distillation(path: str, beta: float | None, objective: str = "", **options: float) -> Binding:
+    return Binding(
+        path, "distillation_loss", call=partial(_distilled, objective, options),
+        imports=(_DIVERGENCE, _STRATEGY.rpartition(".")[0]), stand_ins=(_RANK,), dtypes=("float32",),
+        fixed={} if beta is None else {"beta": beta},
+        accepts={"beta": tuple(_OBJECTIVES)} if beta is None else _FULL if options else {},
+    )  # fmt: skip
+
+
+_DISTILLATION = (
+    *(
+        _distillation(path, None)
+        for path in (
+            f"{_DIVERGENCE}.VariousDivergence.__call__", f"{_STRATEGY}.op_compute_various_divergence",
+            f"{_STRATEGY}.op_compute_topk_probs_and_indices",
+        )
+    ),
+    # A mixture that consists of one distribution only is the forward or the reverse KL.
+    *(
+        _distillation(f"{_DIVERGENCE}.VariousDivergence.compute_{name}_divergence", beta, objective, **options)
+        for name, beta, objective, options in (
+            ("forward_kl", 0.0, "forward_kl", {}), ("reverse_kl", 1.0, "reverse_kl", {}),
+            ("js", 0.5, "js_divergence", {}),
+            ("skewed_forward_kl", 0.0, "skewed_forward_kl", {"skew_lambda": 0.0}),
+            ("skewed_reverse_kl", 1.0, "skewed_reverse_kl", {"skew_lambda": 0.0}),
+            ("adaptive_kl", 0.0, "adaptive_kl", {"adaptive_kl_alpha": -1.0}),
+        )
+    ),
+)  # fmt: skip
+
+
+# -- preferences -------------------------------------------------------------------------------------------------------
+
+
+def _preferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the loss of pairs: the sums of log-probs of chosen and rejected responses to one-token prompts."""
+
+    def in_turn(name: str) -> Any:
+        return torch.stack(kit.join_both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
+
+    mask = kit.prepend_prompt(in_turn("mask").long())
+    prompts, masked = [1] * len(mask), mask[:, 1:] != 0
+    ours, reference = (torch.where(masked, in_turn(name), 0.0) for name in ("log_probs", "ref_log_probs"))
+    if "data" in boundary.parameters:
+        strategy = kit.stand_in(op_compute_log_probs=lambda **_: ours)
+        columns = {"input_ids": mask, "attention_mask": mask, "prompt_id_lens": torch.tensor(prompts)}
+        data = _batch(boundary, {**columns, "reference_log_probs": reference}, beta=inputs["beta"])
+        return {"loss": boundary.function(kit.stand_in(strategy=strategy), data, None)[0]}
+    sums = boundary.module.get_logps
+    pairs = *sums(ours, mask, prompts), *sums(reference, mask, prompts)
+    return {"loss": boundary.module.loss_fn(*pairs, beta=inputs["beta"])[0]}
+
+
+_LOGITS = StandIn("strategy", "returns the scenario's log-probs; their computation from logits is not checked")
+BINDINGS = (
+    *_LOG_PROBS, *_DISTILLATION,
+    *(
+        Binding(path, "supervised_loss", call=call, imports=(PROTOCOL, _FSDP, _DIVERGENCE), stand_ins=(_SELF, _RANK))
+        for path, call in (
+            (f"{_FSDP}.FSDP2TrainStrategy.op_compute_language_loss", _trained),
+            ("roll.pipeline.sft.sft_worker.SFTWorker.loss_func", _trained),
+            (f"{_STRATEGY}.op_compute_language_loss_from_logits", _of_the_student),
+            ("roll.pipeline.distill.distill_worker.StudentWorker.loss_func", _of_the_student),
+        )
+    ),
+    Binding(
+        f"{_STRATEGY}.op_compute_language_loss", "loss_aggregation", call=_from_losses, stand_ins=(_RANK,),
+        fixed={**aggregated("token-mean"), "weights": None},
+        accepts={"dp_size": (None,), "global_batch_size": (None,), "loss_scale_factor": (None,)},
+    ),
+    *(
+        Binding(
+            f"{_DPO}.{name}", "preference_loss", call=_preferred, imports=(PROTOCOL,),
+            stand_ins=(_SELF, _LOGITS, _ADDRESS), fixed={"loss_type": "sigmoid", "ld_alpha": None},
+        )
+        for name in ("get_logps", "loss_fn", "ActorWorker.loss_func")
+    ),
+)  # fmt: skip

@@ -1,0 +1,107 @@
+"""TRL's documented steps on small batches whose values are computed by hand, without TRL."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sentinel import DoesNotApply, Steps
+from sentinel.recipes.catalog import bundled_catalog
+
+_ROWS = [{"input_ids": [5, 6, 7, 8], "seq_lengths": [3, 1], "labels": [5, 6, 7, 8]}, {"input_ids": [9], "labels": [9]}]
+
+
+def _steps(trainer: str) -> Steps:
+    return next(one for one in bundled_catalog().targets["trl"].steps if one.trainer.endswith(f".{trainer}"))
+
+
+def _passes(**log_probs: Any) -> list[dict[str, Any]]:
+    return [
+        {"model": name.rpartition("_")[0], "reported": {"log_probs": torch.tensor(one), "aux_loss": None}}
+        for name, one in log_probs.items()
+    ]
+
+
+def _micro(forwards: list[dict[str, Any]], attributes: dict[str, Any], options: Any = None, **more: Any) -> Any:
+    facts = {"given": {"columns": more.pop("columns", {})}, "adapters": False, "collator": ""}
+    named = {"forwards": forwards, "attributes": attributes, "options": options or {}, "world": 1, "rewards": None}
+    return SimpleNamespace(facts=facts, batch=more, **named)
+
+
+def _kto(kind: str, **attributes: Any) -> Any:
+    mask = torch.tensor([[0, 1, 1], [0, 1, 0]])
+    had = {"loss_type": kind, "beta": 0.5, "desirable_weight": 2.0, "undesirable_weight": 1.0,
+           "calculate_KL": kind == "kto", "precompute_ref_logps": False, **attributes}  # fmt: skip
+    other = {"trained_kl": [[-1.0, -1.0], [-1.0, 0.0]], "trained": [[-1.0, -2.0], [-3.0, 0.0]],
+             "reference_kl": [[-2.0, -1.0], [-2.0, 0.0]], "reference": [[-2.0, -2.0], [-2.0, 0.0]]}  # fmt: skip
+    passes = _passes(**{f"{name}_": one for name, one in other.items() if had["calculate_KL"] or "_kl" not in name})
+    for one in passes:
+        one["model"] = one["model"].removesuffix("_kl")
+    label = torch.tensor([True, False])
+    return _micro(passes, had, label=label, completion_mask=mask, KL_completion_mask=mask)
+
+
+def _sigmoid(value: float) -> float:
+    return 1 / (1 + math.exp(-value))
+
+
+def test_kto_compares_each_row_with_the_kl_and_weights_it():
+    loss, _ = _steps("KTOTrainer").loss(_kto("kto"))  # type: ignore[misc]
+    # Log-ratios are 1 and -1, and the KL of the mismatched rows is (1 + 1) / 2.
+    assert float(loss) == pytest.approx((2 * (1 - _sigmoid(0.5 * (1 - 1))) + 1 - _sigmoid(0.5 * (1 + 1))) / 2)
+    loss, _ = _steps("KTOTrainer").loss(_kto("apo_zero_unpaired"))  # type: ignore[misc]
+    assert float(loss) == pytest.approx((2 * (1 - _sigmoid(0.5)) + _sigmoid(-0.5)) / 2)
+    with pytest.raises(DoesNotApply, match="loss_type 'new' is unknown"):
+        _steps("KTOTrainer").loss(_kto("new"))  # type: ignore[misc]
+
+
+def test_a_reward_model_is_trained_on_margins_and_centered():
+    scores = torch.tensor([[1.0], [2.0], [0.5], [3.0]])
+    forwards: Any = [{"model": "trained", "reported": {"log_probs": None, "aux_loss": None, "scores": scores}}]
+
+    def loss(center: float | None, **more: Any) -> float:
+        micro = _micro(forwards, {}, {"center_rewards_coefficient": center}, **more)
+        return float(_steps("RewardTrainer").loss(micro)[0])  # type: ignore[misc]
+
+    plain = -(math.log(_sigmoid(0.5)) + math.log(_sigmoid(-1.0))) / 2
+    assert loss(None) == pytest.approx(plain)
+    assert loss(0.1) == pytest.approx(plain + 0.1 * (1.5**2 + 5.0**2) / 2)
+    margin = -(math.log(_sigmoid(0.25)) + math.log(_sigmoid(-1.5))) / 2
+    assert loss(None, margin=torch.tensor([0.25, 0.5])) == pytest.approx(margin)
+    lost = _micro(forwards, {}, columns={"margin": "float"})
+    assert _steps("RewardTrainer").batch(lost) == "the margins of the dataset do not reach the batch"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_rloos_rewards_have_the_penalty_of_the_reference(own):
+    """The reference is a model of its own, or the trained one in its last passes, without the adapter."""
+    had = {"beta": 0.5, "normalize_advantages": False, "num_generations": 2, "reward_weights": [1.0]}
+    forwards = _passes(trained_=[[-1.0, -2.0], [-1.0, -5.0]], reference_=[[-2.0, -2.0], [-3.0, -9.0]])
+    forwards[1]["model"] = "reference" if own else "trained"
+    mask = torch.tensor([[1, 1], [1, 0]])
+    micro = _micro(forwards, had, completion_mask=mask, advantages=torch.zeros(2))
+    micro.rewards = [(0, [3.0, 1.0])]
+    advantages, _ = _steps("RLOOTrainer").advantages(micro)  # type: ignore[misc]
+    # The summed log-ratios are 1 and 2, so the rewards are 2.5 and 0.
+    assert advantages.tolist() == pytest.approx([2.5, -2.5])
+
+
+@pytest.mark.parametrize(
+    ("changed", "how"),
+    [
+        ({}, ""),
+        ({"position_ids": [[0, 1, 2, 3, 0]]}, "position_ids of token 3 in row 0 of a batch is 3, not 0"),
+        ({"labels": [[-100, 6, 7, 8, -100]]}, "labels of token 3 in row 0 of a batch is not the dataset row's"),
+        ({"input_ids": [[5, 6, 7, 8]]}, "input_ids of token 4 in row 0 of a batch is not the dataset row's"),
+    ],
+)
+def test_positions_and_labels_restart_at_each_document(changed, how):
+    (compare,) = _steps("SFTTrainer").collators.values()
+    kept = {"input_ids": [[5, 6, 7, 8, 9]], "position_ids": [[0, 1, 2, 0, 0]], "labels": [[-100, 6, 7, -100, -100]]}
+    batch = {name: torch.tensor(one) for name, one in {**kept, **changed}.items()}
+    collator = type("DataCollatorForLanguageModeling", (), {"padding_free": True})()
+    assert compare(collator, _ROWS, batch) == how
+    with pytest.raises(DoesNotApply, match="the collator is your own"):
+        compare(object(), _ROWS, batch)
