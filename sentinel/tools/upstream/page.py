@@ -169,6 +169,8 @@ def _summary(made: Contribution) -> Iterator[str]:
             yield f"The new test{'s' * (len(ran) > 1)} failed before and passed after{log}{also}."
         elif tried["regression"]:
             yield f"The new test was not run here{also}."
+        elif made.logged:  # a test that needs the network, which the sandbox does not have, is run by hand
+            yield f"The new test failed before and passed after (`tests.log`){also}."
         yield from (f"Problem: {prose(problem)}." for problem in tried["problems"])
         scenarios = sum(result["scenarios"] for result in tried["boundaries"].values())
         most = max((float(each["largest_difference"]) for each in tried["boundaries"].values()), default=0.0)

@@ -1,6 +1,7 @@
 """The page of a bug: its content, and attempts to inject text."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -124,6 +125,14 @@ def test_upstreams_tests_that_did_not_run_share_a_line():
         "`tests/b.py`: 1 failed, 2 passed, 3 with the fix and its tests, run with `--noconftest`.",
         "`tests/a.py` and `tests/c.py` could not run in this environment: `no ray`.",
     ]
+
+
+def test_a_log_of_a_test_that_the_sandbox_cannot_run_is_named(export, broken_tree, fixed_tree):
+    made = made_of(export, broken_tree, fixed_tree)
+    made = replace(made, document={**made.document, "tried": NOTHING})
+    line = "* The new test failed before and passed after (`tests.log`).\n"
+    assert line not in page(made)
+    assert line in page(replace(made, logged=True))
 
 
 def test_pull_request_heads_are_grouped_by_verdict():
