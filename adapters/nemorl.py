@@ -923,7 +923,9 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flagged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Mask the samples that an environment flagged: those that fill all columns."""
+    """Return the response mask without flagged samples. The adapter flags the samples whose response fills all
+    columns.
+    """
     mask = inputs["response_mask"]
     flags = (mask != 0).sum(-1) == mask.shape[1]
     batch = {"mask_sample": flags, "loss_multiplier": torch.ones(len(mask))}

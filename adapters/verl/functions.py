@@ -600,7 +600,7 @@ _CONTAINERS = (
 
 
 def _prime(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whether the function extracts the answer."""
+    """Return the score of verl's `prime` scorer: 1 if it extracts the ground truth from the response, otherwise 0."""
     return {"score": float(boundary.function(inputs["response"])[1] == inputs["ground_truth"])}
 
 

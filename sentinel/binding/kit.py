@@ -799,7 +799,7 @@ def gradients_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gradient_of_ranks(tables: Sequence[Any]) -> Any:
-    """Return the gradient of each rank's table, averaged over the ranks."""
+    """Return the average, over the ranks, of the gradients of their log-prob tables."""
     return sum(torch.zeros_like(table) if table.grad is None else table.grad for table in tables) / len(tables)
 
 

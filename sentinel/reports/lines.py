@@ -85,7 +85,8 @@ class Recipes:
 
 
 def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -> Facts:
-    """Return the content of a baseline line for an evidence document, with digests of recipe, binding and contract.
+    """Convert an evidence document into the content of one line of the baseline, with the digests of its recipe,
+    binding and contract.
 
     :param subject: the subject under which the evidence of a law is filed.
     :raises SentinelError: if the catalog lacks the target.

@@ -559,7 +559,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def _names(node: ast.expr, scope: Mapping[str, ast.expr]) -> list[str]:
-    """Return the option names that an expression may read, directly or through the values assigned to its names."""
+    """Return the names of the options that an expression may read, directly or through local variables."""
     names: list[str] = []
     if isinstance(node, ast.Name):
         names.append(node.id)

@@ -420,7 +420,7 @@ def _parts(value: Any) -> Sequence[Any]:
 
 
 def _kinds(value: Any) -> Iterator[type]:
-    """Yield the classes of the objects with fields in a value."""
+    """Yield the class of each object in a value that has fields (such as a dataclass)."""
     if _fields(value) is not None:
         yield type(value)
     for each in _parts(value):

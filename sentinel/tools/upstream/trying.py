@@ -209,8 +209,9 @@ def _draw(
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Map each broken law or exception message to another known bug that causes it. That bug is in this boundary or in
-    its second implementation, and is still present with the fix.
+    """Explain failures that remain after a fix. Map each symptom (a broken law or an exception message) to another
+    known bug that causes it, is still present with the fix, and is in the same boundary or in its second
+    implementation.
     """
     boundaries = {*subject.binding.paths, *subject.binding.twins}
     return {

@@ -120,8 +120,8 @@ class UpstreamTests:
     def _run(
         self, side: str, tests: Sequence[str], own_tests: bool = False, option: str = ""
     ) -> dict[str, tuple[dict[str, str], str, str]]:
-        """Run files or tests. Return the outcomes of each (or pytest's line that explains why there are none), and the
-        option used.
+        """Run test files or single tests with pytest. Return three values for each: the outcomes of its tests, pytest's
+        explanation if no test ran, and the additional pytest option that was used.
 
         The option disables a ``conftest.py`` that starts a cluster or a logger, which may not work here.
         """
