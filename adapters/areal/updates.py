@@ -17,7 +17,7 @@ _ARGUMENTS = "areal.api.cli_args"
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one update of the actor, and return the gradient with respect to the log-probs.
+    """Run one update of AReaL's actor and return the gradient with respect to the log-probs.
 
     Each token has its own id, so the model finds the token's log-prob in any order of tokens. The value at position t
     belongs to token t + 1. The loss is averaged over ranks, as FSDP averages gradients.
