@@ -99,8 +99,8 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
 
 
 def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
-    """Call one of NeMo-RL's losses through its sequence-packing wrapper, with all sequences on one rank, padded or
-    packed.
+    """Call one of NeMo-RL's losses through the wrapper that the boundary names, with all sequences on one rank,
+    padded or packed.
     """
     # no model assigns probability 1
     uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)
@@ -306,7 +306,7 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call NeMo-RL's distillation loss with a ``k`` that includes the whole vocabulary in the teacher's top k."""
+    """Call NeMo-RL's distillation loss. The teacher's top-k tokens are the whole vocabulary."""
     mask = inputs["response_mask"]
     options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
     loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))

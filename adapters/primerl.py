@@ -557,7 +557,7 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             return [self[place] for place in torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))]
 
     class Set(boundary.owner):  # type: ignore[misc, name-defined]
-        """prime-rl's real dataset without tokens."""
+        """prime-rl's real dataset class, which takes examples that need no tokenization."""
 
         def _process(self, example: dict[str, Any]) -> dict[str, Any]:
             return example
