@@ -56,8 +56,8 @@ def _made(boundary: Any, sample: Mapping[str, Any], index: int) -> Any:
 
 
 def _appended(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Append the tokens of a response to a slime sample one by one, and save and load the sample in between.
-    Untrained tokens have no log-prob.
+    """Append the tokens of a response to a slime sample one by one, converting the sample to a dictionary and back
+    after each. Untrained tokens have no log-prob.
     """
     kind, read = boundary.imported[TYPES].Sample, []
     for sample in inputs["samples"]:
