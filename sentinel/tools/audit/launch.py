@@ -148,7 +148,7 @@ def launch_of(
 
 
 def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: bool = True, shown: str = "") -> Launch:
-    """Read the configuration that a Python script makes.
+    """Read the configuration that a Python script creates.
 
     :param words: the script's arguments. They are not read if the script makes the configuration itself.
     :param must: whether it is an error if the script makes no configuration.
@@ -205,7 +205,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
 
 
 def _differences(call: Call, others: Sequence[Call]) -> list[str]:
-    """Return the options that other calls of the same class do not set, or set to another value."""
+    """Return the options to which other calls of the same class give a different value, or none."""
     names = {name for one in others for name in (*call.settings, *one.settings, *one.unread)} - {*call.unread}
     return sorted(
         name
