@@ -296,7 +296,7 @@ def _failure(
     outcome = search.outcomes[law]
     judged = f"{outcome.judged} of {search.tried} scenarios judged"
     if outcome.not_judged and outcome.judged < search.tried:
-        judged += f" (not the others; most often: {outcome.not_judged.most_common(1)[0][0]})"
+        judged += f" (the others were not judged, most often because: {outcome.not_judged.most_common(1)[0][0]})"
     lines += _wrapped(f"Seed {search.seed}, {judged}. Hypothesis keeps the scenario and tries it first.")
     return "\n".join(lines)
 

@@ -342,10 +342,10 @@ def _proposal(
     known_otherwise = 2 * layout.of_groups + (layout.each == "steps")
     if reads is None or len({**match.names, **inner, **given}) + known_otherwise < 2:
         return None
-    lacks = [f"no parameter is its {item}" for item in missing]
-    lacks += [f"no input of it is {name}" for name in foreign]
+    lacks = [f"no parameter matches the input {item}" for item in missing]
+    lacks += [f"no input of the contract matches the parameter {name}" for name in foreign]
     if contract.group and "group" not in {*match.names, *known, *inner}:
-        lacks.append("no parameter gives the groups")
+        lacks.append("no parameter says which rows form a group")
     if lacks:
         near = len(missing) < 2 and any(contract.input(name).shape for name in match.names)  # type: ignore[union-attr]
         return NearMiss(signature, contract.name, "; ".join(lacks)) if near else None
@@ -537,7 +537,9 @@ def _written(
     for name, alike in match.ambiguous.items():
         draft.questions.append(f"{name} may be {' or '.join(alike)}; {names[name]} is a guess.")
     if len(clips := {names.get("eps_clip_low"), names.get("eps_clip_high")}) == 1 and clips != {None}:
-        draft.questions.append(f"{clips.pop()} is both clip bounds, so scenarios with two bounds are not called.")
+        draft.questions.append(
+            f"{clips.pop()} sets both clip bounds, so scenarios with two different bounds are left out."
+        )
     _words(draft, signature, contract, names)
     draft.constants |= dict.fromkeys(draft.unread)
     if draft.step:
@@ -545,7 +547,7 @@ def _written(
     if kind.contract == "rule_reward":
         draft.fixed["wording"] = layout.form
         draft.options |= {"leading": draft.leading, "takes": ()}
-        draft.questions.append(f"which responses is it for? It is tried with the wording {layout.form!r}.")
+        draft.questions.append(f"which answer format does it expect? It is tried with the wording {layout.form!r}.")
     responses = {each.name for each in signature.own[:2]} if draft.leading else set()
     apart = {*responses, *names.values(), size, draft.step, *draft.objects, *draft.ends, *draft.rows}
     left = _other_parameters(draft, signature, contract, match, parameters, apart, size)
@@ -558,7 +560,7 @@ def _written(
         draft.options["ends"] = tuple(draft.ends)
     if draft.rows:
         draft.options["row_names"] = tuple(draft.rows)
-        draft.questions.append(f"{' and '.join(draft.rows)}: another name for each row. Is that right?")
+        draft.questions.append(f"{' and '.join(draft.rows)}: each row gets its own name. Is that right?")
     if layout.of_groups:
         if contract.mask:
             draft.options["sums"] = {"token_level_rewards": contract.mask}
@@ -656,7 +658,7 @@ def _other_parameters(
         draft.questions.append(f"what is {name}? No input of {contract.name} has this name; {guess}")
     if size and "group" not in draft.options:
         draft.constants[size] = 1
-        draft.questions.append(f"{contract.name} has no groups, so {size} is 1. Is another contract nearer?")
+        draft.questions.append(f"{contract.name} has no groups, so {size} is 1. Does another contract fit better?")
     usual = ("None", "False", None)
     left = [name for name in parameters if name not in {*given, *draft.constants}]
     left = [name for name in left if parameters[name].default not in usual]

@@ -117,7 +117,7 @@ class Reading:
         for path in self._required():
             if parts[path] is None:
                 return self._read_without(path, parts)
-        fewest, why = len(self.plan.paths) + 1, "the adapter makes no such call from any scenario"
+        fewest, why = len(self.plan.paths) + 1, "no scenario leads the adapter to such a call"
         closest: tuple[dict[str, Any], dict[Path, Any]] | None = None
         contract, binding = self.subject.contract, self.subject.binding
         for choice in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):

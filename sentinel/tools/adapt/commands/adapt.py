@@ -207,7 +207,7 @@ def _proposals(
         near = f"; nearest: {missed[0].signature.path} ({missed[0].contract}): {missed[0].reason}" if missed else ""
         raise NothingExamined(
             f"{project.target.name} has {counted(signal, 'function')} that seem to carry training signal, and the "
-            f"parameters of none fit a contract{near}; `sentinel list contracts` lists what can be bound by hand"
+            f"none has parameters that fit a contract{near}; `sentinel list contracts` lists what can be bound by hand"
         )
     if project.mirror is not None and project.head:
         notify("reading the history of these functions")
@@ -244,7 +244,7 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
     questions = list(proposal.questions)
     for name, value in result.settings.items():
         questions = [each for each in questions if f"no parameter for {name};" not in each]
-        questions.append(f"the oracle agrees with {name}={value!r}, a setting that no parameter gives. Is that right?")
+        questions.append(f"the oracle agrees if {name} is {value!r}, but no parameter sets it. Is that right?")
     if result.dialects:
         several = ", ".join(f"{name}={value!r}" for name, value in result.dialects.items())
         dialects = ", ".join(f'Dialect("{name}", {value!r}, reason, link)' for name, value in result.dialects.items())

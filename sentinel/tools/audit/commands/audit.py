@@ -229,7 +229,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     ]
     named += launch.references
     if named:
-        unread.append(f"not examined, your reward functions and data: {_some(named)}")
+        unread.append(f"not examined (your reward functions and data): {_some(named)}")
     if run is not None and (not run.configuration or (bugs and not _examined(run, bugs))):
         for line in (*changes, *rejected, *unread):
             print_error(visible(line))
@@ -398,7 +398,7 @@ def _undecided(decisions: Sequence[Decision]) -> list[str]:
     groups: dict[str, list[Decision]] = {}
     for item in decisions:
         if item.verdict.name == "changed":
-            cause = "neither the values of the bug nor the right ones"
+            cause = "the values are neither those of the bug nor the right ones"
         elif item.verdict.name in ("reproduced", "fixed"):
             continue
         else:
@@ -634,7 +634,7 @@ def _notify(
             echo(f"defaults are those of {run.options.name} ({run.options.source})")
     if hardening:
         echo(
-            f"in all {roots(map(_counted, [*bugs, *hardening]))}; no code of the framework triggers those of hardening"
+            f"in all {roots(map(_counted, [*bugs, *hardening]))}; the framework's own code never triggers the hardening bugs"
         )
 
 

@@ -193,7 +193,7 @@ class _Verifier:
             if decision.checkout.tree != tree:
                 raise SentinelError(
                     f"the evidence is about code with tree hash {tree[:12]}, and the {ref.kind} code here has "
-                    f"{decision.checkout.tree[:12]}: other files"
+                    f"{decision.checkout.tree[:12]}, so its files differ"
                 )
         return compared(recorded, decision)
 
