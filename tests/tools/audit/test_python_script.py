@@ -368,7 +368,7 @@ def test_a_script_and_its_arguments_are_a_command(tmp_path):
     assert launch_of(file, (), ("C",), configured=True).made_by == "C"
     (tmp_path / "run.sh").write_text('python train.py --seed 3 "$@"\n')
     (told,) = launch_of(tmp_path / "run.sh", (), ("C",)).unread
-    assert told == '"$@" (line 1) was assumed to contain no options; give the script's arguments after --'
+    assert told == '"$@" (line 1) was assumed to contain no options; give the script\'s arguments after --'
     assert launch_of(tmp_path / "run.sh", ["--lr", "1"], ("C",)).settings == (("seed", 3), ("lr", 1))
 
 
@@ -406,7 +406,7 @@ def test_files_named_by_options_are_found_next_to_the_script(tmp_path):
     ("words", "says"),
     [
         ("accelerate launch --config_file z.yaml train.py", "train.py: none of C is called in it"),
-        ("accelerate launch --config_file z.yaml gone.py", "no settings follow the program.*gone.py is not a file here"),
+        ("accelerate launch --config_file z.yaml gone.py", "no settings follow the program.*gone.py is not a file"),
         ("python -m package", "no settings follow the program"),
     ],
 )

@@ -206,7 +206,7 @@ def _proposals(
     if not proposals:
         near = f"; nearest: {missed[0].signature.path} ({missed[0].contract}): {missed[0].reason}" if missed else ""
         raise NothingExamined(
-            f"{project.target.name} has {counted(signal, 'function')} that seem to carry training signal, and the "
+            f"{project.target.name} has {counted(signal, 'function')} that seem to carry training signal, but "
             f"none has parameters that fit a contract{near}; `sentinel list contracts` lists what can be bound by hand"
         )
     if project.mirror is not None and project.head:

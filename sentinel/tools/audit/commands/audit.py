@@ -634,7 +634,8 @@ def _notify(
             echo(f"defaults are those of {run.options.name} ({run.options.source})")
     if hardening:
         echo(
-            f"in all {roots(map(_counted, [*bugs, *hardening]))}; the framework's own code never triggers the hardening bugs"
+            f"in all {roots(map(_counted, [*bugs, *hardening]))}; "
+            "the framework's own code never triggers the hardening bugs"
         )
 
 
