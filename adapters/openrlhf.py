@@ -949,7 +949,7 @@ _RING = "openrlhf.models.ring_attn_utils"
 
 def _of_labels(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if not (inputs["labels"][:, 1:] != -100).any():
-        raise AbsentError("a batch has a trained token")
+        raise AbsentError("the framework's batches have at least one trained token; this scenario has none")
     return {"loss": boundary.function(boundary.owner(), inputs["logits"], inputs["labels"])}
 
 
@@ -968,7 +968,7 @@ def _of_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("not in this version: sums and means of log-probs")
     mask = (inputs["response_mask"] != 0).long()
     if not mask.any(-1).all():
-        raise AbsentError("a response has a token")
+        raise AbsentError("the framework's responses have at least one token; this scenario has an empty one")
     pad = torch.nn.functional.pad
     values, attention = pad(inputs["values"], (1, 0), value=3.0), pad(mask, (2, 0), value=1)
     told = boundary.function(kit.make_unbuilt(boundary.owner), values, attention, [2] * len(mask))

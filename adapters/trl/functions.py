@@ -89,7 +89,7 @@ def _reverse(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the reverse KL that TRL's MiniLLM trainer computes."""
     mask = inputs["response_mask"] != 0
     if not mask.any():
-        raise AbsentError("the trainer's batches have a valid token")
+        raise AbsentError("the trainer's batches have at least one valid token; this scenario has none")
     both = [torch.where(mask[..., None], inputs[name], 0.0).log_softmax(-1) for name in ("logits", "teacher_logits")]
     return {"loss": boundary.function(kit.make_unbuilt(boundary.owner), *both, mask=mask)}
 

@@ -93,7 +93,7 @@ def _entropy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     finite value.
     """
     if not (inputs["response_mask"] != 0).any():
-        raise AbsentError("a batch has a valid token")
+        raise AbsentError("the framework's batches have at least one valid token; this scenario has none")
     logits = torch.where(inputs["response_mask"] != 0, inputs["loss_mat"], 0.0)[..., None]
     with kit.swap(boundary.module.verl_F, "entropy_from_logits", lambda logits: logits[..., 0]):
         return {"loss": boundary.invoke(kit.take_inputs(inputs, "loss_agg_mode"), logits, inputs["response_mask"])}
@@ -103,7 +103,7 @@ def _top_divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return verl's divergence over a teacher's top-k tokens, which are the whole vocabulary."""
     mask = inputs["response_mask"]
     if not mask.any():
-        raise AbsentError("a packed batch has a token")
+        raise AbsentError("the framework's packed batches have at least one token; this scenario has none")
     student, teacher = (inputs[name][mask != 0] for name in ("logits", "teacher_logits"))
     ends = torch.tensor([0, len(student)])
     nested = partial(torch.nested.nested_tensor_from_jagged, offsets=ends)
@@ -186,7 +186,7 @@ def _mean_over_ranks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     """Return verl's mean over the tokens of two ranks."""
     values, mask = inputs["values"], inputs["response_mask"]
     if not mask.any():
-        raise AbsentError("a step has a valid token")
+        raise AbsentError("the framework's steps have at least one valid token; this scenario has none")
     return {"result": kit.on_ranks(2, lambda rank: boundary.function(values[rank::2], mask[rank::2]))[0]}
 
 
@@ -194,7 +194,7 @@ def _divergence_told(key: str, boundary: Any, inputs: Mapping[str, Any]) -> dict
     """Return the divergence that verl reports for two policies. Their log-probs differ by the scenario's values."""
     values, mask = inputs["values"], inputs["response_mask"]
     if not (mask != 0).any():
-        raise AbsentError("a batch has a valid token")
+        raise AbsentError("the framework's batches have at least one valid token; this scenario has none")
     return {"result": values.new_tensor(boundary.function(torch.zeros_like(values), values, mask)[key])}
 
 

@@ -275,8 +275,8 @@ class Container:
 
 
 def data_proto(protocol: str, **chunks: Any) -> tuple[Binding, ...]:
-    """Bind the operations of the ``DataProto`` class that a module defines. ``chunks`` sets fields of the binding of
-    ``chunk``.
+    """Bind the operations of the ``DataProto`` class that a module defines. ``chunks`` are additional fields of the
+    binding of its method ``chunk``.
     """
     data = f"{protocol}.DataProto"
     proto = Container(partial(make_container, data), common={"imports": (protocol,)})

@@ -160,7 +160,7 @@ def direction(recorded: Recorded, now: Recorded) -> str:
 
 
 def verdict_text(document: Recorded) -> str:
-    """Return a document's verdict as text, with the kind of reason."""
+    """Return the verdict of a document as text, such as ``undecidable (drift)``."""
     return f"{document['verdict']} ({message(document['kind'])})" if document["kind"] else str(document["verdict"])
 
 

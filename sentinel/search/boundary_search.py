@@ -171,7 +171,7 @@ class Example:
 
 
 def example(subject: Subject, recipe: Recipe) -> Example:
-    """Return a recipe's scenario for this boundary.
+    """Return the scenario of a recipe in the form in which this boundary's search tries it.
 
     Inputs that the recipe states keep their values, even if the adapter fixes others. The rest get the value that a
     search draws first.

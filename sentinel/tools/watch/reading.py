@@ -613,7 +613,7 @@ def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
 
 
 class _LossWithGradient(torch.autograd.Function):
-    """A loss with a recorded gradient."""
+    """A loss whose gradient is not computed but was recorded in the run."""
 
     @staticmethod
     def forward(ctx: Any, loss: Any, part: Any, gradient: Any) -> Any:
