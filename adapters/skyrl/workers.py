@@ -1,4 +1,4 @@
-"""SkyRL's policy updates: of the FSDP worker and, with a stand-in for megatron.core, of the Megatron worker."""
+"""SkyRL's policy updates, by the FSDP worker and by the Megatron worker. A stand-in replaces megatron.core."""
 
 from __future__ import annotations
 
