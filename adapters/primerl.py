@@ -449,7 +449,6 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _STREAMS = ("advantages", "inference_logprobs", "temperatures", "ref_logprobs", "rl_weights", "ce_weights")
-_COLUMNS = ("input_ids", "loss_mask", *_STREAMS)
 
 
 def _flags(sample: Mapping[str, Any]) -> Any:

@@ -110,7 +110,7 @@ _REWARDS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def _rows(kind: str, form: str) -> list[dict[str, Any]]:
+def _rows(kind: str, form: str, margins: bool = False) -> list[dict[str, Any]]:
     sums = [(one, other) for one in range(6) for other in range(6)]
     rows: list[dict[str, Any]] = []
     for one, other in sums:
@@ -120,7 +120,7 @@ def _rows(kind: str, form: str) -> list[dict[str, Any]]:
         if kind in ("grpo", "rloo"):
             row["answer"] = answer
         if kind in ("dpo", "reward"):
-            row |= {"chosen": f" {answer}", "rejected": f" {wrong}"}
+            row |= {"chosen": f" {answer}", "rejected": f" {wrong}", **({"margin": one / 5} if margins else {})}
         elif kind == "kto":
             row |= {"completion": f" {answer if one % 2 else wrong}", "label": bool(one % 2)}
         elif kind == "sft":
@@ -131,7 +131,7 @@ def _rows(kind: str, form: str) -> list[dict[str, Any]]:
             row = {
                 name: [{"role": "user" if name == "prompt" else "assistant", "content": text.strip()}]
                 for name, text in row.items()
-                if name != "label"
+                if name not in ("label", "margin")
             }
         elif form == "messages":
             row = {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]}
@@ -188,7 +188,7 @@ def build(setup: Mapping[str, Any], steps: int, folder: str) -> Any:
     for name in setup.get("own", ()):
         owner, more = _OWN[name](owner, model, args, steps)
         parts |= more
-    rows = _module("datasets").Dataset.from_list(_rows(kind, setup.get("form", "plain")))
+    rows = _module("datasets").Dataset.from_list(_rows(kind, setup.get("form", "plain"), setup.get("margins", False)))
     if setup.get("evaluates"):
         parts["eval_dataset"] = rows.select(range(8))
     trainer = owner(
@@ -552,6 +552,7 @@ def _draw_run(rng: random.Random, setup: _Options, options: _Options) -> None:
 
 
 def _draw_pairs(rng: random.Random, setup: _Options, options: _Options) -> None:
+    later = random.Random(f"pairs {setup['seed']}")  # options that older seeds did not have
     if setup["kind"] == "reward":
         options["center_rewards_coefficient"] = rng.choice((None, None, 0.01))
         if isinstance(setup.get("lora"), dict):
@@ -560,8 +561,11 @@ def _draw_pairs(rng: random.Random, setup: _Options, options: _Options) -> None:
         if setup.get("lora", {}).get("target_modules") == ["c_attn"]:
             setup["lora"]["target_modules"] = ["q_proj"]
         options.pop("router_aux_loss_coef", None)
+        setup["margins"] = later.random() < 0.5
     else:
         options |= {"loss_type": rng.choice(("kto", "apo_zero_unpaired")), "beta": rng.choice((0.1, 0.3))}
+        options |= {"desirable_weight": later.choice((1.0, 1.5)), "undesirable_weight": later.choice((1.0, 0.7))}
+        options["precompute_ref_log_probs"] = later.random() < 0.3
 
 
 def _draw_online(rng: random.Random, setup: _Options, options: _Options) -> None:

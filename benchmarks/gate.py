@@ -39,6 +39,7 @@ from mutants import EVERY, Mutant, _expressions, mutants
 from refactorings import KINDS, refactor
 
 from sentinel.comparing.comparison import Comparison
+from sentinel.comparing.patch import NO_EFFECT, PART
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.deciding.runner import Runner, runner_of
 from sentinel.errors import SentinelError
@@ -268,12 +269,22 @@ def _describe(comparison: Comparison, boundary: str, until: float) -> Row:
             item = outcomes[outcome]
             told = [each.law for each in item.broken.get("after", ())] or [each.symptom for each in item.differences]
             return {**row, "ran": True, "outcome": outcome, "by": item.name, "why": ", ".join(dict.fromkeys(told))}
-    partly = any(item.guard.startswith("a condition or a default") for item in idle)
-    row["ran"] = partly or any(line[-1] for line in lines)
+    partly, silent = (any(item.guard == guard for item in idle) for guard in (PART, NO_EFFECT))
+    row["ran"] = partly or silent or any(line[-1] for line in lines)
     if "same" in outcomes and whole and not idle:
         return {**row, "outcome": "same", "by": outcomes["same"].name, "why": ""}
     reasons = [f"not compared: {each.reason}" for each in results if each.reason]
-    why = "not bound" if not row["bound"] else "it ran in part" if partly else "not reached" if whole else "time"
+    why = (
+        "not bound"
+        if not row["bound"]
+        else "it ran in part"
+        if partly
+        else NO_EFFECT
+        if silent
+        else "not reached"
+        if whole
+        else "time"
+    )
     return {**row, "outcome": "not examined", "why": reasons[0][:200] if reasons and why != "not bound" else why}
 
 

@@ -57,17 +57,17 @@ def test_patch_coverage_counts_lines_once_and_names_unreached_ones():
     here = [line("f", 1, False), line("f", 2, False, "mode == 'x'"), line("f", 3, False, "mode == 'x'")]
     unbound = line("compute_log_prob", 7, False, bound=False)
     ran = [line("f", 1, True), *here[1:]]
-    _, lines = written(row("v.f", "not examined", "changed lines did not run", (*here, unbound)),
-                       row("v.g", "not examined", "changed lines did not run", (*ran, unbound)))  # fmt: skip
+    _, lines = written(row("v.f", "not examined", "changed lines were not examined", (*here, unbound)),
+                       row("v.g", "not examined", "changed lines were not examined", (*ran, unbound)))  # fmt: skip
     assert lines[-2] == (
         "4 signal lines changed (4 added, 0 deleted); 1 ran (added lines at the head, deleted lines at the base); "
         "2 not reached (core.py:2-3 f, guarded by mode == 'x'); 1 not bound (compute_log_prob)"
     )
-    assert lines[1:3] == ["not examined: v.f: changed lines did not run", "  and v.g"]
+    assert lines[1:3] == ["not examined: v.f: changed lines were not examined", "  and v.g"]
 
 
 def test_a_boundary_is_examined_if_another_one_ran_its_changed_lines():
-    late = row("v.f", "not examined", "changed lines did not run", (line("f", 1, False),))
+    late = row("v.f", "not examined", "changed lines were not examined", (line("f", 1, False),))
     _, lines = written(late, row("v.g", "same", "", (line("f", 1, True),)))
     assert not [text for text in lines if "not examined" in text]
 

@@ -49,7 +49,12 @@ def _log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     logits, ids = inputs["logits"], inputs["token_ids"]
     parts = (part.clone() for part in torch.nn.functional.pad(logits, (0, 0, 1, 1)).split(2))
     trainer = kit.make_unbuilt(
-        boundary.owner, temperature=inputs["temperature"], model_kwarg_keys=(), _entropy_bonus_enabled=False
+        boundary.owner,
+        temperature=inputs["temperature"],
+        model_kwarg_keys=(),
+        _entropy_bonus_enabled=False,
+        args=kit.bookkeeping(report_to=[]),
+        accelerator=kit.make_one_process(boundary.device),
     )
     ids = torch.nn.functional.pad(ids, (2, 0))
     asked: dict[str, Any] = {"compute_entropy": True} if inputs["with_entropy"] else {}

@@ -240,7 +240,7 @@ def _rloo_advantages(micro: Any) -> tuple[Any, Any]:
 
 def _grpo_references(micro: Any) -> tuple[Any, Any]:
     _need("ref_per_token_logps" in micro.batch, "there is no reference (beta is 0)")
-    _need("num_items_in_batch" in micro.batch, "another batch")
+    _need("num_items_in_batch" in micro.batch and micro.rewards is None, "another batch")
     mask = micro.batch["completion_mask"].double()
     return _trained(micro)[:, -mask.shape[1] :] * mask, micro.batch["ref_per_token_logps"].double() * mask
 
@@ -424,6 +424,8 @@ def _pair_loss(kind: str, micro: Any, policy: Any, reference: Any, tokens: Any) 
         first, second = chosen, rejected
         if kind == "aot":
             first, second = (side.chunk(2)[0] - side.chunk(2)[1] for side in (policy, reference))
+        near = any((side.sort(0).values.diff().abs() < 1e-4).any() for side in (first, second))
+        _need(not (near and tokens.requires_grad), "two rows of a batch are at the same place in the order of aot")
         gap = beta * (first.sort(0).values - second.sort(0).values)
         return -log_sigmoid(gap) * (1 - smooth) - log_sigmoid(-gap) * smooth
     if kind == "apo_zero":

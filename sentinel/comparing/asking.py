@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sentinel.comparing.influence import Influence, find_sites
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
 from sentinel.comparing.processes import Processes, Runs
 from sentinel.comparing.reached import Place, names_in
@@ -18,7 +19,7 @@ from sentinel.comparing.selection import Change, Selection
 from sentinel.comparing.sessions import Alone, Log, Pair
 from sentinel.comparing.units import Unit
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widen
+from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch, draw_around, example, glimpses, turn
@@ -150,9 +151,50 @@ class Asking:
                 inputs = draw_around(subject, self.budget.seed, f"rare {round_} {place}", around)
                 plans += [(NUMBERS_STAY, {"": inputs})] if inputs else []
             for (law, variants), trial in zip(plans, pair.try_(subject, plans)):
-                if trial.violations and not trial.violations[0].symptom.endswith("raises"):
+                if trial.violations:
                     search.shrink(law, variants[""], trial.violations[0].symptom)
                     return
+
+    def check_influence(
+        self,
+        sessions: Mapping[str, LawSession],
+        subject: Subject,
+        log: Log,
+        located: Mapping[str, Mapping[Place, Unit]],
+    ) -> None:
+        """Record whether a compared result depends on each changed statement that ran (:class:`Influence`)."""
+        patch = self._selection.patch
+        scenarios: dict[tuple[str, Place, int], list[Inputs]] = defaultdict(list)
+        for inputs, ran in log.scenarios:
+            for statement in {each for side in SIDES for each in patch.note(side, located[side], ran[side])}:
+                scenarios[statement].append(inputs)
+        influence = {side: Influence(sessions[side], subject, log) for side in SIDES}
+        try:
+            self._check_places(influence, scenarios, located)
+        finally:
+            for each in influence.values():
+                each.close()
+
+    def _check_places(
+        self,
+        influence: Mapping[str, Influence],
+        scenarios: Mapping[tuple[str, Place, int], Sequence[Inputs]],
+        located: Mapping[str, Mapping[Place, Unit]],
+    ) -> None:
+        patch = self._selection.patch
+        for place in sorted({place for _, place, _ in scenarios}):
+            units = [located[side].get(place) for side in SIDES]
+            matters: dict[tuple[str, Place, int], bool] = {}
+            for site in find_sites(*units):
+                (side, number), own = site.number, site.own
+                key, there = (side, place, number), scenarios.get((own[0], place, own[1]), [])
+                unit = units[SIDES.index(own[0])]
+                if there and unit is not None and not patch.matters(*key) and matters.get(key, True):
+                    if self.budget.over():
+                        return
+                    matters[key] = influence[own[0]].of(site, place[0], unit.span[0], there)
+            for key, each in matters.items():
+                patch.note_influence(*key, each)
 
     def _constants(self, subject: Subject) -> Constants:
         """Return the constants of both revisions' changed functions that the boundary reaches."""
@@ -253,7 +295,7 @@ class Asking:
         count = _TURNED if many else _TURNED_OF_CALLER
         for plans in self._set_options(subject, changed, ran, count):
             for plan, trial in zip(plans, pair.try_(subject, plans)):
-                if trial.violations and not trial.violations[0].symptom.endswith("raises"):
+                if trial.violations:
                     with closing(pair.fresh()) as fresh:
                         [again] = fresh.try_(subject, [plan])
                     if again.violations:
@@ -360,6 +402,7 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
             closer = _observations(pair.both(subject, wide[0]))
             double = {side: each for side, each in closer.items() if not isinstance(each, str)}
     single = _in_single(inputs)
+    mistake = "" if SETTINGS in inputs else mistake  # callers may never set this option
     if mistake and single != inputs:
         with suppress(Undecidable):  # callers may never pass half precision, and only that raises
             answered = _observations(pair.both(subject, {"": single})).values()

@@ -218,6 +218,8 @@ class Comparison:
             broken = add_programming_errors(broken, differences)
             recipes = recipes_of(subject, self._recipes) if differences or any(broken.values()) else []
             bugs = bugs_of_one_side(self._decide_bugs(subject, self._asking.select_differing(pair, subject, recipes)))
+            if not (differences or any(broken.values()) or any(bugs.values()) or search.undecided):
+                asking.check_influence(sessions, search.subject, log, located)
         except OneSided as error:
             if error.whole and error.side == AFTER:
                 self._import_failures.append((subject.name, _select_imported(changed)))

@@ -60,9 +60,9 @@ def _compare(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> 
     gap = np.where(_neither_finite(left[0], right[0]), 0.0, gap_between(left[0], right[0]))
     coarser = max(left[1], right[1], key=lambda dtype: FLOATS.index(dtype) if dtype in FLOATS else -1)
     wrong = gap > scale.bound(coarser)
-    counts = counted(case.contract, case.inputs[BEFORE], item) if wrong.any() else None
+    counts = _counted_like(case, item, gap.shape) if wrong.any() else None
     masked = False
-    if counts is not None and np.broadcast_shapes(counts.shape, gap.shape) == gap.shape:
+    if counts is not None:
         masked = not (wrong & counts).any()
         wrong = wrong if masked else wrong & counts
     if not wrong.any():
@@ -72,6 +72,14 @@ def _compare(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> 
     detail = f"{where}{left[0][place].item()!r} before, {right[0][place].item()!r} after"
     finite = np.isfinite(left[0]) == np.isfinite(right[0])
     return ("masked" if masked else "value" if finite[wrong].all() else "non-finite"), detail
+
+
+def _counted_like(case: Case, item: Observed, shape: tuple[int, ...]) -> Flags | None:
+    """Return which elements of a value of this shape count; None if the mask does not fit."""
+    counts = counted(case.contract, case.inputs[BEFORE], item)
+    with suppress(ValueError):
+        return None if counts is None else np.broadcast_to(counts, shape)
+    return None
 
 
 def _neither_finite(one: Numbers, other: Numbers) -> Flags:
@@ -90,11 +98,9 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
         if left is None or right is None or left[0].shape != right[0].shape:
             yield item.key, any(side.get(item.key) is not None for side in (one, other)), False
             continue
-        unknown, counts = _neither_finite(left[0], right[0]), counted(case.contract, case.inputs[BEFORE], item)
-        if counts is not None and np.broadcast_shapes(counts.shape, unknown.shape) == unknown.shape:
-            counts = np.broadcast_to(counts, unknown.shape)
-        else:
-            counts = np.ones_like(unknown)
+        unknown = _neither_finite(left[0], right[0])
+        counts = _counted_like(case, item, unknown.shape)
+        counts = np.ones_like(unknown) if counts is None else counts
         yield item.key, bool((~unknown & counts).any()), bool((unknown & counts).any())
 
 

@@ -19,14 +19,13 @@ from typing import Any
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.reached import Code, Place, changed_effect, changes_of
 from sentinel.comparing.units import Bare, Unit
-from sentinel.search.guards import function_of
+from sentinel.search.bindings import syntax_of
+from sentinel.search.guards import cut, function_of
 from sentinel.search.inventory import names_signal
 
-_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+#: Fields of a statement that hold other statements.
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these statements have no line event, or no effect
-
-#: The most characters of a guard in a message.
-_GUARD = 60
 
 #: The most full searches that try to run the same changed lines.
 _SEARCHES = 3
@@ -37,6 +36,8 @@ Span = tuple[int, int, int, int]
 #: Reason why a line that ran is not fully examined.
 PART = "a condition or a default inside the line"
 
+#: Reason why a line that ran is not examined.
+NO_EFFECT = "it ran, but no compared result depends on it"
 
 #: A changed statement: file, function, side, first and last line, whether a boundary reaches the function, why it did
 #: not run, and whether it ran in full.
@@ -94,12 +95,19 @@ class Statement:
     :ivar parts: the syntax of its parts that may have no effect although its line runs: an operand of ``and`` or
         ``or``, a branch of a conditional expression, the body of ``if c: return x`` on one line; or a default, which a
         scenario may set. Each has the spans that must all run, or none if that cannot be observed.
+    :ivar node: its syntax, whose lines are counted from ``skipped``.
     """
 
     key: str
     lines: tuple[int, int]
     guard: str = ""
     parts: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
+    node: ast.AST = field(default_factory=ast.Pass)
+    skipped: int = 1
+
+    def span_of(self, node: ast.AST) -> Span:
+        """Return the position of a part of its syntax, counted from the first line of its function."""
+        return _span(node, self.skipped)
 
 
 @dataclass(frozen=True)
@@ -145,6 +153,8 @@ class Patch:
         #: changed statements that a full search has run, and the number of full searches that could reach a definition
         self._searched: set[tuple[str, Place, int]] = set()
         self._searches: Counter[Place] = Counter()
+        #: changed statements -> whether a compared result depends on them, as far as that was tried
+        self._matters: dict[tuple[str, Place, int], bool] = {}
 
     @property
     def places(self) -> frozenset[Place]:
@@ -213,6 +223,14 @@ class Patch:
                 if unit is not None and unit.kind != "function":
                     self._searched.add((side, place, 0))
 
+    def note_influence(self, side: str, place: Place, number: int, matters: bool) -> None:
+        """Record whether a compared result depends on a changed statement. One boundary's result is enough."""
+        self._matters[side, place, number] = matters or self._matters.get((side, place, number), False)
+
+    def matters(self, side: str, place: Place, number: int) -> bool:
+        """Return True if some boundary's result is known to depend on a changed statement."""
+        return self._matters.get((side, place, number), False)
+
     def needs_search(self, ran: Collection[tuple[str, Place, int]], reached: Iterable[Place]) -> bool:
         """Return True if a boundary needs a full search, because no earlier search covered its changed statements."""
         if not self._searched.issuperset(ran):
@@ -254,13 +272,19 @@ class Patch:
 
     def _guard(self, side: str, place: Place, every: Sequence[Statement], number: int) -> str:
         """Return why a statement did not run, or ran only in part."""
-        return PART if number in self._ran.get((side, place), ()) else every[number].guard
+        if number not in self._ran.get((side, place), ()):
+            return every[number].guard
+        return PART if self._is_part(side, place, number) else NO_EFFECT
 
     def _not_run(self, side: str, place: Place) -> list[int]:
         """Return those changed statements of a definition that did not run, or may have run only in part."""
         ran = self._ran.get((side, place), set())
         return [
-            number for number in self._changed[place][side] if number not in ran or self._is_part(side, place, number)
+            number
+            for number in self._changed[place][side]
+            if number not in ran
+            or not self._matters.get((side, place, number), True)
+            or self._is_part(side, place, number)
         ]
 
     def _is_part(self, side: str, place: Place, number: int) -> bool:
@@ -369,16 +393,42 @@ def _changed_text(one: Unit | None, other: Unit | None) -> str:
 def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[int, ...]]:
     """Return the indices of deleted and of added statements (see :func:`statements`)."""
     before, after = (statements(unit) if unit is not None else () for unit in (one, other))
-    matcher = SequenceMatcher(None, [each.key for each in before], [each.key for each in after], autojunk=False)
     deleted: list[int] = []
     added: list[int] = []
-    for tag, start, end, begin, stop in matcher.get_opcodes():
-        if tag != "equal":
-            deleted += range(start, end)
-            added += range(begin, stop)
+    for start, end, begin, stop in _changed_blocks(before, after):
+        deleted += range(start, end)
+        added += range(begin, stop)
     if not deleted and not added:  # the difference is outside of the statements, so all of them count
         deleted, added = list(range(len(before))), list(range(len(after)))
     return {BEFORE: tuple(deleted), AFTER: tuple(added)}
+
+
+def _changed_blocks(before: Sequence[Statement], after: Sequence[Statement]) -> Iterator[tuple[int, int, int, int]]:
+    matcher = SequenceMatcher(None, [each.key for each in before], [each.key for each in after], autojunk=False)
+    yield from (places for tag, *places in matcher.get_opcodes() if tag != "equal")  # type: ignore[misc]
+
+
+def pair_statements(one: Unit, other: Unit) -> Iterator[tuple[int | None, int | None]]:
+    """Yield deleted statements with the added ones that replace them. None stands for a missing statement.
+
+    A statement that only has another nesting is left out. Of the others, those of the same kind are paired in order.
+    """
+    before, after = statements(one), statements(other)
+    for start, end, begin, stop in _changed_blocks(before, after):
+        deleted, added = list(range(start, end)), list(range(begin, stop))
+        for alike in (lambda a, b: a.key.split(" ", 1)[1] == b.key.split(" ", 1)[1], _same_kind):
+            for number in list(deleted):
+                mate = next((each for each in added if alike(before[number], after[each])), None)
+                if mate is not None:
+                    deleted.remove(number)
+                    added.remove(mate)
+                    if alike is _same_kind:
+                        yield number, mate
+        yield from [(number, None) for number in deleted] + [(None, number) for number in added]
+
+
+def _same_kind(one: Statement, other: Statement) -> bool:
+    return type(one.node) is type(other.node)
 
 
 @lru_cache(maxsize=4096)
@@ -389,10 +439,10 @@ def statements(unit: Unit) -> tuple[Statement, ...]:
         return whole  # two definitions of one name are one unit, whose line numbers do not match the file
     for source, skipped in ((unit.text, 1), (f"if 1:\n{unit.text}", 2)):
         try:
-            body = ast.parse(source).body
+            body = syntax_of(source).body
             [function] = body if skipped == 1 else body[0].body  # type: ignore[attr-defined]
             return tuple(_statements(Bare().visit(function), skipped, "", ""))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except (SyntaxError, ValueError, RecursionError):
             continue
     return whole
 
@@ -403,24 +453,23 @@ def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int =
     :param outer: the last line of the header around it; a statement on that line may not run although the line does.
     """
     first = _first_line(node)
-    blocks = [(name, getattr(node, name)) for name in _BLOCKS if isinstance(getattr(node, name, None), list)]
+    blocks = [(name, getattr(node, name)) for name in BLOCKS if isinstance(getattr(node, name, None), list)]
     inner = [_first_line(child) for name, block in blocks for child in block]
     last = max(first, min(inner) - 1) if inner else getattr(node, "end_lineno", first) or first
     if not isinstance(node, _SILENT) and not (isinstance(node, ast.AnnAssign) and node.value is None):
-        own = [f"{name}={_dumped(value)}" for name, value in ast.iter_fields(node) if name not in _BLOCKS]
+        own = [f"{name}={_dumped(value)}" for name, value in ast.iter_fields(node) if name not in BLOCKS]
         key = f"{path} {type(node).__name__} {own}"
         parts: dict[str, tuple[Span, ...]] = {key: (_span(node, skipped),)} if outer == first else {}
         for each in _own_expressions(node):
             inner_parts = _optional_parts(each)
             if inner_parts is not None:
                 parts[ast.dump(each)] = tuple(_span(part, skipped) for part in inner_parts)
-        yield Statement(key, (first - skipped, last - skipped), guard, parts)
+        yield Statement(key, (first - skipped, last - skipped), guard, parts, node, skipped)
     for name, block in blocks:
         within = guard
         if isinstance(node, (ast.If, ast.While)) and name in ("body", "orelse"):
             test = ast.unparse(node.test)
-            test = test if len(test) <= _GUARD else f"{test[: _GUARD - 1]}…"
-            within = test if name == "body" else f"not ({test})"
+            within = cut(test if name == "body" else f"not ({test})")
         for child in block:
             if not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
                 yield from _statements(child, skipped, f"{path}.{name}", within, last)
@@ -428,7 +477,7 @@ def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int =
 
 def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a statement's own expressions, without the statements in its body."""
-    fields = [value for name, value in ast.iter_fields(node) if name not in _BLOCKS]
+    fields = [value for name, value in ast.iter_fields(node) if name not in BLOCKS]
     for child in (each for value in fields for each in (value if isinstance(value, list) else [value])):
         if isinstance(child, ast.AST):
             yield from ast.walk(child)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
-from sentinel.comparing.patch import Unexamined, coverage
+from sentinel.comparing.patch import NO_EFFECT, Unexamined, coverage
 from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference
 from sentinel.contracts.formulas import formula_of
 from sentinel.errors import SentinelError
@@ -307,15 +307,20 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def format_lines(item: Unexamined) -> str:
-    """List changed lines that did not run, as text: ``file:first-last function (why)``."""
+    """List changed lines that were not examined, as text: ``file:first-last function (why)``."""
     first, last = item.lines
-    why = "no boundary reaches it" if not item.bound else f"guarded by {item.guard}" if item.guard else ""
+    why = "no boundary reaches it" if not item.bound else explain_guard(item.guard)
     why = why or ("" if item.called else "never ran")
     texts = [why] if why else []
     texts += ["deleted"] if item.side == BEFORE else []
     joined = "; ".join(texts)
     span = f"{first}-{last}" if last > first else f"{first}"
     return message(f"{item.file}:{span} {item.name or 'the module'}{f' ({joined})' if texts else ''}")
+
+
+def explain_guard(guard: str) -> str:
+    """Return why a changed line was not examined, for a report."""
+    return guard if guard in ("", NO_EFFECT) else f"guarded by {guard}"
 
 
 def list_beyond(comparison: Comparison) -> Iterator[str]:
@@ -345,7 +350,7 @@ def write_result(comparison: Comparison, item: BoundaryDiff, number: int = 1) ->
         yield f"same numbers: {item.name}: {item.scenarios} scenarios{_note_rounding(item)}"
     elif item.state == "not examined" and not item.reason:
         count = len({(each.file, each.name) for each in item.unreached})
-        why = f"changed lines did not run, in {count} function{'' if count == 1 else 's'}"
+        why = f"changed lines were not examined, in {count} function{'' if count == 1 else 's'}"
         yield f"not examined: {item.name}: {why} ({item.scenarios} scenarios{_note_rounding(item)})"
 
 

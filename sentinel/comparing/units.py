@@ -30,7 +30,7 @@ class Unit:
     It is a function, a method, a class without its methods, a dataclass field, a module-level value, or the rest of a
     module.
 
-    :ivar text: its source. :attr:`digest` is computed from its syntax.
+    :ivar text: its source, indented as in the file. :attr:`digest` is computed from its syntax.
     :ivar names: the names that it uses.
     :ivar attributes: the attributes that it uses, on any object.
     :ivar chains: its uses of the form ``name.attribute``.
@@ -56,11 +56,11 @@ class Unit:
 
 @lru_cache(maxsize=4096)
 def _digest(text: str) -> str:
-    for source in (text, f"if 1:\n{text}"):  # a multi-line string can prevent dedenting a method
+    for source in (textwrap.dedent(text), f"if 1:\n{text}"):  # a multi-line string can prevent dedenting a method
         try:
-            text = ast.dump(Bare().visit(ast.parse(source)))
+            text = ast.dump(Bare().visit(syntax_of(source)))
             break
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except (SyntaxError, RecursionError):
             continue
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
@@ -71,8 +71,22 @@ class Bare(ast.NodeTransformer):
     ``functools.singledispatch`` reads the annotations of a function that is decorated with ``register``, so they stay.
     """
 
+    _in_function = False
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return self._bare(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        outer, self._in_function = self._in_function, False
+        self.generic_visit(node)
+        self._in_function = outer
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        if self._in_function and node.value is not None:  # Python does not evaluate such an annotation
+            return ast.copy_location(ast.Assign([node.target], node.value), node)
+        return node
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
         return self._bare(node)
@@ -91,7 +105,9 @@ class Bare(ast.NodeTransformer):
         node.body = [each for each in node.body if not _is_text(each)]
         read = node.args.args if any(_last(each) == "register" for each in node.decorator_list) else []
         annotations = [each.annotation for each in read]
+        outer, self._in_function = self._in_function, True
         self.generic_visit(node)
+        self._in_function = outer
         for each, annotation in zip(read, annotations):
             each.annotation = annotation
         return node
@@ -155,7 +171,7 @@ def at_import(content: bytes) -> AtImport:
     """Return what the import of a file does beyond defining names. No code runs."""
     try:
         if len(content) <= LARGEST_SOURCE:
-            body = ast.parse(content).body
+            body = syntax_of(content).body
             effects = [(ast.dump(node), node.lineno) for node in _effects(body, set())]
             imports = [ast.dump(node) for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
             return AtImport(effects, _registrations(body), imports)
@@ -322,7 +338,7 @@ def _put(units: dict[str, Unit], unit: Unit) -> None:
 
 def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str, lines: Sequence[str]) -> Unit:
     first, last = span_of(node)
-    text = textwrap.dedent("\n".join(lines[first - 1 : last]))
+    text = "\n".join(lines[first - 1 : last])
     parts = [node.args, *filter(None, [node.returns]), *node.body]
     return _unit(f"{owner}{node.name}", "function", (first, last), parts, text, _decorators(node))
 

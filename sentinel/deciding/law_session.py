@@ -309,6 +309,33 @@ class LawSession:
         return reference
 
 
+class AlteredSession(LawSession):
+    """A law session in which one expression of the framework's code has another value.
+
+    Calls that hang because of it do not count as hanging calls of the boundary.
+
+    :param altered: the expression and the change, as :class:`sentinel.worker.altering.Altering` takes it.
+    """
+
+    def __init__(self, session: LawSession, altered: Mapping[str, Any]) -> None:
+        super().__init__(session._target, session._references, session._explain)
+        self.altered = altered
+
+    def fresh(self) -> AlteredSession:
+        return AlteredSession(self, self.altered)
+
+    def _ask(
+        self,
+        subject: Subject,
+        calls: Mapping[str, Any],
+        consultations: Mapping[str, Any],
+        describe: Description,
+        scenario_inputs: Sequence[str] | None = None,
+    ) -> tuple[Replies, Replies]:
+        describe = {**describe, "altered": self.altered} if isinstance(describe, Mapping) else describe
+        return super()._ask(subject, calls, consultations, describe, scenario_inputs)
+
+
 class LineSession(LawSession):
     """A law session that records which lines ran.
 

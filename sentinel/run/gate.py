@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER
-from sentinel.comparing.patch import coverage, merge
-from sentinel.comparing.report import SIZES, join_names, list_others, name_revision, summarise
+from sentinel.comparing.patch import NO_EFFECT, coverage, merge
+from sentinel.comparing.report import SIZES, explain_guard, join_names, list_others, name_revision, summarise
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.reports.escaping import message
 from sentinel.reports.github import MOST, command
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 OUTCOMES = ("worse", "other", "better", "new", "removed", "not examined", "same")
 
 #: The reason why a boundary is not examined if another boundary may run its changed lines.
-_IDLE = "changed lines did not run"
+_IDLE = "changed lines were not examined"
 
 #: Maximum entries of a list on one line, and maximum lines of one outcome.
 _ENTRIES, _LINES = 6, 20
@@ -242,12 +242,17 @@ def cover(rows: Sequence[Row]) -> str:
     count = found["changed"]
     if not count:
         return "no signal line changed"
-    idle = [each for each in found["not_run"] if each["bound"]]
+    bound = [each for each in found["not_run"] if each["bound"]]
+    silent = [each for each in bound if each["guard"] == NO_EFFECT]
+    idle = [each for each in bound if each not in silent]
     unbound = [each for each in found["not_run"] if not each["bound"]]
     added = found["added"]
     parts = [f"{count} signal line{'' if count == 1 else 's'} changed ({added} added, {count - added} deleted)"]
     parts.append(f"{found['ran']} ran (added lines at the head, deleted lines at the base)")
     parts += [f"{_count(idle)} not reached ({join_names(list(map(_range, idle)))})"] if idle else []
+    if silent:
+        places = join_names([_range({**each, "guard": ""}) for each in silent])
+        parts.append(f"{_count(silent)} ran, but no compared result depends on them ({places})")
     names = list(dict.fromkeys(each["function"] or each["file"] for each in unbound))
     parts += [f"{_count(unbound)} not bound ({join_names(names)})"] if unbound else []
     return message("; ".join(parts))
@@ -263,7 +268,7 @@ def _count(entries: Sequence[Mapping[str, Any]]) -> int:
 
 def _range(entry: Mapping[str, Any]) -> str:
     first, last = entry["lines"]
-    texts = [f"guarded by {entry['guard']}"] if entry["guard"] else []
+    texts = [explain_guard(entry["guard"])] if entry["guard"] else []
     texts += [] if entry["side"] == AFTER else ["deleted"]
     span = f"{first}-{last}" if last > first else f"{first}"
     return f"{os.path.basename(entry['file'])}:{span} {entry['function']}{f', {chr(44).join(texts)}' if texts else ''}"

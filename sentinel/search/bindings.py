@@ -41,10 +41,15 @@ def syntax_of(content: str | bytes) -> ast.Module:
 
     :raises SyntaxError: if it is not valid Python or is nested too deeply for the parser.
     """
-    try:
-        return ast.parse(content)
-    except (ValueError, MemoryError, RecursionError) as error:
-        raise SyntaxError(f"{type(error).__name__} while parsing") from None
+    for last in (False, False, True):
+        try:
+            return ast.parse(content)
+        except (ValueError, MemoryError, RecursionError) as error:
+            raise SyntaxError(f"{type(error).__name__} while parsing") from None
+        except SystemError:  # gh-106905: a garbage collection ran code; fixed in Python 3.11.8
+            if last:
+                raise
+    raise AssertionError("the loop returns or raises")
 
 
 def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:

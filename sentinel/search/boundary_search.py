@@ -741,16 +741,15 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Consta
     :attr:`Contract.put_text` with its strings and with texts of its lengths.
     """
     contract, alone = subject.contract, [law for law in laws if law.vary is None]
-    choices = [(item, choice) for item in contract.inputs if not item.dialect for choice in item.choices]
+    choices = [(item.name, choice) for item in contract.inputs if not item.dialect for choice in item.choices]
     plans: list[Plan] = []
     for place in range(max(GLIMPSES, len(choices)) if alone else 0):
-        varied, choice = choices[place] if place < len(choices) else (None, None)
-        varied_inputs = tuple(replace(item, choices=(choice,)) if item is varied else item for item in contract.inputs)
+        varied = dict(choices[place : place + 1])
         inputs: Inputs = {}
         for attempt in range(4 if varied else 1):
             data = hashlib.shake_256(f"{seed} {subject.name} {place} {attempt}".encode()).digest(_CHOICES)
             with contextlib.suppress(DoesNotApply):
-                inputs = draw(replace(contract, inputs=varied_inputs), subject.binding, Choices(data))
+                inputs = draw(contract, subject.binding, Choices(data), Around(choices=varied))
             if inputs and _can_show(contract, inputs):
                 break
         plans += [(law, {"": inputs}) for law in alone if inputs]

@@ -314,7 +314,7 @@ def options(source: str) -> dict[str, list[Any]]:
     values_of: dict[str, list[Any]] = defaultdict(list)
     tree = ast.Module([], [])
     with suppress(SyntaxError):  # text that cannot be dedented has no options
-        tree = ast.parse(textwrap.dedent(source))
+        tree = syntax_of(textwrap.dedent(source))
     for node in ast.walk(tree):
         values: list[Any] = [True, False]
         sides = _conditions(node)
@@ -331,8 +331,39 @@ def options(source: str) -> dict[str, list[Any]]:
 
 
 def ways_to(function: _Function, line: int) -> list[Setting]:
-    """Return settings that may meet all conditions before a line of a function, the most likely settings first."""
-    return _ways(list(_steps_to(function.body, line)), _locals_of(function))
+    """Return settings that may meet all conditions before a line of a function, the most likely settings first.
+
+    Earlier branches of an ``elif`` chain need other strings than they test: those of its later branches.
+    """
+    steps = list(_steps_to(function.body, line))
+    return _ways([*steps, *_others(function, line, steps)], _locals_of(function))
+
+
+def _others(function: _Function, line: int, steps: Sequence[_Step]) -> Iterator[_Step]:
+    """Yield a condition for an expression that earlier tests compare with other strings: it equals a string of a later
+    test, if there is one.
+
+    A test on the line itself comes first.
+    """
+    excluded: dict[str, set[str]] = defaultdict(set)
+    for test in (test for test, truth in steps if not truth):
+        for left, right in _equalities(test):
+            excluded[ast.dump(left)].add(right)
+    tests = (node for node in ast.walk(function) if isinstance(node, ast.Compare))
+    later = sorted((node for node in tests if node.lineno >= line), key=lambda node: node.lineno)
+    for test in later:
+        for left, right in _equalities(test):
+            if right not in excluded.get(ast.dump(left), {right}):
+                yield test, True
+                return
+
+
+def _equalities(test: ast.expr) -> Iterator[tuple[ast.expr, str]]:
+    """Yield the expression and the string if a test is ``x == "string"``."""
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and len(test.ops) == 1:
+        value = test.comparators[0]
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield test.left, value.value
 
 
 @dataclass(frozen=True)
@@ -403,10 +434,11 @@ def guard_of(part: Part, line: int) -> str:
     if not steps:
         return ""
     text = ast.unparse(steps[-1][0])
-    return _cut(text if steps[-1][1] else f"not ({text})")
+    return cut(text if steps[-1][1] else f"not ({text})")
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Shorten a condition for a report."""
     return text if len(text) <= _GUARD else f"{text[:_GUARD]}…"
 
 

@@ -103,7 +103,7 @@ class Around:
     :ivar numbers: further values of float tensors, where a domain has them.
     :ivar size: the number of tokens, or of rows if the contract has no mask of tokens; 0 for a drawn number.
     :ivar dtype: the dtype of float tensors; empty for a drawn one.
-    :ivar choices: input -> its value, for inputs that are chosen from a list.
+    :ivar choices: input -> its value, for inputs that are chosen from a list; the style of a mask.
     """
 
     numbers: tuple[float, ...] = ()
@@ -133,10 +133,8 @@ def draw(contract: Contract, binding: Binding, choose: Choose, around: Around = 
     wild = choose.integer(0, 3) == 3
     inputs: dict[str, Any] = {}
     for item in contract.inputs:
-        if item.name in around.choices:
-            inputs[item.name] = around.choices[item.name]
-        else:
-            inputs[item.name] = _input(item, inputs, sizes, precision, wild, choose, around.numbers)
+        item = replace(item, choices=(around.choices[item.name],)) if item.name in around.choices else item
+        inputs[item.name] = _input(item, inputs, sizes, precision, wild, choose, around.numbers)
     if contract.arrange is not None:
         inputs = contract.arrange(inputs, choose)
     return with_dialects(contract, binding, inputs)

@@ -24,6 +24,7 @@ from typing import Any
 from sentinel.binding.drift import AbsentError, Neutral
 from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import calling, probe, processes, protocol, stubs
+from sentinel.worker.altering import Altering
 from sentinel.worker.answers import CUT, PARTS
 from sentinel.worker.side_effects import Watch, argument_names, parts, replaced_arguments, turned
 
@@ -40,7 +41,8 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.Import
 
     With ``describe``, the answer also lists the target's functions that ran; for ``lines``, the branches that ran
     (:class:`_BranchTracer`); for a mapping, the lines that ran (:class:`_LineTracer`); with the key ``beside`` in it,
-    also values outside the contract, for each call (:class:`_OutsideContract`).
+    also values outside the contract, for each call (:class:`_OutsideContract`). Its key ``altered`` names an expression
+    whose value is changed in these calls (:class:`Altering`).
     """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -67,6 +69,7 @@ class Server:
         self._preparations: dict[tuple[str, str, str], probe.Preparation] = {}
         self._settled = False
         self._branches: _BranchTracer | None = None
+        self._altering = Altering(roots)
         self._neutral: set[str] = set()  # names of neutral values that the calls of one request used
 
     def answer(self, request: Mapping[str, Any], tick: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -82,6 +85,7 @@ class Server:
             describe = request.get("describe")
             if describe == "lines" and self._branches is None:
                 self._branches = _BranchTracer(self._roots)
+            self._altering.set(describe.get("altered") if isinstance(describe, dict) else None)
         except BaseException as error:
             return probe.describe(error, None, self._roots)
         tracer = self._branches if describe == "lines" else _Tracer(self._roots) if describe else None

@@ -237,6 +237,27 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert "loss is 1.5 times the previous value" in found["sentence"]
 
 
+def test_raising_at_one_revision_only_under_an_option_is_a_difference(run_sentinel, tree):
+    code = """
+class Config:
+    def __init__(self):
+        self.cold = False
+
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+    if config.cold:
+        loss = {cooled}
+    return loss
+"""
+    one, other = (
+        tree(name, code.format(cooled=cooled)) for name, cooled in (("one", "loss"), ("other", "loss[len('x'):][0]"))
+    )
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
+    [found] = answer.json()["boundaries"]
+    assert (answer.status, found["judgement"], found["differences"][0]["symptom"]) == (1, "other", "raises")
+
+
 def test_options_of_a_changed_line_are_set_together_with_those_leading_to_it(run_sentinel, tree):
     """A group size has no effect until groups are on, and groups of one row hide the difference."""
     code = """
@@ -851,10 +872,11 @@ def test_no_difference_is_claimed_only_when_the_changed_lines_ran(run_sentinel, 
     assert f"\n  tiny/losses.py:6 agg_loss {guard}, 6 agg_loss {guard[:-1]}; deleted)\n" in answer.out
     assert answer.err.splitlines()[-1].startswith("nothing was examined: ")
     # Only the line that runs counts as examined.
-    partly = tree("partly", GUARDED.format(first="loss = loss + 0.0", factor=3))
-    answer = run_sentinel("diff", "tiny", tree("again", before), partly, "--json", *FEW)
+    again = tree("again", GUARDED.format(first="loss = loss * 2", factor=2))
+    partly = tree("partly", GUARDED.format(first="loss = loss + loss", factor=3))
+    answer = run_sentinel("diff", "tiny", again, partly, "--json", *FEW)
     told = answer.json()
-    assert (answer.status, told["examined_statements"], told["changed_statements"]) == (2, 1, 3)
+    assert (answer.status, told["examined_statements"], told["changed_statements"]) == (2, 2, 4)
     assert {(each["side"], *each["lines"]) for each in told["not_examined"]} == {("before", 6, 6), ("after", 6, 6)}
 
 
@@ -886,14 +908,79 @@ def test_a_partly_run_line_is_not_examined(run_sentinel, tree, line):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("loss = loss * 1 if loss_mask.sum() > 1 else loss", "loss = loss if loss_mask.sum() > 1 else loss * 1"),
+        (
+            "loss = loss * 2 if loss_mask.sum() > 1 else loss + loss",
+            "loss = loss + loss if loss_mask.sum() > 1 else loss * 2",
+        ),
         ("loss_mask.sum() > 1 and loss.mul_(1)", "loss_mask.sum() > 1 and loss.mul_(1.0)"),
-        ("loss = sum([loss * 1 for _ in 'x' if loss_mask.sum() >= 0])", "loss = sum([loss for _ in 'x' if 1])"),
+        ("loss = sum([loss * 2 for _ in 'x' if 1])", "loss = sum([loss + loss for _ in 'x' if 1])"),
         ("if loss_mask.sum() > 1: loss = loss * 1", "if loss_mask.sum() > 1: loss = loss * 1.0"),
     ],
 )
 def test_the_parts_of_a_line_that_scenarios_ran_are_examined(run_sentinel, tree, before, after):
     refs = [tree(name, ONE_LINE.format(line=text)) for name, text in (("one", before), ("other", after))]
+    answer = run_sentinel("diff", "tiny", *refs, *FEW)
+    assert (answer.status, "no difference" in answer.out) == (0, True), answer.out
+
+
+UNUSED = """
+def _scale(loss, factor, unused=None):
+    return loss * factor
+
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", flag=False):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+    {line}
+    return loss
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("loss = _scale(loss, 2, loss_mask)", "loss = _scale(loss, 2, loss_mat)"),
+        ("loss = _scale(loss, 2, unused=3)", "loss = _scale(loss, 2)"),
+        ("loss = _scale(loss, 2 + flag)", "loss = _scale(loss, 2 + False)"),
+        ("loss_mask = {'a': loss, 'b': loss_mask}", "loss_mask = {'a': loss, 'c': loss_mask}"),
+        ("loss_mask.new_zeros(loss.shape)", "loss_mask.new_ones(loss.shape)"),
+        ("loss = loss.reshape(loss_mat.shape[2:])", "loss = loss.reshape(loss_mat.shape[3:])"),
+        ("loss = sum([each * 2 for each in loss_mat.shape[2:]], loss)", "loss = sum([], loss)"),
+        ("loss = loss.to('cpu') * 2", "loss = loss * 2"),
+        ("loss = loss.contiguous()", "pass"),
+    ],
+    ids=[
+        "argument",
+        "keyword",
+        "flag that is off",
+        "keys",
+        "discarded value",
+        "equal by chance",
+        "always empty",
+        "cast",
+        "cast before",
+    ],
+)
+def test_a_line_that_ran_is_not_examined_if_no_compared_result_depends_on_it(run_sentinel, tree, before, after):
+    refs = [tree(name, UNUSED.format(line=text)) for name, text in (("one", before), ("other", after))]
+    answer = run_sentinel("diff", "tiny", *refs, *FEW)
+    assert (answer.status, "no difference" in answer.out) == (2, False), answer.out
+    assert "agg_loss (it ran, but no compared result depends on it" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("loss = loss * 2", "loss = 2 * loss"),
+        ("factor = 2; loss = loss * factor", "times = 2; loss = loss * times"),
+        ("loss = _scale(loss, 2)", "loss = _scale(factor=2, loss=loss)"),
+        ("loss = loss.mean() * 2", "loss = _scale(loss.mean(), 2)"),
+        ("loss = loss.sub(0, alpha=1)", "loss = _scale(loss, 1, loss_mask)"),
+        ("if loss_mask.sum() > 0: loss = loss * 1", "if 0 < loss_mask.sum(): loss = loss * 1"),
+    ],
+    ids=["product", "name", "keywords", "helper", "other function", "comparison"],
+)
+def test_a_refactoring_stays_the_same(run_sentinel, tree, before, after):
+    refs = [tree(name, UNUSED.format(line=text)) for name, text in (("one", before), ("other", after))]
     answer = run_sentinel("diff", "tiny", *refs, *FEW)
     assert (answer.status, "no difference" in answer.out) == (0, True), answer.out
 

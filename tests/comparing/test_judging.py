@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.comparing.observations import violations_ahead
+from sentinel.comparing.observations import SIDES, numbers_stay, split_by_finiteness, violations_ahead
 from sentinel.deciding.law_session import Trial
 from sentinel.laws.effects import nothing_else_is_touched
 from sentinel.laws.law import Case, Law
@@ -53,3 +53,14 @@ def test_changing_one_more_argument_is_worse():
     [worse] = violations_ahead(other, one)
     assert worse.observed == ["b"]
     assert violations_ahead(one, other) == ()
+
+
+def test_a_result_that_the_mask_does_not_fit_is_compared_as_a_whole():
+    """A result with padding rows has more rows than the mask."""
+    contract = bundled_catalog().contracts["masked_statistics"]
+    inputs = {"values": tensor([[1.0, 2.0], [3.0, 4.0]], "float32"), "response_mask": tensor([[1, 0], [1, 1]], "int64")}
+    whitened = {side: tensor([[0.0, 1.0], [0.0, last], [0.0, 0.0]], "float32") for side, last in zip(SIDES, (2, 3))}
+    observed = {side: {"whitened": value} for side, value in whitened.items()}
+    case = Case(dict.fromkeys(SIDES, inputs), observed, None, contract, {})
+    assert [(each.key, each.symptom) for each in numbers_stay(case)] == [("whitened", "value")]
+    assert {key: flags for key, *flags in split_by_finiteness(case)}["whitened"] == [True, False]

@@ -64,3 +64,20 @@ def test_a_part_of_a_line_is_examined_if_its_instructions_ran():
     assert changes.count_examined() == 1
     changes.note(AFTER, changes.units(AFTER), [(PLACE[0], 2, 24, 2, 25)])
     assert changes.count_examined() == 2
+
+
+def test_a_part_of_a_line_of_a_method_has_the_columns_of_the_file():
+    """Methods were compared without their indentation, so no part of their lines counted as run."""
+    code = "class Loss:\n    def loss(self, x, on):\n        return x if on else {0}\n"
+    one, other = (parse(code.format(value).encode()).units["Loss.loss"] for value in (1, 2))
+    place = (PLACE[0], "Loss.loss")
+    changes = Patch({place: (one, other)}, {place})
+    ran = [(PLACE[0], 3), (PLACE[0], 3, 15, 3, 16), (PLACE[0], 3, 20, 3, 22), (PLACE[0], 3, 28, 3, 29)]
+    changes.note(AFTER, changes.units(AFTER), ran)
+    assert changes.count_examined() == 1
+
+
+def test_an_annotation_of_a_local_variable_is_no_change():
+    code = "def loss(x):\n    y{} = x\n    return y\n"
+    one, other = (parse(code.format(hint).encode()).units["loss"] for hint in ("", ": int"))
+    assert one.like(other)

@@ -28,8 +28,9 @@ def searched(open_toys: OpenToys, name: str, examples: int = 60, seed: int = 0) 
 
 def test_scenarios_use_the_given_choices(open_toys):
     _, found = open_toys("right")
-    drawn = [draw_around(found["right"], 0, f"{place}", Around(choices={"values": 1})) for place in range(5)]
-    assert [inputs["values"] for inputs in drawn] == [1] * 5
+    around = Around(choices={"scale": 2.0, "response_mask": "full"})
+    drawn = [draw_around(found["right"], 0, f"{place}", around) for place in range(5)]
+    assert [inputs["scale"] for inputs in drawn] == [2.0] * 5
     assert len({inputs["response_mask"].shape for inputs in drawn}) > 1
 
 

@@ -118,3 +118,14 @@ def test_a_line_after_a_return_needs_the_return_not_to_run():
 
 def test_a_condition_that_the_text_does_not_explain_gives_no_way():
     assert ways_to(function_of("def f(a):\n    if (a > a.mean()).any():\n        x = 1"), 3) == []
+
+
+@pytest.mark.parametrize(("line", "value"), [(5, "b"), (6, "b"), (7, "c"), (8, "c"), (9, None)])
+def test_a_later_branch_of_a_chain_has_its_own_string(line, value):
+    """Nothing was tried for "not equal to this string", so only the first branch of a chain ran."""
+    function = function_of(
+        "def f(self):\n    if self.on:\n        if self.loss_type == 'a':\n            x = 1\n"
+        "        elif self.loss_type == 'b':\n            x = 2\n"
+        "        elif self.loss_type == 'c':\n            x = 3\n        y = 1"
+    )
+    assert ways_to(function, line)[0] == {"on": True, **({"loss_type": value} if value else {})}

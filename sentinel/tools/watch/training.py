@@ -507,7 +507,9 @@ class Training:
         log_probs = getattr(output, "log_probs", None)
         if log_probs is not None:
             with self._guard():
-                spacing = sys.modules["torch"].finfo(next(module.parameters()).dtype).eps
+                torch, dtype = sys.modules["torch"], next(module.parameters()).dtype
+                mixed = any(getattr(getattr(self._trainer(), "args", None), name, False) for name in ("bf16", "fp16"))
+                spacing = torch.finfo(torch.bfloat16 if mixed or dtype != torch.float32 else dtype).eps
                 bound = 8 * spacing * (1 + log_probs.detach().abs().max())
                 reported = {"log_probs": log_probs.detach()}
                 self._scored.append({"model": name, "reported": reported, "bound": bound, "adapter": _adapter(module)})

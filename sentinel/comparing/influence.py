@@ -1,0 +1,272 @@
+"""Find the expressions that differ between two versions of a function, and check that a compared result depends on
+them.
+
+Equal numbers say nothing about a changed expression that no result depends on. So its value is changed while the
+scenarios run that ran its line. If no compared result changes, the expression has not been examined.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import islice
+from typing import Any, TypeGuard
+
+from sentinel.comparing.observations import AFTER, BEFORE, NUMBERS_STAY, SIDES
+from sentinel.comparing.patch import BLOCKS, Span, Statement, pair_statements, statements
+from sentinel.comparing.sessions import Log, Pair
+from sentinel.comparing.units import Unit
+from sentinel.contracts.contract import Inputs
+from sentinel.deciding.law_session import AlteredSession, LawSession, Subject, Undecidable
+from sentinel.worker.altering import READ, WAYS
+
+#: Scenarios in which a value is changed: a few first, then more.
+_SCENARIOS = ((0, 2), (2, 8))
+
+
+@dataclass(frozen=True)
+class Site:
+    """A changed expression.
+
+    :ivar number: the statement that is not examined if no result depends on the expression: a pair of :data:`SIDES` and
+        an index of :func:`~sentinel.comparing.patch.statements`.
+    :ivar own: the statement that contains it.
+    :ivar span: its position, counted from the first line of its function.
+    :ivar keep: a value that says nothing about the expression, in a tuple: the constant that replaces it at the other
+        revision, or an empty list or dictionary that a comprehension makes. Only other values are changed.
+    :ivar inner: the position of the part of it that is the whole expression at the other revision, in a tuple. A call
+        such as ``x.float()`` says nothing where its result equals ``x``.
+    """
+
+    number: tuple[str, int]
+    own: tuple[str, int]
+    span: Span
+    keep: tuple[Any, ...] = ()
+    inner: tuple[Span, ...] = ()
+
+
+#: The side (0: base, 1: head) of an expression that differs, the constant to keep, and the part that may equal it.
+_Part = tuple[int, ast.expr, tuple[Any, ...], list[ast.expr]]
+
+
+def find_sites(one: Unit | None, other: Unit | None) -> list[Site]:
+    """Return the expressions that differ between two versions of a function.
+
+    Of a function that only one revision has, these are the values that it returns: its call is a changed expression of
+    its caller.
+    """
+    both = [statements(unit) if unit is not None and unit.kind == "function" else () for unit in (one, other)]
+    if one is None or other is None or not all(both):
+        numbers = [(side, number) for side, each in zip(SIDES, both) for number in range(len(each))]
+        lone = [(key, both[SIDES.index(key[0])][key[1]]) for key in numbers]
+        return [site for key, each in lone if isinstance(each.node, ast.Return) for site in _sites((key, each), None)]
+    names = [{node.id for each in half for node in ast.walk(each.node) if isinstance(node, ast.Name)} for half in both]
+    new_name: dict[str, str] = {}
+
+    def renamed(before: str, after: str) -> bool:
+        return before not in names[1] and after not in names[0] and new_name.setdefault(before, after) == after
+
+    found: list[Site] = []
+    for before, after in pair_statements(one, other):
+        left = None if before is None else ((BEFORE, before), both[0][before])
+        right = None if after is None else ((AFTER, after), both[1][after])
+        found += _sites(left, right, renamed)
+    return found
+
+
+_Numbered = tuple[tuple[str, int], Statement]
+
+
+def _sites(
+    one: _Numbered | None, other: _Numbered | None, renamed: Callable[[str, str], bool] = lambda one, other: False
+) -> Iterator[Site]:
+    """Yield the expressions that differ between two statements. One of them may be missing."""
+    nodes = [None if each is None else each[1].node for each in (one, other)]
+    if any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Raise)) for node in nodes):
+        return
+    found = None if None in nodes else _differing(nodes[0], nodes[1], renamed)
+    if found is None:  # all that the statements compute
+        found = [
+            (side, each, (), _inside(each, _target(node)))
+            for side, node in enumerate(nodes)
+            if node is not None
+            for each in _computed(node)
+        ]
+    for side, node, keep, inner in found:
+        own = (one, other)[side]
+        assert own is not None
+        spans = tuple(map(own[1].span_of, inner))
+        yield Site((other or own)[0], own[0], own[1].span_of(node), keep or _EMPTY.get(type(node), ()), spans)
+
+
+#: Values that say nothing about how their items are computed.
+_EMPTY: Mapping[type[ast.expr], tuple[Any, ...]] = {ast.ListComp: ([],), ast.DictComp: ({},)}
+
+
+def _computed(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the expressions of a statement whose values it uses. The result of a lone call is not used, so these are
+    the call's arguments and the object of a method."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        call = node.value
+        receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+        children: list[Any] = [*receiver, *call.args, *(each.value for each in call.keywords)]
+    else:
+        fields = (value for name, value in ast.iter_fields(node) if name not in BLOCKS)
+        children = [each for value in fields for each in (value if isinstance(value, list) else [value])]
+        children += [each.context_expr for each in getattr(node, "items", ())]
+    yield from filter(_has_value, children)
+
+
+def _has_value(node: Any) -> TypeGuard[ast.expr]:
+    """Return True for an expression whose value can be changed."""
+    if not isinstance(node, ast.expr) or isinstance(node, (ast.Starred, ast.Slice, ast.FormattedValue)):
+        return False
+    return isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+
+
+def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> list[_Part] | None:
+    """Return the smallest expressions that differ; None if the difference is not inside an expression."""
+    if isinstance(one, list) and isinstance(other, list):
+        return _differing_items(one, other, renamed)
+    if not isinstance(one, ast.AST) or not isinstance(other, ast.AST):
+        return [] if one == other and type(one) is type(other) else None
+    if ast.dump(other) in (ast.dump(one), ast.dump(_turned(one))):
+        return []
+    if isinstance(one, ast.Name) and isinstance(other, ast.Name) and renamed(one.id, other.id):
+        return []
+    found: list[_Part] | None = None
+    # Positions inside a formatted string are wrong before Python 3.12; another function has other parameters.
+    if type(one) is type(other) and not isinstance(one, ast.JoinedStr) and _called(one) == _called(other):
+        found = []
+        for name, value in ast.iter_fields(one):
+            if name in BLOCKS and not isinstance(one, ast.expr):
+                continue
+            inner = _differing(value, getattr(other, name), renamed)
+            if inner is None:
+                found = None
+                break
+            found += inner
+    if found is None and _has_value(one) and _has_value(other):
+        if isinstance(other, ast.Constant) and not isinstance(one, ast.Constant):
+            return [(0, one, (other.value,), [])]
+        if isinstance(one, ast.Constant) and not isinstance(other, ast.Constant):
+            return [(1, other, (one.value,), [])]
+        for side, (whole, part) in enumerate(((one, other), (other, one))):
+            if part_of_it := _inside(whole, part):
+                return [(side, whole, (), part_of_it)]
+        return [(0, one, (), []), (1, other, (), [])]
+    return found
+
+
+def _called(node: ast.AST) -> str:
+    """Return the last name of the function that an expression calls; empty if it is not a call."""
+    function = node.func if isinstance(node, ast.Call) else None
+    return getattr(function, "attr", "") or getattr(function, "id", "")
+
+
+def _inside(whole: ast.AST, part: ast.AST | None) -> list[ast.expr]:
+    """Return the first part of an expression that equals ``part``, in a list; an empty list if there is none."""
+    if part is None:
+        return []
+    text = ast.unparse(part)
+    inner = (each for each in ast.walk(whole) if each is not whole and _has_value(each) and ast.unparse(each) == text)
+    return list(islice(inner, 1))
+
+
+def _target(node: ast.AST) -> ast.expr | None:
+    """Return what a statement assigns its value to; None if that is not one place."""
+    return node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+
+
+def _turned(node: ast.AST) -> ast.AST:
+    """Return a product with its factors swapped, or a comparison the other way round; both compute the same bits."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return ast.BinOp(node.right, node.op, node.left)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _TURNED:
+        return ast.Compare(node.comparators[0], [_TURNED[type(node.ops[0])]()], [node.left])
+    return node
+
+
+_TURNED: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE
+}  # fmt: skip
+
+
+def _differing_items(one: list[Any], other: list[Any], renamed: Callable[[str, str], bool]) -> list[_Part] | None:
+    """Compare arguments, keywords or elements. An item of only one side counts by its value."""
+    if all(isinstance(each, ast.keyword) and each.arg for each in (*one, *other)):
+        named = [{each.arg: each.value for each in items} for items in (one, other)]
+        pairs = [(named[0].get(name), named[1].get(name)) for name in {**named[0], **named[1]}]
+    elif len(one) == len(other):
+        pairs = list(zip(one, other))
+    else:
+        keys = [
+            [ast.dump(each) if isinstance(each, ast.AST) else repr(each) for each in items] for items in (one, other)
+        ]
+        pairs = []
+        for tag, start, end, begin, stop in SequenceMatcher(a=keys[0], b=keys[1], autojunk=False).get_opcodes():
+            if tag != "equal":
+                pairs += [(each, None) for each in one[start:end]] + [(None, each) for each in other[begin:stop]]
+    found: list[_Part] = []
+    for before, after in pairs:
+        if before is not None and after is not None:
+            inner = _differing(before, after, renamed)
+        else:
+            side, node = (0, before) if after is None else (1, after)
+            node = node.value if isinstance(node, (ast.keyword, ast.Starred)) else node
+            inner = [(side, node, (), [])] if _has_value(node) else None  # such as a part of a formatted string
+        if inner is None:
+            return None
+        found += inner
+    return found
+
+
+class Influence:
+    """Runs scenarios of one boundary at one revision again, with another value of one expression.
+
+    :param session: a session of the revision.
+    :param log: what earlier scenarios of the boundary did.
+    """
+
+    def __init__(self, session: LawSession, subject: Subject, log: Log) -> None:
+        self._subject = subject
+        self._altered = AlteredSession(session, {})
+        self._pair = Pair(session.fresh(), self._altered, {subject.name: Log(steady=log.steady)}, [])
+
+    def close(self) -> None:
+        self._pair.close()
+
+    def of(self, site: Site, file: str, first: int, scenarios: Sequence[Inputs]) -> bool:
+        """Return True if changing the value of an expression changes a compared result.
+
+        An exception does not count, because a wrong value that does not raise could still go unnoticed. It counts if
+        the code read an object that can only be replaced as a whole.
+
+        :param first: the first line of its function.
+        :param scenarios: scenarios that ran its line.
+        """
+        line, column, last, end = site.span
+        altered = {"file": file, "span": [line + first, column, last + first, end], "keep": list(site.keep)}
+        inner = [(place[0] + first, place[1], place[2] + first, place[3]) for place in site.inner]
+        altered["inner"] = list(inner[0]) if inner else []
+        try:
+            for start, stop in _SCENARIOS:
+                chosen = [scenarios[at * len(scenarios) // stop] for at in range(start, min(stop, len(scenarios)))]
+                for way in range(WAYS):
+                    self._altered.altered = {**altered, "way": way}
+                    if self._shows(chosen):
+                        return True
+            return False
+        finally:
+            self._altered.close()  # the next expression starts from unchanged state
+
+    def _shows(self, scenarios: Sequence[Inputs]) -> bool:
+        try:
+            trials = self._pair.try_(self._subject, [(NUMBERS_STAY, {"": inputs}) for inputs in scenarios])
+        except Undecidable:
+            return False
+        violations = [each for trial in trials for each in trial.violations]
+        raised = [*(each.detail for each in violations), *(trial.refused for trial in trials)]
+        return any(not each.symptom.endswith("raises") for each in violations) or any(READ in each for each in raised)

@@ -1,0 +1,214 @@
+"""Change the value of one expression of the framework while its code runs, to find out whether any result depends on
+it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import enum
+import functools
+import gc
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+
+from sentinel.worker.codes import read_source
+
+#: How many different changes of a value are tried.
+WAYS = 2
+
+#: In the message of an exception: the code read a value that cannot be changed without knowing its type.
+READ = "a value that Sentinel replaced was read"
+
+#: Names of the functions that change a value, and that note one.
+_ALTERED, _NOTED = "__sentinel_altered__", "__sentinel_noted__"
+
+#: The most values that are changed in one request. A loop whose condition is changed ends then.
+_MOST = 1000
+
+#: How deep lists and mappings are changed.
+_DEPTH = 3
+
+_DTYPES = {
+    torch.float32: torch.float64,
+    torch.float64: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+    torch.int64: torch.int32,
+    torch.int32: torch.int64,
+    torch.bool: torch.float32,
+}
+
+
+class Altering:
+    """The functions of a session in which an expression is wrapped in a call that changes its value."""
+
+    def __init__(self, roots: Sequence[str]) -> None:
+        self._roots = tuple(roots)
+        self._replaced: list[tuple[FunctionType, CodeType]] = []
+
+    def set(self, request: Mapping[str, Any] | None) -> None:
+        """Change the expression that the request names. End an earlier change first.
+
+        :param request: ``file``, below the checkout; ``span`` of the expression; ``way``, which change to make;
+            ``keep``, a list with the value that stays as it is, or an empty list; ``inner``, the span of a part of it,
+            or an empty list: if the whole has the value of this part, it stays.
+        """
+        for function, code in self._replaced:
+            function.__code__ = code
+        self._replaced = []
+        if request is None:
+            return
+        gc.unfreeze()  # the preloader hides what it imported
+        noted: list[Any] = []
+        builtins.__dict__[_NOTED] = functools.partial(_note, noted)
+        builtins.__dict__[_ALTERED] = _changer(request["way"], request["keep"], noted)
+        names = {tuple(request["span"]): _ALTERED, tuple(request["inner"]): _NOTED}
+        functions = [
+            each
+            for each in gc.get_objects()
+            if type(each) is FunctionType
+            and each.__code__.co_filename.endswith(f"/{request['file']}")
+            and each.__code__.co_filename.startswith(self._roots)
+        ]
+        gc.freeze()
+        for path in {each.__code__.co_filename for each in functions}:
+            codes = _compile(path, names)
+            for function in functions:
+                old = function.__code__
+                new = codes.get((old.co_name, old.co_firstlineno)) if old.co_filename == path else None
+                if new is not None and new != old and new.co_freevars == old.co_freevars:
+                    self._replaced.append((function, old))
+                    function.__code__ = new
+
+
+def _compile(path: str, names: Mapping[tuple[int, ...], str]) -> dict[tuple[str, int], CodeType]:
+    """Return the functions of a file, by name and first line, with calls of these names around expressions.
+
+    :param names: span of an expression -> the function that gets its value.
+    """
+    tree = _Wrapper(names).visit(ast.parse(read_source(path)))
+    codes = [compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)]
+    for code in codes:
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return {(code.co_name, code.co_firstlineno): code for code in reversed(codes) if not code.co_name.startswith("<")}
+
+
+class _Wrapper(ast.NodeTransformer):
+    def __init__(self, names: Mapping[tuple[int, ...], str]) -> None:
+        self._names = names
+
+    def visit(self, node: ast.AST) -> Any:
+        name = ""
+        if isinstance(node, ast.expr) and not isinstance(node, (ast.Starred, ast.Slice)):
+            span = node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0
+            name = self._names.get(span, "") if isinstance(getattr(node, "ctx", ast.Load()), ast.Load) else ""
+        inside = super().visit(node)
+        return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [inside], []), node) if name else inside
+
+
+def _note(noted: list[Any], value: Any) -> Any:
+    noted[:] = [value]
+    return value
+
+
+def _changer(way: int, keep: Sequence[Any], noted: Sequence[Any]) -> Callable[[Any], Any]:
+    left = itertools.repeat(None, _MOST)
+
+    def changed(value: Any) -> Any:
+        if any(_equal(value, each) for each in (*keep, *noted)):
+            return value
+        return value if next(left, way) is way else alter(value, way)
+
+    return changed
+
+
+def _equal(one: Any, other: Any) -> bool:
+    with contextlib.suppress(Exception):  # the comparison of two objects of the framework
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+            alike = [(each.dtype, each.shape, each.device, each.requires_grad) for each in (one, other)]
+            return alike[0] == alike[1] and bool(torch.equal(one.nan_to_num(), other.nan_to_num()))
+        return one is other or (type(one) is type(other) and bool(one == other))
+    return False
+
+
+def alter(value: Any, way: int, depth: int = _DEPTH) -> Any:
+    """Return another value of the same kind.
+
+    An empty container and an object of an unknown kind are replaced by an object that raises if it is read.
+    """
+    if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
+        return _alter_tensor(value, way)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return _alter_tensor(torch.from_numpy(np.ascontiguousarray(value)), way).numpy()
+    if value is None:
+        return 1 if way else True
+    if isinstance(value, (bool, np.bool_)):
+        return not value
+    if isinstance(value, enum.Enum):
+        members = list(type(value))
+        return members[(members.index(value) + 1) % len(members)]
+    if isinstance(value, (int, np.integer)):
+        return value - 1 if way else value + 1
+    if isinstance(value, (float, np.floating)):
+        return -value - 1 if way else value * 1.5 + 0.25
+    if isinstance(value, str):
+        return value[1:] if way else f"{value}x"
+    if isinstance(value, torch.dtype):
+        return _DTYPES.get(value, torch.float32)
+    if isinstance(value, torch.device):
+        return torch.device("meta")
+    if type(value) is dict and value and depth:
+        if way:
+            return {f"{key}x" if isinstance(key, str) else key: each for key, each in value.items()}
+        return {key: alter(each, way, depth - 1) for key, each in value.items()}
+    if isinstance(value, (list, tuple)) and value and depth:
+        kind = list if isinstance(value, list) else tuple
+        return kind(value[1:]) if way else kind(alter(each, way, depth - 1) for each in value)
+    if isinstance(value, (set, frozenset)) and value:
+        return type(value)(list(value)[1:])
+    if isinstance(value, (FunctionType, MethodType, BuiltinFunctionType, functools.partial)):
+        return lambda *args, **more: alter(value(*args, **more), way, depth)
+    if hasattr(type(value), "__enter__") and hasattr(type(value), "__exit__"):
+        return contextlib.nullcontext()
+    if hasattr(type(value), "__next__") or isinstance(value, (range, type({}.items()), type({}.keys()))):
+        return _later(value, way)
+    return _Unreadable()
+
+
+def _later(items: Any, way: int) -> Iterator[Any]:
+    """Leave out the first of several items, or repeat it."""
+    for place, item in enumerate(items):
+        if place or way:
+            yield item
+        if not place and way:
+            yield item
+
+
+def _alter_tensor(value: torch.Tensor, way: int) -> torch.Tensor:
+    """Return a tensor of the same shape and dtype. The change differs between elements, because a normalisation would
+    undo a common factor or shift."""
+    places = torch.arange(value.numel(), device=value.device).reshape(value.shape)
+    if value.dtype == torch.bool:
+        return places % 2 == 0 if way else ~value
+    if value.is_floating_point():
+        shift = ((places % 7 + 1) / 4).to(value.dtype)
+        return -value - shift if way else value + shift
+    if value.dtype.is_complex or value.is_quantized:
+        return value
+    return torch.zeros_like(value) if way else value + 1
+
+
+class _Unreadable:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(READ)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(READ)
+
+    __getitem__ = __iter__ = __len__ = __bool__ = __enter__ = __add__ = __mul__ = __radd__ = __rmul__ = __call__

@@ -1,0 +1,88 @@
+"""Changing the value of one expression while the code runs."""
+
+import enum
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from sentinel.worker.altering import READ, WAYS, Altering, alter
+
+CODE = """
+class Loss:
+    def loss(self, x, scale):
+        return [self.double(each) * scale for each in x]
+
+    @staticmethod
+    def double(x):
+        return x * 2
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> ModuleType:
+    file = tmp_path / "tiny" / "losses.py"
+    file.parent.mkdir()
+    file.write_text(CODE)
+    spec = importlib.util.spec_from_file_location("tiny_losses", file)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def test_one_expression_has_another_value_until_the_next_request(module, tmp_path):
+    altering = Altering([f"{tmp_path}/"])
+    loss = module.Loss()
+    request = {"file": "tiny/losses.py", "way": 0, "keep": [], "inner": []}
+    altering.set({**request, "span": [4, 36, 4, 41]})
+    assert loss.loss([1, 2], 3) == [8, 16], "the scale is 4"
+    altering.set({**request, "span": [8, 15, 8, 16]})
+    assert loss.loss([1, 2], 3) == [12, 18], "the scale is 3 again, and x is one more"
+    altering.set({**request, "span": [8, 15, 8, 16], "keep": [2]})
+    assert loss.loss([1, 2], 3) == [12, 12], "2 stays"
+    altering.set({**request, "span": [8, 15, 8, 20], "inner": [8, 15, 8, 16]})
+    assert loss.loss([0, 2], 3) == [0, 15], "0 * 2 is 0, so it stays"
+    altering.set(None)
+    assert loss.loss([1, 2], 3) == [6, 12]
+
+
+class Mode(enum.Enum):
+    SUM = 1
+    MEAN = 2
+
+
+@pytest.mark.parametrize("way", range(WAYS))
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 3, 0.0, "mean", Mode.SUM, torch.float32, torch.bool, [1.0, 2], (3,), {"a": 1}, {1, 2},
+        torch.tensor([0.5, 0.5]), torch.tensor([3, 4]), torch.tensor([True, True]),
+    ],
+)  # fmt: skip
+def test_every_value_becomes_another_one_of_its_kind(value: Any, way: int):
+    other = alter(value, way)
+    assert isinstance(other, type(value)) or value is None
+    assert str(other) != str(value)
+    if isinstance(value, torch.Tensor):
+        assert (other.shape, other.dtype) == (value.shape, value.dtype)
+
+
+def test_a_normalisation_does_not_undo_the_change():
+    values = torch.tensor([1.0, 2.0, 4.0])
+    for way in range(WAYS):
+        one, other = ((each - each.mean()) / each.std() for each in (values, alter(values, way)))
+        assert not torch.allclose(one, other)
+
+
+@pytest.mark.parametrize("value", [object(), [], {}])
+def test_an_object_of_an_unknown_kind_raises_if_it_is_read(value: Any):
+    other = alter(value, 0)
+    with pytest.raises(RuntimeError, match=READ):
+        _ = other.rows
+    with pytest.raises(RuntimeError, match=READ):
+        other["rows"]
