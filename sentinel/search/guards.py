@@ -652,7 +652,7 @@ def _option_name(node: ast.expr) -> str:
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:
-    """Return the expressions whose truth a syntax node tests, such as the test of an ``if``."""
+    """Return the expressions whose truth a syntax node depends on, such as the condition of an ``if``."""
     if isinstance(node, (ast.If, ast.IfExp, ast.While)):
         return [node.test]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):

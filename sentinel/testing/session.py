@@ -44,7 +44,7 @@ class _Server(serving.Server):
 
 
 class _Session:
-    """Replaces :class:`sentinel.worker.client.Session` by calls in this process."""
+    """Has the interface of :class:`sentinel.worker.client.Session`, but makes its calls in this process."""
 
     dead = ""
     hangs = False
