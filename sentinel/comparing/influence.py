@@ -167,8 +167,11 @@ def _called(node: ast.AST) -> str:
 
 
 def _inside(whole: ast.AST, part: ast.AST | None) -> list[ast.expr]:
-    """Return the first part of an expression that equals ``part``, in a list; an empty list if there is none."""
-    if part is None:
+    """Return the first part of an expression that equals ``part``, in a list; an empty list if there is none.
+
+    There is none in arithmetic with a number: the values of ``x * 1`` and ``x`` show that they are equal.
+    """
+    if part is None or (isinstance(whole, ast.BinOp) and {ast.Constant} & {type(whole.left), type(whole.right)}):
         return []
     text = ast.unparse(part)
     inner = (each for each in ast.walk(whole) if each is not whole and _has_value(each) and ast.unparse(each) == text)
