@@ -22,7 +22,8 @@ from sentinel.binding.families import group_advantage
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the rejection with one tensor per sample, and reshape its flat mask to ``[batch, tokens]``.
+    """Call demo_rl's rejection function with one tensor per sample, and reshape the flat mask that it returns to
+    ``[batch, tokens]``.
 
     ``boundary`` is the function that was found in the checkout. ``boundary.invoke`` binds arguments by name (see
     ``arguments`` below), ``boundary.module`` is its module, and ``boundary.imported`` has the modules of ``imports``.

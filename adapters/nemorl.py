@@ -82,7 +82,7 @@ def _rows(mask: Any) -> Any:
 
 
 def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """Call a loss object on a batch. Until March 2026, losses took logits instead of log-probs."""
+    """Call one of NeMo-RL's loss objects on a batch. Until March 2026, losses took logits instead of log-probs."""
     mask = data["token_mask"]
     counted = mask[:, 1:] * data["sample_mask"][:, None]
     sequences = inputs.get("global_batch_size") or _rows(counted).sum()
@@ -99,7 +99,9 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
 
 
 def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
-    """Call a loss through its wrapper, with the logits of all sequences on one rank, padded or packed."""
+    """Call one of NeMo-RL's losses through the wrapper that the boundary names, with all sequences on one rank,
+    padded or packed.
+    """
     # no model assigns probability 1
     uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)
     logits, prepares = (
@@ -122,12 +124,12 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
 
 
 def _losses(boundary: Any) -> Any:
-    """Return the module that defines the losses; loss wrappers are defined in another module."""
+    """Return the module that defines NeMo-RL's losses. Loss wrappers are defined in another module."""
     return boundary.imported[_LOSSES] if "wrapper" in boundary.path else boundary.module
 
 
 def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Any = None) -> Any:
-    """Call the clipped policy loss of a batch and return the loss and its metrics."""
+    """Return NeMo-RL's clipped policy loss of a batch, and its metrics."""
     names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
     data = {upstream: kit.prepend_prompt(inputs[name]) for name, upstream in names.items()}
     rollout = inputs.get("rollout_log_probs")
@@ -150,7 +152,9 @@ _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss. Cross entropy is NeMo-RL's loss for a batch of positive examples with advantages of 0."""
+    """Call a policy loss. NeMo-RL computes the cross entropy with it, in a batch of positive examples with
+    advantages of 0.
+    """
     algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
     options, only = _BY_ALGORITHM[algorithm]
     if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
@@ -181,7 +185,7 @@ def _fields(boundary: Any) -> Sequence[str]:
 
 
 def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return importance weights: each is the gradient of the loss with respect to the token's log-prob."""
+    """Return importance weights. Each is the gradient of the loss with respect to the log-prob of the token."""
     mask, high, by_row = inputs["response_mask"], inputs["threshold_high"], inputs["level"] == "sequence"
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
     if kind == "icepop" and inputs["threshold_low"] is None:
@@ -217,7 +221,7 @@ def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the KL term of the policy loss, which is the whole loss if all advantages are 0."""
+    """Return the KL term of the policy loss, which is the whole loss because all advantages are 0."""
     log_probs = inputs["log_probs"]
     options = {
         "reference_policy_kl_penalty": inputs["coefficient"],
@@ -254,14 +258,16 @@ def _in_turn(inputs: Mapping[str, Any], name: str) -> Any:
 
 
 def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the preference loss on rewards. A response's reward is the sum of its log-probs."""
+    """Call NeMo-RL's reward-model loss. The reward of a response is the sum of its log-probs."""
     rewards = torch.where(_in_turn(inputs, "mask") != 0, _in_turn(inputs, "log_probs"), 0.0).sum(-1)
     data, count = {"sample_mask": torch.ones(len(rewards))}, torch.tensor(float(len(rewards)))
     return {"loss": boundary.function(boundary.owner(), rewards[:, None], data, count, None)[0]}
 
 
 def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the divergence: the cross entropy minus the teacher's entropy, which does not depend on the student."""
+    """Return the divergence of a draft model: the cross entropy minus the teacher's entropy, which does not depend
+    on the student.
+    """
     mask, teacher, count = inputs["response_mask"], inputs["teacher_logits"], _count(inputs)
     data = {"sample_mask": _rows(mask)}
     loss = boundary.function(boundary.owner(), teacher, inputs["logits"], mask, data, None, count)
@@ -270,7 +276,7 @@ def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the preference loss on a batch in which chosen and rejected sequences alternate."""
+    """Call NeMo-RL's preference loss on a batch in which chosen and rejected sequences alternate."""
     mask = _in_turn(inputs, "mask")
     log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
     reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
@@ -300,7 +306,7 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the distillation loss. The teacher's top-k tokens are the whole vocabulary."""
+    """Call NeMo-RL's distillation loss. The teacher's top-k tokens are the whole vocabulary."""
     mask = inputs["response_mask"]
     options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
     loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
@@ -378,7 +384,7 @@ _LOSS_BINDINGS = (
 
 
 def _limited(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of training steps that the driver passes to Megatron's scheduler."""
+    """Return the number of training steps that NeMo-RL's driver passes to Megatron's scheduler."""
     most = 10**6 if inputs["max_steps"] is None else inputs["max_steps"]
     whole = kit.stand_in(
         grpo=kit.stand_in(max_num_steps=most, max_num_epochs=inputs["epochs"]),
@@ -398,14 +404,14 @@ _LENGTHS = (
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return pass@k. The function returns a sum over prompts, so each prompt is passed alone."""
+    """Return pass@k. NeMo-RL's function returns a sum over prompts, so it is called with one prompt at a time."""
     right = inputs["right"]
     shares = [boundary.function(torch.tensor(own, dtype=torch.float32), len(own), inputs["k"]) for own in right]
     return {"pass_at_k": sum(shares) / len(shares)}
 
 
 def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the validation accuracy over batches. A stand-in policy reports the mean of each batch."""
+    """Return NeMo-RL's validation accuracy over batches. A stand-in policy reports the mean of each batch."""
     import dataclasses
 
     parts = [[value for value in part if value is not None] for part in inputs["parts"]]
@@ -464,7 +470,7 @@ def _prompts(group: Sequence[Any]) -> Any:
 
 
 class _Options(dict[str, Any]):
-    """Options that can be read as attributes (since July 2026) and as dictionary keys (before)."""
+    """Options that can be read as attributes (as in NeMo-RL since July 2026) and as dictionary keys (as before)."""
 
     __getattr__ = dict.__getitem__
 
@@ -484,7 +490,7 @@ def _estimator(boundary: Any, **options: Any) -> Any:
 
 
 def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute group advantages. GDPO adds up several rewards; here, all but the first are 0."""
+    """Compute group advantages. GDPO adds up several rewards; the adapter sets all but the first to 0."""
     estimator = _estimator(boundary, normalize_rewards=inputs["norm_by_std"] is not False, minus_baseline=True)
     rewards, mask = inputs["token_level_rewards"].sum(-1), inputs["response_mask"]
     more: dict[str, Any] = {}
@@ -510,7 +516,9 @@ def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return normalised advantages. Rewards are 0, so only the KL penalty contributes."""
+    """Return advantages that NeMo-RL normalised. They reach the estimator as its KL penalty, because all rewards are
+    0.
+    """
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     if advantages.abs().max() > 10:
         raise AbsentError("the estimator clamps KL estimates to [-10, 10]")
@@ -544,8 +552,8 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows that dynamic sampling keeps. The step requests more prompts than exist, so that no prompt is cut
-    off.
+    """Return the rows that dynamic sampling keeps. The step requests more prompts than exist, so it never drops
+    surplus prompts.
     """
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
@@ -699,7 +707,9 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weight versions with which a vLLM engine generates. A colocated engine sleeps in between."""
+    """Return the weight version with which a vLLM engine generates each sample. A colocated engine sleeps in
+    between.
+    """
     engine, updates = WeightEngine(), 0
 
     def transfer(**_: Any) -> list[Any]:
@@ -739,7 +749,7 @@ def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process a chat, and return its token ids and loss mask."""
+    """Process a chat with NeMo-RL's data processor, and return the token ids and the loss mask."""
     tokenizer, messages = chat(inputs)
     row, task = {"messages": messages, "task_name": "chats"}, kit.stand_in(prompt=None, system_prompt=None)
     prepare = boundary.function if "processor" in boundary.path else boundary.imported[_PROCESSORS].sft_processor
@@ -749,7 +759,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process a preference pair, and return the chosen answer's token ids and loss mask."""
+    """Process a preference pair with NeMo-RL, and return the token ids and the loss mask of the chosen answer."""
     tokenizer, messages = chat(inputs)
     other = {"role": "assistant", "content": "w9.9"}
     answers = [{"rank": rank, "completion": [answer]} for rank, answer in enumerate((messages[-1], other))]
@@ -810,7 +820,7 @@ _PARALLEL, _SAMPLING = "nemo_rl.distributed.model_utils", f"{_ALGORITHMS}.logits
 
 
 def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs of whole sequences whose vocabulary is split over two tensor-parallel ranks.
+    """Compute log-probs of whole sequences with a vocabulary that is split over two tensor-parallel ranks.
 
     Sequences have a one-token prompt, and logits that predict nothing at their last position.
     """
@@ -839,14 +849,18 @@ def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _distant(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the advantages of on-policy distillation: the teacher's log-probs minus those of the student, here 0."""
+    """Return the advantages of on-policy distillation: the teacher's log-probs minus the student's, which the
+    adapter sets to 0.
+    """
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     named = {"teacher_logprobs": advantages, "prev_logprobs": torch.zeros_like(advantages)}
     return {"normalised": boundary.function(boundary.owner({}, {}), None, None, mask, **named)}
 
 
 def _shifted_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Shift the outputs of whole sequences by one position. The first column belongs to the prompt."""
+    """Shift the outputs of whole sequences by one position with NeMo-RL's function. The first column belongs to the
+    prompt.
+    """
     whole = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], 1)
     if boundary.owner is not None:
         return {"values": boundary.function(boundary.owner(lambda logits: logits), logits=whole)[:, 1:]}
@@ -893,7 +907,7 @@ _SCORED = (
 
 
 def _scaled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Scale rewards from a range to the range that is twice as large, and halve the result."""
+    """Scale rewards to a range that is twice as large with NeMo-RL's function, and halve the result."""
     rewards, bound = inputs["rewards"].float(), 10.0
     if rewards.abs().max() > bound:
         raise AbsentError("rewards outside of the range are clipped")
@@ -912,7 +926,7 @@ def _clipped_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages with the estimator that the configuration names."""
+    """Compute advantages with the estimator that NeMo-RL selects by its name in the configuration."""
     kl = _Options(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
     options = {"use_leave_one_out_baseline": False, "normalize_rewards": inputs["norm_by_std"] is not False}
     config = _Options(adv_estimator=_Options(name="grpo", minus_baseline=True, reward_weights=None, **options))
@@ -923,7 +937,9 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flagged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Mask the samples that an environment flagged: those that fill all columns."""
+    """Return the response mask without flagged samples. The adapter flags the samples whose response fills all
+    columns.
+    """
     mask = inputs["response_mask"]
     flags = (mask != 0).sum(-1) == mask.shape[1]
     batch = {"mask_sample": flags, "loss_multiplier": torch.ones(len(mask))}
@@ -932,7 +948,7 @@ def _flagged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reported mean of a metric that has one value for each sample."""
+    """Return the mean that NeMo-RL reports for a metric with one value per sample."""
     parts = [[float(value) for value in part] for part in inputs["parts"]]
     if "masked_advantages" in boundary.parameters:
         tensors = [torch.tensor(part) for part in parts]
@@ -951,7 +967,7 @@ def _solved(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill up a batch to a multiple of four rows. Rows that only fill it have no weight."""
+    """Fill up a batch to a multiple of four rows with NeMo-RL's function. The added rows have weight 0."""
     fields = inputs["fields"]
     rows = len(fields["number"])
     tokens = torch.arange(3 * rows).reshape(rows, 3)
@@ -1009,7 +1025,7 @@ _STEPS = (
 
 
 def _log_of(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Make a message log of a sample: its first token from the user, the others from the assistant."""
+    """Convert a sample into a message log. The first token is the user's, the others are the assistant's."""
     cuts = (("user", slice(0, 1)), ("assistant", slice(1, None)))
     names = {"token_ids": "token_ids", "generation_logprobs": "logprobs"}
     return [
@@ -1020,7 +1036,7 @@ def _log_of(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _flattened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten and pad message logs, and read them back, through the decomposed form if the function belongs to it."""
+    """Flatten and pad message logs, then read the samples back. Functions for the decomposed form get that form."""
     samples, data = inputs["samples"], boundary.imported[_MESSAGES_OF]
     logs = [_log_of(sample) for sample in samples]
     flat, lengths = data.batched_message_log_to_flat_message(
@@ -1044,7 +1060,9 @@ def _flattened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate samples of a dataset. Each has one message, and its tag as information for the environment."""
+    """Collate dataset samples. Each sample has one message, and its tag is the extra information for the
+    environment.
+    """
     rows = [
         {
             "message_log": [{"role": "user", "content": "", **sample}],
@@ -1065,7 +1083,7 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack sequences into one row, and read them back at the positions where a sequence begins."""
+    """Pack sequences into one row, and read each back from the position where NeMo-RL says that it begins."""
     samples = inputs["samples"]
     ids = torch.nn.utils.rnn.pad_sequence([sample["token_ids"] for sample in samples], batch_first=True)
     lengths = torch.tensor([len(sample["token_ids"]) for sample in samples])
@@ -1079,7 +1097,7 @@ def _packed_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tensor_padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad each row, or the whole tensor, which the teacher's log-probs never exceed in length."""
+    """Pad each row, or the whole tensor. The teacher's log-probs are never longer than the tensor."""
     values, length = inputs["values"], inputs["length"]
     if "pad_side" in boundary.parameters:
         rows = [boundary.function(row, length, inputs["side"], inputs["pad_value"]) for row in values]
@@ -1135,7 +1153,7 @@ def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) ->
 
 
 def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the columns of a batch; the scenario's metadata is unchanged."""
+    """Return the columns of a batch. The metadata is returned as the scenario has it."""
     return dict(batch.items()), inputs["meta"]
 
 
@@ -1151,7 +1169,7 @@ def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequ
 
 
 def _pieces(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    """Cut a batch into parts of equal size, by the start and end of each or by its number."""
+    """Cut a batch into parts of equal size, selected by start and end or by the number of the part."""
     count = inputs["count"]
     size = batch.size // count
     if "microbatch_size" in boundary.parameters:
@@ -1166,7 +1184,7 @@ def _selected(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[
 
 
 def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split one data-parallel shard into microbatches with the shard's own iterator."""
+    """Split one data-parallel shard into microbatches with the iterator of NeMo-RL's batch class."""
     lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     fields = {"input_ids": inputs["attention_mask"], "input_lengths": torch.tensor(lengths)}
     batch = boundary.owner({**fields, "number": torch.arange(len(lengths))})
@@ -1303,7 +1321,7 @@ _RULES = (
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of one sequence that was sampled with ``top_k``, with sequence-level importance weights."""
+    """Return the loss of one sequence that was sampled with ``top_k`` and has a sequence-level importance weight."""
     arguments = inputs["arguments"]
     ones = torch.ones(arguments["token_ids"].shape)
     data = {
@@ -1344,7 +1362,7 @@ class _Words:
 
 
 def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the prompt tokens after which the engine continues to generate."""
+    """Return the prompt tokens that NeMo-RL sends to the engine for the next turn."""
     answer = boundary.function(inputs["arguments"], None, _Words(), 100, 0)
     return {"returned": [token for message in answer["message_log"] for token in message["token_ids"].tolist()]}
 

@@ -55,7 +55,7 @@ _USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 
 def _made(boundary: Any, **options: Any) -> Any:
-    """Build an object with its own constructor, without the options that this version lacks."""
+    """Build an OpenRLHF object with its own constructor, leaving out the options that this version lacks."""
     return boundary.owner(**kit.keep_accepted(boundary.owner, options, _USUAL))
 
 
@@ -67,12 +67,12 @@ _AGGREGATES: dict[str, Any] = {"loss_agg_mode": tuple(_MODES), "loss_scale_facto
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the global token counts that losses take since May 2026."""
+    """Return the global token counts that OpenRLHF's losses take as arguments since May 2026."""
     return {name: inputs[name] for name in _COUNTS if inputs[name] is not None}
 
 
 def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean of the losses of single rows, as if each row were a microbatch of one optimiser step."""
+    """Return the mean of the losses of the rows. Each row is its own microbatch of one optimiser step."""
     aggregate = boundary.imported[_LOSS].aggregate_loss
     losses, mask = inputs["loss_mat"], inputs["response_mask"].to(inputs["loss_mat"].dtype)
     rows, level = len(losses), _MODES[inputs["loss_agg_mode"]]
@@ -100,7 +100,7 @@ def _normalised_by(function: str, call: Any) -> Binding:
 
 
 def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a loss's options for the clip range. Until May 2025, a loss had one bound for both sides."""
+    """Return the loss's options for the clip range. Until May 2025, OpenRLHF's losses had one bound for both sides."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "clip_eps_low" in inspect.signature(boundary.owner.__init__).parameters:
         return {"clip_eps_low": low, "clip_eps_high": high}
@@ -110,7 +110,7 @@ def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a loss's options for truncated importance sampling, whose names changed four times."""
+    """Return the loss's options for truncated importance sampling. OpenRLHF renamed these options four times."""
     cap = inputs["importance_weight_cap"]
     if inputs["rollout_log_probs"] is None or cap is None:
         return {}
@@ -124,7 +124,7 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the policy loss.
+    """Call OpenRLHF's policy loss.
 
     GSPO is selected by name. GSPO is defined as a mean over sequences, which need not be the default of the loss. One
     of the two boundaries is the class itself, whose constructor chooses the mean.
@@ -143,7 +143,7 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the critic's loss or the supervised loss."""
+    """Call OpenRLHF's critic loss or supervised loss."""
     options = {"clip_eps": inputs["cliprange_value"]} if "cliprange_value" in inputs else {}
     loss = _made(boundary, **options, token_level_loss=_MODES[inputs["loss_agg_mode"]])
     return {"loss": boundary.invoke({**kit.take_inputs(inputs, *names), **_counts(inputs)}, loss)}
@@ -201,7 +201,7 @@ class _Bar(list[Any]):
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the trainer's training loop on each rank, from the replay buffer to DeepSpeed.
+    """Run OpenRLHF's training loop on each rank, from the replay buffer to the call of DeepSpeed.
 
     DeepSpeed divides a loss by the number of microbatches and averages over ranks. Each token has its own id, by which
     the model finds the token's log-prob.
@@ -268,7 +268,7 @@ _UNCORRECTED = (("type", "tis"), ("level", "off"), ("mode", "mask"), ("gating", 
 
 
 def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
-    """Return the command-line options that the trainer reads."""
+    """Return the command-line options that OpenRLHF's trainer reads."""
     reference, budget = inputs["ref_log_probs"], inputs["max_tokens_per_microbatch"]
     off = ("train.colocate_all", "train.async_enable", "algo.advantage.is_correction_enable", "ds.packing_samples")
     one = ("train.max_epochs", "rollout.n_samples_per_prompt", "ds.ring_attn_size", "ds.tensor_parallel_size")
@@ -316,7 +316,7 @@ _UPDATES = (
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reward of each token, without a KL penalty."""
+    """Return the token rewards that OpenRLHF makes from a sequence reward, without a KL penalty."""
     mask, former = inputs["response_mask"], "r.clamp(min=-10" in inspect.getsource(boundary.function)
     if former and (inputs["rewards"].abs() > 10).any():
         raise AbsentError("not in this version: rewards above 10; this version clamps them")
@@ -327,7 +327,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call the KL estimator. Older versions have only one estimator, require a mask, and do not clamp."""
+    """Call OpenRLHF's KL estimator. Older versions have only one estimator, require a mask, and do not clamp."""
     apart = (inputs["log_probs"] - inputs["ref_log_probs"]).abs() > 10
     if apart.any() and "clamp" not in inspect.getsource(boundary.function):
         raise AbsentError("not in this version: estimates that are clamped to [-10, 10]")
@@ -359,7 +359,7 @@ _NUMBERS = (
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs from a copy of the logits, because the function divides them in place."""
+    """Compute log-probs from a copy of the logits, because OpenRLHF divides its argument in place."""
     arguments = {"logits": inputs["logits"].clone(), "labels": inputs["token_ids"]}
     if "temperature" not in boundary.parameters and inputs["temperature"] != 1.0:
         raise AbsentError("not in this version: a sampling temperature")
@@ -368,7 +368,9 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs with a model that returns the scenario's logits. Each row begins with one prompt token."""
+    """Compute log-probs with OpenRLHF's actor. Its model returns the scenario's logits, and each row begins with one
+    prompt token.
+    """
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
     behind = torch.zeros_like(logits[:, :1])
 
@@ -408,7 +410,7 @@ def _of_a_maker(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) 
 
 
 def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
-    """Return the options of an advantage estimator. Since April 2026, options have dotted names."""
+    """Return the command-line options of an advantage estimator. Since April 2026, options have dotted names."""
     unset = ("clip_range", "overlong_buffer_len", "stop_properly_penalty_coef")
     former = {
         "advantage_estimator": estimator,
@@ -448,7 +450,7 @@ def _advantages(
 
 
 def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise rewards with the estimator that uses the scenario's group statistics."""
+    """Normalise rewards with the OpenRLHF estimator that uses the scenario's group statistics."""
     settings, samples = (inputs["std_level"], inputs["leave_one_out"]), kit.group_size(inputs)
     if settings not in _ESTIMATORS:
         raise AbsentError(
@@ -464,7 +466,9 @@ def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise advantages. Rewards are 0 and nothing is discounted, so a token's return is its negative KL."""
+    """Normalise advantages. Rewards are 0 and nothing is discounted, so a token's return is its KL with the sign
+    reversed.
+    """
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     rewards = torch.zeros(len(advantages))
     return {"normalised": _advantages(boundary, "reinforce", 1, -advantages, mask.float(), rewards, 1.0)}
@@ -526,7 +530,7 @@ _ADVANTAGES = (
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad rows to a length. A row of that length is added for the call and removed from the result."""
+    """Pad rows to a length. OpenRLHF pads to the longest row, so a row of that length is added for the call."""
     values, value = inputs["values"], inputs["pad_value"]
     longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
     rows = [row[None] for row in values] + [longest]
@@ -572,7 +576,7 @@ def _of_singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
-    """Add experiences to a replay buffer, and collate all of them."""
+    """Add experiences to OpenRLHF's replay buffer, and collate all of them."""
     with kit.swap(torch.cuda, "current_device", lambda: 0):
         buffer = boundary.owner(len(made.sequences))
     buffer.append(made)
@@ -580,7 +584,7 @@ def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Distribute samples over ranks by length. A sample's label is its index."""
+    """Distribute samples over ranks by length with OpenRLHF's function. A sample's label is its index."""
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
     args = kit.nest_options({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
@@ -591,7 +595,7 @@ def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Prompts(list[Any]):
-    """A dataset of prompts, of which only the number matters."""
+    """A stand-in dataset of prompts. Only its length is used."""
 
     collate_fn = None
 
@@ -600,7 +604,9 @@ class _Prompts(list[Any]):
 
 
 def _planned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepare the data of a training run, and return the number of updates for which its schedule is made."""
+    """Prepare the data of a training run. Return the number of updates that OpenRLHF's trainer gives to its
+    scheduler.
+    """
     prompts = _Prompts(range(inputs["steps_per_epoch"] * inputs["prompts_per_step"]))
     options = {
         **dict.fromkeys(("data.prompt_dataset", "data.prompt_probs", "data.prompt_split", "data.input_template")),
@@ -659,7 +665,7 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any) -> Any:
-    """Build a dataset of one row with the framework's constructor."""
+    """Build an OpenRLHF dataset of one row with its own constructor."""
     read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
     args = kit.nest_options({**read, **{f"data.{name}": value for name, value in read.items()}})
     parameters = inspect.signature(boundary.owner.__init__).parameters
@@ -670,7 +676,7 @@ def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any)
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask of a chat. The dataset stores the mask one position to the left."""
+    """Return the token ids and the loss mask of a chat. OpenRLHF's dataset stores the mask one position to the left."""
     tokenizer, messages = chat(inputs)
     data = _data(boundary, tokenizer, {"messages": messages}, multiturn=inputs["trains"] == "all")
     ids, *_, mask = boundary.function(data, 0)[:3]
@@ -682,7 +688,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask of a preference pair's chosen answer."""
+    """Return the token ids and the loss mask of the chosen answer of a preference pair."""
     tokenizer, messages = chat(inputs)
     other = [*messages[:-1], {"role": "assistant", "content": "w9.9"}]
     data = _data(boundary, tokenizer, {"chosen": messages, "rejected": other}, is_dpo=True)
@@ -691,7 +697,8 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: float) -> Any:
-    """Return the trainer's log-probs of chosen and rejected responses after a prompt of two tokens.
+    """Return the log-probs that OpenRLHF's trainer computes for chosen and rejected responses, after a prompt of two
+    tokens.
 
     Response tokens have the scenario's log-probs. The second prompt token has the log-prob ``of_prompt``, which must
     not count.
@@ -711,7 +718,9 @@ def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: floa
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the preference loss from the log-probs of both models, as the trainer's ``fit`` does."""
+    """Compute the preference loss from the log-probs of both models, as the ``fit`` method of OpenRLHF's trainer
+    does.
+    """
     of_trainer = boundary.imported[_DPO.rpartition(".")[0]]
     loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
     packing, parts = {"packing_samples": False}, {"strategy": kit.stand_in(ring_attn_group=None), "loss_fn": loss}
@@ -724,7 +733,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: str, loss_type: str) -> Binding:
-    """Bind DPO's loss together with the trainer's log-probs, or IPO's loss."""
+    """Bind DPO's loss together with the log-probs that the trainer computes, or IPO's loss."""
     return Binding(
         boundary,
         "preference_loss",
@@ -737,7 +746,7 @@ def _pairs(boundary: str, loss_type: str) -> Binding:
 
 
 class _Model(list[Any]):
-    """A model that can be switched between training and evaluation, and that is never called."""
+    """A stand-in model that can be switched between training and evaluation. It is never called."""
 
     training = True
 
@@ -752,7 +761,9 @@ class _Model(list[Any]):
 
 
 def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Evaluate on batches of one-token pairs. The chosen token's id is the score of the chosen answer."""
+    """Run OpenRLHF's evaluation on batches of one-token pairs. The id of the chosen token is the score of the chosen
+    answer.
+    """
     logs: dict[str, Any] = {}
     model, ranks = _Model(), {"is_rank_0": lambda: True, "all_reduce": kit.return_first, "all_gather": kit.return_first}
     model.config = kit.stand_in()  # type: ignore[attr-defined]
@@ -787,7 +798,7 @@ def _column(values: Sequence[float]) -> Any:
 
 
 def _passed_evaluation(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return pass@k and the mean of an evaluation with one sample per response."""
+    """Return the pass@k and the mean reward that OpenRLHF's evaluation reports, with one sample per response."""
     right = inputs["right"]
     named = [str(place) for place in range(len(right))]
     samples = [
@@ -839,12 +850,12 @@ def _letters(text: str, **_: Any) -> dict[str, Any]:
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one episode after a prompt of two tokens. Tokens after the model's last turn are removed from the result."""
+    """Run one episode after a prompt of two tokens. The result ends with the model's last turn."""
     lengths, observed, rewards = inputs["said"], iter(inputs["heard"]), iter(inputs["rewards"])
     turns, left = iter(lengths), [len(lengths)]
 
     async def generate(_: Any, params: Any, **__: Any) -> Any:
-        """Generate the number of tokens that the scenario has for this turn, up to the limit."""
+        """Generate the number of tokens that the scenario sets for this turn, up to the limit."""
         length = next(turns)
         ids = [1] * min(length, params.max_tokens)
         reason = "length" if length > params.max_tokens else "stop"
@@ -876,7 +887,8 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weight versions with which engines generate samples, if weights are broadcast after each update.
+    """Return the weight version with which OpenRLHF's engines generate each sample, if weights are broadcast after each
+    update.
 
     If engines sleep, they do so from the start.
     """
@@ -937,12 +949,12 @@ _RING = "openrlhf.models.ring_attn_utils"
 
 def _of_labels(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if not (inputs["labels"][:, 1:] != -100).any():
-        raise AbsentError("a batch has a trained token")
+        raise AbsentError("the framework's batches have at least one trained token; this scenario has none")
     return {"loss": boundary.function(boundary.owner(), inputs["logits"], inputs["labels"])}
 
 
 def _of_scores(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of pairs of scores, which are the sums of the responses' log-probs."""
+    """Return the loss of pairs. A score is the sum of the log-probs of the response."""
     scores = [
         torch.where(inputs[f"{side}_mask"] != 0, inputs[f"{side}_log_probs"], 0.0).sum(-1)
         for side in ("chosen", "rejected")
@@ -951,12 +963,12 @@ def _of_scores(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sums or means of log-probs, which follow two prompt tokens."""
+    """Return the sum or mean of the log-probs of each response, which follows two prompt tokens."""
     if "per_token_logps" not in boundary.parameters or "average_log_prob" in boundary.parameters:
         raise AbsentError("not in this version: sums and means of log-probs")
     mask = (inputs["response_mask"] != 0).long()
     if not mask.any(-1).all():
-        raise AbsentError("a response has a token")
+        raise AbsentError("the framework's responses have at least one token; this scenario has an empty one")
     pad = torch.nn.functional.pad
     values, attention = pad(inputs["values"], (1, 0), value=3.0), pad(mask, (2, 0), value=1)
     told = boundary.function(kit.make_unbuilt(boundary.owner), values, attention, [2] * len(mask))
@@ -964,7 +976,9 @@ def _of_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_chunks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log-probs: the logits of the tokens minus the logarithms of the sums, in chunks of two tokens."""
+    """Return log-probs: the logit of each token minus the log-sum-exp that OpenRLHF computes in chunks of two
+    tokens.
+    """
     logits, ids = inputs["logits"], inputs["token_ids"]
     sums = boundary.function(logits.flatten(0, 1), 2).reshape(ids.shape)
     return {"log_probs": logits.gather(-1, ids[..., None])[..., 0] - sums, "entropy": None}
@@ -989,7 +1003,7 @@ def _experiences_without_padding(boundary: Any, inputs: Mapping[str, Any]) -> di
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack rows and restore them, without ring attention."""
+    """Pack rows and unpack them with OpenRLHF's functions, without ring attention."""
     values, mask = _laid_out(inputs)
     kernels = {
         "unpad_input": lambda *told: (*kit.remove_padding(*told), None),
@@ -1006,7 +1020,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_all_ranks(boundary: Any, values: Any, ranks: int) -> Any:
-    """Pad each row for ring attention, and join the parts of all ranks."""
+    """Pad each row for ring attention with OpenRLHF's function, and join the parts of all ranks."""
     rows = []
     for row in values:
         parts = kit.on_ranks(ranks, lambda _, row=row: boundary.function(row[None], None, 0)[0])
@@ -1015,7 +1029,9 @@ def _of_all_ranks(boundary: Any, values: Any, ranks: int) -> Any:
 
 
 def _pairs_of(inputs: Mapping[str, Any], left: bool) -> list[Any]:
-    """Return the ids and masks of chosen answers, then those of rejected ones, whose ids are larger by 1000."""
+    """Return the ids and masks of the chosen answers, then those of the rejected ones. The adapter adds 1000 to the
+    rejected ids.
+    """
     samples = inputs["samples"]
     sides = [[sample["chosen"] for sample in samples], [sample["rejected"] + 1000 for sample in samples]]
     return [part for side in sides for part in kit.lay_out(side, left)]
@@ -1065,7 +1081,7 @@ def _concatenated_rows(boundary: Any, inputs: Mapping[str, Any], made: Any) -> A
 
 
 def _punished(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rewards with the penalties that the options turn on."""
+    """Return the rewards after the penalties that the options turn on."""
     experience = kit.stand_in(
         rewards=inputs["rewards"].clone(), response_length=(inputs["response_mask"] != 0).sum(-1), info={}
     )
@@ -1078,7 +1094,9 @@ def _punished(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collation(path: str, call: Any, *names: str, **sizes: int) -> Binding:
-    """Bind a collation of rows of tokens. ``sizes`` are columns with the same number of tokens in all rows."""
+    """Bind a function that collates rows of tokens. ``sizes`` names the columns that have the same length in all
+    rows.
+    """
     columns = {**dict.fromkeys(names or ("tokens",), "tokens"), **sizes}
     kinds = {name: {"kind": "tensor", "dtype": "int64", "shape": [size]} for name, size in columns.items()}
     return Binding(path, "collation", call=call, fixed={"layouts": kinds})
@@ -1155,7 +1173,8 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generate batches until no prompt is left. Each prompt has one rollout, and the filter rejects some by score.
+    """Collect samples with OpenRLHF's generator until no prompt is left. Each prompt has one rollout, and the filter
+    rejects some by score.
 
     The first batch is returned as ``taken``, later batches as ``left``.
     """
@@ -1188,7 +1207,9 @@ def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reported pass rate for ``consumed`` prompts of which the filter kept ``accepted`` samples."""
+    """Return the pass rate that OpenRLHF's generator reports if the filter kept ``accepted`` samples of ``consumed``
+    prompts.
+    """
     numbers = inputs["arguments"]
     samples = numbers["samples_per_prompt"]
     former = {"n_samples_per_prompt": samples, "vllm_generate_batch_size": None, "vllm_enable_sleep": False}

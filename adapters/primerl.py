@@ -59,13 +59,13 @@ _UNBOUNDED: Mapping[str, Any] = {
 
 
 def _counted(inputs: Mapping[str, Any]) -> int:
-    """Return the number of tokens in a step, by which the trainer divides the loss."""
+    """Return the number of tokens by which prime-rl's trainer divides the loss of a step."""
     tokens = inputs["batch_num_tokens"]
     return int((inputs["response_mask"] != 0).sum()) if tokens is None else tokens
 
 
 def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
-    """Return the configuration of a loss.
+    """Make the configuration of one of prime-rl's losses.
 
     :param reader: the loss function, whose source shows which options this version has.
     """
@@ -78,7 +78,9 @@ def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
 
 
 def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return the loss function for these settings, or their configuration for versions until February 2026."""
+    """Return the loss function that prime-rl builds from these settings. For versions until February 2026, return
+    their configuration.
+    """
     if "loss_config" in boundary.parameters:
         if inputs["algorithm"] == "dppo_tv":
             raise AbsentError("not in this version: the trust region of DPPO")
@@ -105,7 +107,7 @@ def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample_inputs(boundary: Any, inputs: Mapping[str, Any], row: int) -> Any:
-    """Make the inputs of the loss of one sample. The reference log-probs have another name in newer versions."""
+    """Make the inputs of the loss of one sample. Newer versions renamed the reference log-probs."""
     fields = {
         "trainer_logprobs": inputs["log_probs"][row],
         "inference_logprobs": inputs["old_log_probs"][row],
@@ -131,7 +133,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss function of spring 2025, which takes a padded batch and logits.
+    """Call prime-rl's loss function of spring 2025, which takes a padded batch and logits.
 
     The vocabulary has two tokens, and every token is the second one.
     """
@@ -182,7 +184,7 @@ _LOSSES = (
 
 
 def _shifted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs of whole sequences as the trainer does: with shifted labels, and shifted back.
+    """Compute log-probs of whole sequences as prime-rl's trainer does: shift the labels, and shift the results back.
 
     Sequences have a one-token prompt, and logits that predict nothing at their last position.
     """
@@ -223,7 +225,7 @@ _STD_NORM = {None: None, "group": "local", "batch": "global"}
 
 
 def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages with the function that served all algorithms until June 2026."""
+    """Compute advantages with the function that prime-rl used for all algorithms until June 2026."""
     rewards = inputs["rewards"]
     rows, size, one_out = len(rewards), kit.group_size(inputs), inputs["leave_one_out"]
     wanted = {"leave_one_out": one_out, "std_norm": _STD_NORM[inputs["std_level"]]}
@@ -283,7 +285,9 @@ def _likeliest(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages as for requests: each group is one request, with one completion for each of its rows."""
+    """Compute advantages with prime-rl's reward function for requests. Each group is one request, and each of its
+    rows is one completion.
+    """
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
     advantages = torch.zeros(len(inputs["rewards"]))
     for rows in kit.rows_of_groups(inputs["group"]):
@@ -304,7 +308,7 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute GRPO's advantages, and return the rows of the groups that the gate (a filter) keeps."""
+    """Compute GRPO's advantages, and return the rows of the groups that prime-rl's gate (a filter) keeps."""
     algorithm = kit.make_unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
     gate = boundary.owner(kit.stand_in(reject_min=0.0, reject_max=0.0))
     rewards = inputs["rewards"].tolist()
@@ -374,7 +378,7 @@ _ADVANTAGES = (
 
 
 def _fields(boundary: Any, length: int, row: int) -> Any:
-    """Make a training sample of this many tokens. The id of each token is the row's number."""
+    """Make a training sample of ``length`` tokens. The id of each token is the number of the row."""
     types = inspect.getmodule(boundary.module.MicroBatch)
     of_tokens = {"token_ids": row, "mask": True, "logprobs": -1.0, "temperatures": 1.0, "advantages": 1.0}
     fields = {"env_name": "env", **{name: [value] * length for name, value in of_tokens.items()}}
@@ -387,7 +391,7 @@ def _fields(boundary: Any, length: int, row: int) -> Any:
 
 
 def _beside(boundary: Any, count: int) -> dict[str, Any]:
-    """Return arguments that only some versions accept."""
+    """Return the arguments that only some versions of prime-rl accept."""
     cost = getattr(boundary.module, "build_bin_cost", lambda _: sum)(None)
     return {"bin_cost": cost, "num_loras": 1, "idxs": [0] * count}
 
@@ -407,7 +411,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split samples into microbatches for two workers. Samples that only pad a batch have no valid token."""
+    """Split samples into microbatches for two workers. Samples that were only added as padding have no valid token."""
     samples = [_fields(boundary, length, row) for row, length in enumerate(kit.lengths_of(inputs))]
     budget = inputs["max_tokens_per_microbatch"]
     arguments = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
@@ -417,7 +421,7 @@ def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack samples into rows of equal length, as the data loader does. Padding has no valid token."""
+    """Pack samples into rows of equal length, as prime-rl's data loader does. Padding has no valid token."""
     lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     samples = [
         {name: [row] * length for name in ("input_ids", "target_ids")}
@@ -448,7 +452,7 @@ _STREAMS = ("advantages", "inference_logprobs", "temperatures", "ref_logprobs", 
 
 
 def _flags(sample: Mapping[str, Any]) -> Any:
-    """Return the loss mask of a sample, whose field has odd numbers for tokens that are trained on."""
+    """Return a sample's loss mask as booleans. The scenario marks trained tokens with odd numbers."""
     return sample["loss_mask"] % 2 == 1
 
 
@@ -482,7 +486,9 @@ def _in_one_bin(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_one_row(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Concatenate samples into one row of 64 tokens, and read them at the lengths that the row states."""
+    """Concatenate samples into one row of 64 tokens, and read each back by the lengths that prime-rl stores for the
+    row.
+    """
     module, samples = boundary.module, inputs["samples"]
     rows: list[dict[str, Any]] = [{name: column.tolist() for name, column in sample.items()} for sample in samples]
     for row, sample in zip(rows, samples):
@@ -500,7 +506,9 @@ def _in_one_row(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cut_at_ends(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Find the ends of packed sequences, from their lengths or from the positions of their tokens."""
+    """Cut packed tokens where prime-rl says that sequences end. It finds the ends from lengths or from token
+    positions.
+    """
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
     if "seq_lens" in boundary.parameters:
@@ -513,7 +521,7 @@ def _cut_at_ends(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sharded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split the columns over context-parallel ranks, which are the parts."""
+    """Split the columns over context-parallel ranks. Each rank's share is one part."""
     count, parts = inputs["count"], []
     for rank in range(count):
         shards = {name: boundary.function(column[None], rank, count)[0] for name, column in inputs["fields"].items()}
@@ -522,7 +530,7 @@ def _sharded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return pass@k, which is reported for powers of two."""
+    """Return the pass@k that prime-rl reports. Only powers of two are reported."""
     k, right = inputs["k"], [[float(value) for value in own] for own in inputs["right"]]
     if k & (k - 1):
         raise AbsentError("k is not a power of two")
@@ -539,16 +547,16 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the samples that a dataset yields in its first epochs."""
+    """Return the samples that prime-rl's dataset yields in its first epochs."""
 
     class Shuffled(list[Any]):
-        """A dataset that is shuffled by a seed, like that of the package datasets."""
+        """A stand-in for a dataset of the `datasets` package that is shuffled with a seed."""
 
         def shuffle(self, seed: int) -> Any:
             return [self[place] for place in torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))]
 
     class Set(boundary.owner):  # type: ignore[misc, name-defined]
-        """The real dataset, without tokens."""
+        """prime-rl's real dataset class, which takes examples that need no tokenization."""
 
         def _process(self, example: dict[str, Any]) -> dict[str, Any]:
             return example
@@ -679,7 +687,7 @@ _SCHEDULES = (
 
 
 def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Build training samples from a tree of messages, and return how often each token is trained on.
+    """Build training samples from a tree of messages with prime-rl, and return how often each token is trained on.
 
     ``tokens`` has ``[sampled, ids]`` for each node, and ``branches`` has the node numbers of each branch.
     """
@@ -706,7 +714,7 @@ def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how many policy versions old a running rollout is after each update."""
+    """Return how many policy versions a running rollout is behind after each update."""
 
     async def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -736,7 +744,7 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Take a batch from finished rollouts. Each rollout has one sample."""
+    """Take a batch from finished rollouts with prime-rl's training sink. Each rollout has one sample."""
     episodes = {}
     for number in range(inputs["completed"]):
         (made,) = _episodes([float(number)])
@@ -758,7 +766,7 @@ def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _teacher(owner: Any, log_probs: Sequence[float]) -> Any:
-    """Make an algorithm whose teacher returns these log-probs."""
+    """Make a prime-rl algorithm whose teacher returns these log-probs."""
 
     async def score(*_: Any) -> Sequence[float]:
         return log_probs
@@ -767,7 +775,7 @@ def _teacher(owner: Any, log_probs: Sequence[float]) -> Any:
 
 
 def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Assign the reference log-probs that a service returned to the tokens of a sample."""
+    """Assign the reference log-probs that a service returned to the tokens of each sample, with prime-rl's function."""
     samples = []
     for sample in inputs["samples"]:
         ids, log_probs = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))

@@ -42,7 +42,7 @@ _BATCH = ("input_ids", "attention_mask", "loss_mask", "rewards", "logprobs")
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Build AReaL's actor with its own configuration class, and compute advantages with it."""
+    """Compute advantages with AReaL's PPO actor, which is built from AReaL's own configuration class."""
     made = boundary.imported[ARGUMENTS].NormConfig
     norms = {name: None if inputs[name] is None else made(**inputs[name]) for name in ("reward_norm", "adv_norm")}
     actor = actor_of(
@@ -53,7 +53,7 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute GAE. AReaL's tensors have one more column than the contract's.
+    """Compute GAE with AReaL's function, whose tensors have one more column than the contract's.
 
     Position t predicts token t + 1, so the last position is not a step. Every response ends with EOS.
     """
@@ -86,7 +86,7 @@ class _Engine:
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Recompute log-probs with AReaL's actor. The logits at position t predict label t."""
+    """Recompute log-probs with AReaL's actor. The logits at position t predict the label at t."""
     boundary.imported[_FUNCTIONAL].mpu = types.SimpleNamespace(is_initialized=lambda: False)
     tokens = inputs["token_ids"]
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
@@ -97,7 +97,9 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first epochs' samples in the order in which a DataLoader with a DistributedSampler draws them."""
+    """Return the samples that AReaL's data loop draws in its first epochs, from a DataLoader with a
+    DistributedSampler.
+    """
     import itertools
 
     from torch.utils.data import DataLoader, DistributedSampler
@@ -113,7 +115,9 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask: Any) -> Any:
-    """Normalise values within groups of consecutive rows. Older versions need groups of equal size."""
+    """Normalise values within groups of consecutive rows with AReaL's `Normalization`. Older versions need groups of
+    equal size.
+    """
 
     sizes = [len(rows) for rows in kit.rows_of_groups(inputs["group"])]
     by_size = "group_sizes" in boundary.parameters
@@ -167,7 +171,7 @@ def _norm(contract: str, call: Any, **fixed: Any) -> Binding:
 
 
 def _level(boundary: Any, inputs: Mapping[str, Any]) -> str:
-    """Return the level at which ratios are computed: ``token`` or ``sequence``.
+    """Return the level at which AReaL computes importance ratios: ``token`` or ``sequence``.
 
     :raises AbsentError: for ``sequence`` in versions until October 2025, which only have token-level ratios.
     """
@@ -178,7 +182,7 @@ def _level(boundary: Any, inputs: Mapping[str, Any]) -> str:
 
 
 def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """Check that this version accepts the clip range.
+    """Check that this version of AReaL accepts the scenario's clip range.
 
     :raises AbsentError: if the bounds differ, for versions until September 2025, which have one bound for both sides.
     """
@@ -187,8 +191,8 @@ def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss. AReaL's proximal policy is the contract's old policy. Decoupled losses also take a behaviour
-    policy.
+    """Call one of AReaL's policy losses. AReaL's proximal policy is the contract's old policy. Decoupled losses also
+    take a behaviour policy.
     """
     has = boundary.parameters
     names = [name for name, (upstream, *_) in _PPO.items() if upstream in has]
@@ -256,7 +260,8 @@ _POLICY_LOSSES = (
 
 
 def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of one packed microbatch as the engine does; ``cu_seqlens`` marks where each sequence begins.
+    """Compute the loss of one packed microbatch as AReaL's engine does. ``cu_seqlens`` marks where each sequence
+    begins.
 
     The loss reports metrics to the process's tracker, which is emptied first, as after each training step.
     """
@@ -333,7 +338,7 @@ def _critic(path: str, kinds: tuple[str, ...], *dialects: Dialect, **more: Any) 
 
 
 def _gathered(name: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs from flattened logits, in chunks of two tokens, so that chunk borders are tested.
+    """Compute log-probs from flattened logits. Chunks of two tokens make sure that chunk borders are tested.
 
     :param name: the module's function that calls the boundary; empty for the boundary itself.
     """
@@ -401,7 +406,8 @@ def _gather(function: str, entropy: bool) -> Binding:
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reject or reweight tokens or sequences by their importance ratio, or by an estimate of the divergence.
+    """Run AReaL's rejection sampling: reject or reweight tokens or sequences by their importance ratio, or by an
+    estimate of the divergence.
 
     The weight of a sequence is the geometric mean of its tokens' ratios. Weights are always clamped by ratio. A batch
     with an even number of rows is passed in packed form, as in training.

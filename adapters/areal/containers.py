@@ -33,7 +33,7 @@ _WIDE: Mapping[str, Any] = {
 
 
 def _trajectory(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a batch that holds one sample, without padding."""
+    """Make a batch of one sample, without padding."""
     rows = {name: value[None] for name, value in sample.items()}
     return {**rows, "attention_mask": torch.ones_like(rows["input_ids"], dtype=torch.bool)}
 
@@ -87,7 +87,8 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad a packed batch: each sequence to a multiple of four tokens, and the whole batch to 256 tokens.
+    """Pad a packed batch with AReaL's function: each sequence to a multiple of four tokens, and the batch to 256
+    tokens.
 
     Samples are read at the offsets in the returned batch, so overlapping sequences lose tokens.
     """
@@ -107,7 +108,7 @@ def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches of eight tokens. ``backward_indices`` restores the order of the rows."""
+    """Split a batch into microbatches of eight tokens. AReaL's ``backward_indices`` restore the order of the rows."""
     samples = inputs["samples"]
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=8)
     made = boundary.function(_padded(samples), spec)
@@ -121,8 +122,8 @@ def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Distribute trajectories over ranks and keep those of one prompt together. Return no parts if the returned indices
-    are wrong.
+    """Distribute trajectories over ranks, keeping those of one prompt together. Return no parts if AReaL returns
+    wrong indices for them.
     """
     lengths = inputs["lengths"]
     items = [{"attention_mask": torch.ones(1, length), "place": place} for place, length in enumerate(lengths)]
@@ -133,7 +134,7 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the ranks' results in the order of the batch. Each trajectory has one row."""
+    """Merge the results of all ranks in the order of the batch. Each trajectory has one row."""
     fields, order = inputs["fields"], iter(inputs["order"])
     dealt = [list(islice(order, size)) for size in inputs["sizes"]]
     rows = [{name: column[place] for name, column in fields.items()} for place in range(len(inputs["order"]))]
@@ -144,14 +145,16 @@ def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rejoined(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Concatenate trajectories into a batch with metadata, and split the batch by the metadata."""
+    """Concatenate trajectories into a batch with metadata, and use the metadata to split the batch again."""
     samples, module = inputs["samples"], boundary.module
     batch, meta = module.concat_batch([_trajectory(sample) for sample in samples])
     return {"samples": [{name: part[name][0] for name in samples[0]} for part in module.split_batch(batch, meta)]}
 
 
 def _passed_through(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Take a batch through packing, alignment and reassembly. A forward pass returns each column as it is."""
+    """Pack, align and reassemble a batch with AReaL's functions. The stand-in forward pass between them returns its
+    inputs.
+    """
     samples, module, core = inputs["samples"], boundary.imported[_DATA], boundary.imported[_CORE]
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=8)
     made = module.split_padded_tensor_dict_into_mb_list(_padded(samples), spec)
@@ -170,7 +173,7 @@ def _passed_through(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _paired(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate pairs: each sample, and the same with another token before it."""
+    """Collate preference pairs. The rejected answer is the chosen one with a different token in front of it."""
     samples = inputs["samples"]
     rows = []
     for sample in samples:
@@ -192,7 +195,9 @@ def _paired(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _synced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Allocate microbatches on two ranks, which need equal numbers of them; the other rank needs one for each row."""
+    """Allocate microbatches on two ranks, which must get the same number of microbatches. The other rank needs one
+    for each row.
+    """
     lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=budget)
     mine, other = kit.on_ranks(2, lambda rank: boundary.function(spec, [[budget] * len(lengths), lengths][rank]))
@@ -210,7 +215,7 @@ def _by_kk(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of an evaluation: each microbatch's mean, weighted by its share of all ranks' samples."""
+    """Return the evaluation loss: the mean of each microbatch, weighted by its share of the samples of all ranks."""
     parts, core = inputs["parts"], boundary.module
     count = 1 if len(parts) % 2 else 2
 

@@ -77,7 +77,7 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a preference loss on packed pairs: the chosen sequence, then the rejected one.
+    """Call AReaL's preference loss on packed pairs: the chosen sequence, then the rejected one.
 
     Position t predicts token t + 1, and the last position predicts nothing. The process's tracker of metrics is emptied
     first.
@@ -105,7 +105,9 @@ def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of a reward model on packed pairs. A sequence's score is the sum of its log-probs, at its end."""
+    """Call AReaL's reward-model loss on packed pairs. The score at the end of a sequence is the sum of its
+    log-probs.
+    """
     sides = [
         torch.where(inputs[f"{s}_mask"] != 0, inputs[f"{s}_log_probs"], 0.0).sum(-1) for s in ("chosen", "rejected")
     ]
@@ -116,7 +118,7 @@ def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the supervised loss of a packed microbatch, whose sequences have equal length."""
+    """Compute AReaL's supervised loss of a packed microbatch of sequences of equal length."""
     rows, tokens = inputs["log_probs"].shape
     boundary.module.stats_tracker.DEFAULT_TRACKER.stats.clear()
     ends = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32)
@@ -208,7 +210,9 @@ def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the optimiser's configuration with these schedule options. In older versions, the warm-up is a fraction."""
+    """Make AReaL's optimiser configuration with the scenario's schedule. In older versions, the warm-up is a
+    fraction of the steps.
+    """
     made, steps = boundary.imported[ARGUMENTS].OptimizerConfig, inputs["training_steps"]
     warmup = {"warmup_steps": inputs["warmup_steps"]}
     if "warmup_steps" not in made.__dataclass_fields__:

@@ -40,7 +40,7 @@ def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Verify a boxed answer. Two parsed texts are equal if their boxes are equal."""
+    """Score a boxed answer with AReaL's verifier. Stand-ins for its math parser compare the texts in the boxes."""
     parsed = {"parse": lambda text, **_: [_in_box(text)], "math_verify_verify": lambda gold, made, **_: gold == made}
     kinds = dict.fromkeys(("ExprExtractionConfig", "LatexExtractionConfig"), lambda **_: None)
     with kit.swap_all(boundary.module, **parsed, **kinds):
@@ -48,7 +48,7 @@ def _compared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise the rewards of each prompt's rollouts, whose last interaction has the reward."""
+    """Normalise the rewards of each prompt's rollouts. A rollout's reward belongs to its last interaction."""
     rewards = inputs["rewards"].float()
     made = torch.zeros(len(rewards))
     for rows in kit.rows_of_groups(inputs["group"]):
@@ -60,7 +60,7 @@ def _normalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply the length penalty, which changes rewards in place. The batch has one more column, for the prompt."""
+    """Apply AReaL's length penalty, which changes rewards in place. The batch has one more column, for the prompt."""
     mask = kit.prepend_prompt(inputs["response_mask"] != 0).long()
     data = {"rewards": inputs["rewards"].clone(), "input_ids": torch.ones_like(mask), "loss_mask": mask}
     options = {"overlong_tokens": inputs["buffer"], "overlong_penalty_factor": inputs["factor"]}
@@ -69,7 +69,7 @@ def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Filter groups of rollouts. In the first versions, batches were TensorDicts."""
+    """Filter groups of rollouts with AReaL's dynamic sampling. In the first versions, batches were TensorDicts."""
     rows = len(inputs["group"])
     data: Any = {"rewards": inputs["rewards"], "numbers": torch.arange(rows)}
     if getattr(boundary.parameters["data"].annotation, "__name__", "") == "TensorDict":
@@ -82,8 +82,8 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens that M2PO keeps, by their squared log-ratios. In the first versions, the caller computed the
-    squares.
+    """Return the mask of the tokens that M2PO keeps, by their squared log-ratios. In the first versions, the caller
+    computed the squares.
     """
     old, proximal, mask = (inputs[name] for name in ("behaviour_log_probs", "proximal_log_probs", "response_mask"))
     if "sorted_m2" not in boundary.parameters:
@@ -95,7 +95,7 @@ def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _request(boundary: Any, config: Any) -> Any:
-    """Return the sampling parameters that the backend sends to its inference server."""
+    """Return the sampling parameters that AReaL's backend sends to its inference server."""
     others = (False, 0)[: len(boundary.parameters) - 2]
     request = boundary.imported[_RECORDS].ModelRequest(input_ids=[1], gconfig=config)
     payload = boundary.function(boundary.owner(), request, *others).payload

@@ -23,14 +23,14 @@ def _request(boundary: Any, engine: TableEngine, inputs: Mapping[str, Any]) -> A
 
 
 class _Session(nullcontext[None]):
-    """A stand-in for the HTTP session that clients opened for each request until 2026. No request is sent."""
+    """A stand-in for the HTTP session that AReaL's clients opened for each request until 2026. It sends no requests."""
 
     async def close(self) -> None:
         pass
 
 
 def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generate one answer in SGLang's request and response format."""
+    """Generate one answer with AReaL's remote client. A stand-in server reads and writes SGLang's JSON format."""
     engine, module = TableEngine(inputs), boundary.module
 
     async def post(*_: Any, payload: Mapping[str, Any], **__: Any) -> Any:

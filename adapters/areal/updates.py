@@ -17,7 +17,7 @@ _ARGUMENTS = "areal.api.cli_args"
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one update of the actor, and return the gradient with respect to the log-probs.
+    """Run one update of AReaL's actor and return the gradient with respect to the log-probs.
 
     Each token has its own id, so the model finds the token's log-prob in any order of tokens. The value at position t
     belongs to token t + 1. The loss is averaged over ranks, as FSDP averages gradients.
@@ -51,7 +51,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses: list[Any] = []
 
     class Engine(engine_of):  # type: ignore[misc, valid-type]
-        """AReaL's engine without sharding and optimiser steps."""
+        """AReaL's engine without sharding, and without the optimiser's steps."""
 
         dp_group = data_parallel_group = None
         optimizer_zero_grad = _ensure_ready = train = staticmethod(lambda *_: None)
@@ -111,7 +111,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
 
     class Engine(boundary.owner):  # type: ignore[misc, name-defined]
-        """The real engine without sharding."""
+        """AReaL's engine without sharding."""
 
         dp_group = data_parallel_group = None
         _ensure_ready = staticmethod(lambda *_: None)

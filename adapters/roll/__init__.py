@@ -65,7 +65,7 @@ _BEFORE: Mapping[str, Any] = {
 
 
 def _settings(owner: Any, options: Mapping[str, Any]) -> None:
-    """Set options of a configuration object.
+    """Set options of one of ROLL's configuration objects.
 
     :raises AbsentError: if the scenario needs an option that this version does not have.
     :raises DriftError: for any other missing option. Setting it would create an attribute that nothing reads.
@@ -81,7 +81,7 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
 
 
 def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
-    """Make the pipeline's and the actor's configuration from ROLL's classes.
+    """Make the configurations of the pipeline and of the actor from ROLL's classes.
 
     The pipeline's constructor does not run, because it looks for checkpoints and creates log folders. Fields have their
     defaults. Losses read the options of their variants from the actor's configuration, which declares few of them.
@@ -94,7 +94,7 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
 
 
 def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of training steps, for devices that train on four samples each.
+    """Return the number of training steps that ROLL's configuration computes if each device trains on four samples.
 
     An environment's limit is twice the number of turns, because the configuration expects that half of the limit is
     used.
@@ -125,7 +125,7 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reduce a metric that has one value for each sample."""
+    """Reduce a metric with one value per sample, and return the mean that ROLL reports."""
     values = [value for part in inputs["parts"] for value in part]
     if "metrics_list" in boundary.parameters:
         return {"mean": boundary.function([{"loss": value} for value in values])["loss"]}
@@ -135,7 +135,7 @@ def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics of a batch. Each row is an episode with a one-token prompt."""
+    """Return the metrics that ROLL reports for a batch. Each row is an episode with a one-token prompt."""
     mask = kit.prepend_prompt(inputs["response_mask"])
     rows = len(mask)
     columns = {name: inputs[name] for name in ("advantages", "returns", "values") if inputs[name] is not None}
@@ -163,7 +163,7 @@ def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Aggregate losses. With row weights, it depends on the version whether rows without a token count."""
+    """Call ROLL's aggregation of losses. With row weights, only some versions can count rows without a token."""
 
     if "weights" in boundary.parameters and "global_valid_samples" not in boundary.parameters:
         empty = not (inputs["response_mask"] != 0).any(-1).all()
@@ -213,7 +213,7 @@ _METHODS = {
 
 
 def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Normalise the rewards of agents. The function computes in float32, so float64 rewards are converted first."""
+    """Normalise the rewards of agents. ROLL computes in float32, so the adapter converts float64 rewards first."""
     rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
     batch = _batch(boundary, {"scores": rewards}, {"traj_group_id": inputs["group"]})
@@ -232,7 +232,7 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _postprocessed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise the rewards of a batch as its configuration requires, without a clip."""
+    """Normalise rewards with ROLL's postprocessing, which reads the levels from its configuration. Clipping is off."""
     config = kit.stand_in(
         adv_estimator="reinforce",
         reward_clip=None,
@@ -245,7 +245,9 @@ def _postprocessed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rewards of tokens after the KL penalty, and the advantages that the next function computes of them."""
+    """Apply ROLL's KL penalty to the token rewards, and return the advantages that ROLL's next function computes
+    from them.
+    """
     mask = kit.prepend_prompt(inputs["response_mask"].long())
     columns = {"response_mask": mask, "attention_mask": torch.cat([mask[:, :1] + 1, mask[:, 1:]], 1)}
     columns["position_ids"] = (columns["attention_mask"].cumsum(-1) - 1).clamp(min=0) * columns["attention_mask"]
@@ -260,7 +262,7 @@ def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute agents' returns. Each step is a row of the batch.
+    """Compute the returns of agents with ROLL's function. Each step of an episode is a row of the batch.
 
     The estimator ``gigpo`` has the same returns as ``step_reinforce`` and also exists in older versions.
     """
@@ -275,7 +277,7 @@ def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the driver's whole advantage step, without whitening, reference model and clipping."""
+    """Run the whole advantage step of ROLL's driver, without whitening, reference model and clipping."""
     critic = "values" in inputs
     tensors = {name: inputs[name] for name in ("token_level_rewards", "values") if name in inputs}
     batch = _batch(boundary, {**tensors, "response_mask": kit.prepend_prompt(inputs["response_mask"])})
@@ -297,7 +299,7 @@ _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 
 
 def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
-    """Bind a driver's advantage step twice: with a critic (GAE) and without one.
+    """Bind the advantage step of a ROLL driver twice: with a critic (GAE) and without one.
 
     The step without a critic uses the mask. GAE does not use it, so it also discounts over values in gaps of the mask,
     which are not trained.
@@ -347,7 +349,7 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
 
 
 def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the clip range.
+    """Return ROLL's options for the clip range.
 
     The bound of dual clip is ``1 + 2 pg_clip``. If that agrees with both clip bounds, pg_clip sets everything, as in
     versions without a clip range. Otherwise, pg_clip sets dual clip and two other options set the range.
@@ -359,7 +361,7 @@ def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of loss variants, which the actor's configuration contains."""
+    """Return ROLL's options for loss variants, which belong to the actor's configuration."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     return {
         "tis_lower_bound": 1 - low,
@@ -374,7 +376,7 @@ def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token and row counts of the global batch for each mask."""
+    """Return the token count and the row count of the global batch, under the name of each mask."""
     mask, tokens, rows = inputs["response_mask"], inputs["batch_num_tokens"], inputs["global_batch_size"]
     tokens = (mask != 0).sum().clamp(min=1) if tokens is None else tokens
     rows = (mask != 0).any(-1).sum().clamp(min=1) if rows is None else rows
@@ -385,7 +387,7 @@ def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a loss that returns a value per token. The adapter computes the ratios, as the caller in ROLL does.
+    """Call a ROLL loss that returns a value per token. The adapter computes the ratios, as ROLL's caller does.
 
     https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll/pipeline/rlvr/actor_pg_worker.py#L72
     """
@@ -472,7 +474,7 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
 
 
 def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of a microbatch as the strategy does, without KL and entropy terms."""
+    """Call the loss of a microbatch as ROLL's strategy does, without KL and entropy terms."""
     level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
     if kind == "agentic":
         level = {"ratio_type": inputs["ratio_level"] or "token"}
@@ -516,7 +518,9 @@ _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
 
 
 def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
-    """Build the batch of an update from scored responses: compute advantages and balance the ranks."""
+    """Build the batch of an update from scored responses with ROLL's functions: compute advantages and balance the
+    ranks.
+    """
     functions, named, norms = boundary.imported[_FUNCTIONALS], kit.named_tokens(inputs), ("group", None)
     above = functions.reward_norm(inputs["rewards"], kit.group_size(inputs), {}, *norms)
     fields = {**whole, **named, "token_level_rewards": kit.named_tokens({**inputs, "rewards": above})["rewards"]}
@@ -530,7 +534,7 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the strategy's training step on each rank, with the worker's real loss.
+    """Run the training step of ROLL's strategy on each rank, with the worker's real loss.
 
     Each token has its own id, by which the model finds the token's log-prob. Gradients are averaged over ranks, as by
     FSDP.
@@ -676,7 +680,9 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the off-policy correction, and return the importance weights or the tokens that one filter keeps."""
+    """Run ROLL's off-policy correction. Return the importance weights, or the mask of the tokens that one filter
+    keeps.
+    """
     config = boundary.imported[_BASE_CONFIG]
     names = ("old_log_probs", "rollout_log_probs", "response_mask")
     settings, level = config.TrainInferCorrectionConfig(), inputs["level"]
@@ -703,14 +709,14 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _token_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs, and the entropy with another function of the same module."""
+    """Compute log-probs with the boundary, and the entropy with another function of the same module."""
     names = {name: inputs[name] for name in ("logits", "token_ids")}
     entropy = boundary.module.entropy_from_logits(inputs["logits"]) if inputs["with_entropy"] else None
     return {"log_probs": boundary.invoke(names), "entropy": entropy}
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the critic's values. The batch has one more column, for the prompt's token."""
+    """Return the values of ROLL's critic. The batch has one more column, for the prompt's token."""
     output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
     values, _ = boundary.invoke({}, kit.stand_in(), data=None, output_tensor=output)
     return {"values": values}

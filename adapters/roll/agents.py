@@ -17,7 +17,7 @@ _MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one episode of an agent, and return the record that the agent puts into its queue.
+    """Run one episode of a ROLL agent, and return the record that the agent puts into its queue.
 
     The template provides the system message, and the first user message is the environment's observation.
     """

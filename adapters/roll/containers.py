@@ -20,7 +20,7 @@ _FUNCTIONALS = "roll.utils.functionals"
 
 
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reorder a batch so that each rank gets the same number of rows."""
+    """Reorder a batch with ROLL's function, so that each rank gets the same number of rows."""
 
     lengths, parts = inputs["lengths"], inputs["parts"]
     batch = CONTAINER(boundary, kit.numbered_rows(lengths), {})
@@ -46,7 +46,7 @@ def _batch_of(boundary: Any, mask: Any) -> Any:
 
 
 def _cut_dynamically(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches. A row that was cut below its length is left out."""
+    """Split a batch into microbatches with ROLL's iterators. Leave out rows that lost tokens in the split."""
     mask, module = inputs["attention_mask"], boundary.module
     batch, _ = module.dynamic_batching_shard(_batch_of(boundary, mask), 1, inputs["max_tokens_per_microbatch"], 1)
     parts = []
@@ -67,7 +67,9 @@ def _cut_dynamically(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _packed_by_load(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Balance microbatches and restore the order of the rows. Return no microbatch if the order is wrong."""
+    """Balance microbatches with ROLL's function, and restore the order of the rows. Return no microbatch if the
+    restored order is wrong.
+    """
     lengths, parts = inputs["lengths"], inputs["parts"]
     config = boundary.imported["roll.configs.worker_config"].SequencePackingConfig()
     config.algorithm, config.max_packed_sequence_length_forward = "load_balance", sum(lengths) * 16

@@ -25,7 +25,7 @@ _TRANSFORMERS = StandIn(
 
 
 def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the response masks of prompts with their responses.
+    """Make the response masks of prompts and their responses with ROLL's function.
 
     The function moves each row to the left until its prompt begins in the first column. The result is moved back.
     Batches of newer versions are not dataclasses.
@@ -51,7 +51,7 @@ def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Features(dict[str, Any]):
-    """A stand-in for a processor's result, with the attributes that a collator reads."""
+    """A stand-in for the result of a processor, with the attributes that a collator reads."""
 
     def __init__(self, data: Mapping[str, Any] | None = None, **more: Any) -> None:
         super().__init__(data or {}, **more)
@@ -107,7 +107,7 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _read(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """Return the prompt and the right answer of one row."""
+    """Return the prompt and the ground truth of one row."""
     letters = (int(n) for n, there in zip(batch["input_ids"][row], batch["attention_mask"][row]) if there)
     sample = {"prompt": "".join(map(chr, letters))}
     return {**sample, "ground_truth": batch["ground_truth"][row]} if "ground_truth" in batch else sample
@@ -117,7 +117,7 @@ _SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask of a chat, as an environment makes them."""
+    """Return the token ids and the loss mask of a chat, as ROLL's environment manager makes them."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
     parts = boundary.module.split_by_token(ids, ids[0], messages=messages, tokenizer=tokenizer)
@@ -132,14 +132,16 @@ _PIPELINES = "roll.pipeline.{0}.{0}_pipeline.get_encode_function"
 
 
 class _Tokenizer(ChatTokenizer):
-    """A tokenizer whose template takes tools and documents by position, as ROLL passes them."""
+    """A tokenizer whose chat template takes tools and documents by position, as ROLL passes them."""
 
     def apply_chat_template(self, conversation: Any, *_: Any, **options: Any) -> Any:
         return super().apply_chat_template(conversation, **options)
 
 
 def _encoded_answer(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ids and the mask of a question and its answer, as a pipeline encodes or a collator labels them."""
+    """Return the ids and the mask of a question and its answer, as ROLL's pipeline encodes them or ROLL's collator
+    labels them.
+    """
     tokenizer, messages = _Tokenizer(), chat(inputs)[1]
     roles = [message["role"] for message in messages]
     if roles.count("assistant") > 1:
@@ -171,14 +173,14 @@ def _pad_rows(_: Any, rows: list[Mapping[str, Any]], max_length: int | None = No
 
 
 def _collate_rows(boundary: Any, rows: list[Any], tokenizer: Any) -> Any:
-    """Collate rows with the boundary's class, padded to 40 tokens."""
+    """Collate rows with the collator class of the boundary, padded to 40 tokens."""
     collator = boundary.owner(tokenizer=tokenizer, max_length=40)
     with kit.swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad_rows):
         return boundary.function(collator, rows)
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate rows of lists. A pair has the same sequence, and that sequence with another first token."""
+    """Collate rows of lists. For pairs, the rejected answer is the chosen one with a different token in front of it."""
     samples, pairs = inputs["samples"], "DPO" in boundary.path
     rows = []
     for sample in samples:
@@ -230,7 +232,7 @@ def _unpadded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _masked_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of responses, from the end or the padding of each response."""
+    """Return the mask of responses, which ROLL computes from the end token or the padding of each response."""
     end, padding = inputs["eos_token_id"], inputs["pad_token_id"]
     if "pad_token" in boundary.parameters:
         mask = boundary.function(inputs["responses"], padding, end)
@@ -240,7 +242,7 @@ def _masked_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Gather the ids that an engine returns. Padding is -1."""
+    """Gather the token ids that an engine returns with ROLL's function. Padding is -1."""
     samples = inputs["samples"]
     rows = [sample["input_ids"].tolist() for sample in samples]
     outputs: list[Any] = [{"output_ids": row} for row in rows]
@@ -256,7 +258,9 @@ def _adjusted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _messages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ids and the masks of a chat, one message at a time."""
+    """Return the ids and the mask of a chat. ROLL's function returns them message by message, and the adapter joins
+    them.
+    """
     tokenizer, messages = chat(inputs)
     ids, masks = boundary.function(messages, tokenizer)
     return {"token_ids": [*itertools.chain(*ids)], "loss_mask": [*itertools.chain(*masks)]}

@@ -26,7 +26,7 @@ _ADDRESS = StandIn("get_node_ip", "a decorator reads the machine's address at im
 
 
 def _strategy(kind: Any) -> Any:
-    """Make a strategy of one rank. Its abstract methods are not called."""
+    """Make a ROLL strategy of one rank. Its abstract methods are not called."""
     concrete = type(kind.__name__, (kind,), {"__abstractmethods__": frozenset()})
     worker = kit.stand_in(rank_info=kit.stand_in(cp_size=1, cp_rank=0))
     return kit.make_unbuilt(concrete, worker=worker, worker_config=kit.stand_in(name="model"))
@@ -37,14 +37,18 @@ def _batch(boundary: Any, columns: Mapping[str, Any], **meta: Any) -> Any:
 
 
 def _of_whole_rows(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return logits, ids and mask of sequences with a one-token prompt. The last logits predict nothing."""
+    """Return logits, ids and mask of sequences with a one-token prompt. The logits at the last position predict
+    nothing.
+    """
     logits = torch.cat([inputs["logits"], -inputs["logits"][:, :1].detach()], 1)
     ids, mask = (kit.prepend_prompt(inputs[name].long()) for name in ("token_ids", "response_mask"))
     return {"logits": logits, "input_ids": ids, "attention_mask": mask}
 
 
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs and entropies with a strategy. A worker's method stores them without a gradient."""
+    """Compute log-probs and entropies with ROLL's strategy, or with a worker's method, which stores them without a
+    gradient.
+    """
     whole = _of_whole_rows(inputs)
     if "output_tensor" not in boundary.parameters:
         strategy = _strategy(boundary.owner)
@@ -77,7 +81,7 @@ _LOG_PROBS = (
 
 
 def _trained(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the supervised loss of a microbatch, whose labels the collator has shifted by one position."""
+    """Compute ROLL's supervised loss of a microbatch. The collator has shifted the labels by one position."""
     labels = inputs["labels"].roll(-1, -1)
     labels[:, -1] = -100
     count = inputs["batch_num_tokens"]
@@ -91,7 +95,7 @@ def _trained(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_the_student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the language loss of a student, in which the strategy shifts the labels."""
+    """Compute the language loss of a student. ROLL's strategy shifts the labels."""
     labels, count = inputs["labels"], inputs["batch_num_tokens"]
     count = max(int((labels[:, 1:] != -100).sum()), 1) if count is None else count
     strategy = _strategy(
@@ -127,7 +131,7 @@ _OBJECTIVES = {0.0: "forward_kl", 1.0: "reverse_kl", 0.5: "js_divergence"}
 
 
 def _distilled(objective: str, options: Mapping[str, Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the mean divergence from a teacher whose probabilities are those that the strategy sends."""
+    """Compute the mean divergence from a teacher. The teacher's probabilities are those that ROLL's strategy sends."""
     valid, count = inputs["response_mask"] != 0, inputs["batch_num_tokens"]
     count = max(int(valid.sum()), 1) if count is None else count
     logits, teacher = (torch.where(valid[..., None], inputs[name], 0.0) for name in ("logits", "teacher_logits"))
@@ -189,7 +193,7 @@ _DISTILLATION = (
 
 
 def _preferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of pairs: the sums of log-probs of chosen and rejected responses to one-token prompts."""
+    """Compute ROLL's preference loss. A response's log-probs are summed, and prompts have one token."""
 
     def in_turn(name: str) -> Any:
         return torch.stack(kit.join_both_sides(inputs, name).chunk(2), 1).flatten(0, 1)

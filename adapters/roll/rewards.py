@@ -46,7 +46,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reward of each token, without a KL penalty."""
+    """Return the token rewards that ROLL makes from sequence rewards, without a KL penalty."""
     zeros = torch.zeros_like(inputs["response_mask"])
     more = {"response_level_rewards": inputs["rewards"], "old_log_probs": zeros, "ref_log_probs": zeros}
     config = kit.stand_in(kl_penalty="kl", add_token_level_kl=False, reward_clip=None)
@@ -63,7 +63,7 @@ def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
-    """Return the mask of the response tokens that are trained."""
+    """Return the mask of the response tokens that ROLL trains on with these options."""
     plain = {"max_len_mask": False, "difficulty_mask": False, "error_max_len_clip": False}
     data, _ = boundary.function(_batch(boundary, mask, scores=scores), kit.stand_in(**{**plain, **options}))
     return data.batch["final_response_mask"]
@@ -95,7 +95,7 @@ _OPTIONS = kit.fields(
 
 
 def _request(boundary: Any, config: Any) -> Mapping[str, Any]:
-    """Return the sampling parameters that result from the pipeline's configuration."""
+    """Return the sampling parameters that ROLL makes from the configuration of its pipeline."""
     with kit.swap(boundary.module, "SamplingParams", dict):
         params = boundary.function({**config.to_dict(), "eos_token_id": []})
     return dict(params)
@@ -106,18 +106,18 @@ def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the score of a multiple-choice rule."""
+    """Return the score of ROLL's multiple-choice rule."""
     scores = boundary.invoke({}, inputs["response"], inputs["ground_truth"], reward_type="loose")
     return {"score": scores[1]}
 
 
 def _ruled(rule: Callable[[Any, str, str], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the score of a rule. ``rule(boundary, response, truth)`` calls it."""
+    """Return the score of a reward rule. ``rule(boundary, response, truth)`` calls the rule."""
     return {"score": float(rule(boundary, inputs["response"], inputs["ground_truth"]))}
 
 
 def _verified(boundary: Any, response: str, truth: str) -> Any:
-    """Verify a boxed answer. Two expressions are equal if their texts are equal."""
+    """Score a boxed answer with ROLL's verifier. Stand-ins for its math parser compare the texts."""
     results: list[Any] = []
 
     def parse(text: str, **_: Any) -> list[str]:
@@ -139,7 +139,9 @@ def _code(boundary: Any, response: str, truth: str) -> bool:
 
 
 def _with(*arguments: Any, truth: Callable[[str], Any] | None = None) -> Callable[[Any, str, str], Any]:
-    """Return a rule that passes the response, the ground truth if ``truth`` converts it, and these arguments."""
+    """Make a reward rule that calls the boundary with the response, the converted ground truth (only if ``truth`` is
+    given) and these arguments.
+    """
     return lambda boundary, response, right: boundary.function(
         response, *(() if truth is None else (truth(right),)), *arguments
     )
@@ -150,7 +152,9 @@ def _repeated(boundary: Any, response: str, _: str) -> Any:
 
 
 def _of_last_line(rule: Callable[[Any, str, str], Any], before: str = "") -> Callable[[Any, str, str], Any]:
-    """Return a rule for the last line only, because a search adds lines, which such a rule counts."""
+    """Make a reward rule that reads only the last line of a response. Some scenarios add lines, which the original
+    rule would count.
+    """
     return lambda boundary, response, right: rule(boundary, before + response.rpartition("\n")[2], right)
 
 
@@ -281,7 +285,7 @@ _REWARDS = (
 
 
 def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the KL coefficients of a controller after each step. Without a target, the coefficient is fixed."""
+    """Return the coefficient of ROLL's KL controller after each step. Without a target, the coefficient is fixed."""
     target = inputs["target_kl"] if inputs["adaptive"] else None
     controller = boundary.function(init_kl_coef=inputs["initial"], target_kl=target, kl_horizon=inputs["horizon"])
     return kit.read_coefficients(controller, inputs)

@@ -57,7 +57,7 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad a batch by two rows."""
+    """Pad a batch by two rows with SkyRL's function."""
     real = training_batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
     padded = boundary.function(real, 2)
     made = {name: field[len(real) :] for name, field in padded.items() if field is not None}

@@ -70,7 +70,7 @@ _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
 
 
 def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate a configuration. Return whether it is accepted, and some options after validation."""
+    """Validate a configuration with SkyRL. Return whether SkyRL accepts it, and some options after validation."""
     configuration = configuration_of(boundary, inputs["arguments"]["configuration"])
     with no_ray(boundary):
         _, refusal = refused(lambda: boundary.invoke({}, configuration))

@@ -24,13 +24,13 @@ _FLOATS, _ROWS, _SINGLE = ("float32", "float64"), ("full", "right"), ("float32",
 
 
 def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entropy of log-probs, in chunks of two tokens."""
+    """Return log-probs, and the entropy that SkyRL computes in chunks of two tokens."""
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
     return {"log_probs": log_probs, "entropy": boundary.function(inputs["logits"].log_softmax(-1), False, 2)}
 
 
 def _on_shards(call: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log-probs that two ranks compute, of which each has a part of the vocabulary.
+    """Return log-probs that two ranks compute together. Each rank has a part of the vocabulary.
 
     All ranks return the same values. Their gradients are computed on the ranks, because they may need collectives.
     """
@@ -50,13 +50,15 @@ def _on_shards(call: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any
 
 
 def _shifted(boundary: Any, logits: Any, ids: Any, start: int, end: int) -> Any:
-    """Call a function that shifts the ids, which follow one prompt token."""
+    """Call a SkyRL function that shifts the ids itself. The adapter puts one prompt token before them."""
     pad = torch.nn.functional.pad
     return boundary.function(pad(logits, (0, 0, 0, 1)), pad(ids, (1, 0)), start, end, None)
 
 
 def _drafted(boundary: Any, inputs: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    """Return the divergence: the cross-entropy minus the teacher's entropy, which does not depend on the student."""
+    """Return the divergence of a draft model: the cross-entropy minus the teacher's entropy, which does not depend
+    on the student.
+    """
     mask, count = inputs["response_mask"], inputs["batch_num_tokens"]
     valid, total = mask != 0, None if count is None else torch.tensor(float(count))
     student, teacher = (torch.where(valid[..., None], inputs[name], 0.0) for name in ("logits", "teacher_logits"))
@@ -73,7 +75,7 @@ def _of_all_words(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _meaned(reduces: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean of losses, whose masked values are finite."""
+    """Return the mean of losses. The adapter sets masked losses to 0, because they must be finite."""
     mask, count = inputs["response_mask"], inputs["batch_num_tokens"]
     losses = torch.where(mask != 0, inputs["loss_mat"], 0.0)
     return {
@@ -131,14 +133,14 @@ def _reduced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_episodes(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean of a metric of episodes, of which some do not have it."""
+    """Return the mean that SkyRL reports for a metric that only some episodes have."""
     values = [value for part in inputs["parts"] for value in part]
     told = boundary.function([{"name": "text"} if value is None else {"score": value} for value in values])
     return {"mean": told.get("score", float("nan"))}
 
 
 def _on_last_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token rewards of responses of one turn."""
+    """Return the token rewards of single-turn responses."""
     generator, mask = kit.make_unbuilt(boundary.owner, custom_chat_template=None), inputs["response_mask"] != 0
     rows = []
     for row, reward in zip(mask, inputs["rewards"].tolist()):
@@ -178,7 +180,9 @@ _REWARDS = (
 
 
 def _without_left_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Move left-padded rows to the left and back, and read them."""
+    """Remove the left padding of rows with SkyRL's functions, restore it if the boundary does that, and read the
+    rows.
+    """
     ids, mask = kit.lay_out([sample["tokens"] for sample in inputs["samples"]], left=True)
     mask = mask.bool()
     with kit.swap(boundary.module, "mpu", kit.make_single_rank_mpu()):
@@ -189,7 +193,7 @@ def _without_left_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate rows whose ids and masks have different numbers."""
+    """Collate rows with SkyRL. Each row has more ids than mask values."""
     rows = [
         {
             "input_ids": sample["input_ids"].tolist(), "loss_mask": (sample["loss_mask"] + 1000).tolist(),
@@ -231,7 +235,7 @@ def _selected(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[
 
 
 def _sliced_output(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the chosen entries of a generator's output."""
+    """Return the entries that SkyRL selects from a generator's output."""
     columns = {"response_ids": "tokens", "rewards": "number", "loss_masks": "flags", "stop_reasons": "label"}
     lists = {theirs: list(inputs["fields"][ours]) for theirs, ours in columns.items()}
     told = boundary.function(

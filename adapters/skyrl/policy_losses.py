@@ -32,7 +32,7 @@ def _policy_loss(
     boundary: Any,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Call a policy loss.
+    """Call one of SkyRL's policy losses.
 
     :param knobs: contract input -> option of the algorithm's configuration.
     :param settings: returns further options for a scenario.
@@ -62,7 +62,7 @@ def _nothing(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all_tokens_of_clip_cov(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return bounds for Clip-Cov that contain all tokens, so that no random choice is left.
+    """Return bounds for Clip-Cov that select all tokens, so that the loss makes no random choice.
 
     The default bounds contain no token of a small batch, and the loss equals PPO's.
     """
@@ -82,7 +82,7 @@ def _policy(
     behaviour: bool = False,
     fixed: Mapping[str, Any] = {},
 ) -> Binding:
-    """Bind a policy loss.
+    """Bind one of SkyRL's policy losses.
 
     :param knobs, settings, behaviour: as in :func:`_policy_loss`.
     :param fixed: the values of these options in the oracle.
@@ -104,7 +104,9 @@ def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return CISPO's metrics of the ratios' extremes, for bounds with which clamping would change them."""
+    """Return CISPO's metrics of the largest and the smallest ratio. With these bounds, a metric of clamped ratios
+    would differ.
+    """
     config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
     names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "response_mask")
     _, metrics = boundary.invoke(names, advantages=torch.ones_like(inputs["log_probs"]), config=config)
@@ -112,7 +114,9 @@ def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make samples of prompts, and check whether they share ``extras``, which an environment may change."""
+    """Make the samples of prompts with SkyRL, and return whether they share ``extras``, an object that an
+    environment may change.
+    """
     arguments = inputs["arguments"]
     rows: list[dict[str, Any]] = [
         {"prompt": [], "env_class": None, "env_extras": {"state": [row]}, "uid": str(row)}

@@ -22,7 +22,7 @@ _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
 
 
 def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token rewards that the trainer makes from a generator's rewards."""
+    """Return the token rewards that SkyRL's trainer makes from the generator's rewards."""
     mask = inputs["response_mask"] != 0
     lengths, rows = mask.sum(-1).tolist(), len(mask)
     generator = kit.stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
@@ -71,7 +71,9 @@ _GENERATORS = "train.generators.utils"
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the responses that dynamic sampling keeps, for a batch that is never full."""
+    """Return the responses that SkyRL's dynamic sampling keeps. The requested batch is so large that it never gets
+    full.
+    """
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     rows: list[Any] = [[row] for row in range(len(labels))]
     batch = {
@@ -92,14 +94,16 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_variance(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows of groups whose rewards differ."""
+    """Return the rows that SkyRL's filter keeps: those of groups whose rewards differ."""
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     numbers = boundary.invoke({}, rewards, labels, loss_masks=[[1]] * len(labels))
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
 
 
 def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens that the filter of truncated responses keeps. A response that fills its row is truncated."""
+    """Return the mask of tokens that SkyRL's filter of truncated responses keeps. A response that fills its row is
+    truncated.
+    """
     mask = inputs["response_mask"] != 0
     rows = [[1] * int(row.sum()) for row in mask]
     full = [len(row) == mask.shape[1] for row in rows]

@@ -120,7 +120,7 @@ _SFT, _AFTER_STOP = "skyrl.train.sft_trainer", "append_eos_token_after_stop_str_
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask of a chat, collated as a batch of one row."""
+    """Return the token ids and the loss mask that SkyRL computes for a chat, collated as a batch of one row."""
     tokenizer, messages = chat(inputs)
     kinds = boundary.module.TrainOnWhat
     which = {"all": kinds.ALL_ASSISTANT_MESSAGES, "last": kinds.LAST_ASSISTANT_MESSAGE}[inputs["trains"]]
@@ -135,7 +135,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: Any) -> Any:
-    """Return the options of a generator."""
+    """Return the options that SkyRL's generator reads."""
     off = ("apply_overlong_filtering", "step_wise_trajectories", "zero_reward_on_non_stop", "batched", _AFTER_STOP)
     return kind(
         max_turns=turns,
@@ -169,7 +169,7 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
 
 
 def _gym(boundary: Any, *heard_and_rewards: Any) -> AbstractContextManager[Any]:
-    """Replace the function that makes environments by one that makes the scenario's environment."""
+    """Replace SkyRL's environment factory by one that returns the scenario's environment."""
     return kit.swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(*heard_and_rewards))
 
 
@@ -177,7 +177,7 @@ _PROMPT = [{"role": "user", "content": "xx"}]
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one episode: a chat if there are several turns, otherwise plain text."""
+    """Run one episode with SkyRL's generator: a chat if there are several turns, otherwise plain text."""
     keeps_limit = "max_response_tokens" in inspect.getsource(boundary.function)
     if not keeps_limit and sum(inputs["said"]) > inputs["max_tokens"]:
         raise AbsentError("not in this version: a length limit in the agent loop; the engine applies the limit")
@@ -193,7 +193,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lengths of generated responses, and the lengths that the metrics report."""
+    """Return the lengths of the responses that SkyRL generates as a batch, and the lengths in its metrics."""
     generated = inputs["arguments"]["generated"]
     rows = len(generated)
     generator = _generator(boundary, _Engine([generated]), 1, conversation=False, batched=True)
@@ -215,7 +215,7 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _OfTable(_Gym):
-    """A stand-in for the engine and its environment, which both follow the scenario."""
+    """A stand-in for the engine and its environment. Both take their answers from the scenario."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self.table, self.truths, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
@@ -251,7 +251,7 @@ class _Options(_Sampling):
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run SkyRL's generator, built with its own constructor.
+    """Run a rollout with SkyRL's generator, which is built with its own constructor.
 
     If an answer has no end token, a stop string ends it.
     """
@@ -281,7 +281,8 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weight versions with which an engine generates, if weights are broadcast after each update.
+    """Return the weight version with which the engine generates each sample, if SkyRL broadcasts weights after each
+    update.
 
     A colocated engine sleeps before each update.
     """

@@ -67,7 +67,9 @@ def no_ray(boundary: Any) -> AbstractContextManager[Any]:
 
 
 def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
-    """Simulate another rank with ``more`` additional microbatches, so that the iterator adds padding on this rank."""
+    """Simulate another rank that has ``more`` additional microbatches, so that SkyRL's iterator adds padding on this
+    rank.
+    """
     from torch.distributed import ReduceOp
 
     def all_reduce(count: Any, op: Any) -> None:
@@ -85,7 +87,7 @@ def current_device(name: str) -> AbstractContextManager[Any]:
 
 
 def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """Make SkyRL's own configuration with options given by their dotted paths."""
+    """Make SkyRL's own configuration. The options are given by their dotted paths."""
     config = boundary.imported[CONFIG]
     if hasattr(config, "SkyRLTrainConfig"):
         made = config.SkyRLTrainConfig(environment=config.EnvironmentConfig(skyrl_gym=None))
@@ -115,7 +117,7 @@ def with_options(made: Any, options: Mapping[str, Any]) -> Any:
 
 
 def refused(call: Callable[[], Any]) -> tuple[Any, dict[str, str] | None]:
-    """Call a function; return its result, and its exception if it rejected the arguments."""
+    """Call a function. Return its result and None, or None and the exception with which it rejected its arguments."""
     try:
         return call(), None
     except (AssertionError, ValueError, NotImplementedError) as error:
@@ -174,7 +176,7 @@ def algorithm_of(boundary: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _of_hydra(config: Any) -> Any:
-    """Load the YAML file with the default options."""
+    """Load SkyRL's YAML file of default options, for versions that use Hydra."""
     from pathlib import Path
 
     from omegaconf import OmegaConf
@@ -187,7 +189,7 @@ def _of_hydra(config: Any) -> Any:
 
 
 def is_averaged_inside(module: Any) -> bool:
-    """Return True if losses are averages over their microbatch, as they were until March 2026."""
+    """Return True if this version's losses are averages over their microbatch, as they were until March 2026."""
     import inspect
 
     return "loss_reduction" in inspect.signature(module.reduce_loss).parameters

@@ -105,7 +105,9 @@ def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Aggregate losses by scaling them like advantages and adding them up, as SkyRL does."""
+    """Aggregate losses as SkyRL does: pass them as advantages to the function that scales advantages, and add up the
+    result.
+    """
     reduction = REDUCTIONS[inputs["loss_agg_mode"]]
     return _scaled(boundary, inputs, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])
 
@@ -126,7 +128,9 @@ def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise advantages. No token is trained, so the loss reduction that follows divides by 1."""
+    """Normalise advantages with SkyRL's trainer. The loss mask is 0 everywhere, so the loss reduction that follows
+    divides by 1.
+    """
     advantages, mask = kit.take_inputs(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
     options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}
@@ -166,7 +170,7 @@ def _corrected(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, A
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return truncated importance weights, and the reported fraction of truncated ones."""
+    """Return SkyRL's truncated importance weights, and the fraction of truncated weights that it reports."""
     level = inputs["level"]
     options = {f"{level}_tis_ratio_clip_high": inputs["threshold_high"]}
     weights, metrics = _corrected(boundary, inputs, options, tis_ratio_type=level)
@@ -197,7 +201,7 @@ def _masked_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _composed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the unclamped importance weights, multiplied by the rejection mask."""
+    """Return SkyRL's unclamped importance weights multiplied by its rejection mask, and that mask."""
     level = inputs["level"]
     metric, prefix = {
         **_SEQUENCE_METRICS,
@@ -224,7 +228,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 
 
 def _mismatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reported mean and extremes of the distance between the trainer's and the rollout's log-probs."""
+    """Return SkyRL's metrics of the distance between the trainer's and the rollout's log-probs: mean and extremes."""
     apart = inputs["advantages"]
     if (apart < 0).any():
         raise AbsentError("a distance cannot be negative, and the scenario has a negative value")
@@ -330,8 +334,9 @@ _ENTROPY = {"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"}
 
 
 def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute entropies. Log-probs are computed by another function of the same module, because the contract needs
-    their gradient."""
+    """Return log-probs and entropies. The contract needs gradients of log-probs, so another function of the same
+    module computes them.
+    """
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
     masked = "attention_mask" in boundary.parameters
     masks = {"attention_mask": inputs["response_mask"]} if masked else {}

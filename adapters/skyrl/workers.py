@@ -1,4 +1,4 @@
-"""SkyRL's policy updates: of the FSDP worker and, with a stand-in for megatron.core, of the Megatron worker."""
+"""SkyRL's policy updates, by the FSDP worker and by the Megatron worker. A stand-in replaces megatron.core."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def rollout_kl_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fixed_model(log_probs: Any) -> Any:
-    """Make a model for the FSDP worker that returns these log-probs, and entropies of 0."""
+    """Make a model for SkyRL's FSDP worker that returns these log-probs, and entropies of 0."""
     model: Any = torch.nn.Module()
     entropy = {"entropy": torch.zeros(log_probs.shape[0], log_probs.shape[1] + 1, device=log_probs.device)}
     model.forward = lambda *_, **__: (log_probs, entropy)
@@ -96,7 +96,7 @@ def _fsdp_worker(
 def _fsdp_step(
     boundary: Any, options: Mapping[str, Any], log_probs: Any, fields: Mapping[str, Any], strategy: OneProcess
 ) -> Any:
-    """Run one microbatch through the worker's forward and backward pass."""
+    """Run one microbatch through the forward and backward pass of SkyRL's FSDP worker."""
     with _fsdp_worker(boundary, options, log_probs, _fixed_model(log_probs), strategy) as worker:
         utils = boundary.imported[WORKER_UTILS]
         # older versions have only this attribute for the model
@@ -115,7 +115,7 @@ def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the devices of the tensors that a training step creates if its log-probs are on another device.
+    """Return the devices on which a training step creates tensors if the log-probs are on another device.
 
     The other device is ``meta``, so one real device is enough. The step runs up to the backward pass, because later
     code reads values, which a meta tensor does not have.
@@ -179,7 +179,7 @@ _WORKERS = (
 
 
 class _Table:
-    """A stand-in model that looks up log-probs and entropies by the first token of each sequence."""
+    """A stand-in model that uses the first token of each sequence to look up log-probs and entropies."""
 
     def __init__(self, log_probs: Any, entropies: Any) -> None:
         self._log_probs, self._entropies = log_probs, entropies
@@ -213,7 +213,7 @@ def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 
 def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
-    """Divide advantages by the loss denominator, as the driver does in some versions (#1296)."""
+    """Divide advantages by the denominator of the loss, as SkyRL's driver does in some versions (#1296)."""
     module, length = boundary.imported[PPO], inputs["loss_scale_factor"]
     mask, reduction = fields["loss_mask"], REDUCTIONS[inputs["loss_agg_mode"]]
     if hasattr(module, "apply_loss_reduction_to_advantages_minibatch"):
@@ -267,13 +267,15 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _with_padding(boundary: Any, more: int) -> Iterator[None]:
-    """Let another rank have ``more`` additional microbatches, so that this rank adds padding with random ids."""
+    """Simulate another rank that has ``more`` additional microbatches, so that this rank adds padding with random
+    ids.
+    """
     with kit.keep_random_state(), other_ranks_have(boundary, more) if more else contextlib.nullcontext():
         yield
 
 
 def _log_probs_of(outputs: Any, like: Any) -> Any:
-    """Return the right-aligned log-probs of the response tokens; None without rows."""
+    """Return the right-aligned log-probs of the response tokens, or None if there are no rows."""
     rows = [torch.tensor(output["logprobs"], dtype=like.dtype) for output in outputs]
     rows = [torch.nn.functional.pad(row, (like.shape[1] - len(row), 0)) for row in rows]
     return torch.stack(rows) if rows else None
@@ -351,7 +353,9 @@ _UPDATES = (
 
 
 class _Router:
-    """A stand-in for RouterReplay that records the action, the routes and the number of tokens."""
+    """A stand-in for Megatron's RouterReplay. It records the action, the microbatch of the routes and the number of
+    tokens.
+    """
 
     global_router_replay_instances: list[_Router] = []  # noqa: RUF012 - Megatron's own attribute
     schedule: _Schedule
@@ -470,7 +474,9 @@ def _megatron_worker(
 
 
 def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the rollout KL. The logits have two tokens and give token 0 the scenario's log-prob."""
+    """Compute the KL between trainer and rollout. The vocabulary has two tokens, and token 0 has the scenario's
+    log-prob.
+    """
     log_probs, schedule = inputs["log_probs"], _Schedule()
     if not (log_probs < 0).all():
         raise AbsentError("logits over two tokens cannot give a log-prob of 0 or more")
@@ -492,7 +498,7 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step over the microbatches of SkyRL's iterator, and return what the router replayed."""
+    """Run a step over the microbatches of SkyRL's iterator, and return the routes that the router replayed."""
     routes = inputs["expert_indices"]
     rows, length, layers, _ = routes.shape
     schedule, calls = _Schedule(), []

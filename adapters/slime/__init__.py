@@ -62,7 +62,8 @@ def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss that returns a value per token. Its argument ``ppo_kl`` is the old log-prob minus the new one.
+    """Call a slime policy loss that returns a value per token. Its argument ``ppo_kl`` is the old log-prob minus the
+    new one.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
@@ -73,7 +74,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute GSPO's loss from the sequence-level KL, which is the result of the boundary.
+    """Compute GSPO's loss from the sequence-level KL that the boundary returns.
 
     The loss has no mask, so advantages of masked tokens are set to 0 here. The reducer of its caller handles them, and
     has a binding of its own.
@@ -120,7 +121,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the value loss. The value of a token is stored one position to the left."""
+    """Call slime's value loss. The value of a token is stored one position to the left."""
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
     args = kit.stand_in(
@@ -151,7 +152,7 @@ def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _of_sequences(loss: Any, inputs: Mapping[str, Any]) -> Any:
-    """Divide a sum of sequence means by the number of sequences in the global batch, as slime's caller does.
+    """Divide the sum of sequence means by the number of sequences in the global batch, as slime's caller does.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1357
     """
@@ -187,7 +188,7 @@ _TOKENS = Dialect(
 
 
 def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Binding:
-    """Bind a policy loss that returns a value per token. The batch's loss is then the sum over tokens."""
+    """Bind a slime policy loss that returns a value per token. The loss of the batch is the sum over its tokens."""
     knobs = ("eps_clip_low", "eps_clip_high", "dual_clip")
     return policy_loss(f"{PPO}.{function}", call, algorithm, knobs, *dialects, mode="token-sum")
 
@@ -196,7 +197,8 @@ def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Bin
 
 
 def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the importance weights: the weighted policy loss, if each token's unweighted loss is 1.
+    """Return slime's importance weights. The adapter passes a loss of 1 for each token, so the weighted loss is the
+    weight.
 
     The log-probs have no gradient, because slime reads them from the rollout batch or detaches them.
 
@@ -228,7 +230,7 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
 
 
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute GAE from unpadded samples. The function pads them itself."""
+    """Compute GAE from unpadded samples. slime's function pads them itself."""
     samples, counts = valid_samples(inputs, "values", "token_level_rewards"), valid_counts(inputs)
     discounts = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
     with one_rank():
@@ -265,7 +267,9 @@ def _discounted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Subtract the distillation's KL from advantages (the response's reward). The teacher's log-probs are 0."""
+    """Subtract the distillation KL from the advantages with slime's function. Advantages are the response's reward,
+    and the teacher's log-probs are 0.
+    """
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0).sum(-1, keepdim=True)
     kl = torch.zeros_like(inputs["response_mask"]) if inputs["kl"] is None else inputs["kl"]
     advantages = list(rewards.expand(kl.shape))
@@ -285,7 +289,7 @@ def _returns(function: str, **more: Any) -> Binding:
 
 
 def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rewards of samples after normalisation by group.
+    """Return the rewards that slime normalised by group.
 
     If all groups have one sample, rewards are not scaled, because slime's argument parser turns scaling off.
 

@@ -14,7 +14,9 @@ _BALANCING, _GROUP = "slime.utils.seqlen_balancing", "microbatch_group_size_per_
 
 
 def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_batch_size: int | None) -> dict[str, Any]:
-    """Return the arguments of ``build_dp_schedule``, which distributes a step's samples over ranks and microbatches."""
+    """Return the arguments of slime's ``build_dp_schedule``, which distributes a step's samples over ranks and
+    microbatches.
+    """
     dynamic = {"use_dynamic_batch_size": budget is not None, "max_tokens_per_gpu": budget}
     unbalanced = dict.fromkeys(("balance_data", "balance_by_flops"), False)
     return {
@@ -27,7 +29,8 @@ def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_ba
 
 
 def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows of each microbatch, for two ranks if the number of samples is even, otherwise for one.
+    """Return the rows of each microbatch in slime's schedule, for two ranks if the number of samples is even, otherwise
+    for one.
 
     Return no microbatches if their sizes do not add up to the number of a rank's samples.
     """

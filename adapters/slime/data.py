@@ -35,7 +35,9 @@ def _flags(sample: Mapping[str, Any]) -> list[int]:
 
 
 def _read(sample: Mapping[str, Any], tokens: Any, mask: Any, log_probs: Any) -> dict[str, Any]:
-    """Return the fields of a sample. The first mask value and log-prob belong to the prompt, which has none."""
+    """Return the fields of a sample. The prompt's mask value and log-prob come from the scenario, because slime has
+    none.
+    """
     same = [int(value) for value in mask] == _flags(sample)
     of_response = torch.as_tensor(log_probs, dtype=torch.float32)
     return {
@@ -46,7 +48,7 @@ def _read(sample: Mapping[str, Any], tokens: Any, mask: Any, log_probs: Any) -> 
 
 
 def _made(boundary: Any, sample: Mapping[str, Any], index: int) -> Any:
-    """Make one of slime's samples."""
+    """Make a slime ``Sample`` from a sample of the scenario."""
     ids = sample["tokens"].tolist()
     fields = {"tokens": ids, "response_length": len(ids) - 1, "loss_mask": _flags(sample)}
     fields |= {"index": index, "reward": float(index), "rollout_log_probs": sample["log_probs"][1:].tolist()}
@@ -54,8 +56,9 @@ def _made(boundary: Any, sample: Mapping[str, Any], index: int) -> Any:
 
 
 def _appended(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Append the tokens of a response one by one, and store the sample in between. Untrained tokens have no
-    log-prob."""
+    """Append the tokens of a response to a slime sample one by one, converting the sample to a dictionary and back
+    after each. Untrained tokens have no log-prob.
+    """
     kind, read = boundary.imported[TYPES].Sample, []
     for sample in inputs["samples"]:
         ids, flags, logs = sample["tokens"].tolist(), _flags(sample), sample["log_probs"][1:].tolist()
@@ -70,7 +73,9 @@ def _appended(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _trained_on(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert samples to training data, split them over two ranks if possible, and iterate over microbatches."""
+    """Convert samples to training data with slime, split them over two ranks if their number is even, and iterate
+    over microbatches.
+    """
     samples = [_made(boundary, sample, place) for place, sample in enumerate(inputs["samples"])]
     count, ranks = len(samples), 1 if len(samples) % 2 else 2
     names = dict.fromkeys(("advantage_estimator", "reward_key"))
@@ -102,7 +107,7 @@ def _trained_on(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack the samples of a microbatch, and read them at the offsets that the packing states."""
+    """Pack the samples of a microbatch with slime, and read each back at the offsets that slime returns."""
     samples = inputs["samples"]
     lengths = [len(sample["tokens"]) for sample in samples]
     rollout = {
@@ -127,7 +132,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Slice samples for two context-parallel ranks, and put the parts together."""
+    """Slice samples for two context-parallel ranks with slime, and put the parts together."""
     samples, module, read = inputs["samples"], boundary.module, []
     for sample in samples:
         length, parts = len(sample["tokens"]), []
@@ -144,7 +149,7 @@ def _shared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw the prompts of the first epochs, three at a time. Each prompt has two samples.
+    """Return the prompts that slime draws in the first epochs, three at a time. Each prompt has two samples.
 
     torch draws the permutations, as in the contract's definition.
     """
@@ -176,7 +181,9 @@ def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _masked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens of a chat and those that are trained, by the function that selects the template's rule."""
+    """Return the tokens of a chat and their loss mask, from slime's mask generator for a chat template or from the
+    rollout that selects it.
+    """
     tokenizer, messages = chat(inputs)
     if boundary.owner is not None:
         generator = boundary.owner(tokenizer, "qwen")
@@ -197,7 +204,7 @@ def _masked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Whiten the values of two ranks, which have the rows in turn."""
+    """Whiten the values of two ranks with slime. The rows alternate between the ranks."""
     values, mask, count = inputs["values"], inputs["response_mask"], 1 if len(inputs["values"]) % 2 else 2
     options = {"shift_mean": inputs["shift_mean"], "epsilon": inputs["epsilon"]}
     made = kit.on_ranks(count, lambda rank: boundary.function(values[rank::count], mask[rank::count], **options))
@@ -205,7 +212,7 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _divided(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack rows, then divide the heaviest microbatches until there is one more."""
+    """Pack rows, then let slime split the heaviest microbatches until there is one more."""
     lengths, module = kit.lengths_of(inputs), boundary.module
     parts = module.first_fit_pack(lengths, inputs["max_tokens_per_microbatch"])
     module.expand_bins_by_splitting(parts, len(parts) + 1, lengths)

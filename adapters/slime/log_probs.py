@@ -41,23 +41,25 @@ _RANKED = {"context_parallel_size": (1, 2)}
 
 
 def _packed(outputs: Any, lengths: list[int], after: Any) -> Any:
-    """Concatenate the outputs of all samples, ``[1, T, ...]``: those for the response and one more for each sample."""
+    """Concatenate the outputs of all samples, ``[1, T, ...]``. Each sample has one output more than response tokens."""
     parts = [torch.cat([row[:n], last[None]]) for row, last, n in zip(outputs, after, lengths)]
     return torch.cat(parts).unsqueeze(0)
 
 
 def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
-    """Return the tokens of each sample: a prompt of one token 0, then the response."""
+    """Return the tokens of each sample: a one-token prompt with id 0, then the response."""
     return [torch.nn.functional.pad(row[:n].long(), (1, 0)) for row, n in zip(inputs["token_ids"], lengths)]
 
 
 def _after(logits: Any) -> Any:
-    """Return logits for the position after the last token. They differ from all others, so using them shows."""
+    """Return logits for the position after the last token. They differ from all others, so a function that uses them
+    by mistake returns a wrong result.
+    """
     return -logits[:, 0].detach()
 
 
 def _of_logits(inputs: Mapping[str, Any], ask: Any) -> dict[str, Any]:
-    """Run a function on each context-parallel rank's logits and tokens, and join the results."""
+    """Run a function on the logits and tokens of each context-parallel rank, and join the results."""
     tokens = _tokens(inputs, kit.lengths_of(inputs, "response_mask"))
     return _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
 
@@ -90,7 +92,7 @@ def _args(inputs: Mapping[str, Any]) -> Any:
 
 
 def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log-probs and entropies, computed from the logits and tokens that the function selects."""
+    """Return log-probs and entropies. The adapter computes them from the logits and tokens that slime selects."""
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         return dict(zip(("logits", "tokens"), zip(*boundary.invoke({}, packed, args=_args(inputs), **batch))))
@@ -103,7 +105,7 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own_kernel(module: Any) -> None:
-    """Check that this version computes log-probs itself.
+    """Check that this version of slime computes log-probs itself.
 
     :raises AbsentError: for versions until June 2026, in which Megatron-LM's fused kernel computes log-probs. The
         binding of ``get_responses`` covers what these versions pass to the kernel.
@@ -125,7 +127,7 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
 
 
 def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs of flattened tokens, without samples."""
+    """Compute log-probs of tokens that are flattened over all samples."""
     _own_kernel(boundary.module)
     shape = inputs["token_ids"].shape
     logits, tokens = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
@@ -149,7 +151,7 @@ def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of rank 0. Each rank has one chunk of the packed sequence."""
+    """Return the log-probs on rank 0. Each rank has one chunk of the packed sequence."""
     lengths, ranks = kit.lengths_of(inputs, "response_mask"), inputs["context_parallel_size"]
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))[0]
     tokens = torch.cat(_tokens(inputs, lengths))
@@ -183,7 +185,9 @@ def _model(logits: Any) -> Any:
 
 
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reference model's log-probs. The policy model's differ, so using the wrong model would show."""
+    """Return the log-probs of slime's reference model. The policy model's differ, so a call of the wrong model
+    returns a wrong result.
+    """
     lengths = kit.lengths_of(inputs, "response_mask")
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
     tokens = torch.cat(_tokens(inputs, lengths))
@@ -208,7 +212,7 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) -> Any:
-    """Return the rows of responses from results for all tokens but the first."""
+    """Return the response rows, cut out of results for all tokens but the first."""
     parts = torch.nn.functional.pad(packed, (0, 1))[: sum(lengths) + len(lengths)].split([n + 1 for n in lengths])
     return as_rows([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
 

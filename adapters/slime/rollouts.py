@@ -62,7 +62,7 @@ class _Session:
 
 
 def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampling parameters in the request to the teacher."""
+    """Return the sampling parameters that slime sends to the teacher."""
     args = kit.stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
     sample = boundary.imported[TYPES].Sample(tokens=[5, 6, 7], response_length=1)
     with kit.swap(boundary.module, "aiohttp", kit.stand_in(ClientSession=_Session)):
@@ -100,7 +100,7 @@ def _refuse_groups(module: Any) -> None:
 
 
 def _alone(tokenizer: Any) -> dict[str, Any]:
-    """Return replacements for objects that the rollout module loads at the start, such as the tokenizer."""
+    """Return stand-ins for the objects that slime's rollout module loads first, such as the tokenizer."""
     answers = {"load_tokenizer": tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
     tokenizers = kit.stand_in(from_pretrained=partial(kit.return_first, tokenizer))  # until December 2025
     return {
@@ -110,7 +110,7 @@ def _alone(tokenizer: Any) -> dict[str, Any]:
 
 
 def _asked(boundary: Any, args: Any) -> Any:
-    """Return the sampling parameters of a rollout's request."""
+    """Return the sampling parameters that slime requests in a rollout."""
     _refuse_groups(boundary.module)
     module, rollouts = boundary.module, boundary.imported[_ROLLOUTS]
     left_out = "custom_params"  # an option to return the top-p distribution, which does not change samples
@@ -136,7 +136,7 @@ def _without_engines_options(arguments: Any) -> Iterator[None]:
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a rollout of one sample, and run it again after each interruption.
+    """Run slime's rollout of one sample, and run it again after each interruption.
 
     SGLang's response has no routed experts for the last token.
     """
@@ -191,7 +191,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the teacher's log-probs that the function stores in the samples."""
+    """Return the teacher's log-probs that slime stores in the samples."""
     arguments, made = inputs["arguments"], boundary.imported[TYPES].Sample
     samples = [
         made(
@@ -204,7 +204,7 @@ def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of samples that a rollout keeps, and the batch size that it chooses."""
+    """Return the number of samples that slime keeps of a rollout, and the batch size that slime computes."""
     arguments = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
         raise AbsentError(f"{boundary.path} does not trim samples; build_dp_schedule omits incomplete steps")
@@ -235,7 +235,7 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect a rollout from finished groups. Each group has one sample."""
+    """Collect a rollout from finished groups with slime's asynchronous worker. Each group has one sample."""
     sample = boundary.imported[TYPES].Sample
     worker = object.__new__(boundary.module.AsyncRolloutWorker)
     worker.output_queue = queue.Queue()

@@ -25,7 +25,7 @@ LOG_PROBS = StandIn(
 
 
 def parallel_state(boundary: Any) -> tuple[Any, ...]:
-    """Return the parallel state that functions took as an argument for one week of January 2026."""
+    """Return the parallel state that slime's functions took as an argument for one week of January 2026."""
     sizes = dict.fromkeys(("cp_size", "dp_size", "dp_cp_size"), 1)
     groups = dict.fromkeys(("cp_group", "dp_group", "tp_group"))
     return (kit.stand_in(cp_rank=0, **sizes, **groups),) if "parallel_state" in boundary.parameters else ()
@@ -65,14 +65,14 @@ def _data_parallel_group(with_context_parallel: bool = False, *_: Any, **__: Any
 
 
 class Answer(dict[str, Any]):
-    """A result of ``get_log_probs_and_entropy`` that works for older and newer callers."""
+    """A result of slime's ``get_log_probs_and_entropy`` that both older and newer callers can read."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((None, dict(self)))
 
 
 def kl_name(compute_approx_kl: Any, estimator: str) -> str:
-    """Return the name that a revision uses for a KL estimator.
+    """Return the name that this version of slime uses for a KL estimator.
 
     :raises AbsentError: if the revision has no such estimator.
     """
@@ -93,7 +93,7 @@ def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
 
 
 def valid_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
-    """Return samples, each cut to the length of its mask."""
+    """Return the rows of a batch as samples. Each is cut to the length of its mask."""
     return {name: [row[:n] for row, n in zip(inputs[name], kit.lengths_of(inputs, "response_mask"))] for name in names}
 
 
@@ -104,7 +104,7 @@ def valid_counts(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
 
 
 def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
-    """Return the command-line options that the policy loss reads."""
+    """Return the command-line options that slime's policy loss reads."""
     off = ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl")
     usual: dict[str, Any] = {
         **dict.fromkeys(off, False),
@@ -120,7 +120,7 @@ def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
 
 
 def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
-    """Make the batch of a policy loss. Each row is one sample, including its padding."""
+    """Make the batch of slime's policy loss. Each row is one sample, including its padding."""
     names = {"advantages": inputs["advantages"], "log_probs": inputs["old_log_probs"], "loss_masks": mask}
     return {**{name: list(rows) for name, rows in names.items()}, "unconcat_tokens": None, **full_lengths(inputs)}
 
@@ -128,7 +128,7 @@ def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
 def policy_microbatch(
     boundary: Any, inputs: Mapping[str, Any], reducer: Any, more: Mapping[str, Any], **options: Any
 ) -> Any:
-    """Compute the policy loss of a microbatch, without entropy term and off-policy correction.
+    """Compute slime's policy loss of a microbatch, without entropy term and off-policy correction.
 
     :param more: further fields of the batch.
     """
@@ -151,7 +151,7 @@ def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
 
 
 def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
-    """Put the ranks' parts of each sample together."""
+    """Put each sample together from the parts of all ranks."""
     samples = []
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
@@ -177,5 +177,5 @@ def full_lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
 
 
 def mask_sums(masks: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the sum of each mask, under the names that slime uses."""
+    """Return the sum of each sample's mask, under the names that slime uses."""
     return {name: [mask.sum() for mask in masks] for name in ("rollout_mask_sums", "group_mask_sums")}

@@ -37,7 +37,7 @@ from .shared import (
 
 
 def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_loss", **options: Any) -> Any:
-    """Return options for a supervised loss, whose loss per token is the negative log-prob."""
+    """Return options for slime's supervised loss, in which the loss of a token is its negative log-prob."""
     return kit.stand_in(
         loss_type=loss_type,
         calculate_per_token_loss=per_token,
@@ -53,7 +53,9 @@ def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_lo
 def _microbatch(
     boundary: Any, losses: list[Any], args: Any, batch: Mapping[str, Any], num_microbatches: int
 ) -> tuple[Any, Any]:
-    """Run a microbatch with these token losses. Return the loss, and the denominator that Megatron gets."""
+    """Run slime's loss function on a microbatch whose tokens have these losses. Return the loss, and the denominator
+    for Megatron.
+    """
     answer = Answer(log_probs=[-row for row in losses])
     with kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, count, _ = boundary.invoke(
@@ -83,7 +85,7 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of one sample that is split over context-parallel ranks, averaged as Megatron does."""
+    """Return the loss of one sample that is split over context-parallel ranks. Average the ranks as Megatron does."""
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
     whole = tokens + inputs["prompt_length"]
@@ -101,7 +103,7 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantage_args(estimator: str, **options: Any) -> Any:
-    """Return the options of an advantage estimator."""
+    """Return slime's options of an advantage estimator."""
     return kit.stand_in(
         advantage_estimator=estimator,
         custom_advantage_function_path=None,
@@ -111,7 +113,7 @@ def _advantage_args(estimator: str, **options: Any) -> Any:
 
 
 def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int = 1) -> None:
-    """Compute advantages on context-parallel ranks. Each rank has a part of each response.
+    """Compute advantages with slime on context-parallel ranks. Each rank has a part of each response.
 
     :raises AbsentError: if the version cannot run on several ranks.
     """
@@ -140,7 +142,7 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
 
 
 def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
-    """Compute advantages in versions until July 2025, which read their data from a store. Whitening is off.
+    """Compute advantages in versions of slime until July 2025, which read their data from a store. Whitening is off.
 
     :raises AbsentError: if the version does not have the estimator.
     """
@@ -156,7 +158,7 @@ def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
 
 
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute PPO's advantages. Return them with the KL that the step adds to the rollout data."""
+    """Return slime's PPO advantages, and the KL that the advantage step adds to the rollout data."""
     width = inputs["response_mask"].shape[1]
     data: dict[str, Any] = {
         **valid_samples(inputs, "log_probs", "ref_log_probs", "values"),
@@ -176,13 +178,13 @@ _PPO_OPTIONS = {"kl_coef": "kl_coef", "gamma": "gamma", "lambd": "lam"}
 
 
 def _outcomes(inputs: Mapping[str, Any]) -> list[float]:
-    """Return one reward per sample."""
+    """Return the reward of each sample: the sum of its token rewards."""
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     return [float(reward) for reward in rewards.sum(-1)]
 
 
 def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute PPO's advantages without a KL penalty."""
+    """Return slime's PPO advantages without a KL penalty."""
     (values,) = valid_samples(inputs, "values").values()
     data = {
         **valid_counts(inputs),
@@ -214,7 +216,7 @@ def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 
 def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return the command-line options that the policy loss reads."""
+    """Return the command-line options that slime's policy loss reads."""
     per_token, rows = inputs["loss_agg_mode"] == "token-mean", len(inputs["response_mask"])
     return policy_args(
         inputs,
@@ -227,7 +229,7 @@ def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one microbatch, and return the gradient of the policy loss with its KL and entropy terms."""
+    """Run one microbatch with slime, and return the gradient of the policy loss, including the KL and entropy terms."""
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     reference, current = inputs["ref_log_probs"], list(log_probs)
     args = _policy_args(boundary, inputs)
@@ -313,7 +315,7 @@ _OTHER_OPTIONS = (
 
 
 def _schedule_length(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lengths that Megatron's scheduler gets, counted in samples."""
+    """Return the lengths, in samples, that slime passes to Megatron's scheduler."""
     steps = inputs["steps_per_epoch"] * inputs["epochs"]
     args = kit.stand_in(
         num_rollout=steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"]),
@@ -334,7 +336,9 @@ _REPORTS = "slime.observability.train_metric_utils"
 
 
 def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Aggregate losses by prompt, and divide by the number of responses per prompt as the caller does."""
+    """Aggregate losses by prompt with slime's function, and divide by the number of responses per prompt as slime's
+    caller does.
+    """
     losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
     sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}
     args = kit.stand_in(

@@ -71,7 +71,7 @@ _OFF: dict[str, Any] = {
 
 
 def _of_configuration(self: Any, name: str) -> Any:
-    """Return an attribute that the trainer's constructor would set."""
+    """Return the value that the constructor of a TRL trainer would set for an attribute."""
     if name.startswith("__"):
         raise AttributeError(name)
     if name in _OFF or name.startswith(("_on_policy_", "_off_policy_", "_matched_", "_unmatched_")):  # counters
@@ -91,12 +91,12 @@ def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] 
 
 
 def _call_directly(wrapper: Any, model: Any, method: Callable[..., Any], *rest: Any, **more: Any) -> Any:
-    """Call a method that the trainer would call through the wrapper of the distributed model."""
+    """Call a method directly. TRL's trainer would call it through the wrapper of a distributed model."""
     return method(*rest, **more)
 
 
 def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
-    """Make a trainer without running its constructor; see :func:`_of_configuration`."""
+    """Make a TRL trainer without running its constructor; see :func:`_of_configuration`."""
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
     defaults = {
@@ -135,7 +135,9 @@ _LOSS_TYPES = {
 
 
 def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
-    """Return stand-in methods that return these log-probs, and entropies of 0 if the caller requests them."""
+    """Return stand-in methods for a trainer's log-probs. They return these log-probs, and entropies of 0 for callers
+    that request both.
+    """
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
     both, one = (
@@ -145,7 +147,7 @@ def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
 
 
 def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Make the batch of a trainer's loss: prompts of one token, each with a scored response."""
+    """Make the batch that a trainer's loss takes: one-token prompts, each with a scored response."""
     mask, old = inputs["response_mask"].long(), inputs["old_log_probs"]
     total, weights = (inputs.get(name) for name in ("batch_num_tokens", "importance_weights"))
     prompt = torch.ones(len(mask), 1, dtype=torch.long, device=mask.device)
@@ -220,7 +222,7 @@ def _loss_type(loss: Any, name: str) -> str:
 
 
 def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the fused loss. TRL's own loss replaces the kernel, which is in another package."""
+    """Compute the loss of TRL's fused path. The kernel is in another package, so TRL's own loss replaces it."""
     plain, args = boundary.owner._compute_loss, _options(boundary, {"loss_type": "grpo", **_bounds(inputs)})
     trainer = _clipping(boundary, args, inputs, _get_last_hidden_state=lambda *_, **__: None)
 
@@ -239,7 +241,7 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bounds(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the clip range."""
+    """Return TRL's options for the clip range."""
     return {
         "epsilon": inputs["eps_clip_low"],
         "epsilon_high": inputs["eps_clip_high"],
@@ -254,12 +256,12 @@ def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _takes_rows(collator: Any) -> bool:
-    """Return True if the asynchronous trainer's collator gets one row of samples for each rank."""
+    """Return True if the collator of TRL's asynchronous trainer takes one row of samples per rank."""
     return any(f"({name},)" in inspect.getsource(collator.torch_call) for name in ("groups", "rows"))
 
 
 def _row_of(boundary: Any, samples: Sequence[dict[str, Any]]) -> Any:
-    """Return the samples of one rank. Since autumn 2026, they are a tree of their tokens."""
+    """Make the collator's input from the samples of one rank: a list, or since autumn 2026 a tree of their tokens."""
     if not hasattr(boundary.module, "TreeRow"):
         return samples
     row = boundary.module.TreeRow()
@@ -269,7 +271,7 @@ def _row_of(boundary: Any, samples: Sequence[dict[str, Any]]) -> Any:
 
 
 def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the asynchronous trainer's loss. TRL's collator has packed the completions into one row."""
+    """Call the loss of TRL's asynchronous trainer. TRL's collator has packed the completions into one row."""
     mask, model = inputs["response_mask"].long(), kit.token_table(inputs["log_probs"], trains=False)
     if hasattr(boundary.module, "patch_chunked_lm_head"):
         boundary.module.patch_chunked_lm_head(model, 4, 1.0)
@@ -294,7 +296,7 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens of the completions that the off-policy mask keeps."""
+    """Return the mask of completion tokens that TRL's off-policy mask keeps."""
     advantages, mask, ratio = inputs["advantages"][:, :1], inputs["response_mask"], torch.exp(-inputs["ppo_kl"])
     if not torch.equal(advantages.expand(mask.shape), inputs["advantages"]):
         raise AbsentError("all tokens of a completion must have the same advantage")
@@ -338,7 +340,7 @@ def _of_responses(line: str) -> tuple[Dialect, ...]:
 
 
 def _loss(path: str, call: Any, algorithm: Any, line: str, *dialects: Dialect, **more: Any) -> Binding:
-    """Bind a policy loss."""
+    """Bind a policy loss of one of TRL's trainers."""
     knobs, stand_ins = ("eps_clip_low", "eps_clip_high", *more.pop("knobs", ())), more.pop("stand_ins", ())
     return policy_loss(
         path,
@@ -431,7 +433,9 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs and entropies in chunks. The language-model head is the identity matrix."""
+    """Compute log-probs and entropies with TRL's function for chunks. The language-model head is the identity
+    matrix.
+    """
     logits, pad = inputs["logits"], torch.nn.functional.pad
     states, head = kit.stand_in(last_hidden_state=pad(logits, (0, 0, 0, 1))), torch.eye(logits.shape[-1]).to(logits)
     model = kit.stand_in(config=kit.stand_in(), lm_head=kit.stand_in(weight=head), model=lambda **_: states)
@@ -452,7 +456,7 @@ def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean entropy that the trainer logs. A stand-in returns the scenario's entropy of each token."""
+    """Return the mean entropy that TRL's trainer logs. A stand-in returns the scenario's entropy of each token."""
     import transformers
 
     if not hasattr(boundary.module, "entropy_from_logits"):
@@ -475,7 +479,9 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return log-probs, reference log-probs and masks. Each has the chosen responses first, then the rejected ones."""
+    """Return log-probs, reference log-probs and masks. In each, the rows of chosen responses precede those of
+    rejected ones.
+    """
     return tuple(kit.join_both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
 
 
@@ -509,7 +515,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute ORPO's odds-ratio term from the mean log-probs of responses."""
+    """Compute ORPO's odds-ratio term with TRL from the mean log-probs of responses."""
     table, _, mask = _of_pairs(inputs)
     labels = torch.nn.functional.pad(torch.where(mask != 0, 1, -100), (1, 0), value=-100)
     logits = torch.nn.functional.pad(kit.two_token_logits(torch.where(table < 0, table, -1.0)), (0, 0, 0, 1))
@@ -519,7 +525,7 @@ def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a preference batch as older versions collate them."""
+    """Return the columns of a preference batch as TRL's older collators name them."""
     whole = "chosen_labels" in boundary.owner.concatenated_forward.__code__.co_consts
     rows, start = len(batch["labels"]) // 2, 0 if whole else kit.PROMPT
     prompts = (("input_ids", "prompts"), ("attention_mask", "prompt_attention_mask"))
@@ -531,7 +537,7 @@ def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate preference pairs, and return each prompt token with its type."""
+    """Collate preference pairs with TRL, and return each prompt token with its token type."""
     samples = inputs["samples"]
     pairs = [zip(*(sample[name].tolist() for name in _TYPED)) for sample in samples]
     prompts = [" ".join(f"{token}:{kind}" for token, kind in one) for one in pairs]
@@ -548,7 +554,7 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metric that the trainer logs for these values."""
+    """Return the metric that TRL's trainer logs for these values."""
     import transformers
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
@@ -638,7 +644,9 @@ MODELS = (
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens of a chat and whether each is trained on: all tokens of the assistant, or the last answer."""
+    """Return the tokens of a chat and whether TRL trains on each: on all assistant tokens, or only on the last
+    answer.
+    """
     tokenizer, messages = chat(inputs)
     last = inputs["trains"] == "last"
     row = {"prompt": messages[:-1], "completion": messages[-1:]} if last else {"messages": messages}
@@ -656,7 +664,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens of a preference pair's chosen answer, and whether each is trained on."""
+    """Return the tokens of the chosen answer of a preference pair, and whether TRL trains on each."""
     tokenizer, messages = chat(inputs)
     row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
     trainers = boundary.module.DPOTrainer
@@ -678,7 +686,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens of a chat, and whether GKD's collator trains on each."""
+    """Return the tokens of a chat, and whether the collator of TRL's GKD trainer trains on each."""
     tokenizer, messages = chat(inputs)
     tokenizer.backend_tokenizer = kit.stand_in(pre_tokenizer=None, decoder=None)
     known = {"tokenizer": tokenizer, "max_length": inputs["max_tokens"] or 1000, "max_prompt_length": 1000}
@@ -705,7 +713,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return rewards plus the penalty for overlong responses."""
+    """Return the rewards plus TRL's penalty for overlong responses."""
     ids = [[1] * int(length) for length in (inputs["response_mask"] != 0).sum(-1)]
     added = boundary.function(boundary.owner(inputs["max_length"], inputs["buffer"]), completion_ids=ids)
     return {"rewards": inputs["rewards"] + inputs["rewards"].new_tensor(added)}
@@ -734,7 +742,7 @@ ROWS = (
 
 
 def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs that KTO reports for a batch."""
+    """Return the log-probs that TRL's KTO trainer reports for a batch."""
     chosen, rejected = (torch.tensor(inputs["arguments"][side]) for side in _SIDES)
     said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
     trainer = _trainer(
@@ -753,7 +761,7 @@ def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the KL that PPO's trainer reports for these log-probs."""
+    """Return the KL that TRL's PPO trainer reports for these log-probs."""
     given = inputs["arguments"]
     log_probs, ref_log_probs = (torch.tensor(given[name]) for name in ("log_probs", "ref_log_probs"))
     ones, zeros = torch.ones_like(log_probs), torch.zeros(len(log_probs))
@@ -779,7 +787,7 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of the chosen responses in pairs that have to be truncated."""
+    """Return the log-probs of the chosen responses in pairs that TRL's trainer has to truncate."""
     given = inputs["arguments"]
     prompts, responses = given["prompts"], given["responses"]
     ids = torch.tensor(kit.token_ids(torch.ones(len(prompts), max(responses) - 1)))
@@ -803,7 +811,7 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the labels that a collator gives to token ids."""
+    """Return the labels that TRL's collator gives to token ids."""
     given = inputs["arguments"]
     tokenizer = kit.table_tokenizer(kit.token_table(torch.zeros(1, max(given["token_ids"]))))
     collator = boundary.owner([given["response"]], [given["instruction"]], tokenizer=tokenizer)
@@ -811,7 +819,7 @@ def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Render a chat with the training template that TRL has for a known template, and return the trained text."""
+    """Render a chat with the training template that TRL has for a known chat template, and return the trained text."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     given = inputs["arguments"]
@@ -824,7 +832,7 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate samples, of which some have a metric, and return the reported mean of that metric."""
+    """Collate samples with TRL, only some of which have a metric. Return the mean that TRL reports for the metric."""
     collator = boundary.owner(pad_token_id=0, num_processes=len(inputs["parts"]))
     one = {"input_ids": [1], "completion_mask": [1], "old_log_probs": [0.0], "advantage": 0.0, "group_id": 0}
     parts = [
@@ -855,7 +863,7 @@ SINGLE = tuple(
 
 
 def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run supervised training on rows of token ids, which have a completion mask."""
+    """Run TRL's supervised training on rows of token ids with a completion mask."""
     mask, first = inputs["response_mask"], int(inputs["first_counts"])
     ids = kit.token_ids(mask * 0 + 1)
     rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
@@ -868,7 +876,7 @@ def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run policy training on given completions. The trainer buffers and truncates them, and updates the model."""
+    """Run TRL's policy training on given completions. The trainer buffers and truncates them, and updates the model."""
     mask = inputs["response_mask"]
     ids = torch.tensor(kit.token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
@@ -900,7 +908,7 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _preferred(
     rows: str, names: tuple[str, ...], options: Mapping[str, Any], boundary: Any, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Run preference training on pairs of responses to a prompt.
+    """Run TRL's preference training on pairs of responses to a prompt.
 
     :param rows: the form of the dataset: ``pairs``, ``responses``, ``texts`` (for a reward model, which returns the sum
         of the table over a row's tokens) or ``prompts`` (for which responses are generated and judged). A row's first
@@ -936,7 +944,7 @@ def _preferred(
 
 
 def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run distillation training of a student."""
+    """Run TRL's distillation training of a student."""
     mask, generated = inputs["response_mask"], inputs["generated"]
     ids = kit.token_ids(mask, ended=True)
     if min(map(len, ids)) < 2:
@@ -968,7 +976,7 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_probs_of_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a trainer's log-probs of whole sequences, for a sampling temperature."""
+    """Return the log-probs that a TRL trainer computes for whole sequences at a sampling temperature."""
     arguments = inputs["arguments"]
     logits, ids = arguments["logits"], arguments["token_ids"]
     trainer = kit.make_unbuilt(
@@ -979,7 +987,9 @@ def _log_probs_of_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[st
 
 
 def _cut_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the prompt that the trainer passes to ``generate``. The tokenizer decides which side is truncated."""
+    """Return the prompt that TRL's trainer passes to ``generate``. The tokenizer's truncation side decides which end
+    is cut.
+    """
     words = [kit.PROMPT + token for token in inputs["token_ids"]]
     vocabulary = kit.stand_in(config=kit.stand_in(vocab_size=max(words, default=0) + 1))
     seen: list[Any] = []
@@ -1004,7 +1014,7 @@ def _cut_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _taught_by_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a distillation loss whose teacher is a server that returns the log-probs of all words."""
+    """Return TRL's distillation loss for a teacher server that returns log-probs of the whole vocabulary."""
     import numpy
 
     logits, mask = inputs["logits"], inputs["response_mask"]
@@ -1049,7 +1059,7 @@ def _taught_by_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the advantages of completions of one token."""
+    """Return the advantages that TRL computes for one-token completions."""
     rewards, size, level = inputs["rewards"], kit.group_size(inputs), inputs["std_level"]
     options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
     if "GRPO" in boundary.path:
@@ -1078,7 +1088,9 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _since(boundary: str) -> tuple[str, ...]:
-    """Return the paths that exclude versions of TRL or transformers without the options that a step needs."""
+    """Return paths that versions without the options of a step lack, so that ``watch`` skips the step for such
+    versions of TRL or transformers.
+    """
     owner = boundary.rpartition(".")[0]
     return f"{owner}.{_TAKES.get(owner.rpartition('.')[2], '__init__(processing_class)')}", f"{owner[:-7]}Config"
 
@@ -1180,7 +1192,7 @@ STEPS = (
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weight versions with which an engine generates, if weights are sent after each update.
+    """Return the weight version with which the engine generates each sample, if TRL sends weights after each update.
 
     The model's only weight is the number of updates. The constructor puts a new engine to sleep at level 2.
     """

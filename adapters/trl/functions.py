@@ -30,7 +30,7 @@ def _finite(line: str) -> Dialect:
 
 
 def _needs(boundary: Any, *keys: str) -> None:
-    """Exclude versions whose function does not use these names.
+    """Exclude versions of TRL whose function does not use these names.
 
     :raises AbsentError: if the function's source lacks one of them.
     """
@@ -43,8 +43,9 @@ def _needs(boundary: Any, *keys: str) -> None:
 
 
 def _log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a trainer's log-probs and entropies. A stand-in model returns the scenario's logits in parts of two
-    rows."""
+    """Return the log-probs and entropies that a TRL trainer computes. A stand-in model returns the scenario's logits
+    for two rows at a time.
+    """
     logits, ids = inputs["logits"], inputs["token_ids"]
     parts = (part.clone() for part in torch.nn.functional.pad(logits, (0, 0, 1, 1)).split(2))
     trainer = kit.make_unbuilt(
@@ -64,7 +65,7 @@ def _log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the divergence of logits, whose masked tokens are labelled with -100."""
+    """Return the divergence of logits. Masked tokens have the label -100."""
     labels = torch.where(inputs["response_mask"] != 0, 1, -100)
     return kit.call_with(
         boundary,
@@ -77,29 +78,29 @@ def _divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _each_token(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean divergence of log-probs, over the support of all words."""
+    """Return the mean divergence of log-probs, with a support that contains the whole vocabulary."""
     support = torch.ones_like(inputs["logits"], dtype=torch.bool)
     return kit.call_divergence(boundary, inputs, of_logits=False, support_mask=support)
 
 
 def _top(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean divergence of logits, over the student's most likely words. Here these are all words."""
+    """Return the mean divergence of logits over the student's top-k tokens, which are the whole vocabulary."""
     size = inputs["logits"].shape[-1]
     options = {"distillation_topk": size, "distillation_add_tail": False}
     return kit.call_divergence(boundary, inputs, of_logits=True, **options)
 
 
 def _reverse(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return MiniLLM's reverse KL."""
+    """Return the reverse KL that TRL's MiniLLM trainer computes."""
     mask = inputs["response_mask"] != 0
     if not mask.any():
-        raise AbsentError("the trainer's batches have a valid token")
+        raise AbsentError("the trainer's batches have at least one valid token; this scenario has none")
     both = [torch.where(mask[..., None], inputs[name], 0.0).log_softmax(-1) for name in ("logits", "teacher_logits")]
     return {"loss": boundary.function(kit.make_unbuilt(boundary.owner), *both, mask=mask)}
 
 
 def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the supervised loss of hidden states that are the logits, because the head is the identity matrix."""
+    """Return TRL's chunked supervised loss. The head is the identity matrix, so the hidden states are the logits."""
     logits = inputs["logits"]
     return {"loss": boundary.invoke(
         kit.take_inputs(inputs, "labels", "batch_num_tokens"), logits, torch.eye(logits.shape[-1]).to(logits), 3
@@ -107,7 +108,7 @@ def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reduced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean of values that the caller sums over the vocabulary."""
+    """Return the mean that TRL computes from one value per token. In TRL, the caller sums over the vocabulary first."""
     mask, count = inputs["response_mask"] != 0, inputs["batch_num_tokens"]
     _needs(boundary, "num_items_in_batch")
     marked = {"completion_mask": mask.long(), "labels": torch.where(mask, 1, -100)}
@@ -116,14 +117,16 @@ def _reduced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _clipped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the importance weights that multiply a loss of 1 per token."""
+    """Return TRL's importance weights. The adapter passes a loss of 1 per token, so the weighted loss is the weight."""
     ones = torch.ones_like(inputs["old_log_probs"])
     told = boundary.function(ones, inputs["old_log_probs"], inputs["rollout_log_probs"], inputs["threshold_high"])
     return {"weights": told}
 
 
 def _rewarded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return MiniLLM's advantages. The teacher's log-probs are the rewards, and the student's are 0."""
+    """Return the advantages of TRL's MiniLLM trainer. The adapter passes rewards as the teacher's log-probs, and 0
+    as the student's.
+    """
     rewards = inputs["token_level_rewards"]
     trainer = kit.make_unbuilt(boundary.owner, gamma=inputs["gamma"], length_normalization=False)
     told = boundary.function(trainer, torch.zeros_like(rewards), rewards, inputs["response_mask"])
@@ -217,7 +220,7 @@ _OF_LOGITS = (
 
 
 def _cpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return CPO's loss of pairs, without its term for the chosen responses."""
+    """Return TRL's CPO loss of pairs, without its term for the chosen responses."""
     averages = _sums_of_pairs(boundary.owner.get_batch_logps, inputs, inputs["loss_type"] == "ipo")
     options = {"loss_type": inputs["loss_type"], "beta": inputs["beta"], "alpha": 0.0, "label_smoothing": 0}
     trainer = kit.make_unbuilt(boundary.owner, accelerator=kit.make_one_process(boundary.device), **options)
@@ -233,7 +236,7 @@ def _sums_of_pairs(log_probs: Callable[..., Any], inputs: Mapping[str, Any], ave
 
 
 def _xpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return XPO's loss without its term for exploration. Every second response of the model is the chosen one."""
+    """Return TRL's XPO loss without its exploration term. Every second response of the model is the chosen one."""
     valid, names = kit.join_both_sides(inputs, "mask") != 0, ("log_probs", "ref_log_probs")
     columns = [torch.where(valid, kit.join_both_sides(inputs, name), 0.0).chunk(2) for name in names]
     chosen = torch.arange(len(columns[0][0])) % 2 == 0
@@ -260,7 +263,7 @@ _OF_TWO = (
 
 
 def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return a statistic. Upstream's comments exclude batches with too few tokens, for which it is NaN."""
+    """Return a statistic that TRL computes. It is NaN for batches with too few tokens, which TRL's comments exclude."""
     counts, least = (inputs["response_mask"] != 0).sum(-1), 1 if inputs["statistic"] == "mean" else 2
     if int(counts.min() if inputs["axis"] else counts.sum()) < least:
         raise AbsentError(f"the trainer's batches have at least {least} valid tokens")
@@ -268,12 +271,12 @@ def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _ended(reads: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of the tokens until the stop token."""
+    """Return the mask that TRL makes of the tokens up to the stop token."""
     return {"response_mask": reads(boundary, inputs["responses"], inputs["eos_token_id"])}
 
 
 def _flushed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Move rows that are padded on the left to the left, and read them."""
+    """Move left-padded rows to the left with TRL's function, and read them."""
     tokens, mask = kit.lay_out([sample["tokens"] for sample in inputs["samples"]], left=True)
     mask, tokens = boundary.function(mask, tokens)
     lengths = mask.sum(-1).tolist()
@@ -285,7 +288,7 @@ def _read(ids: Any, there: Any) -> Any:
 
 
 def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate rows of ids and labels."""
+    """Collate rows of ids and labels with TRL."""
     _needs(boundary, '.get("labels"')
     batch = boundary.function(boundary.owner(pad_token_id=0), _lists(inputs))
     labels = [row[row != -100] for row in batch["labels"]]
@@ -294,7 +297,7 @@ def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lists(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the samples as lists. A sample's fields get different values."""
+    """Convert samples into lists. Different offsets are added to the fields, so that exchanged fields show."""
     return [
         {name: (value + 1000 * place).tolist() for place, (name, value) in enumerate(sample.items())}
         for sample in inputs["samples"]
@@ -302,13 +305,13 @@ def _lists(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _samples(inputs: Mapping[str, Any], found: Any) -> dict[str, Any]:
-    """Return samples with the fields' own values again, see :func:`_lists`."""
+    """Convert samples back, without the offsets of :func:`_lists`."""
     places = {name: 1000 * place for place, name in enumerate(inputs["samples"][0])}
     return {"samples": [{name: value - places[name] for name, value in sample.items()} for sample in found]}
 
 
 def _sided(sides: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate prompts with one or several answers. A side's rows follow those of the side before it."""
+    """Collate prompts with one or more answers. The batch has all first answers, then all second ones."""
     rows = _lists(inputs)
     _needs(boundary, *rows[0])
     batch = boundary.function(boundary.owner(pad_token_id=0), [{"label": True, **row} for row in rows])
@@ -331,7 +334,7 @@ def _sided(sides: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> 
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate columns of which each has its own padding."""
+    """Collate columns that each have their own padding value."""
     batch = boundary.function(boundary.owner(pad_token_id=-1), _lists(inputs))
     outside = {"prompt_input_ids": -1, "chosen_input_ids": -1, "chosen_labels": -100}
     rows = [
@@ -349,7 +352,7 @@ def _lengthened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split_images(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split the images of all samples, of which each has as many images as it has tokens."""
+    """Split the images of a batch with TRL's function. A sample has as many images as tokens."""
     samples = inputs["samples"]
     lengths = [len(sample["pixel_values"]) for sample in samples]
     pixels = torch.cat([sample["pixel_values"] for sample in samples])
@@ -359,7 +362,7 @@ def _split_images(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shuffled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reorder columns. A stand-in for torch's permutation returns the scenario's order."""
+    """Reorder columns with TRL's function. A stand-in for torch's permutation returns the scenario's order."""
     order = torch.tensor(inputs["order"])
     with kit.swap(boundary.module.torch, "randperm", lambda *_, **__: order):
         return {"parts": [boundary.function(dict(inputs["fields"]))], "metas": [inputs["meta"]]}
@@ -371,7 +374,7 @@ def _cut(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Repeat rows: each row (``repeat``), or all rows (``tile``)."""
+    """Repeat rows with TRL's sampler: each row in place (``repeat``), or the whole batch (``tile``)."""
     fields, count = inputs["fields"], inputs["count"]
     rows = len(fields["number"])
     times = (

@@ -25,7 +25,7 @@ def _need(holds: Any, reason: str) -> None:
 
 
 def _trained(micro: Any, name: str = "log_probs", place: int = 0, model: str = "trained") -> Any:
-    """Return what the trained model, or another one, reports in one of its forward passes."""
+    """Return what a model (by default the trained one) computed in one of its forward passes."""
     passes = [one["reported"] for one in micro.forwards if one["model"] == model]
     passes = [one for one in passes if one["log_probs"] is not None or name == "scores"]
     _need(len(passes) > place, f"the {model} model does not report {name}")
@@ -36,7 +36,7 @@ def _trained(micro: Any, name: str = "log_probs", place: int = 0, model: str = "
 
 
 def _router(micro: Any) -> Any:
-    """Return the weighted auxiliary loss of a mixture-of-experts router, or 0 if the model has none."""
+    """Return the weighted auxiliary loss of a mixture-of-experts router, or 0 if the model has no router."""
     if not micro.attributes.get("aux_loss_enabled"):
         return 0.0
     return micro.attributes["router_aux_loss_coef"] * micro.forwards[0]["reported"]["aux_loss"].double()
@@ -50,7 +50,7 @@ def _accumulated(micro: Any) -> int:
 
 
 def _clipped(ratio: Any, advantages: Any, low: float, high: float, most: float | None = None) -> Any:
-    """Compute PPO's clipped loss per token (arXiv:1707.06347). Ratios are at most ``most``."""
+    """Compute PPO's clipped loss per token (arXiv:1707.06347). Ratios above ``most`` are cut to it."""
     capped = ratio if most is None else ratio.clamp(max=most)
     return -torch.minimum(capped * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
 
@@ -69,7 +69,7 @@ def _vespo(micro: Any, advantages: Any, log_ratio: Any, mask: Any) -> Any:
 
 
 def _kept(micro: Any, advantages: Any, log_probs: Any, old: Any, mask: Any) -> Any:
-    """Return the rows that the off-policy mask keeps (DeepSeek-V3.2)."""
+    """Return a mask of the rows that DeepSeek-V3.2's off-policy mask keeps."""
     threshold = micro.attributes["off_policy_mask_threshold"]
     sampling = micro.batch.get("sampling_per_token_logps")
     apart = ((old if sampling is None else sampling.double()) - log_probs).nan_to_num(nan=0.0)
@@ -79,7 +79,7 @@ def _kept(micro: Any, advantages: Any, log_probs: Any, old: Any, mask: Any) -> A
 
 
 def _uncertain(micro: Any, entropies: Any, mask: Any) -> Any:
-    """Return the tokens whose entropy is in the upper quantile (arXiv:2506.01939)."""
+    """Return a mask of the tokens whose entropy is in the upper quantile (arXiv:2506.01939)."""
     _need(micro.world == 1, "top_entropy_quantile is a quantile over the tokens of all ranks")
     own = entropies[mask != 0].float()
     least = torch.quantile(own, 1 - micro.attributes["top_entropy_quantile"]) if len(own) else torch.zeros(())
@@ -246,7 +246,7 @@ def _grpo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _rloo_references(micro: Any) -> tuple[Any, Any]:
-    """Return log-probs of policy and reference for the tokens of a batch that is being produced."""
+    """Return the log-probs of policy and reference for the tokens of a batch that is being built."""
     _need(micro.rewards is not None and micro.attributes["beta"], "this step has no reference")
     mask = micro.batch["completion_mask"].double()
     sides = {True: [], False: []}
@@ -304,7 +304,7 @@ def _sampled(micro: Any) -> None:
 
 
 def _single_turn(trainer: Any) -> None:
-    """Raise if completions or prompts have parts that come from neither the dataset nor the model."""
+    """Raise if prompts or completions may contain text that comes neither from the dataset nor from the model."""
     for name in ("rollout_func", "tools", "environments", "environment_factories", "_is_vlm"):
         _need(not getattr(trainer, name, None), f"{name.removeprefix('_is_')} is used")
     _need(type(trainer.processing_class).__module__.startswith("transformers."), "the tokenizer is your own")
@@ -328,7 +328,9 @@ def _prompt_tokens(trainer: Any, rows: Any) -> Any:
 
 
 def _decoded(trainer: Any, rows: Any, ids: Any) -> Any:
-    """Return completions as reward functions get them: text, or an assistant's message if prompts are messages."""
+    """Return completions in the form that reward functions take: text, or an assistant message if prompts are
+    messages.
+    """
     _single_turn(trainer)
     tokenizer = trainer.processing_class
     texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
@@ -343,7 +345,7 @@ def _decoded(trainer: Any, rows: Any, ids: Any) -> Any:
 
 
 def _referred(micro: Any, place: int = 0, passes: int = 1) -> Any:
-    """Return log-probs of the reference: of its own model, or of the trained one without its adapter.
+    """Return the log-probs of the reference, which is a separate model or the trained model without its adapter.
 
     :param passes: the number of forward passes of each model.
     """
@@ -355,7 +357,8 @@ def _referred(micro: Any, place: int = 0, passes: int = 1) -> Any:
 
 def _pair_log_probs(micro: Any) -> tuple[Any, Any, Any]:
     """Return the log-probs of responses under the policy and under the reference, and the policy's log-prob of each
-    token."""
+    token.
+    """
     had, batch = micro.attributes, micro.batch
     mask = batch["completion_mask"][:, 1:].double()
     tokens = _trained(micro)[:, -mask.shape[1] :] * mask
@@ -384,7 +387,9 @@ def _score(ratio: Any, kind: str, alpha: float) -> Any:
 
 
 def _pair_loss(kind: str, micro: Any, policy: Any, reference: Any, tokens: Any) -> Any:
-    """Return the loss of each pair, by the papers that DPOConfig's documentation names for ``loss_type``."""
+    """Return the loss of each pair, as defined by the paper that DPOConfig's documentation names for this
+    ``loss_type``.
+    """
     had, log_sigmoid = micro.attributes, torch.nn.functional.logsigmoid
     beta, smooth = had["beta"], had["label_smoothing"]
     chosen, rejected = (policy - reference).chunk(2)
@@ -464,7 +469,9 @@ def _dpo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _kto_sides(micro: Any) -> tuple[Any, Any, Any]:
-    """Return log-probs of completions under policy and reference, and the KL estimate from mismatched completions."""
+    """Return the log-probs of completions under policy and reference, and the KL estimate from mismatched
+    completions.
+    """
     had, batch = micro.attributes, micro.batch
     estimates = bool(had["calculate_KL"])
     mask = batch["completion_mask"][:, 1:].double()
@@ -534,7 +541,7 @@ def _plain_text(micro: Any, *columns: str) -> bool:
 
 
 def _right_padding(micro: Any) -> str:
-    """Return an attention mask that is 0 for the padding at the end of each row."""
+    """Return an attention mask that is 0 only for the padding at the end of each row."""
     pads, ends, attention = micro.facts["pads"], micro.facts["ends"], micro.batch.get("attention_mask")
     _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
     _need(attention is not None and pads is not None and pads != ends, "the padding is unknown")
@@ -545,7 +552,7 @@ def _right_padding(micro: Any) -> str:
 
 
 def _ends_learned(micro: Any, learned: Any) -> str:
-    """Return whether the trainer appended an end token to each text, and whether it is trained on."""
+    """Return whether the trainer appended an end token to each text, and whether the loss includes the end token."""
     ids, attention, end = micro.batch["input_ids"], micro.batch.get("attention_mask"), micro.facts["ends"]
     most = micro.options.get("max_length")
     if attention is None or end is None:
@@ -700,7 +707,7 @@ def _upper(options: Mapping[str, Any]) -> Any:
 
 
 def _generated(name: str, options: Mapping[str, Any]) -> Any:
-    """Return the value of a generation option. The value counts as unknown if ``generation_kwargs`` may override it."""
+    """Return the value of a generation option. The option is unknown if ``generation_kwargs`` may override it."""
     return None if options.get("generation_kwargs") else options[name]
 
 

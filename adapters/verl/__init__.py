@@ -31,7 +31,7 @@ def _core_line(number: int) -> str:
 
 
 def _made(owner: Any, options: Mapping[str, Any]) -> Any:
-    """Make one of verl's configurations.
+    """Make one of verl's configuration objects.
 
     :raises DriftError: for an option that the class does not have.
     """
@@ -47,7 +47,7 @@ _ADVANTAGES = ("advantages", "returns")
 
 
 def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """Make the configuration of advantages: a class since #2147, an omegaconf mapping before."""
+    """Make verl's configuration of advantages: a class since #2147, an omegaconf mapping before."""
     import omegaconf
 
     values = {name: value for name, value in options.items() if value is not None}
@@ -56,14 +56,14 @@ def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs with the group labels as verl has them: a numpy array of prompt ids."""
+    """Return the inputs with group labels in verl's form: a numpy array of prompt ids."""
     import numpy
 
     return {**inputs, "group": numpy.array(inputs["group"], dtype=object)}
 
 
 def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call an advantage estimator.
+    """Call one of verl's advantage estimators.
 
     :param names: the inputs that the estimator takes; empty for all.
     """
@@ -76,7 +76,7 @@ def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any])
 
 
 def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call the estimator GRPO-PassK."""
+    """Call verl's estimator GRPO-PassK."""
     rest = _group(inputs)
     if "config" not in boundary.parameters:
         return boundary.invoke(rest)
@@ -166,7 +166,7 @@ _PUT_THERE = frozenset({"rollout_correction"})
 
 
 def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Make the actor's configuration, with the token counts of the global batch.
+    """Make the configuration of verl's actor, with the token counts of the global batch.
 
     :param options: by name; ``policy_loss.NAME`` for options of the loss.
     """
@@ -205,7 +205,7 @@ def _loss(
     boundary: Any,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Call a policy loss. The parameters are those of :func:`_policy`."""
+    """Call one of verl's policy losses. The parameters are those of :func:`_policy`."""
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", "importance_weights", "loss_agg_mode")
     chosen = {option: inputs[name] for name, option in knobs.items()}
     config = _actor(boundary, inputs, {**options, **chosen})
@@ -224,7 +224,7 @@ def _policy(
     options: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Binding:
-    """Bind a policy loss.
+    """Bind one of verl's policy losses.
 
     :param knobs: contract input -> option of the actor's configuration.
     :param metrics: observation -> names of verl's metrics, which are added up.
@@ -247,7 +247,7 @@ def _surrogate(line: int) -> Dialect:
 
 
 def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the parameter that selects an aggregation, or nothing before April 2025.
+    """Return the names of the parameters that select an aggregation. Before April 2025, verl had none.
 
     :raises AbsentError: if a version that has only the mean over tokens would need another aggregation.
     """
@@ -358,7 +358,7 @@ _AGGREGATES = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean",
 
 
 def _log_ratio(inputs: Mapping[str, Any]) -> Any:
-    """Compute the log-ratio as verl's caller of the correction does.
+    """Compute the log-ratio as the caller of verl's correction does.
 
     https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/rollout_corr_helper.py#L849
     """
@@ -366,7 +366,7 @@ def _log_ratio(inputs: Mapping[str, Any]) -> Any:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the off-policy correction with importance weights and without rejection."""
+    """Run verl's off-policy correction with importance weights and without rejection."""
     level = inputs["level"]
     batch, _, metrics = boundary.invoke(
         kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
@@ -379,7 +379,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute IcePop's importance weights. The two thresholds are passed as one string."""
+    """Compute IcePop's importance weights with verl. The two thresholds are passed as one string."""
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
         raise AbsentError("not in this version: importance weights that are set to 0; this version only truncates them")
     weights, metrics = boundary.invoke(
@@ -393,7 +393,7 @@ def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run rejection sampling. Thresholds are for the ratio or for an estimate of the divergence."""
+    """Run verl's rejection sampling. Thresholds are for the ratio or for an estimate of the divergence."""
     low, high = inputs["threshold_low"], inputs["threshold_high"]
     if "rollout_rs_threshold_lower" in boundary.parameters:
         return _rejected_by_ratio(boundary, inputs)
@@ -409,7 +409,7 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run rejection sampling in versions until February 2026, which only have thresholds for the ratio."""
+    """Run rejection sampling in versions of verl until February 2026, which only have thresholds for the ratio."""
     if inputs["statistic"] != "ratio":
         raise AbsentError("not in this version: rejection by a divergence; this version rejects by the ratio")
     kept, metrics = boundary.invoke(
@@ -434,7 +434,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 
 
 def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the off-policy correction of versions without rejection sampling."""
+    """Run the off-policy correction of versions of verl without rejection sampling."""
     batch, *masks, metrics = boundary.invoke(
         kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is_level=inputs["level"],

@@ -27,7 +27,7 @@ def _call(name: str, place: int = 0) -> Any:
 
 
 def _state(boundary: Any) -> Any:
-    """Make the empty record of a trajectory."""
+    """Make an empty trajectory record (verl's ``AgentData``)."""
     record = boundary.module.AgentData
     empty = {"messages": [], "metrics": {}, "request_id": "request", "tools_kwargs": {}}
     return record(**{name: empty.get(name) for name in inspect.signature(record).parameters})
@@ -50,7 +50,9 @@ class _SameThread:
 
 
 def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the response mask after a tool has returned this many tokens, and whether the loop ends."""
+    """Run the tool step of verl's agent loop. Return the response mask after the tool's reply, and whether the loop
+    ends.
+    """
     arguments = inputs["arguments"]
     answer, state = [7] * arguments["observation_tokens"], _state(boundary)
     state.tool_calls = [_call("tool")]
@@ -88,7 +90,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is left of a tool's text after truncation."""
+    """Return the text that verl keeps of a tool's reply after truncation."""
     text = "".join(map(chr, inputs["token_ids"]))
 
     async def create(**_: Any) -> Any:
@@ -184,7 +186,7 @@ def _token_output(module: Any, answer: Any, routed: bool) -> Any:
 
 
 def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one row through an agent loop with tools."""
+    """Run one row through verl's agent loop with tools."""
     engine, base = TableEngine(inputs), boundary.imported[_WORKERS]
     tool = _Tool(engine)
 
@@ -254,7 +256,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generate one answer that weight updates interrupt."""
+    """Generate one answer with verl while weight updates interrupt it."""
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
@@ -326,7 +328,7 @@ _OPTIONS = kit.fields(
 
 
 def _asked(boundary: Any, config: Any) -> Any:
-    """Return the sampling request that the agent's worker and SGLang's server make from a configuration."""
+    """Return the sampling request that verl's agent worker and SGLang server make from a configuration."""
     sampling: dict[str, Any] = {}
 
     async def run(sampling_params: Mapping[str, Any], *_: Any, **__: Any) -> None:
@@ -341,7 +343,7 @@ def _asked(boundary: Any, config: Any) -> Any:
 
 
 def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
-    """Return the request that SGLang's server passes to its engine."""
+    """Return the request that verl's SGLang server passes to its engine."""
 
     def request(**fields: Any) -> Any:
         raise kit.EngineRequest(fields["sampling_params"])

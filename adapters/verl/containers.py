@@ -89,7 +89,7 @@ _TRAINER_SELF = StandIn("self", "the real trainer starts workers; the method rea
 
 
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reorder a batch as the trainer does, so that each rank gets the same number of rows."""
+    """Reorder a batch as verl's trainer does, so that each rank gets the same number of rows."""
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
         raise AbsentError("not in this version: fixed minibatches; this version cuts them after distributing the rows")
     lengths, parts = inputs["lengths"], inputs["parts"]
@@ -106,8 +106,9 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches. Return an empty result if a microbatch lacks the rows that are reported for
-    it."""
+    """Split a batch into microbatches with verl. Return an empty result if a microbatch lacks rows that verl reports
+    for it.
+    """
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
@@ -119,7 +120,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore the original order of the microbatches' results."""
+    """Restore the original order of the microbatches' results with verl."""
     order, ends = inputs["order"], [sum(inputs["sizes"][:end]) for end in range(1, len(inputs["sizes"]) + 1)]
     order_in_parts = [list(order[start:end]) for start, end in zip([0, *ends], ends)]
     fields = inputs["fields"]

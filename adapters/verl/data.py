@@ -42,7 +42,7 @@ def _numpy(labels: list[Any]) -> Any:
 
 
 def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Select rows of a batch container."""
+    """Select rows of one of verl's batch containers."""
     arguments = inputs["arguments"]
     data = _proto(boundary, {"numbers": arguments["numbers"]}, non_tensors={"labels": _numpy(arguments["labels"])})
     chosen = boundary.function(data, arguments["chosen"])
@@ -50,7 +50,7 @@ def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean over parts with different numbers of samples."""
+    """Return verl's mean over parts with different numbers of samples."""
     aggregator = boundary.owner()
     for part in inputs["parts"]:
         aggregator.add_step_metrics({"critic/score/mean": sum(part) / len(part)}, sample_count=len(part))
@@ -58,8 +58,9 @@ def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches on one rank. Return an empty result if a microbatch lacks the rows that are
-    reported for it."""
+    """Split a batch into microbatches on one rank with verl. Return an empty result if a microbatch lacks rows that
+    verl reports for it.
+    """
     import tensordict
 
     mask = inputs["attention_mask"]
@@ -71,7 +72,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate fields without padding. Offsets mark where each sample begins."""
+    """Collate fields without padding with verl's collator. Offsets mark where each sample begins."""
     module = boundary.module
     collator = boundary.owner(pad_mode=module.DatasetPadMode.NO_PADDING)
     batch = boundary.function(collator, inputs["samples"])
@@ -85,7 +86,7 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the dataset item of a message whose tokens are given."""
+    """Return the item that verl's dataset makes of a message with the given tokens."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.owner, "_process_single_message"):
         raise AbsentError("not in this version: a separate function that tokenizes a message")
@@ -106,7 +107,7 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _item(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> Any:
-    """Return the only item of a dataset."""
+    """Return the only item of a verl dataset of one row."""
     lacks = dict.fromkeys(("processor", "tools", "enable_thinking", "enable_thinking_default"))
     frame = kit.stand_in(iloc=[kit.stand_in(to_dict=lambda: dict(row))])
     with kit.swap(boundary.module, "print_assembled_message", lambda *_: None):
@@ -114,7 +115,7 @@ def _item(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> Any:
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids of a chat, and the tokens that receive a gradient."""
+    """Return the token ids of a chat, and the mask of the tokens that receive a gradient in verl."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.module, "extract_system_prompt_and_generation"):
         raise AbsentError("not in this version: masks of single messages; this version compares whole chats")
@@ -138,7 +139,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the next number of numpy's global generator, without and after a call of the function."""
+    """Return the next number of numpy's global generator, once without and once after a call of verl's bootstrap."""
     import numpy
 
     arguments = inputs["arguments"]
@@ -150,7 +151,7 @@ def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics that the trainer computes for a batch."""
+    """Return the metrics that verl's trainer computes for a batch."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     tensors = {
         name: advantages if inputs[name] is None else inputs[name] for name in ("advantages", "returns", "values")
@@ -167,7 +168,7 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the trainer's advantage step.
+    """Run the advantage step of verl's trainer.
 
     In versions without a response mask, the step derives it from the mask of all tokens. Batches here have no prompt
     tokens.
@@ -185,7 +186,7 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows of the groups that dynamic sampling keeps. A stand-in store returns the rewards."""
+    """Return the rows of the groups that verl's dynamic sampling keeps. A stand-in store returns the rewards."""
     rewards, groups = inputs["rewards"].tolist(), kit.rows_of_groups(inputs["group"])
     rows = {f"{number}_{row}_0": row for number, part in enumerate(groups) for row in part}
 
@@ -277,8 +278,9 @@ _TORCH = "verl.utils.torch_functional"
 
 
 def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute entropies. Log-probs are computed by another function of the same module, because the contract needs
-    their gradient."""
+    """Return log-probs and entropies. The contract needs gradients of log-probs, so another function of the same
+    module computes them.
+    """
     logits = inputs["logits"]
     rows, tokens, size = logits.shape
     log_probs = boundary.module.logprobs_from_logits_naive(logits, inputs["token_ids"])
@@ -293,7 +295,7 @@ def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
 
 
 def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attention mask of the response's columns."""
+    """Return the part of the attention mask that verl cuts out for the response."""
     places = torch.arange(inputs["response_length"])
     there = (places[None, :] < inputs["lengths"][:, None]).long()
     tensors = {"responses": inputs["responses"], "attention_mask": torch.cat((inputs["prompt_mask"], there), dim=-1)}
@@ -302,7 +304,7 @@ def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad one sequence on the left with the function, and return the result."""
+    """Pad one sequence on the left and truncate it with verl, and return the valid tokens."""
     ids = torch.tensor([inputs["token_ids"]])
     padded, there = boundary.function(
         ids, torch.ones_like(ids), inputs["max_length"], 0, left_pad=True, truncation=inputs["side"]

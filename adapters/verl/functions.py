@@ -38,13 +38,13 @@ def _of_top(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scaled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of logits that the function divides by the temperature."""
+    """Return the log-probs of logits that verl has divided by the temperature."""
     logits = boundary.function(inputs["token_ids"], inputs["logits"] * 1, inputs["temperature"], None, None)
     return {"log_probs": boundary.module.logprobs_from_logits_naive(logits, inputs["token_ids"]), "entropy": None}
 
 
 def _prompted(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return ids with a prompt of two tokens, and the logits of all tokens."""
+    """Return the ids and logits of whole sequences, whose prompts have two tokens."""
     pad = torch.nn.functional.pad
     return pad(inputs["token_ids"], (2, 0)), pad(inputs["logits"], (0, 0, 1, 1))
 
@@ -55,7 +55,7 @@ def _of_response(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_padding(packed: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log-probs of packed logits. The rows are not padded.
+    """Return verl's log-probs of packed logits, without padding.
 
     :param packed: whether the function takes packed ids; otherwise ids and their mask.
     """
@@ -78,7 +78,7 @@ def _without_padding(packed: bool, boundary: Any, inputs: Mapping[str, Any]) -> 
 
 
 def _fused(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of hidden states that are the logits, because the head is the identity matrix."""
+    """Return verl's fused log-probs. The head is the identity matrix, so the hidden states are the logits."""
     logits = inputs["logits"]
     told = boundary.function(
         boundary.owner(3), logits, torch.eye(logits.shape[-1]).to(logits), inputs["token_ids"], inputs["temperature"]
@@ -89,19 +89,21 @@ def _fused(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entropy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Aggregate entropies, which are finite. A stand-in returns the scenario's value of each token."""
+    """Return verl's entropy loss. A stand-in returns the scenario's entropy of each token, with masked ones set to a
+    finite value.
+    """
     if not (inputs["response_mask"] != 0).any():
-        raise AbsentError("a batch has a valid token")
+        raise AbsentError("the framework's batches have at least one valid token; this scenario has none")
     logits = torch.where(inputs["response_mask"] != 0, inputs["loss_mat"], 0.0)[..., None]
     with kit.swap(boundary.module.verl_F, "entropy_from_logits", lambda logits: logits[..., 0]):
         return {"loss": boundary.invoke(kit.take_inputs(inputs, "loss_agg_mode"), logits, inputs["response_mask"])}
 
 
 def _top_divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the divergence of a teacher's most likely words. Here these are all words."""
+    """Return verl's divergence over a teacher's top-k tokens, which are the whole vocabulary."""
     mask = inputs["response_mask"]
     if not mask.any():
-        raise AbsentError("a packed batch has a token")
+        raise AbsentError("the framework's packed batches have at least one token; this scenario has none")
     student, teacher = (inputs[name][mask != 0] for name in ("logits", "teacher_logits"))
     ends = torch.tensor([0, len(student)])
     nested = partial(torch.nested.nested_tensor_from_jagged, offsets=ends)
@@ -115,14 +117,14 @@ def _top_divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return token rewards with the KL penalty, which are the returns with the discount 0."""
+    """Return token rewards with verl's KL penalty. They equal returns with the discount 0."""
     kl = inputs["kl"] if inputs["kl"] is not None else torch.zeros_like(inputs["token_level_rewards"])
     rewards = boundary.function(inputs["token_level_rewards"], kl, torch.zeros_like(kl), inputs["kl_coef"])
     return {"returns": rewards, "advantages": rewards}
 
 
 def _penalised_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token rewards of a batch, with the penalty of a KL controller."""
+    """Return the token rewards of a batch after verl applied the penalty of a KL controller."""
     kl = inputs["kl"] if inputs["kl"] is not None else torch.zeros_like(inputs["token_level_rewards"])
     columns = {"token_level_scores": inputs["token_level_rewards"], "old_log_probs": kl, "ref_log_prob": kl * 0}
     mask = inputs["response_mask"]
@@ -181,18 +183,18 @@ _LOSSES = (
 
 
 def _mean_over_ranks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean of the tokens of two ranks."""
+    """Return verl's mean over the tokens of two ranks."""
     values, mask = inputs["values"], inputs["response_mask"]
     if not mask.any():
-        raise AbsentError("a step has a valid token")
+        raise AbsentError("the framework's steps have at least one valid token; this scenario has none")
     return {"result": kit.on_ranks(2, lambda rank: boundary.function(values[rank::2], mask[rank::2]))[0]}
 
 
 def _divergence_told(key: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reported divergence of two policies, whose log-probs differ by the scenario's values."""
+    """Return the divergence that verl reports for two policies. Their log-probs differ by the scenario's values."""
     values, mask = inputs["values"], inputs["response_mask"]
     if not (mask != 0).any():
-        raise AbsentError("a batch has a valid token")
+        raise AbsentError("the framework's batches have at least one valid token; this scenario has none")
     return {"result": values.new_tensor(boundary.function(torch.zeros_like(values), values, mask)[key])}
 
 
@@ -205,7 +207,7 @@ def _reduced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _appended(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean of a metric to which the function adds values, one by one or part by part."""
+    """Return the mean of a verl ``Metric``, to which values are added one by one or part by part."""
     metric = boundary.owner("mean")
     for part in inputs["parts"] if boundary.path.endswith("extend") else _flat(inputs):
         boundary.function(metric, part)
@@ -217,7 +219,7 @@ def _over_ranks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weighted mean over steps."""
+    """Return the mean over steps that verl's aggregator computes, weighted by the number of samples."""
     aggregator = boundary.owner(total_gpus=1)
     for part in inputs["parts"]:
         aggregator.add_step_metrics({"score/weighted": sum(part) / len(part)}, len(part), 0.0)
@@ -226,7 +228,7 @@ def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reported mean over the responses to one prompt."""
+    """Return the mean over the responses to a prompt that verl's validation reports."""
     values = _flat(inputs)
     with kit.keep_random_state():
         told = boundary.function(["data"] * len(values), ["0"] * len(values), {"score": values})
@@ -273,7 +275,7 @@ def _listed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_columns(boundary: Any, values: Any, size: int) -> Any:
-    """Pad the first axis of a tensor."""
+    """Pad the columns of a tensor with verl's function, which pads the first axis."""
     return boundary.function(values.T, torch.tensor([0, values.shape[1]]), values.shape[1], size)[0].T
 
 
@@ -299,14 +301,14 @@ def _tokens(inputs: Mapping[str, Any]) -> list[Any]:
 
 
 def _unpadded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Unpad rows, and cut them at the returned ends."""
+    """Remove the padding of rows with verl's function, and cut the result at the ends that verl returns."""
     values, mask = kit.lay_out(_tokens(inputs))
     flat, _, ends, *_ = boundary.function(values[..., None], mask)
     return _samples(flat[:, 0].split(ends.diff().tolist()))
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad packed rows, and read them."""
+    """Pad packed rows with verl's function, and read them."""
     values, mask = kit.lay_out(_tokens(inputs))
     flat, places, *_ = kit.remove_padding(values[..., None], mask)
     whole = boundary.function(flat, places, *values.shape)[..., 0]
@@ -314,7 +316,7 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _indexed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut rows with the returned places and ends."""
+    """Cut rows out of a batch at the indices and ends that verl returns."""
     values, mask = kit.lay_out(_tokens(inputs))
     places, ends, *_ = boundary.function(mask)
     return _samples(values.flatten()[places].split(ends.diff().tolist()))
@@ -332,7 +334,7 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _no_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the padding of a batch, and read its nested ids and positions."""
+    """Convert a padded batch to nested tensors with verl, and read their ids and positions."""
     samples = inputs["samples"]
     ids, mask = kit.lay_out([sample["input_ids"] for sample in samples], left=True)
     places = torch.stack(
@@ -356,7 +358,7 @@ def _no_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(reads: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of response tokens from packed outputs. Each row has one prompt token."""
+    """Return the values that verl reads from packed outputs for response tokens. Each row has one prompt token."""
     mask, outputs = inputs["response_mask"], inputs["outputs"]
     lengths = [int(row.sum()) for row in mask != 0]
     rows = [torch.cat([outputs[row, :length], inputs["output_after"][row][None]]) for row, length in enumerate(lengths)]
@@ -384,7 +386,7 @@ def _cut(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tokenised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Tokenize a text. A stand-in tokenizer returns the scenario's ids."""
+    """Tokenize a text with verl. A stand-in tokenizer returns the scenario's ids."""
     ids = torch.tensor([inputs["token_ids"]])
     made, there = boundary.function(
         "", lambda *_, **__: {"input_ids": ids, "attention_mask": ids * 0 + 1}, inputs["max_length"], 0,
@@ -399,7 +401,7 @@ def _stacked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _paired(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the items of a dataset of pairs, whose texts are tokens."""
+    """Return the items of verl's dataset of preference pairs. Its texts are token ids."""
     samples = inputs["samples"]
     own = {"prompts": "prompt", "chosen_responses": "chosen", "rejected_responses": "rejected"}
     columns = {
@@ -493,7 +495,7 @@ _Do = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
 
 
 def _names(data: Any) -> dict[str, list[str]]:
-    """Return the names of all columns and of all metadata, as arguments."""
+    """Return the names of all columns and of all metadata, under verl's argument names."""
     return {
         "batch_keys": [*data.batch.keys()],
         "non_tensor_batch_keys": [*data.non_tensor_batch],
@@ -507,7 +509,9 @@ def _ranges(inputs: Mapping[str, Any], data: Any) -> list[tuple[int, int]]:
 
 
 def _united(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Unite two containers, of which each has one kind of columns and a column of both."""
+    """Unite two of verl's containers: one has the tensors, the other has the remaining columns and one of the
+    tensors.
+    """
     names, owner = _names(data), boundary.owner
     one = owner.select(data, names["batch_keys"], [], names["meta_info_keys"])
     other = owner.select(data, names["batch_keys"][:1], names["non_tensor_batch_keys"], [])
@@ -515,13 +519,13 @@ def _united(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any
 
 
 def _renamed(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Rename a column and back."""
+    """Rename a column of a verl container, and rename it back."""
     boundary.function(data, ["number"], ["other"])
     return [boundary.function(data, ["other"], ["number"])]
 
 
 def _restored(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Save the state of a container, and load it."""
+    """Save the state of a verl container, and load it."""
     made = object.__new__(boundary.owner)
     if boundary.path.endswith("__getstate__"):
         made.__setstate__(boundary.function(data))
@@ -535,14 +539,14 @@ def _wrapped(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[An
 
 
 def _futures(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Cut the container of a future. A stand-in for ray returns it."""
+    """Split the future of a verl container, and get each part. A stand-in for ray returns the container."""
     future = boundary.owner(collect_fn=None, futures=[data])
     with kit.swap(boundary.module.ray, "get", kit.return_first):
         return [part.get() for part in boundary.function(future, inputs["count"])]
 
 
 def _joined(boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
-    """Join containers: the data of workers, the results of a future, or the parts of all ranks."""
+    """Join verl's containers: the data of workers, the results of a future, or the parts of all ranks."""
     parts = kit.join_parts(CONTAINER, kit.stand_in(function=list, imported=boundary.imported), inputs, None)[0]
     if boundary.path.endswith("get"):
         with kit.swap(boundary.module.ray, "get", kit.return_first):
@@ -551,7 +555,7 @@ def _joined(boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
 
 
 def _items(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Stack the rows of a container."""
+    """Stack the rows of a verl container."""
     samples = inputs["samples"]
     fields = {
         "row": torch.stack([sample["row"] for sample in samples]),
@@ -600,7 +604,7 @@ _CONTAINERS = (
 
 
 def _prime(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whether the function extracts the answer."""
+    """Return the score of verl's `prime` scorer: 1 if it extracts the ground truth from the response, otherwise 0."""
     return {"score": float(boundary.function(inputs["response"])[1] == inputs["ground_truth"])}
 
 
@@ -610,7 +614,7 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the learning rates of the engine's schedule."""
+    """Return the learning rates of the schedule that verl's FSDP engine builds."""
     if inputs["schedule"] == "constant" and inputs["first_step"]:
         raise AbsentError("the option zero_indexed_step is for the cosine schedule")
     config = kit.stand_in(

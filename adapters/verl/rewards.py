@@ -35,7 +35,7 @@ _QUESTIONS = ("searchR1_nq", "searchR1_hotpotqa")
 
 
 def _said_or_boxed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the score of a response whose answer is in the required format or in a box."""
+    """Return verl's score of a response whose answer has the required format or is in a box."""
     boxes_alone = inputs["wording"] == "boxed" and not boundary.module.verify("\\boxed{7}", "7")[0]
     options = {"strict_box_verify": True} if boxes_alone else {}
     return {"score": kit.score_of(boundary.function(inputs["response"], inputs["ground_truth"], **options))}
@@ -49,7 +49,7 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the score of a response in a batch whose other responses have no answer."""
+    """Return verl's score of one response in a batch. The other responses have no answer."""
     responses, truths = ["", inputs["response"], "", ""], ["1", inputs["ground_truth"], "2", "3"]
     return {"score": boundary.function([None] * 4, responses, truths, [None] * 4)[1]}
 
@@ -129,7 +129,7 @@ class _Tokenizer:
 
 
 def _batch(boundary: Any, mask: Any) -> Any:
-    """Make a batch of one-token prompts with responses. A response's tokens are the number of its row."""
+    """Make a batch of responses to one-token prompts. Each token of a response is the number of its row."""
     import numpy
 
     rows = torch.arange(1, len(mask) + 1)[:, None]
@@ -170,7 +170,7 @@ def _scored(inputs: Mapping[str, Any], prompt: int = 0) -> Callable[..., Any]:
 
 
 def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token rewards that a reward manager makes from scores.
+    """Return the token rewards that a verl reward manager makes from scores.
 
     :param make: makes the manager from its class and the rule.
     """
@@ -185,7 +185,7 @@ def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, A
 
 
 def _looked_up(score: Any, source: Any) -> Any:
-    """Return the reward rule of a dataset, for versions whose manager looks up the rule itself."""
+    """Return the reward rule for a data source. In some versions, the reward manager looks it up itself."""
     return partial(score, source)
 
 
@@ -198,7 +198,7 @@ class _Threads(ThreadPoolExecutor):
 
 
 def _each(score: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """Make a rule for batches from a rule for one response."""
+    """Convert a reward rule for one response into a rule for batches."""
 
     def scores(data_sources: Any, solution_strs: Any, ground_truths: Any, extra_infos: Any) -> list[Any]:
         return [score(*row) for row in zip(data_sources, solution_strs, ground_truths, extra_infos)]
@@ -215,7 +215,7 @@ def _manager_of_batches(owner: Any, score: Any) -> Any:
 
 
 def _lenient(owner: Any, score: Any) -> Any:
-    """Make DAPO's reward manager without a length penalty."""
+    """Make verl's DAPO reward manager without a length penalty."""
     return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=kit.stand_in(enable=False, len=1))
 
 
@@ -225,7 +225,7 @@ def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any] | None = None) -> list[float]:
-    """Return the score of each response from a manager that takes one response at a time.
+    """Return the score of each response from a verl reward manager that takes one response at a time.
 
     :param options: options of the reward rule. Before #5255, they are at another place in the configuration.
     """
@@ -248,7 +248,7 @@ def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any]
 
 
 def _run_single(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token rewards that the reward loop makes from scores."""
+    """Return the token rewards that verl's reward loop makes from scores."""
     mask = inputs["response_mask"]
     scores = _one_by_one(boundary, _scored(inputs), mask)
     return {"token_level_rewards": boundary.owner.assemble_rm_scores(_batch(boundary, mask), scores)}
@@ -268,7 +268,7 @@ def _lays(path: str, call: Any, *stand_ins: StandIn, **more: Any) -> Binding:
 
 
 def _overlong(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for a penalty on overlong responses in DAPO's reward manager."""
+    """Return the options that turn on the overlong penalty of verl's DAPO reward manager."""
     buffer = {"enable": True, "len": inputs["buffer"], "penalty_factor": inputs["factor"], "log": False}
     return {"max_resp_len": inputs["max_length"], "overlong_buffer_cfg": buffer}
 

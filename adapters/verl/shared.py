@@ -19,14 +19,14 @@ MEMORY = StandIn("_get_current_mem_info", "a decorator logs the accelerator's me
 
 
 def make_model(table: Any) -> Any:
-    """Make a module whose only parameter is a table."""
+    """Make a torch module whose only parameter is this table."""
     model = torch.nn.Module()
     model.table = torch.nn.Parameter(table.detach().clone())
     return model
 
 
 class Recorder:
-    """An optimiser that adds up the gradients of all steps instead of applying them."""
+    """A stand-in optimiser. It adds up the gradients of all steps instead of applying them."""
 
     def __init__(self, model: Any) -> None:
         self._table = model.table

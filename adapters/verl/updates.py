@@ -26,7 +26,7 @@ _PROTOCOL = "verl.protocol"
 
 
 class Answer(dict[str, Any]):
-    """The result of the actor's forward pass, which works for older and newer callers."""
+    """The result of the actor's forward pass, which both older and newer callers can read."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self["entropys"], self["log_probs"]))
@@ -57,7 +57,7 @@ def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options(inputs: Mapping[str, Any]) -> Any:
-    """Make the actor's configuration, with each option under the names of all revisions."""
+    """Make the configuration of verl's actor. Each option is present under the names of all revisions."""
     import omegaconf
 
     rows, with_kl = len(inputs["response_mask"]), inputs["ref_log_probs"] is not None and bool(inputs["kl_coef"])
@@ -93,20 +93,20 @@ def options(inputs: Mapping[str, Any]) -> Any:
 
 
 def mean_of(reported: Any) -> Any:
-    """Return the mean of a reported metric, as the trainer computes it; None without the metric."""
+    """Return the mean of a reported metric, as verl's trainer computes it, or None if the metric is missing."""
     import numpy
 
     return None if reported is None else float(numpy.mean(reported))
 
 
 def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
-    """Replace the code that measures the accelerator's memory, in versions that have it."""
+    """Replace verl's code that measures the accelerator's memory, in versions that have it."""
     logger = getattr(boundary.module, "GPUMemoryLogger", None)
     return kit.swap(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
 
 
 def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """Check that this version's code has all options that the scenario sets.
+    """Check that this version of verl has all options that the scenario sets.
 
     :raises AbsentError: for an option that the code does not name.
     """
@@ -122,7 +122,7 @@ def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run an update of the legacy FSDP actor on one rank."""
+    """Run an update of verl's legacy FSDP actor on one rank."""
     import tensordict
 
     if hasattr(boundary.owner, "_make_minibatch_iterator"):
@@ -169,7 +169,9 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of the legacy actor's forward pass over a prompt token and the valid response tokens."""
+    """Return the log-probs of the legacy actor's forward pass, for sequences of one prompt token and the valid
+    response tokens.
+    """
     import tensordict
 
     rows, names = len(inputs["response_mask"]), ("old_log_probs", "advantages", "ref_log_probs")
@@ -205,14 +207,14 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arrived(entropies: Any, ranks: int = 1) -> Any:
-    """Return the gradient of the entropies, added up over all steps."""
+    """Return the gradient with respect to the entropies, summed over all steps and averaged over the ranks."""
     if entropies is None:
         return None
     return torch.zeros_like(entropies) if entropies.grad is None else entropies.grad / ranks
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the legacy FSDP critic."""
+    """Return the values of verl's legacy FSDP critic."""
     import tensordict
 
     mask = inputs["response_mask"]
@@ -274,7 +276,7 @@ def _jagged(rows: list[Any]) -> Any:
 
 
 def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Callable[[Any], Any]) -> Any:
-    """Run the model engine's loop over one rank's microbatches.
+    """Run the loop of verl's model engine over one rank's microbatches.
 
     :param data: the rank's TensorDict.
     :param tokens: the number of valid tokens on all ranks.
@@ -287,7 +289,7 @@ def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Ca
 
 
 def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) -> Any:
-    """Make the engine without its model. ``step(microbatch)`` is its forward pass and loss."""
+    """Make verl's FSDP engine without its model. ``step(microbatch)`` replaces its forward pass and loss."""
 
     def forward_step(micro_batch: Any, loss_function: Any = None, forward_only: bool = False) -> Any:
         loss, metrics = step(micro_batch)
@@ -349,7 +351,7 @@ def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
 
 
 def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the mini-batches of each rank in order, with the engine's real loop and the real loss."""
+    """Run the mini-batches of each rank in order, with verl's real engine loop and real loss."""
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
         raise AbsentError("not in this version: padding without flash attention, whose pad_input pads log-probs")
@@ -422,7 +424,7 @@ def _rank(
 
 
 def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Join the ranks' metrics as the worker does, and reduce them as the trainer does."""
+    """Join the metrics of all ranks as verl's worker does, and reduce them as verl's trainer does."""
     metric = boundary.imported[_METRIC]
     joined: dict[str, Any] = {}
     for name in reported[0]:
@@ -436,7 +438,7 @@ def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, A
 
 
 def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run an update of supervised training."""
+    """Run one update of verl's supervised training."""
     mask, ranks = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
     first = torch.full_like(mask[:, :1], int(inputs["first_counts"]))
@@ -477,7 +479,7 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
-    """Return the tokens of a dataset row that receive a gradient.
+    """Return the mask of the tokens of a dataset row that receive a gradient in verl.
 
     The batch contains the row twice. The last position predicts no token of the row, so its gradient counts for the
     first token.
@@ -497,7 +499,7 @@ def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
 
 
 def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs with a model that returns the scenario's logits, after a prompt of one token.
+    """Compute log-probs with verl's engine. Its model returns the scenario's logits, after a prompt of one token.
 
     The first half of the rows is packed without padding; the others are padded.
     """
@@ -619,7 +621,7 @@ _UNPAD = StandIn("unpad_input", "replaces flash-attn, which is not installed; re
 
 
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
-    """Run the ranks on the batches that they receive from the driver."""
+    """Dispatch the driver's batch to the ranks as verl does, and run each rank on its part."""
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
     parts = [part.unlock_() for part in parts]  # received data is unlocked, too
     cuts: list[Any] = []
@@ -660,7 +662,7 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
 
 
 def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the driver's own sequence of calls."""
+    """Run a training step with the same calls, in the same order, as verl's driver."""
     import omegaconf
 
     mask, ranks, named = inputs["response_mask"], inputs["dp_size"], kit.named_tokens(inputs)

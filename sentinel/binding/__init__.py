@@ -1,1 +1,1 @@
-"""Provide adapter authors with helpers that build calls, ready-made bindings, and errors for outdated adapters."""
+"""Provide what adapter authors use: helpers that build calls, ready-made bindings, and errors for outdated adapters."""

@@ -1,4 +1,4 @@
-"""Define the errors for an adapter that does not fit a revision. They are not evidence of a bug."""
+"""Define the errors that show that an adapter does not fit a revision. Such an error is not evidence of a bug."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StandInMissingError(AttributeError):
 
 
 class Neutral:
-    """Replaces an undefined attribute of a stand-in object such as a counter or logger.
+    """Replaces an undefined attribute of a stand-in object, such as a stand-in counter or logger.
 
     It is false, empty, and callable without effect.
 
@@ -107,7 +107,7 @@ _NOTHING = object()
 
 
 def give_class_attributes(stand_in: StandInNamespace, owner: type) -> None:
-    """Give a stand-in object the class attributes and methods of ``owner``."""
+    """Give a stand-in object the class attributes and methods of the class ``owner``."""
     stand_in.__class__ = type(owner.__name__, (StandInNamespace,), {"_owner": owner})
 
 

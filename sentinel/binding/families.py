@@ -83,14 +83,18 @@ def policy_loss(
 def group_advantage(
     path: str, call: BoundaryCall | None, estimator: str, knobs: Sequence[str], *dialects: Dialect, **more: Any
 ) -> Binding:
-    """Bind a group-based advantage estimator such as GRPO. Optional inputs that are not in ``knobs`` are fixed."""
+    """Bind a group-based advantage estimator such as GRPO. Optional inputs that ``knobs`` does not name get fixed
+    values.
+    """
     fixed = {"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs), **more.pop("fixed", {})}
     outputs = more.pop("outputs", ("advantages", "returns"))
     return Binding(path, "group_advantage", outputs=outputs, call=call, fixed=fixed, dialects=dialects, **more)
 
 
 def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) -> Binding:
-    """Bind a function that normalises rewards by group. Optional inputs that are not in ``knobs`` are fixed."""
+    """Bind a function that normalises rewards by group. Optional inputs that ``knobs`` does not name get fixed
+    values.
+    """
     fixed = {"mean_level": "group", **more.pop("fixed", {})}
     constants = {**REWARD_NORMALISATION.lacking(*knobs), **fixed}
     return Binding(path, "reward_normalisation", call=call, fixed=constants, **more)
@@ -152,7 +156,7 @@ def rule_reward(
     accepts: Mapping[str, tuple[Any, ...]] | None = None,
     **more: Any,
 ) -> Binding:
-    """Bind a rule that scores a response.
+    """Bind a reward rule, which scores a response by comparing its text with the ground truth.
 
     :param wordings: the wordings of a response that a search draws.
     :param notations: the answer formats that the rule accepts: a key of :data:`NORMALISERS`, or names from the
@@ -253,7 +257,9 @@ class Container:
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def surgery(self, path: str, kind: str, do: Surgery, **more: Any) -> Binding:
-        """Bind an operation on a batch container, such as split, concatenate, reorder, repeat or pad."""
+        """Bind an operation on a batch container, such as splitting, concatenating, reordering, repeating or padding
+        rows.
+        """
         fixed = {"surgery": kind, **self.common.get("fixed", {}), **more.pop("fixed", {})}
         call = partial(operate, self.make, self.read, do)
         return Binding(path, "row_surgery", call=call, **{**self.common, **more, "fixed": fixed})
@@ -269,7 +275,9 @@ class Container:
 
 
 def data_proto(protocol: str, **chunks: Any) -> tuple[Binding, ...]:
-    """Bind the operations of ``DataProto`` in a module. ``chunks`` sets fields of ``chunk``'s binding."""
+    """Bind the operations of the ``DataProto`` class that a module defines. ``chunks`` are additional fields of the
+    binding of its method ``chunk``.
+    """
     data = f"{protocol}.DataProto"
     proto = Container(partial(make_container, data), common={"imports": (protocol,)})
     return (

@@ -1,4 +1,6 @@
-"""Build the objects with which adapters call functions: stand-ins, configurations, models, tokenizers, ranks."""
+"""Build the objects with which adapters call upstream functions: stand-ins, configurations, models, tokenizers and
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ def stand_in(**attributes: Any) -> Any:
 
 
 def bookkeeping(**attributes: Any) -> Any:
-    """Make a stand-in for a counter, logger or progress bar. Attributes that are not given here are :class:`Neutral`,
-    and their use is recorded."""
+    """Make a stand-in for a counter, logger or progress bar. Any attribute that is not given is a :class:`Neutral`
+    object, and its use is recorded.
+    """
     return Bookkeeping(**attributes)
 
 
@@ -49,7 +52,7 @@ class Named(dict[str, Any]):
 
 
 def nest_options(options: Mapping[str, Any]) -> Any:
-    """Make a namespace of options, nested where a name has dots."""
+    """Make a namespace of options. A name with dots becomes nested namespaces."""
     namespace, groups = stand_in(), dict[str, dict[str, Any]]()
     for name, value in options.items():
         group, dot, rest = name.partition(".")
@@ -83,13 +86,13 @@ def return_first(value: Any, *_: Any, **__: Any) -> Any:
 
 
 def swap(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
-    """Return a context manager that replaces an attribute, if the object has it."""
+    """Return a context manager that replaces an attribute of an object, or does nothing if the object lacks it."""
     return mock.patch.object(owner, name, value) if hasattr(owner, name) else nullcontext()
 
 
 @contextmanager
 def swap_all(owner: Any, **values: Any) -> Iterator[None]:
-    """Replace attributes during a ``with`` block, if the object has them."""
+    """Replace attributes of an object during a ``with`` block. Attributes that the object lacks are left out."""
     with ExitStack() as swaps:
         for name, value in values.items():
             swaps.enter_context(swap(owner, name, value))
@@ -111,7 +114,7 @@ def group_size(inputs: Mapping[str, Any]) -> int:
 
 
 def join_both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
-    """Concatenate a column's chosen and rejected rows, padded to the same length."""
+    """Concatenate the chosen and the rejected rows of a preference-pair column, padded to the same length."""
     sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
     longest = max(side.shape[1] for side in sides)
     return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1]), value=value) for side in sides])
@@ -211,7 +214,7 @@ def takes_input(boundary: Any, name: str) -> bool:
 def call_estimator(
     switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
 ) -> Any:
-    """Call a KL estimator by its name, or in older versions with the switches that select it."""
+    """Call a KL estimator, selected by its name or, in older versions, by the switches for it."""
     if takes_input(boundary, "kl_estimator"):
         return boundary.invoke(take_inputs(inputs, *names, "kl_estimator"))
     if inputs["kl_estimator"] not in switches:
@@ -222,7 +225,7 @@ def call_estimator(
 def with_options(
     make: Callable[..., Any], fields: Mapping[str, Any], inputs: Mapping[str, Any], **extra: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Make a framework's configuration with the scenario's options. All other options have their defaults.
+    """Make a framework's configuration object, with the scenario's options and the framework's defaults for all others.
 
     :param make: the configuration's class, or a function that returns it. Each field is a parameter.
     :param fields: option -> its field, or the field and a mapping of the option's values.
@@ -249,7 +252,9 @@ def with_options(
 
 
 def fields(same: str, **others: Any) -> dict[str, Any]:
-    """Map each option to its field in the configuration. The options in ``same`` have the same name as their field."""
+    """Map each option of the contract to the field of the framework's configuration. ``same`` lists the options
+    whose field has the same name.
+    """
     return {**{name: name for name in same.split()}, **others}
 
 
@@ -306,7 +311,7 @@ def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
 
 
 def parser_options(adds: Callable[[Any], Any], **extra: Any) -> Callable[..., Any]:
-    """Return a function that makes a framework's command-line namespace. Options that it does not get have their
+    """Return a function that makes a framework's command-line namespace from option values. Other options have their
     defaults.
 
     :param adds: adds the framework's arguments to a parser.
@@ -347,7 +352,9 @@ def request_sampling(
 
 
 def part_of(answer: Any, place: Any) -> Any:
-    """Return the item of a result at an index or key. A tuple of these leads to an item in nested containers."""
+    """Return the item of a result at an index or key. A tuple of indices and keys leads to an item in nested
+    containers.
+    """
     for step in place if isinstance(place, tuple) else (place,):
         answer = answer[step]
     return answer
@@ -372,7 +379,8 @@ def flag_ends(mask: Any) -> Any:
 
 
 def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, Any]:
-    """Return the arguments for parameters whose names are in :data:`ENDS` or :data:`AFTER_ENDS`.
+    """Return the arguments for the parameters that take the ends of episodes (:data:`ENDS`) or the state after them
+    (:data:`AFTER_ENDS`).
 
     :param ends: flags, [batch, tokens] or [tokens].
     :param like: a tensor with the dtype of values.
@@ -393,7 +401,7 @@ def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, A
 
 
 def with_ends(inputs: Mapping[str, Any], mask: Any, as_bools: bool, stream: bool) -> dict[str, Any]:
-    """Add ``ends`` to the inputs, for a function that takes flags for the ends of episodes instead of a mask of valid
+    """Add the flags ``ends`` to the inputs, for a function that takes the ends of episodes instead of a mask of valid
     tokens.
 
     The tokens behind an end are those of another episode, so they are finite.
@@ -427,7 +435,7 @@ def call_each(
     sums: Mapping[str, str] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Call a function that takes vectors or lists of vectors, through :func:`call_with`.
+    """Call a function that takes vectors or lists of vectors instead of padded tensors, through :func:`call_with`.
 
     :param each: ``row`` (one call for each response, with its valid tokens), ``rows`` (one call, with a vector for each
         response), ``group`` and ``groups`` (the same with the responses to a prompt, for inputs of [batch] or ``sums``;
@@ -502,7 +510,9 @@ def _tensor_of(value: Any) -> Any:
 
 
 def call_entropy(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an entropy function. Also call the module's log-probs function, so that a gradient exists."""
+    """Call an entropy function, and the log-probs function of the same module, because the contract needs gradients
+    of log-probs.
+    """
     logits = inputs["logits"]
     values = getattr(boundary.module, log_probs)(logits, inputs["token_ids"])
     return {"log_probs": values, "entropy": boundary.function(logits)}
@@ -514,7 +524,8 @@ def call_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def call_sums_of_log_probs(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
-    """Call a function of logits and labels that returns the sum of each row's log-probs. Logits predict the next label.
+    """Call a function of logits and labels that returns the sum of the log-probs of each row. Logits at a position
+    predict the next label.
 
     The function gets every row once for each token, with labels up to this token. A token's log-prob is the difference
     of two sums.
@@ -529,12 +540,14 @@ def call_sums_of_log_probs(boundary: Any, inputs: Mapping[str, Any], **upstream:
 
 
 def mean_of_tokens(values: Any, mask: Any) -> Any:
-    """Return the mean over valid tokens, as the callers of functions that return a value per token compute it."""
+    """Return the mean over valid tokens. Adapters use it for functions that return a value per token, which their
+    callers average.
+    """
     return torch.where(mask != 0, values, 0.0).sum() / max(int((mask != 0).sum()), 1)
 
 
 def call_divergence(boundary: Any, inputs: Mapping[str, Any], *, of_logits: bool, **upstream: Any) -> dict[str, Any]:
-    """Call a function that returns the divergence of each token, or of each token and word.
+    """Call a function that returns the divergence of each token, or of each token and vocabulary entry.
 
     :param of_logits: whether the function takes logits; otherwise log-probs.
     """
@@ -546,7 +559,9 @@ def call_divergence(boundary: Any, inputs: Mapping[str, Any], *, of_logits: bool
 
 
 def call_padding(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
-    """Call a function that pads a list of rows to the longest one. An additional row has the wanted length."""
+    """Call a function that pads a list of rows to the longest row. The adapter adds a row of the length that the
+    scenario wants.
+    """
     values = inputs["values"]
     rows = [*values, values.new_zeros(inputs["length"])]
     return {"padded": boundary.invoke(take_inputs(inputs, "pad_value", "side"), rows, **upstream)[:-1]}
@@ -562,7 +577,7 @@ def call_padding_to_multiple(
 
 
 def lay_out(rows: Sequence[Any], left: bool = False) -> tuple[Any, Any]:
-    """Return rows of tokens as a padded tensor, with one column more than the longest row has, and its mask."""
+    """Return rows of tokens as a padded tensor, and its mask. The tensor has one column more than the longest row."""
     width = 1 + max(map(len, rows))
     beside = [(width - len(row), 0) if left else (0, width - len(row)) for row in rows]
     values = [torch.nn.functional.pad(row, extra) for row, extra in zip(rows, beside)]
@@ -591,12 +606,16 @@ def apply_rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apply_normaliser(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a response by comparing what a function of one answer returns for it and for the ground truth."""
+    """Score a response with a function that normalises an answer: 1 if the normal forms of the response and of the
+    ground truth are equal, otherwise 0.
+    """
     return {"score": float(boundary.function(inputs["response"]) == boundary.function(inputs["ground_truth"]))}
 
 
 def apply_extractor(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a response by comparing the answer that a function extracts from it with the ground truth."""
+    """Score a response with a function that extracts an answer: 1 if the extracted answer equals the ground truth,
+    otherwise 0.
+    """
     return {"score": float(boundary.function(inputs["response"]) == inputs["ground_truth"])}
 
 
@@ -658,7 +677,9 @@ def read_columns_and_meta(data: Any, inputs: Mapping[str, Any]) -> tuple[Mapping
 
 
 def operate(make: Make, read: Read, do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a batch container from the scenario's rows, and run one operation on it."""
+    """Make a batch container from the rows of the scenario, run one operation on it, and return the rows of each
+    resulting container.
+    """
     data = make(boundary, inputs["fields"], inputs["meta"])
     parts = [read(part, inputs) for part in do(boundary, inputs, data)]
     return {"parts": [part for part, _ in parts], "metas": [meta for _, meta in parts]}
@@ -677,7 +698,7 @@ def iterate_minibatches(make: Make, read: Read, boundary: Any, inputs: Mapping[s
 
 
 def join_parts(make: Make, boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
-    """Join batch containers that are made separately, as workers make them."""
+    """Make several batch containers, as workers do, and join them."""
     parts, start = [], 0
     for size in inputs["sizes"]:
         rows = {name: column[start : start + size] for name, column in inputs["fields"].items()}
@@ -700,7 +721,7 @@ def reorder_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequenc
 
 
 def fill_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Pad a batch container to a size. If the operation reports a wrong number of added rows, return no container."""
+    """Pad a batch container to a size. If the operation reports a wrong number of added rows, return no rows."""
     longer, added = boundary.function(data, inputs["count"])
     return [longer] if added == len(longer) - len(data) else []
 
@@ -712,7 +733,7 @@ def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
 
 
 def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
-    """Return the row numbers of each part of a container whose rows are split into equal, consecutive parts.
+    """Split the rows of a container into equal, consecutive parts, and return the row numbers of each part.
 
     A row that has another row's label is left out.
     """
@@ -757,7 +778,7 @@ class Rows(list[dict[str, Any]]):
 
 
 def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make rows with a prompt of one token and a response that ends where the mask ends.
+    """Make rows with a one-token prompt, and a response that ends where the mask ends.
 
     Each token has its own id: its index in a table whose first column is unused. The row's reward is on its last token.
     """
@@ -786,20 +807,22 @@ def restore_padding(values: Any, places: Any, rows: int, columns: int) -> Any:
 
 
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return flat tables of an update's log-probs and entropies. The first column of each table is for the prompt."""
+    """Return flat tables of log-probs and entropies, from which a stand-in model reads. The first column of each
+    table is for the prompt.
+    """
     there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
     return {name: prepend_prompt(inputs[name]).flatten() for name in there}
 
 
 def gradients_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gradients that an update left on the log-probs and entropies."""
+    """Return the gradients of the log-probs and entropies after an update."""
     log_probs, entropies = inputs["log_probs"], inputs["entropies"]
     arrived = torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad
     return {"gradient": arrived, "entropy_gradient": None if entropies is None else entropies.grad}
 
 
 def gradient_of_ranks(tables: Sequence[Any]) -> Any:
-    """Return the gradient of each rank's table, averaged over the ranks."""
+    """Return the average, over the ranks, of the gradients of their log-prob tables."""
     return sum(torch.zeros_like(table) if table.grad is None else table.grad for table in tables) / len(tables)
 
 
@@ -828,7 +851,7 @@ class _Collectives:
         return group if isinstance(group, tuple) else tuple(range(self._count))
 
     def begin(self, rank: int) -> None:
-        """Wait until it is this rank's turn to run.
+        """Wait until this rank may run.
 
         :raises RanksDisagreeError: if another rank has failed.
         """
@@ -841,7 +864,7 @@ class _Collectives:
             raise RanksDisagreeError("another rank has failed")
 
     def _pause(self, rank: int) -> None:
-        """Mark a rank as waiting, and let the next one run."""
+        """Mark this rank as waiting, and let the next rank run."""
         self._ready.discard(rank)
         self._running = min(self._ready, default=None)
 
@@ -1059,7 +1082,7 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
             return self.lm_head
 
         def resize_token_embeddings(self, *_: Any, **__: Any) -> None:
-            """Do nothing: the vocabulary has the tokenizer's size."""
+            """Do nothing, because the vocabulary already has the size of the tokenizer's."""
 
         def forward(
             self,
@@ -1094,7 +1117,7 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
 
 
 def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
-    """Return the ids of the valid tokens in each row of a :func:`token_table`.
+    """Return the token ids that select the entries of a :func:`token_table`, for the valid tokens of each row.
 
     With ``ended`` the last id of each row is that of the end token.
     """
@@ -1227,7 +1250,7 @@ def keep_random_state() -> Iterator[None]:
 
 
 def attach_gradient(loss: float, table: Any, gradient: Any) -> Any:
-    """Return a scalar whose gradient with respect to the table is ``gradient``."""
+    """Return the loss as a tensor whose gradient with respect to the table is ``gradient``."""
     return loss + (gradient * (table - table.detach())).sum()
 
 
@@ -1236,7 +1259,7 @@ PROMPT = 2
 
 
 def make_sequences(mask: Any) -> dict[str, Any]:
-    """Make a batch as a collator returns it: prompt tokens, then the response."""
+    """Make a batch as collators return it: prompt tokens, then the response."""
     mask = mask.long()
     prompt = torch.ones(len(mask), PROMPT, dtype=torch.long, device=mask.device)
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
@@ -1253,7 +1276,7 @@ def make_sequences(mask: Any) -> dict[str, Any]:
 
 
 def generate_answers(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
-    """Replace ``generate``: return each prompt's next answer."""
+    """Replace a model's ``generate`` method: return the next answer of each prompt."""
     left = {prompt: list(answers) for prompt, answers in by_prompt.items()}
     answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
     width = max(map(len, answers))

@@ -444,7 +444,8 @@ def _look(
 
 
 def widen(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
-    """Convert the variants to float64. Return them and their coarsest original dtype; None if all are float64 already.
+    """Convert the variants to float64. Return them and the least precise of their original dtypes, or None if all are
+    float64 already.
 
     Masks keep their dtype, because ``mask.sum() + 1e-8`` differs between float32 and float64.
     """

@@ -349,8 +349,9 @@ def _movement(
 def each_number(
     case: Case, variant: str, roles: Roles = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
-    """Yield each observed key with one of these roles, with its values, their dtype, and flags of the positions to
-    compare."""
+    """Yield each observed key that has one of these roles: its values, their dtype, and flags that mark the
+    positions to compare.
+    """
     for item in observed_keys(case, variant):
         pair = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
         values = None if pair is None else _part(pair[0], item.shape, WHOLE, 0)

@@ -62,7 +62,8 @@ def _expected(findings: Findings, written: Any, place: Place) -> Expected:
     forms = [form for form in ("value", "tensor") if form in written]
     if len(forms) != 1:
         raise LiteralError(
-            "write an expected value as it is, or as {value: ...} or {tensor: ...} with dtype, tolerance or exact"
+            "write an expected value directly, or as {value: ...} or {tensor: ...}; "
+            "both forms accept the optional keys dtype, tolerance and exact"
         )
     form = forms[0]
     tolerance = read_tolerance(findings, written.get("tolerance"), (*place, "tolerance"))

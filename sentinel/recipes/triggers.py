@@ -91,7 +91,9 @@ def _constant_group(values: _Values) -> bool:
 
 
 def _overflows(values: _Array) -> bool:
-    """Return True if a value or its square overflows its dtype. The overflow times a mask of 0 is NaN."""
+    """Return True if a value or its square overflows its dtype. If such a value is masked by multiplying it by 0,
+    the result is NaN.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         return not np.isfinite(values * values).all()
 

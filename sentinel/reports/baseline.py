@@ -45,7 +45,7 @@ class Difference:
 
 
 def compare(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str = BARE) -> Iterator[Difference]:
-    """Yield every element that differs between two documents, including differences within the tolerance."""
+    """Yield every element that differs between two evidence documents, including differences within the tolerance."""
     if is_tensor(recorded) and is_tensor(now):
         for part in ("dtype", "shape"):
             if recorded[part] != now[part]:
@@ -75,8 +75,9 @@ def _leaf(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str)
 
 
 def number(value: Any) -> float | None:
-    """Return a float of an evidence document as a number; None for values that must be equal: integers, booleans,
-    text."""
+    """Return a value of an evidence document as a float. Return None for values that must be equal: integers,
+    booleans, text.
+    """
     if isinstance(value, float):
         return value
     return float(value) if isinstance(value, str) and value in TAGGED else None
@@ -125,7 +126,9 @@ def is_unavailable_here(recorded: Recorded, now: Recorded) -> bool:
 
 
 def circumstances(recorded: Recorded, now: Recorded) -> list[str]:
-    """Return differences that do not affect the result: environment, versions of Sentinel, recipe, adapter and code."""
+    """Return the differences that do not affect the verdict: environment, and versions of Sentinel, recipe, adapter
+    and code.
+    """
     there, here = _circumstances(recorded), _circumstances(now)
     names = sorted(set(there) | set(here))
     return [
@@ -157,7 +160,7 @@ def direction(recorded: Recorded, now: Recorded) -> str:
 
 
 def verdict_text(document: Recorded) -> str:
-    """Return a document's verdict as text, with the kind of reason."""
+    """Return the verdict of a document as text, such as ``undecidable (drift)``."""
     return f"{document['verdict']} ({message(document['kind'])})" if document["kind"] else str(document["verdict"])
 
 
@@ -261,7 +264,7 @@ class Verification:
 
 
 def verify_report(recorded: Recorded, now: Recorded) -> Verification:
-    """Compare recorded evidence with a new decision, key by key."""
+    """Compare recorded evidence with a new decision of the same recipe, key by key."""
     agreements = []
     for key, differences in _compare_keys(recorded, now):
         outcome = (
@@ -293,7 +296,7 @@ class Update:
 
 
 def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool = False) -> Update:
-    """Update a baseline from the last run in a report folder. Entries without a change keep every byte.
+    """Update a baseline from the last run in a report folder. Entries that did not change keep every byte.
 
     If the baseline stores a target of the run as single files, they are converted to lines.
 

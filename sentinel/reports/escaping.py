@@ -131,7 +131,9 @@ def _replace(text: str, places: tuple[tuple[str, str], ...]) -> str:
 
 @lru_cache(maxsize=256)
 def _patterns(places: tuple[tuple[str, str], ...]) -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Return the patterns of local folders, longest first, so that a folder inside another is replaced first."""
+    """Return patterns that match local folders. The longest come first, so that a folder inside another is replaced
+    first.
+    """
     usable = {(place.rstrip("/\\"), name) for place, name in places if Path(place).is_absolute()}
     ordered = sorted((item for item in usable if len(item[0]) > 1), key=lambda item: (-len(item[0]), item))
     return tuple((re.compile(rf"(?<![\w/.-]){re.escape(place)}(?![\w.-])"), name) for place, name in ordered)

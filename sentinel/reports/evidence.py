@@ -1,4 +1,4 @@
-"""Convert a decision to evidence: a JSON document with everything that is needed to check the verdict.
+"""Convert a decision to evidence: a JSON document with everything that another person needs to check the verdict.
 
 The same recipe, adapter, commit and environment give the same bytes: keys are sorted, floats round-trip, and nothing
 about the run (time, duration, host, user, folders) is included.
@@ -124,7 +124,7 @@ def validate(document: Any) -> None:
 
 
 def reason(decision: Decision) -> str:
-    """Return the reason of the verdict, or of the failure, safe to print."""
+    """Return the reason of a document's verdict, or of its failure, as text that is safe to print."""
     text = decision.verdict.reason or (decision.failure.reason if decision.failure else "")
     return message(text, places_of(decision))
 
@@ -209,7 +209,7 @@ def json_comparison(item: Comparison) -> Document:
 
 
 def _checks(decision: Decision) -> Document | None:
-    """Return the checks that were made by a second call; null for a check that was not made."""
+    """Return the results of the checks that repeat a call. A check that was not made is null."""
     measured = decision.measurement
     if measured is None:
         return None
@@ -251,7 +251,8 @@ _LOUD = ("raised", "exception", "error")
 
 
 def with_behaviour(document: Document) -> Document:
-    """Return the document with ``status`` and, if the verdict is reproduced or fixed, the fields of a published report.
+    """Return the document of a published report: with ``status`` and, for the verdicts reproduced and fixed, its
+    further fields.
 
     Only observed values are under ``observed_*``; ``expected_safe_behavior`` comes from the recipe or the law.
     """
@@ -281,7 +282,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def _bare(value: Any) -> Any:
-    """Return a value of evidence with plain lists instead of tensors."""
+    """Return a value of evidence with plain lists in place of tensors."""
     if is_tensor(value):
         return value["tensor"]
     if isinstance(value, Mapping):
@@ -290,7 +291,7 @@ def _bare(value: Any) -> Any:
 
 
 def _observed(document: Document) -> dict[str, Any]:
-    """Return the observed value at each compared address; all observed values if none was compared."""
+    """Return the observed value at each address that was compared. If none was compared, return all observed values."""
     compared = {item["key"]: _bare(item["observed"]) for item in document["comparison"]}
     return compared or {key: _bare(value) for key, value in flat(document["observation"]).items()}
 

@@ -73,7 +73,9 @@ def _revision(decision: Decision) -> str:
 
 
 def _scenario(decision: Decision) -> str:
-    """Return the scenario as text if a search drew it; empty for a recipe, because its file shows the scenario."""
+    """Return as text the scenario that a search drew. Return an empty string for a recipe, whose file shows the
+    scenario.
+    """
     lines = scenario_lines(decision.recipe.document) if decision.law_alone else []
     return "\n".join(["scenario:", *(f"  {line}" for line in lines)]) if lines else ""
 
@@ -102,7 +104,7 @@ def _table(decision: Decision) -> str:
 
 
 def _rows(item: Comparison, alone: bool) -> list[list[str]]:
-    """Return the table rows for a comparison: one row or, for long values, one row per differing element."""
+    """Return the table rows for a comparison: one row, or for long values one row for each element that differs."""
     sides = [item.fixed] if alone else [item.unpatched, item.fixed]
     values = [plain(value) for value in (item.observed, *sides)]
     right = values[-1] if item.fixed is not None and not item.matches_fixed else values[1]
@@ -147,8 +149,9 @@ def row_cells(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
 
 
 def distinct(*values: Any) -> list[str]:
-    """Return values as short strings (see :func:`show`). If they differ only in a later part, begin the strings
-    there."""
+    """Return values as short strings (see :func:`show`). If two strings would be equal although the values differ,
+    begin the strings where they differ.
+    """
     texts, cells = [_text(value) for value in values], [show(value) for value in values]
     for one, other in combinations(range(len(values)), 2):
         if cells[one] == cells[other] and texts[one] != texts[other]:

@@ -57,7 +57,7 @@ def command(
 
 
 def _escaped(text: str, in_property: bool = False) -> str:
-    """Escape percent signs and line ends in a workflow command; in a property, also separators."""
+    """Escape percent signs and line ends in a workflow command. In a property, also escape separators."""
     text = visible(text).replace("%", "%25")
     return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
 

@@ -55,7 +55,7 @@ def to_text(entries: Iterable[Mapping[str, Any]], first: Sequence[str], shared: 
 
 
 def read(file: Path, shared: Sequence[str], convert: Callable[[dict[str, Any]], _T]) -> list[_T]:
-    """Read a file, and return ``convert(entry)`` for each entry.
+    """Read a file of JSON lines, and return ``convert(entry)`` for each entry.
 
     :raises OSError: if the file is unreadable.
     :raises SentinelError: if a line is damaged; the message begins with the file and the line.

@@ -1,4 +1,4 @@
-"""Convert evidence documents to the lines of a baseline file, and back. A line omits data that the recipe determines.
+"""Convert evidence documents to lines of a baseline file and back. A line omits the data that follows from the recipe.
 
 A *fact sheet* is the content of a line: the verdict, the observation, the called function, and the digests of what
 decides. :func:`facts_of` makes it from a document; :func:`document_of` makes the document from it and the recipe. Lines
@@ -60,7 +60,7 @@ class Recipes:
         return self._all(target).get(bug)
 
     def pins(self, target: str) -> dict[tuple[str, str], str]:
-        """Return the verdict that each pin of a target's recipes expects, by bug id and ref."""
+        """Return the verdicts that the pins of a target's recipes expect, by bug id and ref."""
         return {(bug, str(pin.ref)): pin.expect for bug, each in self._all(target).items() for pin in each.pins}
 
     def _all(self, target: str) -> dict[str, Recipe]:
@@ -70,7 +70,7 @@ class Recipes:
         return self._of[target]
 
     def digests(self, recipe: Recipe, law: str | None) -> Facts:
-        """Return the current digests of a recipe's binding and contract."""
+        """Return the current digests of the binding and of the contract that a recipe uses."""
         key = (recipe.target, recipe.boundary, recipe.contract, law or "")
         if key not in self._digests:
             adapter = self.catalog.adapters[recipe.target]
@@ -85,7 +85,8 @@ class Recipes:
 
 
 def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -> Facts:
-    """Return the content of a baseline line for an evidence document, with digests of recipe, binding and contract.
+    """Convert an evidence document into the content of one line of the baseline, with the digests of its recipe,
+    binding and contract.
 
     :param subject: the subject under which the evidence of a law is filed.
     :raises SentinelError: if the catalog lacks the target.
@@ -134,7 +135,7 @@ def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -
 
 
 def _recipe_of(document: Mapping[str, Any], recipes: Recipes) -> Recipe:
-    """Return the recipe of a document: the current file, or the copy in the document if the file has changed."""
+    """Return the recipe of a document. If the recipe file has changed since, return the copy in the document."""
     recipe = recipes.get(str(document["target"]), str(document["bug_id"]))
     if recipe is not None and recipe.digest == document["recipe"]["digest"]:
         return recipe
@@ -142,7 +143,9 @@ def _recipe_of(document: Mapping[str, Any], recipes: Recipes) -> Recipe:
 
 
 def _without_defaults(value: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Facts:
-    """Return a mapping without the entries that have their default value (in ``usual``, otherwise null)."""
+    """Return a mapping without the entries that have their default value. The default is given by ``usual``,
+    otherwise null.
+    """
     usual = usual or {}
     return {key: item for key, item in value.items() if not _same(item, usual.get(key))}
 
@@ -156,7 +159,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | None, str]:
-    """Return the recipe of a baseline line, or None and the reason why the line cannot be expanded."""
+    """Return the recipe that a baseline line refers to, or None and the reason why the line cannot be expanded."""
     if "bug_id" not in facts:
         if facts["law"] not in recipes.catalog.laws:
             return None, f"the law {facts['law']} does not exist"
@@ -173,7 +176,8 @@ def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | No
 
 
 def contradiction(document: Document, recipe: Recipe | None) -> str:
-    """Return why a recorded verdict contradicts its own observation; empty if it does not, or cannot be compared.
+    """Return why a recorded verdict does not follow from its own observation; empty if it does or if this cannot be
+    checked.
 
     :param recipe: see :func:`recipe_for`.
     """
@@ -192,7 +196,7 @@ def contradiction(document: Document, recipe: Recipe | None) -> str:
 
 
 def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
-    """Return why a recorded verdict must be decided again; empty if it is up to date. No framework code runs."""
+    """Return why a recorded verdict must be decided again; empty if it is up to date. This runs no framework code."""
     recipe, why = recipe_for(facts, target, recipes)
     if recipe is None:
         return why
@@ -204,7 +208,7 @@ def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
 
 
 def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Mapping[str, Any]]) -> Recipe:
-    """Return a recipe made from the scenario that a law search drew."""
+    """Return a recipe with the scenario that a law search drew."""
     law: Law = catalog.laws[facts["law"]]
     boundary, contract, checkout = facts["boundary_name"], facts["contract_name"], facts.get("checkout", {})
     document: dict[str, Any] = {}
@@ -230,7 +234,7 @@ def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Map
 
 
 def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Document:
-    """Return the evidence document for a baseline line at its first ref.
+    """Expand a baseline line to the evidence document at the line's first ref.
 
     :param recipe: the result of :func:`recipe_for`; if None, the document lacks title, scenario and expectations.
     """
@@ -267,13 +271,14 @@ def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Docu
 
 
 def to_text(entries: Iterable[Facts]) -> str:
-    """Return the text of a baseline file with these entries, in this order."""
+    """Return the text of a baseline file with these entries, in the given order."""
     return jsonlines.to_text(_join(entries), _FIRST, _SHARED)
 
 
 def _join(entries: Iterable[Facts]) -> Iterator[Facts]:
-    """Join entries of one bug at one commit that differ only in ref, date and versions. Keep the latest date and
-    versions."""
+    """Join the entries of one bug at one commit if they differ only in ref, date and versions. Keep the latest date
+    and versions.
+    """
     groups: dict[str, Facts] = {}
     for facts in entries:
         same = jsonlines.sort_keys({key: value for key, value in facts.items() if key not in ("refs", *CIRCUMSTANCES)})
@@ -288,7 +293,7 @@ def _join(entries: Iterable[Facts]) -> Iterator[Facts]:
 
 
 def read(file: Path) -> list[Facts]:
-    """Return the entries of a baseline file: one for each bug at each ref, and one for each law at each ref.
+    """Return the entries of a baseline file. A line with several refs gives one entry for each ref.
 
     :raises OSError, SentinelError: as :func:`jsonlines.read` does.
     """

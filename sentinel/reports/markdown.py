@@ -27,7 +27,9 @@ Document = Mapping[str, Any]
 
 
 def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -> str:
-    """Return the failures, worst first, and a table of the other items. Items that do not fit are only counted."""
+    """Return the run as Markdown: failures first, worst at the top, then a table of the other items. Items that do
+    not fit are only counted.
+    """
     pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0])
     rows = [item for item, _ in pairs]
     failed = [(item, brief(document)) for item, document in pairs if item.outcome == "failed"]
@@ -75,7 +77,9 @@ def _cells(item: Row) -> tuple[str, ...]:
 
 
 def _code(text: str) -> str:
-    """Escape untrusted text for a table cell. ``<code>`` keeps GitHub from linking mentions and issue numbers."""
+    """Escape untrusted text for a table cell. The text is in ``<code>``, which keeps GitHub from linking mentions
+    and issue numbers.
+    """
     return f"<code>{escaped(text)}</code>" if text else ""
 
 

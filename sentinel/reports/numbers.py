@@ -13,7 +13,7 @@ Row = tuple[Any, ...]
 
 
 def wrong(document: Mapping[str, Any]) -> tuple[list[Row], int]:
-    """Return the wrong elements of evidence as rows (place, observed, right), and how many elements were compared."""
+    """Return the wrong elements in evidence as rows (place, observed, right), and how many elements were compared."""
     rows: list[Row] = []
     count = 0
     for item in document["comparison"]:
@@ -26,7 +26,7 @@ def wrong(document: Mapping[str, Any]) -> tuple[list[Row], int]:
 
 
 def differing_elements(key: str, value: Any, right: Any, *others: Any) -> list[Row]:
-    """Return the elements that differ from the right value, one row each.
+    """Return one row for each element that differs from the right value.
 
     If the structures of the two values differ, return one row with both whole values.
 
@@ -60,7 +60,7 @@ def plain(value: Any) -> Any:
 
 
 def flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Yield each element of a value with its address, such as ``loss[0,1]`` or ``metrics.kl``."""
+    """Yield each element of a nested value with its address, such as ``loss[0,1]`` or ``metrics.kl``."""
     value = plain(value)
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -74,7 +74,7 @@ def flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def distinguish(one: Any, other: Any) -> list[str]:
-    """Return two different values as two different strings, with as few digits as possible."""
+    """Return two different values as two different strings, with as few digits as that needs."""
     one, other = [float(one), float(other)] if {type(one), type(other)} == {int, float} else [one, other]
     for digits in (6, 9, 17):
         texts = [format_number(one, digits), format_number(other, digits)]

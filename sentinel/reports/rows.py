@@ -57,15 +57,18 @@ class Row:
 
     @property
     def quiet(self) -> bool:
-        """Return True if a summary can leave out this law, because it holds, does not apply, or is broken by a bug that
-        is listed."""
+        """Return True if a summary can leave out this law: it holds, does not apply, or is broken by a bug that the
+        summary lists.
+        """
         if self.outcome == "skipped":
             return self.law and self.verdict != "inconclusive"
         return self.law and self.verdict in ("fixed", "unavailable") and self.outcome != "failed"
 
     @property
     def is_a_known_state(self) -> bool:
-        """Return True if a recipe has the recorded verdict: the bug is present, fixed, or not in this version."""
+        """Return True if a verdict is the recorded one for its recipe: the bug is present, fixed, or not in this
+        version.
+        """
         known = ("reproduced", "xfailed"), ("fixed", "passed"), ("unavailable", "passed")
         return not self.law and (self.verdict, self.outcome) in known
 
@@ -108,14 +111,14 @@ def _reason(document: Mapping[str, Any], why: str, outcome: str) -> str:
 
 
 def headings(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the column headings for rows about bugs, laws or both."""
+    """Return the column headings of a table with bugs, laws or both."""
     law, bug = any(item.law for item in rows), not all(item.law for item in rows)
     what = " or ".join(word for word, there in (("bug", bug or not rows), ("law", law)) if there)
     return tuple(what if heading == "bug" else heading for heading in HEADINGS)
 
 
 def summarise_laws(rows: Sequence[Row]) -> list[str]:
-    """Return one line per target that counts the laws that a summary leaves out."""
+    """Return one line per target with the number of laws that the summary leaves out."""
     lines = []
     for target in dict.fromkeys(item.target for item in rows if item.quiet):
         verdicts = [item.verdict for item in rows if item.quiet and item.target == target]

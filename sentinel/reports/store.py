@@ -134,7 +134,7 @@ def _is_damaged(raw: bytes, text: str) -> bool:
 
 
 def own(folder: Path, place: PurePosixPath) -> Path:
-    """Join a folder and a path below it, and reject symbolic links.
+    """Join a folder and a relative path, and reject symbolic links below the folder.
 
     :raises SentinelError: if a part of the path is a symbolic link.
     """
@@ -163,7 +163,9 @@ def prepare(report_dir: Path) -> None:
 
 
 def _make(report_dir: Path) -> None:
-    """Create a folder together with its ``.gitignore``, so that a killed run never leaves the folder without it."""
+    """Create a folder together with its ``.gitignore``, so that a run that is killed never leaves a folder without
+    one.
+    """
     if os.path.lexists(report_dir):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     part = report_dir.with_name(f".{report_dir.name}.new")  # one name for all runs, so that a leftover is reused
@@ -297,7 +299,7 @@ def line_files(directory: Path) -> list[Path]:
 
 
 def facts_in(file: Path, advice: str = "") -> Mapping[PurePosixPath, Facts]:
-    """Return the entries of a ``.jsonl`` baseline file by path. Do not modify them.
+    """Return the entries of a ``.jsonl`` baseline file, by evidence path. Callers must not modify them.
 
     :raises SentinelError: if the file or a line is unreadable.
     """
@@ -330,7 +332,7 @@ def _place_of(facts: Facts, target: str) -> PurePosixPath:
 
 
 def expand(file: Path, facts: Facts, recipes: Recipes | None) -> Document:
-    """Return the full evidence document for an entry of a baseline.
+    """Return the full evidence document for a baseline entry.
 
     :raises SentinelError: if the facts are invalid.
     """
@@ -349,7 +351,7 @@ def expand(file: Path, facts: Facts, recipes: Recipes | None) -> Document:
 
 
 def entries(directory: Path, target: str, recipes: Recipes) -> dict[PurePosixPath, Facts]:
-    """Return the recorded entries of a target by path, from JSON files or from baseline lines.
+    """Return the recorded entries of a target by evidence path, from JSON files or from baseline lines.
 
     :raises SentinelError: if evidence is damaged.
     """
@@ -366,7 +368,7 @@ def subject_of(place: PurePosixPath) -> str:
 
 
 def write_entries(directory: Path, target: str, facts: Mapping[PurePosixPath, Facts]) -> None:
-    """Write the recorded entries of a target as baseline lines, and remove its single JSON files."""
+    """Write the recorded entries of a target as baseline lines, and remove the JSON files that they replace."""
     file = own(directory, PurePosixPath(f"{file_name(target)}.jsonl"))
     text = lines.to_text(facts[place] for place in sorted(facts))
     if _present(file) != text.encode():
@@ -417,7 +419,7 @@ def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
 def decided(
     directory: Path, advice: str = "", recipes: Recipes | None = None
 ) -> dict[PurePosixPath, tuple[Document, str]]:
-    """Return the evidence that a folder's last run decided: path -> (document, pytest's outcome).
+    """Return the evidence that the last run in a folder decided: path -> (document, pytest's outcome).
 
     For a baseline, which has no ``run.json``, return all evidence.
     """
@@ -471,7 +473,8 @@ def write_run(
     command: Sequence[str],
     undecided: Mapping[str, int] | None = None,
 ) -> Path:
-    """Write ``run.json``: times, outcomes and the command line, which vary from run to run and are not in evidence.
+    """Write ``run.json``: times, outcomes and the command line. They vary from run to run, so evidence does not contain
+    them.
 
     :param duration: seconds.
     :param command: the command line; credentials in URLs are removed.

@@ -73,7 +73,7 @@ def summary(
 
 
 def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[str, str], list[str]]:
-    """Return lines with the known bugs at each revision, for targets with few revisions.
+    """Return lines that list the known bugs at each revision. Only targets with few revisions are listed.
 
     The most severe bugs that are present are listed. Of a target's revisions, the one with most bugs decided is first.
     """
@@ -113,7 +113,7 @@ def _state(revision: str, verdicts: Mapping[str, Sequence[Mapping[str, Any]]]) -
 
 
 def _graded(document: Mapping[str, Any], key: str) -> str:
-    """Return a bug's id or title, followed by its severity and realism."""
+    """Return the id or title of a bug, followed by its severity and realism."""
     how = grades.grade(document["recipe"]["document"])
     return f"{document[key]} ({how})" if how else str(document[key])
 
@@ -172,7 +172,7 @@ def _undecided(rows: Iterable[Row]) -> list[str]:
 
 
 def causes(reasons: Iterable[str]) -> list[str]:
-    """Return one line per cause with its count, most frequent first; at most eight lines.
+    """Return one line for each cause of undecided items, with its count, most frequent first; at most eight lines.
 
     Reasons that differ only in a commit or a tree have the same cause.
     """
@@ -227,7 +227,7 @@ def _cells(item: Row) -> tuple[str, ...]:
 
 
 def _names(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the column headings of the table. The outcome column has none, to save space on a terminal."""
+    """Return the column headings of the table. The outcome column has no heading, to save space on a terminal."""
     return tuple("" if name == "outcome" else name for name in headings(rows))
 
 

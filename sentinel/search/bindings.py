@@ -163,7 +163,7 @@ class Definitions:
         self._below = lru_cache(maxsize=None)(self._files_below)
 
     def has(self, tree: str, required: str) -> bool:
-        """Return True if a tree has a module, attribute, field or parameter that a binding requires."""
+        """Return True if a tree has a module, attribute, field or parameter that a binding needs."""
         path, _, parameter = required.removesuffix(")").partition("(")
         if self.file(tree, path) is not None:
             return True
@@ -223,7 +223,7 @@ class Definitions:
         return next(filter(None, bases), None)
 
     def file(self, tree: str, module: str) -> tuple[str, str] | None:
-        """Return the path and blob hash of a module's source file, or None."""
+        """Return the path and the blob hash of the source file of a module, or None."""
         package, *rest = module.split(".")
         if package not in self._roots:
             return None
@@ -292,7 +292,7 @@ class CheckoutTrees:
 
 
 def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
-    """Return whether a tree has a binding's function, under its current or former names."""
+    """Return whether a tree has the function that a binding names, under its current or former names."""
     definition = next(filter(None, (definitions.find(tree, path) for path in binding.paths)), None)
     return Sighting(definition, *_missing_names(definitions, tree, binding))
 

@@ -106,7 +106,7 @@ class Finding:
 
 @dataclass
 class LawOutcome:
-    """The results of one law in a search.
+    """The results of one law in a search of a boundary.
 
     :ivar answered: number of scenarios in which at least one call returned.
     :ivar judged: number of scenarios that the law judged.
@@ -171,7 +171,7 @@ class Example:
 
 
 def example(subject: Subject, recipe: Recipe) -> Example:
-    """Return a recipe's scenario for this boundary.
+    """Return the scenario of a recipe in the form in which this boundary's search tries it.
 
     Inputs that the recipe states keep their values, even if the adapter fixes others. The rest get the value that a
     search draws first.
@@ -201,11 +201,13 @@ def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:
 
 
 class _BrokenError(Exception):
-    """Raised to tell Hypothesis that an example fails."""
+    """Raised in a Hypothesis test to tell Hypothesis that an example fails."""
 
 
 class _StopRound(BaseException):
-    """Raised to end a Hypothesis run. It is a BaseException, so Hypothesis does not treat it as a failing example."""
+    """Raised to end a Hypothesis run. It is a BaseException, so that Hypothesis does not treat it as a failing
+    example.
+    """
 
 
 class BoundarySearch:
@@ -300,7 +302,7 @@ class BoundarySearch:
             self.subject = narrower or self.subject
 
     def begin(self, examples: Sequence[Example], recorded: Sequence[Plan] = ()) -> None:
-        """Try scenarios that are known to break laws before drawing new ones.
+        """Try the scenarios that are known to break laws, before new scenarios are drawn.
 
         Their violations are confirmed and not shrunk.
 
@@ -322,12 +324,13 @@ class BoundarySearch:
         self._look_at([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
 
     def without_rejected(self, subject: Subject) -> Subject | None:
-        """Return the subject without the optional inputs that the boundary rejected; None if it rejected none."""
+        """Return the subject without the optional inputs that the boundary rejected, or None if it rejected none."""
         return _without(subject, self._not_taken)
 
     def try_recipes(self, recipes: Sequence[Recipe], recorded: Sequence[Plan] = ()) -> None:
-        """Try the scenarios of this boundary's recipes. If this revision lacks some of their options, try them without
-        these."""
+        """Try the scenarios of this boundary's recipes. If this revision lacks options of a scenario, try it without
+        them.
+        """
         subject: Subject | None = self.subject
         while subject is not None:
             self.begin(examples(subject, recipes), recorded)
@@ -345,7 +348,9 @@ class BoundarySearch:
 
     @property
     def deadlocks(self) -> str:
-        """Return how the simulated ranks' collective calls differ; empty if all ranks make the same calls."""
+        """Return how the collective calls of simulated ranks differ. Return an empty string if all ranks make the
+        same calls.
+        """
         for outcome in self.outcomes.values():
             for why in outcome.refused:
                 if outcome.kinds[why] == "deadlock":
@@ -354,7 +359,7 @@ class BoundarySearch:
 
     @property
     def undecided(self) -> str:
-        """Return why no law of the boundary was decided; empty if a law was decided."""
+        """Return why no law of the boundary was decided; an empty string if at least one was."""
         outcomes = self.outcomes.values()
         if any(outcome.judged or outcome.findings for outcome in outcomes):
             return ""
@@ -368,7 +373,7 @@ class BoundarySearch:
         return "no scenario could be drawn"
 
     def _look_at(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
-        """Try scenarios, and confirm each kind of failure of each law once.
+        """Try scenarios. Confirm each kind of failure once per law.
 
         Return True if any was confirmed.
 
@@ -400,7 +405,7 @@ class BoundarySearch:
     def _credit(
         self, finding: Finding, looks: Sequence[tuple[Plan, Example | None]], trials: Sequence[Trial]
     ) -> Finding:
-        """Add to a finding the names of all recipes whose scenarios show it."""
+        """Add to a finding the names of all recipes whose scenarios show the same failure."""
         names = list(finding.examples)
         for ((law, _), example), trial in zip(looks, trials):
             if law is not finding.law or example is None or law.name not in example.laws or example.name in names:
@@ -497,7 +502,7 @@ class BoundarySearch:
         return self._most is None or self.outcomes[law].judged < self._most
 
     def _narrow(self) -> Subject | None:
-        """Return the subject without the inputs that the boundary rejected; None if it rejected none."""
+        """Return the subject without the inputs that the boundary rejected, or None if it rejected none."""
         return _without(self.subject, self._unknown)
 
     def _borrow(self, law: Law, symptom: str) -> bool:
@@ -567,7 +572,9 @@ class BoundarySearch:
     # -- one scenario -------------------------------------------------------------------------------------------------
 
     def _judge(self, variants: _Varied, trials: Sequence[Trial]) -> list[Finding]:
-        """Return a possible finding for each law that one scenario breaks, and for each kind of failure of this law."""
+        """Return the possible findings of one scenario: one for each law that it breaks and each kind of failure of
+        this law.
+        """
         for law, why in variants.items():
             if isinstance(why, str):
                 self.outcomes[law].not_judged[why] += 1
@@ -599,7 +606,7 @@ class BoundarySearch:
         return suspects
 
     def _compares(self, law: Law, trial: Trial) -> bool:
-        """Return True if the law compares at least one key that no known bug explains."""
+        """Return True if the law compares at least one key whose value no known bug explains."""
         excused, case = self._excused(law, trial.variants), trial.case
         if not excused or case is None or any(_plain_key(item) not in excused for item in trial.violations):
             return True
@@ -649,7 +656,9 @@ class BoundarySearch:
         ]
 
     def _is_rounding(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
-        """Return True if the violations vanish in float64. A violation that an overflow causes is not rounding."""
+        """Return True if the violations vanish in float64. A violation caused by an overflow does not count as
+        rounding.
+        """
         if not violations or any(item.symptom != "value" for item in violations):
             return False
         wide = widen(self.subject.contract, trial.variants)
@@ -711,7 +720,7 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Return the first scenarios of a round, drawn from a hash, which is faster than Hypothesis."""
+    """Return the first scenarios of a round. Choices come from a hash, which is faster than Hypothesis."""
     scenarios: list[Drawn] = []
     for place in range(count):
         for attempt in range(4):
@@ -724,7 +733,7 @@ def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Constants = Constants()) -> list[Plan]:
-    """Plan extra scenarios for the laws that need only one call. Each costs a tenth of trying all laws.
+    """Plan extra scenarios for the laws that need only one call. Such a trial costs a tenth of a trial of all laws.
 
     There is one scenario for each choice of each input, and at least :data:`GLIMPSES`. Few drawn scenarios set most
     options, and a branch that never runs cannot break a law. Further scenarios are drawn around the constants of the
@@ -765,7 +774,8 @@ _AROUND = 3
 
 
 def turn(subject: Subject, seed: int, way: Setting, scenarios: Sequence[Inputs]) -> list[Inputs]:
-    """Add these options and arguments to the scenarios. If a size or dtype is set, draw as many new scenarios first.
+    """Add options and arguments to scenarios. If the setting has a size or dtype, first draw as many new scenarios with
+    it.
 
     :param way: a setting that may make a line run (:func:`~sentinel.search.guards.ways_from`).
     """
@@ -787,7 +797,7 @@ def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Input
 
 
 def _can_show(contract: Contract, inputs: Inputs) -> bool:
-    """Return True if a scenario can be expected to show the effect of an option.
+    """Return True if the effect of an option is visible in a scenario.
 
     A scenario with a single row, or with a row whose mask is all zeros, might hide the effect.
     """
@@ -826,7 +836,7 @@ def _left_out_input(item: Input) -> Input:
 
 
 def _plain_key(violation: Violation) -> str:
-    """Return the observation key of a violation, without its variant."""
+    """Return the observation key of a violation, without the name of the variant."""
     return violation.key.rpartition(".")[2]
 
 

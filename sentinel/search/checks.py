@@ -32,7 +32,7 @@ class Omission:
 def subjects(
     catalog: Catalog, target: str, boundaries: Sequence[str] = (), checkout: Checkout | None = None
 ) -> tuple[list[Subject], list[Omission]]:
-    """Return the boundaries of a target with the laws to check, and what is left out.
+    """Return the boundaries of a target with the laws to check, and the boundaries and laws that are left out.
 
     :param boundaries: globs over dotted paths or their last part; empty for all.
     :param checkout: also list the functions that this checkout registers, and drop the dialects of other revisions.
@@ -79,7 +79,7 @@ def subjects(
 
 
 def _with_own_dialects(target: Target, checkout: Checkout) -> tuple[Binding, ...]:
-    """Return the bindings with the dialects that apply to a checkout. Its code is read as text."""
+    """Return the bindings, each with only those dialects that apply to a checkout. The checkout's code is only read."""
     if not any(dialect.since or dialect.until for binding in target.bindings for dialect in binding.dialects):
         return target.bindings
     code = Definitions(CheckoutTrees(checkout), target.roots)
@@ -139,7 +139,7 @@ def _family_laws(laws: Iterable[Law]) -> list[Law]:
 
 
 def _with_required(contract: Contract, whole: Contract, member: Binding) -> Contract:
-    """Return the contract with drawn values for inputs that a registered function requires.
+    """Return the contract with values to draw for the inputs that a registered function requires.
 
     Calls of a member that requires something the contract does not have will raise.
 

@@ -118,7 +118,7 @@ _TURNS, _WAYS, _GUARDED = 24, 2, 2
 
 
 def _pass_guards(session: LineSession, subject: Subject, code: Code, places: Sequence[Place]) -> None:
-    """Call a boundary with the options, arguments, sizes and dtypes that may make further lines run.
+    """Call a boundary with options, arguments, sizes and dtypes that may make more of its lines run.
 
     :param places: the functions whose lines count.
     :raises Undecidable: if the boundary cannot be called.
@@ -160,7 +160,7 @@ def lines(
     bound: Iterable[Subject],
     roots: tuple[PackageRoot, ...],
 ) -> list[Lines]:
-    """Search the laws of bound functions, and return the lines and branches that ran.
+    """Search the laws of bound functions, and return the lines and branches that ran meanwhile.
 
     Then options that no scenario sets are turned, to find out what the other lines need. The result has each bound
     function and each other function of the inventory that ran. Lines that raise are not counted.

@@ -66,7 +66,7 @@ def of_outcome(
 
 
 def _not_judged(outcome: LawOutcome, searched: str, answered: bool) -> Verdict:
-    """Return the verdict of a law that judged no scenario."""
+    """Return the verdict of a law that could not judge any scenario."""
     kinds: Counter[Kind | Literal[""]] = Counter()
     for why, count in outcome.refused.items():
         kinds[outcome.kinds[why]] += count
@@ -104,7 +104,7 @@ def of_undecidable(
 
 
 def of_absence(target: str, ref: Ref, subject: Subject, law: Law, failure: Failure, adapter: str = "") -> Decision:
-    """Return the decision about a law whose ref is not available."""
+    """Return the decision about a law at a ref that is not available here."""
     recipe = _recipe(target, subject, law, {"": {}}, {})
     return Decision(
         recipe, ref, of_failure(failure), failure=failure, law=law.name, adapter=adapter, subject=subject.name
@@ -116,7 +116,7 @@ CHANCES = 200
 
 
 def stale_dialects(subject: Subject, law: Law, outcome: LawOutcome, chances: int = CHANCES) -> list[Dialect]:
-    """Return the declared dialects that never occurred, although at least ``chances`` scenarios allowed it."""
+    """Return the declared dialects that never occurred, although at least ``chances`` scenarios allowed them to."""
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)

@@ -104,7 +104,7 @@ class Discovery:
 
     @property
     def stale(self) -> list[tuple[Subject, Dialect]]:
-        """Return the declared dialects that applied in some scenarios but made no difference."""
+        """Return the declared dialects that applied in some scenarios but never made a difference."""
         return [
             (search.subject, dialect)
             for search in self.searches
@@ -334,7 +334,7 @@ def _wrong_keys(recipe: Recipe) -> set[str]:
 
 
 def _makes_no_wrong_number(recipe: Recipe) -> bool:
-    """Return True if all wrong values that a recipe expects are NaN or infinite."""
+    """Return True if every wrong value that a recipe expects is NaN or infinite."""
     wrong = []
     for key, expected in recipe.expected_unpatched.items():
         right = recipe.expected_fixed.get(key)

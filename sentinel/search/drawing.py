@@ -32,7 +32,8 @@ def run(
     size: int,
     ends: Sequence[type[BaseException]],
 ) -> None:
-    """Call ``body`` with up to ``examples`` values of ``make`` and random bytes for the laws' choices.
+    """Draw up to ``examples`` values with ``make``, and pass each to ``body`` with random bytes for the choices of the
+    laws.
 
     :param make: builds a value from draws. If it raises :class:`DoesNotApply`, another value is drawn.
     :param shrink: whether to shrink a value for which ``body`` raises.
@@ -72,7 +73,7 @@ _before: tuple[Any, Any] = (None, None)
 
 @contextlib.contextmanager
 def _on_our_own() -> Iterator[None]:
-    """Keep Hypothesis away from the working directory and from imported modules during a ``with`` block.
+    """Keep Hypothesis from using the working directory and the imported modules during a ``with`` block.
 
     By default it stores files in ``.hypothesis`` in the working directory, which may be the checkout that is judged.
     They are put below ``SENTINEL_HOME``. It also parses all local modules, which takes up to a second, and draws

@@ -1,4 +1,4 @@
-"""Read from the source of functions what their scenarios need: constants, options, and the conditions before a line."""
+"""Read the source of functions to find values for scenarios: constants, options, and the conditions before a line."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {
 
 
 def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the strings that a node searches for in a text."""
+    """Yield the strings for which a syntax node searches in a text, such as ``x`` in ``"x" in text``."""
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
         if not isinstance(node.comparators[0], (ast.Tuple, ast.List, ast.Set, ast.Dict)):
             yield from _string(node.left, values)
@@ -130,7 +130,9 @@ def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
 
 
 def _string(node: ast.expr, values: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the string that an expression stands for, also as a module-level name or a compiled regular expression."""
+    """Yield the string value of an expression, which may be a literal, a module-level name or a compiled regular
+    expression.
+    """
     node = values.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.Call) and _method_name(node) == "compile" and node.args:
         node = node.args[0]
@@ -139,7 +141,7 @@ def _string(node: ast.expr, values: Mapping[str, ast.expr]) -> Iterator[str]:
 
 
 def _literal(pattern: str) -> str:
-    """Return the plain text at the start of a regular expression, up to its first group."""
+    """Return the literal text at the start of a regular expression, up to its first group."""
     plain = ""
     for token in re.findall(r"\\.|\[[^\]]*\]|\(\?[a-zA-Z]+\)|.", pattern):
         if token == "(":
@@ -152,7 +154,7 @@ def _literal(pattern: str) -> str:
 
 
 def _readable(text: str) -> str:
-    """Return the string without outer blanks, or "" if it is blank, too long, a single word or a number."""
+    """Return the string without surrounding blanks, or "" if it is blank, too long, a single word or a number."""
     usable = text.strip() and len(text) <= _LONGEST_STRING and not re.fullmatch(r"\w|[\d.,\s]*|.*[\0-\x08].*", text)
     return text.strip() if usable and not re.fullmatch(r"\w+", text.strip()) else ""
 
@@ -301,7 +303,7 @@ _MATCHING = ("search", "match", "fullmatch", "findall", "finditer", "sub")
 
 
 def options(source: str) -> dict[str, list[Any]]:
-    """Return the options that the source reads by name and tests in branches, with values that may select another
+    """Return the options that the source reads by name and tests in branches, each with values that may select another
     branch.
 
     For a flag these are True and False; for a comparison, the constants and each number plus 1, and 0.5 for an option
@@ -329,7 +331,7 @@ def options(source: str) -> dict[str, list[Any]]:
 
 
 def ways_to(function: _Function, line: int) -> list[Setting]:
-    """Return settings that may meet all conditions before a line of a function, the most likely first.
+    """Return settings that may meet all conditions before a line of a function, the most likely settings first.
 
     Earlier branches of an ``elif`` chain need other strings than they test: those of its later branches.
     """
@@ -338,7 +340,8 @@ def ways_to(function: _Function, line: int) -> list[Setting]:
 
 
 def _others(function: _Function, line: int, steps: Sequence[_Step]) -> Iterator[_Step]:
-    """Yield a condition for an expression that must differ from strings: it equals a string of a later test, if any.
+    """Yield a condition for an expression that earlier tests compare with other strings: it equals a string of a later
+    test, if there is one.
 
     A test on the line itself comes first.
     """
@@ -356,7 +359,7 @@ def _others(function: _Function, line: int, steps: Sequence[_Step]) -> Iterator[
 
 
 def _equalities(test: ast.expr) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the expression and the string of ``x == "string"``."""
+    """Yield the expression and the string if a test is ``x == "string"``."""
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and len(test.ops) == 1:
         value = test.comparators[0]
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
@@ -381,12 +384,12 @@ class Part:
 
     @property
     def inside(self) -> range:
-        """Return the lines of the function's body."""
+        """Return the line numbers of the function's body."""
         return range(self.node.body[0].lineno + self.start - 1, (self.node.end_lineno or 0) + self.start)
 
     @cached_property
     def uses(self) -> Mapping[str, list[int]]:
-        """Map each name or attribute that the function uses to the lines of the file with a use."""
+        """Map each name or attribute that the function uses to the numbers of the lines that use it."""
         uses: dict[str, list[int]] = defaultdict(list)
         for node in ast.walk(self.node):
             if isinstance(node, (ast.Name, ast.Attribute)):
@@ -416,7 +419,7 @@ def ways_from(part: Part, line: int, callers: Sequence[Part], ran: Collection[st
 
 
 def statements(part: Part) -> list[int]:
-    """Return the lines of a function at which a statement begins, except for ``raise`` statements."""
+    """Return the lines of a function at which a statement begins. Leave out ``raise`` statements."""
     nodes = (node for node in ast.walk(part.node) if isinstance(node, ast.stmt) and node is not part.node)
     lines = {node.lineno + part.start - 1 for node in nodes if not isinstance(node, (ast.Raise, *_DEFINING))}
     return sorted(lines & {*part.inside})
@@ -426,7 +429,7 @@ _DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, as
 
 
 def guard_of(part: Part, line: int) -> str:
-    """Return the innermost condition that must hold for a line of a function to run; "" if there is none."""
+    """Return the innermost condition under which a line of a function runs; "" if the line has no condition."""
     steps = list(_steps_to(part.node.body, line - part.start + 1))
     if not steps:
         return ""
@@ -446,8 +449,9 @@ _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def _steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
-    """Yield the conditions around a line, and those of earlier blocks that would leave the function or loop before
-    it."""
+    """Yield the conditions that hold when a line runs: those around it, and the opposite of those that would leave
+    the function or loop before.
+    """
     for node in body:
         around = node.lineno <= line <= (node.end_lineno or 0)
         if isinstance(node, (ast.If, ast.While)):
@@ -491,7 +495,7 @@ def _conflict(one: Setting, other: Setting) -> bool:
 
 
 def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int = 3) -> list[Setting]:
-    """Return settings that may make an expression true, or false; empty if the text does not show how.
+    """Return settings that may make an expression true, or false; empty if the source does not show any.
 
     :param scope: local name -> the expression that was assigned to it.
     """
@@ -546,7 +550,7 @@ def _each(names: Sequence[str], values: Sequence[Any]) -> list[Setting]:
 
 
 def _values(operator: ast.cmpop, value: Any, holds: bool) -> list[Any]:
-    """Return values ``x`` for which ``x operator value`` holds, or for which it does not hold."""
+    """Return values of ``x`` that make ``x operator value`` true (if ``holds``) or false."""
     if value is None:
         return [None] if holds else [SOME, 0.5, True]
     if isinstance(value, (bool, str, dict)):
@@ -575,7 +579,9 @@ _UNKNOWN = object()
 
 
 def _value(node: ast.expr) -> Any:
-    """Return the value that an expression has by its text: a constant, or ``{"member": NAME}`` for an enum member."""
+    """Return the value of an expression if its source shows it: a constant, or ``{"member": NAME}`` for an enum
+    member.
+    """
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.UnaryOp) and _number(node) is not None:
@@ -590,7 +596,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def _names(node: ast.expr, scope: Mapping[str, ast.expr]) -> list[str]:
-    """Return the option names that an expression may read, directly or through the values assigned to its names."""
+    """Return the names of the options that an expression may read, directly or through local variables."""
     names: list[str] = []
     if isinstance(node, ast.Name):
         names.append(node.id)
@@ -616,7 +622,7 @@ def _texts(node: ast.expr) -> list[str]:
 
 
 def _is_size(node: ast.expr) -> bool:
-    """Return True for an expression that is a number of elements."""
+    """Return True if an expression counts elements, such as ``len(x)`` or ``x.shape[0]``."""
     if isinstance(node, ast.Subscript):
         return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
     if isinstance(node, ast.Call):
@@ -625,7 +631,7 @@ def _is_size(node: ast.expr) -> bool:
 
 
 def _number(node: ast.expr, values: Mapping[str, ast.expr] = {}) -> Any:
-    """Return the number that an expression stands for, also as a module-level name; None for other expressions."""
+    """Return the number that an expression denotes, directly or as a module-level name; None for other expressions."""
     node = values.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _number(node.operand, values)
@@ -634,7 +640,7 @@ def _number(node: ast.expr, values: Mapping[str, ast.expr] = {}) -> Any:
 
 
 def _option_name(node: ast.expr) -> str:
-    """Return the name under which an expression reads an option, or "".
+    """Return the name of the option that an expression reads, or "".
 
     It is an attribute, a key, or the name in a ``getattr``.
     """
@@ -646,7 +652,7 @@ def _option_name(node: ast.expr) -> str:
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:
-    """Return the expressions whose truth value a node tests."""
+    """Return the expressions whose truth a syntax node depends on, such as the condition of an ``if``."""
     if isinstance(node, (ast.If, ast.IfExp, ast.While)):
         return [node.test]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):

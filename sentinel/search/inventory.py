@@ -214,7 +214,7 @@ def _is_test(module: Sequence[str]) -> bool:
 
 
 def doubtful_functions(body: Sequence[ast.stmt], module: str) -> set[str]:
-    """Return functions that may carry signal although the rule excludes them.
+    """Return the functions that the rule excludes but that may still carry signal.
 
     These have a strong word in a parameter, their name, class or module; are kernels; declare a program's options; or
     change an object and return it, as the decorator of a configuration class does.
@@ -227,7 +227,7 @@ def doubtful_functions(body: Sequence[ast.stmt], module: str) -> set[str]:
 
 
 def names_signal(text: str) -> bool:
-    """Return True if source text has an identifier, or a key, that alone indicates training signal."""
+    """Return True if source text contains an identifier or key that is enough to indicate training signal."""
     return any(not level for word in re.findall(r"[A-Za-z_]\w*", text) for level, _ in _subjects_in(word))
 
 
@@ -344,7 +344,7 @@ def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _subjects_in(name: str) -> tuple[tuple[int, str], ...]:
-    """Return (level, subject) for each subject of an identifier. Level 0 means a strong word, level 1 a weak word."""
+    """Return the subjects of an identifier, each with a level: 0 for a strong word, 1 for a weak word."""
     spelled = _snake_case(name)
     return tuple((level, subject) for level, subject, pattern in _PATTERNS if pattern.search(spelled))
 

@@ -1,4 +1,4 @@
-"""Decide whether known bugs explain a broken law: the law must hold on scenarios that do not trigger them.
+"""Decide whether known bugs explain a broken law. They do if the law holds on scenarios that do not trigger them.
 
 A known bug can hide another bug that breaks the same law. So before a violation is excused, the law is searched again,
 on scenarios that meet no ``when:`` of the known bugs (:mod:`sentinel.recipes.triggers`). A violation there is another
@@ -67,7 +67,7 @@ class Others:
 
     @property
     def none(self) -> str:
-        """Return why no scenario without the bugs can be compared; empty if one can."""
+        """Return why no scenario without the known bugs can be compared; an empty string if one can."""
         if self.outcome.judged or self.plain < _PLAIN[0]:
             return ""
         if self.outcome.not_judged[EXPLAINED]:

@@ -36,7 +36,7 @@ Answers = Mapping[str, Mapping[str, Any]]
 
 
 def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str = "") -> dict[str, Any]:
-    """Return a recipe for a scenario that a law decides."""
+    """Return a recipe for the scenario of a finding, whose verdict the broken law decides."""
     subject, law = finding.subject, finding.law
     first = next(iter(finding.trial.variants.values()))
     others = {key: value for key, value in finding.trial.variants.items() if key}
@@ -121,11 +121,11 @@ def _dumper() -> Any:
 
 
 class CannotDistinguish(Exception):
-    """Raised if no recipe could distinguish the code with the bug from right code."""
+    """Raised if no recipe could distinguish the code with the bug from correct code."""
 
 
 def decisive_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Return a recipe for a finding, tested on the current code and on simulated right outputs.
+    """Return a recipe for a finding. The recipe has been tested on the current code and on simulated correct outputs.
 
     The recipe expects the oracle's values if there is an oracle and these values decide; otherwise the law decides.
 
@@ -162,7 +162,7 @@ def _load(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
 
 
 def _oracle_values(finding: Finding, open_target: OpenTarget) -> Answers:
-    """Return the oracle's values for each variant; empty if there is no oracle."""
+    """Return the oracle's values for each variant, or nothing if there is no oracle."""
     if finding.subject.contract.oracle is None:
         return {}
     try:
@@ -172,7 +172,7 @@ def _oracle_values(finding: Finding, open_target: OpenTarget) -> Answers:
 
 
 def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
-    """Yield outputs that a right implementation could return.
+    """Yield outputs that a correct implementation could return.
 
     With an oracle: its values where the mask counts them, then its values everywhere, because values under the mask are
     undefined. Without an oracle: zeros, which few laws reject.
@@ -204,7 +204,7 @@ def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
 
 
 def _expected_values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any] | None:
-    """Return the recipe's expected values with and without the bug, computed from the oracle.
+    """Return the values that a recipe expects with and without the bug. The latter come from the oracle.
 
     Return None if the oracle agrees with all outputs, or with none: then it may define something else.
     """
@@ -226,7 +226,7 @@ def _expected_values(finding: Finding, oracle: Answers, mended: Answers) -> dict
 
 
 def _without_dtype(value: Any) -> Any:
-    """Return a value without its dtype, because the oracle's float64 is not an expectation."""
+    """Return a value without its dtype, because recipes do not expect the oracle's float64."""
     return value.nested() if isinstance(value, Tensor) else plain(value)
 
 

@@ -233,7 +233,7 @@ def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[s
 
 
 def _styles(mask: Tensor) -> set[str]:
-    """Return the padding styles that a mask has. Rows of zeros have every style."""
+    """Return the padding styles that a mask follows. Rows of zeros follow every style."""
     rows = mask.array() != 0
     rows = rows[rows.any(axis=-1)]
     steps = np.diff(rows.astype(int), axis=-1)
@@ -279,7 +279,7 @@ _LARGEST = 1e4
 
 
 def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
-    """Return the values of a domain around constants of the code. Bounds of a ratio also bound its logarithm."""
+    """Return the values of a domain near constants of the code. Bounds of a ratio also give bounds of its logarithm."""
     if domain in ("mask", "token_id") or not numbers:
         return ()
     if domain == "reward":  # sums of these are exact
@@ -311,7 +311,7 @@ def _shape(item: Input, sizes: Sizes, choose: Choose) -> tuple[Places, ...]:
 
 
 def _grid(shape: tuple[Places, ...], count: int, choose: Choose) -> npt.NDArray[np.int64]:
-    """Draw integers in ``[0, count)`` for the full grid, and cut the grid to this shape."""
+    """Draw integers in ``[0, count)`` for the largest grid, and cut the grid to this shape."""
     usual = (MOST_ROWS, *[MOST_TOKENS] * (len(shape) - 1))
     whole = tuple(max([most, *(place + 1 for place in places)]) for most, places in zip(usual, shape))
     numbers = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)

@@ -66,7 +66,7 @@ Place = tuple[str, str, Ref]
 
 
 class Survey:
-    """Decides laws. One search of a boundary decides all its laws.
+    """Decides laws of boundaries. One search of a boundary decides all laws of that boundary.
 
     :param level: a key of :data:`LEVELS`.
     :param recipes_of: returns a target's recipes. Their scenarios are tried first and need no shrinking.
@@ -129,7 +129,7 @@ class Survey:
         return self._decided[job]
 
     def findings(self, job: LawJob) -> list[Finding]:
-        """Return the findings that break the law. Call :meth:`decide` first."""
+        """Return the findings that break the job's law. Call :meth:`decide` first."""
         return self._outcomes[job].findings if job in self._outcomes else []
 
     def jobs_of_boundary(self, job: LawJob) -> list[LawJob]:
@@ -160,7 +160,7 @@ class Survey:
         return {LawJob(target, boundary, law.name, ref): others for law, others in outcomes.items()}
 
     def decide_by(self, job: LawJob, finding: Finding) -> Decision:
-        """Return the decision that ``finding`` breaks the job's law."""
+        """Return the decision that the job's law is broken, with ``finding`` as its evidence."""
         from sentinel.search.decisions import of_outcome
 
         others = [item for item in self.findings(job) if item is not finding]
@@ -176,7 +176,7 @@ class Survey:
         self._parser.shutdown(wait=True, cancel_futures=True)
 
     def _draw(self, place: Place) -> None:
-        """Draw the scenarios of a later search in advance, while the target is being imported."""
+        """Draw the scenarios of a later search while the target is being imported."""
         from sentinel.search.boundary_search import drawn_scenarios  # importing Hypothesis takes about 0.3 s
 
         target, boundary, ref = place
@@ -306,7 +306,7 @@ class Survey:
 
     @staticmethod
     def _wait_for_dialects(law_session: LawSession, search: BoundarySearch) -> None:
-        """Search longer for laws with a declared dialect that has not occurred yet.
+        """Search longer for laws that have a declared dialect which has not occurred yet.
 
         A dialect is not stale merely because it did not occur in a few scenarios.
         """
@@ -353,7 +353,7 @@ def package_roots(checkout: Checkout) -> tuple[PackageRoot, ...]:
 
 
 def checkout_to_read(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
-    """Return the checkout on which a target's bindings depend; None if they depend on none.
+    """Return the checkout whose code decides which bindings a target has; None if the bindings depend on no checkout.
 
     The result is None if the bindings are the same at every revision, or if the ref does not exist.
     """

@@ -59,7 +59,7 @@ def swapped_calls(sources: Iterable[tuple[str, ast.Module]]) -> list[SwappedCall
 def _of_definition(
     name: str, place: str, parameters: tuple[str, ...], calls: Iterable[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls in which two arguments each have the name of the other one's parameter."""
+    """Yield the calls in which two arguments have each other's parameter names."""
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
             if j < len(parameters):
@@ -71,8 +71,9 @@ def _of_definition(
 def _of_calls(
     name: str, parameters: tuple[str, ...], calls: list[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls with the same two arguments as another call in reverse order, if that order is the more frequent
-    one."""
+    """Yield the calls that pass the same two arguments as another call in reverse order, if the other order is more
+    frequent.
+    """
     orders: dict[frozenset[str], dict[tuple[int, str, int, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
@@ -96,7 +97,7 @@ def _pairs(arguments: tuple[str, ...]) -> Iterator[tuple[int, int]]:
 
 
 def _likeness(one: str, other: str) -> float:
-    """Return the share of common words of two names, from 0 to 1."""
+    """Return the share of words that two names have in common, from 0 to 1."""
     first, second = ({word.removesuffix("s") for word in name.lower().split("_")} - _FILLERS for name in (one, other))
     return len(first & second) / max(len(first | second), 1)
 

@@ -1,4 +1,4 @@
-"""Check a function of your own against the laws of a contract, in this process: see docs/own.md.
+"""Check a function of your own against the laws of a contract, in this process. See docs/own.md.
 
 Importing this module imports neither torch nor Hypothesis.
 """

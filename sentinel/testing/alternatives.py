@@ -1,4 +1,6 @@
-"""Find other valid settings of a contract, to distinguish a different choice from a bug."""
+"""Find settings of a contract with which the oracle agrees with a function. They show that a difference is a choice
+and not a bug.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def other_settings(
 
 
 def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return variants of a function's settings, also with constants from its code as values."""
+    """Return variants of the settings of a function, including variants whose values are constants in its code."""
     skip = [item.name for item in contract.inputs if not concerns(contract, item, chosen)]
     skip += [*chosen, *bound.names]
     targets = bundled_catalog().targets.values()
@@ -64,7 +66,7 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> l
 def explaining(
     session: LawSession, finding: Finding, several: Sequence[Mapping[str, Any]], pairs: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yield the settings with which the oracle agrees with the function on the finding's scenario.
+    """Yield the settings with which the oracle agrees with the function in the finding's scenario.
 
     :param pairs: also try pairs of these settings, unless neither has an effect alone.
     """
@@ -89,7 +91,7 @@ def explaining(
 
 
 def _constants(f: Any) -> list[float]:
-    """Return the numbers in a function's code and its defaults."""
+    """Return the numbers in the code and in the defaults of a function."""
     f = getattr(f, "func", f)
     inner = getattr(f, "forward", f)
     code = getattr(getattr(inner, "__func__", inner), "__code__", None)

@@ -191,7 +191,7 @@ class Bound:
     sizes: dict[str, int] = field(default_factory=dict)
 
     def note_sizes(self, inputs: Mapping[str, Any]) -> None:
-        """Record the sizes of the tensors in a call."""
+        """Record the largest size of each dimension in the tensors of a call."""
         for item in self.contract.inputs:
             for name, size in zip(item.shape, getattr(inputs.get(item.name), "shape", ())):
                 self.sizes[name] = max(size, self.sizes.get(name, 0))
@@ -312,7 +312,7 @@ def _place_of(call: Any) -> str:
 
 
 def input_named(contract: Contract, name: str) -> Input:
-    """Return the input with this name, or the input that this synonym fits best.
+    """Return the input with this name or, if the name is a synonym, the input that it fits best.
 
     :raises TypeError: if there is none.
     """
@@ -462,7 +462,7 @@ def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Inpu
 
 
 def _advice(contract: Contract, name: str) -> str:
-    """Return advice on what to write for an option that the definition needs."""
+    """Return advice on what to write for an option that the contract's definition needs."""
     item = contract.input(name)
     assert item is not None
     if item.choices:
@@ -471,7 +471,7 @@ def _advice(contract: Contract, name: str) -> str:
 
 
 def shared(names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return pairs of inputs that are passed to the same parameter."""
+    """Return pairs of inputs that the same parameter of the function receives."""
     first: dict[str, str] = {}
     pairs = []
     for name, parameter in names.items():
@@ -484,7 +484,7 @@ def shared(names: Mapping[str, str]) -> list[tuple[str, str]]:
 def _drawn(
     function: Function, contract: Contract, choices: Mapping[str, Any], names: Mapping[str, str], has_call: bool
 ) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
-    """Return the inputs with fixed values, and the values to draw for the others."""
+    """Return two values: the inputs that get fixed values, and the values to draw for the other inputs."""
     fixed: dict[str, Any] = {}
     accepts: dict[str, tuple[Any, ...]] = {}
     for item in contract.inputs:
@@ -506,8 +506,8 @@ def _drawn(
 
 
 def _label_forms(function: Function, parameter: str, has_call: bool) -> list[str]:
-    """Return the types of group labels to try, in this order; only the annotated type if the parameter has an
-    annotation.
+    """Return the types of group labels to try, in this order. If the parameter has an annotation, return only the
+    annotated type.
 
     A list is the last, because comparing a list with a number gives False instead of an array, without an error.
     """
@@ -534,7 +534,7 @@ def _labels(labels: Any, form: str, device: str) -> Any:
 
 
 def output_names(contract: Contract, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of a function's outputs, the main one first, as the oracle returns them."""
+    """Return the names of the outputs that the oracle returns for a contract, the main output first."""
     from sentinel.contracts.contract import DoesNotApply
 
     if contract.oracle is None:
@@ -559,7 +559,7 @@ def read_outputs(
     outputs: Sequence[str] | Mapping[str, Any],
     function: str,
 ) -> Outputs:
-    """Return a function's result as outputs with the contract's names.
+    """Convert the result of a function to outputs with the contract's names.
 
     :param names: those names, the main one first.
     :raises TypeError: if the main output is not there.
@@ -597,7 +597,7 @@ def read_outputs(
 
 
 def _fits(value: Any, observed: Observed | None) -> bool:
-    """Return True if a tuple element has the right number of dimensions for an output."""
+    """Return True if an element of the returned tuple has the right number of dimensions for an output."""
     return observed is None or (hasattr(value, "dim") and value.dim() == len(observed.shape))
 
 
@@ -608,7 +608,7 @@ def _member(returned: Any, key: Any) -> Any:
 
 
 def _named(returned: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the outputs in a mapping or object, under the contract's names or common synonyms."""
+    """Return the outputs in a mapping or object that has them under the contract's names or common synonyms."""
     keys = list(returned) if isinstance(returned, Mapping) else [name for name in dir(returned) if name[:1] != "_"]
     found = {}
     for name in names:

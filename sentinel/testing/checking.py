@@ -115,7 +115,7 @@ class Check:
 
     @property
     def seed(self) -> int:
-        """Return the seed: the argument, otherwise pytest's ``--hypothesis-seed``, otherwise 0."""
+        """Return the seed: the argument if given, otherwise pytest's ``--hypothesis-seed``, otherwise 0."""
         if self._seed is not None:
             return self._seed
         forced = getattr(sys.modules.get("hypothesis.core"), "global_force_seed", None)
@@ -140,7 +140,7 @@ class Check:
         return [pytest.mark.parametrize("check", parameters)]
 
     def run_expecting(self, law: str, test: Callable[[_OneLaw], Any], f: Any) -> None:
-        """Run a test with the check of one law, without pytest.
+        """Run a test function without pytest, with the check of one law.
 
         :raises LawBroken: if the law is broken, or is expected to be and is not.
         """
@@ -214,7 +214,7 @@ class Check:
         return BoundarySearch(session, subject, self.seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
 
     def _subject(self, f: Any, choices: Mapping[str, Any] | None = None) -> tuple[Bound, Subject]:
-        """Bind a function to the contract. If ``call`` is given, find out first which inputs it reads."""
+        """Bind a function to the contract. If ``call`` is given, first find out which inputs it reads."""
         bound = self.bind(f, choices)
         subject = self._narrowed(bound)
         if self._binding.get("call") is not None:
@@ -258,8 +258,7 @@ class Check:
         return Subject(bound.binding, replace(contract, inputs=inputs), tuple(self._laws), "", bound.function.name)
 
     def _agreeing_choices(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> dict[str, Any]:
-        """Return other settings with which the function agrees with the oracle in every scenario; empty if there are
-        none.
+        """Return other settings with which the function agrees with the oracle in every scenario, or nothing.
 
         :param finding: a scenario in which it disagrees.
         """
@@ -274,7 +273,7 @@ class Check:
         return {}
 
     def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
-        """Return the slip that makes the oracle agree with the function; empty if there is none.
+        """Return the slip that, added to the oracle, makes it agree with the function; empty if there is none.
 
         Each slip is tried with one other setting too, and with advantages or rewards that are one number per response.
         """
@@ -308,7 +307,7 @@ class Check:
         return ""
 
     def _unread(self, bound: Bound, session: LawSession) -> dict[str, Any]:
-        """Return the inputs that the function never receives although the result of the definition depends on them."""
+        """Return the inputs that the function never receives, although they change the oracle's result."""
         from sentinel.search.boundary_search import cheap_scenarios
 
         subject = self._narrowed(bound)
@@ -334,7 +333,7 @@ class Check:
         return unread
 
     def _agrees(self, session: LawSession, subject: Subject, law: Law) -> bool:
-        """Return True if a law holds in every given scenario to which it applies, and few calls raise."""
+        """Return True if a law holds in every given scenario to which it applies and few calls raise."""
         from sentinel.search.boundary_search import cheap_scenarios
 
         search, judged, refused = self._open_search(session, subject, [law]), 0, 0
@@ -363,7 +362,9 @@ def _require_known(contract: Contract, name: str, value: Any) -> None:
 
 
 def _attribute_non_finite(search: BoundarySearch, session: LawSession) -> None:
-    """Drop NaN findings of other laws if ``finite_in_finite_out`` has found the same NaN. Sort wrong numbers first."""
+    """Drop a law's NaN findings if ``finite_in_finite_out`` has the same findings. Sort findings of wrong numbers
+    first.
+    """
     for law, outcome in search.outcomes.items():
         outcome.findings.sort(key=lambda finding: finding.symptom == "non-finite")
         for finding in [each for each in outcome.findings if each.symptom == "non-finite"]:
@@ -376,7 +377,7 @@ def _attribute_non_finite(search: BoundarySearch, session: LawSession) -> None:
 
 
 class _OneLaw:
-    """The ``check`` argument of a test, for one law.
+    """The object that ``parametrize_with_laws`` passes to a test as ``check``. It checks one law.
 
     :ivar tried: what the last check tried and did not try; pytest's summary shows it, once for each function.
     """
@@ -387,7 +388,7 @@ class _OneLaw:
         self.tried = ""
 
     def require_call(self, result: Any) -> Any:
-        """Return a test's result. Raise if the test did not call its check.
+        """Return the result of a test. Raise if the test did not call its ``check``.
 
         :raises LawBroken: if the test did not call the check, because a test without a check would pass.
         """
@@ -418,7 +419,7 @@ class _OneLaw:
 
 
 class _Database:
-    """Stores the scenarios that broke laws in Hypothesis's database, to try them first in the next run."""
+    """Stores the scenarios that broke laws in Hypothesis's database, so that the next run tries them first."""
 
     def __init__(self, bound: Bound, check: Check) -> None:
         import hypothesis
@@ -443,7 +444,9 @@ class _Database:
         return plans
 
     def keep(self, law: Any, variants: Mapping[str, Any] | None) -> None:
-        """Store these variants for a law, replacing earlier ones; delete them if None."""
+        """Store the variants that broke a law, replacing earlier ones. If ``variants`` is None, delete the stored
+        ones.
+        """
         from sentinel.worker import protocol
 
         if self._database is None:

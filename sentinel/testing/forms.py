@@ -1,4 +1,6 @@
-"""Give contracts the forms of functions that people write: one number per response, and a KL penalty in the loss."""
+"""Adapt contracts to other forms of functions: one number per response instead of per token, and a loss that
+includes a KL penalty.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def with_penalty(contract: Contract) -> Contract:
 
 
 def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> bool:
-    """Return False if only algorithms that were not chosen have this input.
+    """Return False if the input belongs only to algorithms that were not chosen.
 
     The meaning of such an input begins with their names: ``sapo: temperature``.
     """
@@ -74,7 +76,7 @@ def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> boo
 
 
 def matchable(contract: Contract, choices: Mapping[str, Any], has_reference: bool) -> Contract:
-    """Return the contract with only the inputs that a function with these choices can have as parameters."""
+    """Return the contract with only those inputs that can be parameters of a function with these choices."""
     inputs = tuple(
         item
         for item in contract.inputs
@@ -114,7 +116,7 @@ def per_response(contract: Contract, names: Collection[str]) -> Contract:
 
 
 def of_responses(contract: Contract, inputs: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the inputs with one number per response, [batch], for these names."""
+    """Return the inputs, with those of these names as one number per response, [batch]."""
     import torch
 
     changed = dict(inputs)

@@ -96,7 +96,7 @@ class Report:
 
     @property
     def tried(self) -> str:
-        """Return in one line what was tried and what was not, for pytest's summary."""
+        """Return one line for pytest's summary: what was tried, and what was not."""
         parts = [f"{self.scenarios} scenarios{f' of at most {self._most}' if self.sizes else ''}"]
         parts += [_left(self.left)] if self.left else []
         parts += [f"defaults never used: {in_words(self.given)}"] if self.given else []
@@ -212,8 +212,9 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
 
 
 def _binding(check: Asked, bound: Bound) -> list[str]:
-    """Return lines that show the input of each parameter. Further lines name inputs that the function never reads
-    although the result depends on them."""
+    """Return lines that show which input each parameter receives. Further lines name the inputs that the function
+    never receives although they change the oracle's result.
+    """
     of: dict[str, list[str]] = {} if bound.call else {name: [] for name in bound.function.__signature__.parameters}
     for name, parameter in bound.names.items():
         of.setdefault(parameter, []).append(name)
@@ -238,7 +239,7 @@ def _edge(finding: Finding) -> str:
 
 
 def _exception(bound: Bound, what: str) -> tuple[str, BaseException | None]:
-    """Return a failed call's exception, as text and as an object."""
+    """Return the exception of a failed call, as text and as an object."""
     for text, error in bound.of_call.items():
         if text in what:
             return f"call= ({bound.call}) raised {text}", error
@@ -295,13 +296,13 @@ def _failure(
     outcome = search.outcomes[law]
     judged = f"{outcome.judged} of {search.tried} scenarios judged"
     if outcome.not_judged and outcome.judged < search.tried:
-        judged += f" (not the others; most often: {outcome.not_judged.most_common(1)[0][0]})"
+        judged += f" (the others were not judged, most often because: {outcome.not_judged.most_common(1)[0][0]})"
     lines += _wrapped(f"Seed {search.seed}, {judged}. Hypothesis keeps the scenario and tries it first.")
     return "\n".join(lines)
 
 
 def _source(check: Asked) -> str:
-    """Return the contract's source; if it lists several papers, that of the chosen algorithm."""
+    """Return the source that the contract cites. If it cites several papers, return that of the chosen algorithm."""
     words = [value.lower().replace("_", "-") for value in check.choices.values() if isinstance(value, str)]
     parts = re.split(r"[,;] (?=[A-Z])", check.contract.source)
     return (
@@ -316,20 +317,21 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _compared(case: Any, violation: Any, key: str) -> tuple[str, str]:
-    """Return the first call and the call that a violation is about, which may be the same."""
+    """Return the names of two calls: the first one, and the one that a violation is about. They may be the same."""
     first = next(iter(case.observation))
     return first, next((name for name in case.observation if name and violation.key == f"{name}.{key}"), first)
 
 
 def _is_of(case: Any, variant: str, key: str, violation: Any) -> bool:
-    """Return True if that call returned the violation's value. Otherwise the value combines several calls, such as a
-    sum."""
+    """Return True if the call returned the violation's value. If not, the value combines several calls, such as a
+    sum.
+    """
     pair = numbers(violation.observed), numbers(case.observation[variant].get(key))
     return pair[0] is None or pair[1] is None or np.array_equal(pair[0][0], pair[1][0], equal_nan=True)
 
 
 def _values(case: Any, violation: Any, key: str) -> list[str]:
-    """Return the values that differ: the observed and the right one, or those of two calls that should agree."""
+    """Return the two values that differ: the observed and the right one, or those of two calls that should agree."""
     first, variant = _compared(case, violation, key)
     if violation.demanded is None and not _is_of(case, variant, key, violation):
         return [f"{key}: {violation.detail}"]
@@ -420,7 +422,7 @@ def _parts(value: Any) -> Sequence[Any]:
 
 
 def _kinds(value: Any) -> Iterator[type]:
-    """Yield the classes of the objects with fields in a value."""
+    """Yield the class of each object in a value that has fields (such as a dataclass)."""
     if _fields(value) is not None:
         yield type(value)
     for each in _parts(value):

@@ -1,4 +1,4 @@
-"""Run a search's calls in pytest's own process, with the same code as in a worker."""
+"""Run the calls of a search in pytest's own process, with the code that workers use elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sentinel.worker import answers, calling, probe, serving
 
 
 class _Server(serving.Server):
-    """A server that calls the user's function or, without one, the oracle."""
+    """Replaces the worker's server: calls the user's function or, if there is none, the oracle."""
 
     def __init__(self, contract: Contract, bound: Bound | None, device: str) -> None:
         self._own_contract = contract
@@ -44,7 +44,7 @@ class _Server(serving.Server):
 
 
 class _Session:
-    """A replacement for :class:`sentinel.worker.client.Session` in this process."""
+    """Has the interface of :class:`sentinel.worker.client.Session`, but makes its calls in this process."""
 
     dead = ""
     hangs = False

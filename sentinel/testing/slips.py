@@ -1,4 +1,4 @@
-"""Find a common slip that explains wrong numbers: the reference with the slip agrees with the function."""
+"""Find the slip behind wrong numbers: a common mistake that, added to the oracle, makes it agree with the function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Inputs = dict[str, Any]
 
 
 def slips(contract: Contract, names: Mapping[str, str], choices: Mapping[str, Any], factor: float) -> Iterator[Slip]:
-    """Yield contracts whose oracle has one slip, the most common first.
+    """Yield contracts whose oracle has one slip (a common mistake), the most common slip first.
 
     :param names: input -> the user's name for it.
     :param choices: the settings that the user has chosen.
@@ -99,7 +99,7 @@ def _alike(one: str, other: str) -> bool:
 
 
 def _of_inputs(contract: Contract, change: Callable[[_Inputs], _Inputs]) -> Contract:
-    """Return a contract whose oracle reads inputs that ``change`` has modified."""
+    """Return a contract whose oracle receives inputs that ``change`` has modified."""
     oracle = contract.oracle
     assert oracle is not None
     return replace(contract, oracle=lambda inputs: oracle({**inputs, **change(dict(inputs))}))

@@ -34,7 +34,7 @@ _PATIENCE, _MEMORY, _LARGEST = 120, 4 << 30, 64 << 20
 
 
 def use_folder(roots: tuple[str, ...], folder: str) -> list[str]:
-    """Import modules from these directories with their byte code in ``folder``.
+    """Make imports from these directories read their byte code from ``folder``.
 
     :return: the files that had no byte code; the list grows with each import.
     """

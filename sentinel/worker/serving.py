@@ -317,7 +317,7 @@ class _LineTracer(_Tracer):
         """Record the return value of a function, and the arguments that it changes."""
 
     def _turn(self, frame: Any) -> None:
-        """Set the call's options in the arguments of a function that is about to run."""
+        """Change the arguments of a function that is about to run: set the options that the call requests."""
         local, names = frame.f_locals, argument_names(frame.f_code)
         arguments = {name: local[name] for name in names if name in local}
         for name, value in [*replaced_arguments(arguments, self._settings)]:

@@ -401,7 +401,7 @@ def test_an_entry_point_may_declare_its_own_options(run_sentinel, mirrored, tree
     assert answer.status == 1
     assert "because loss_agg_mode=token-mean (the default), clip=0.2\n" in answer.out
     assert [line for line in answer.out.splitlines() if "option" in line] == [
-        "$@ (line 1) was read as no further options; give the arguments of the script after --",
+        "$@ (line 1) was assumed to contain no options; give the script's arguments after --",
         f"{folder / 'run.sh'}:1: bufer is not an option of PPO (tiny/config.py) in this version",
     ]
     assert "defaults not known, because main_dapo.py declares them: seed\n" in answer.out
@@ -616,7 +616,7 @@ def test_the_command_that_starts_the_training_is_read(run_sentinel, mirrored, tr
     assert "not known, because only a shell can compute them: actor.other" in answer.json()["not_examined"]
     script.write_text(script.read_text().replace("token-mean", "$(cat mode)"))
     assert run_sentinel(*audit, "--script", script).json()["bugs"][0]["reach"] == "not known"
-    assert "no settings after the program" in run_sentinel(*audit, "--", "python", "train.py").err
+    assert "no settings follow the program" in run_sentinel(*audit, "--", "python", "train.py").err
     assert run_sentinel(*audit, "--", "python", "train.py").status == 2
 
 
@@ -680,7 +680,8 @@ def test_reward_functions_and_data_are_listed_as_not_examined(run_sentinel, mirr
     settings = ("--set", "actor.clip=0.2", "--set", "data.train_files=[a.parquet]", "--set", "reward.fn=mine.score")
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, *settings)
     assert (
-        "not examined, your reward functions and data: data.train_files=a.parquet, reward.fn=mine.score\n" in answer.out
+        "not examined (your reward functions and data): data.train_files=a.parquet, reward.fn=mine.score\n"
+        in answer.out
     )
 
 

@@ -226,7 +226,7 @@ def test_other_keys_of_a_recipe_are_kept():
         (GOOD.replace("loss: 1.0", "loss: {valu: 1.0}"), "11:25: unknown key 'valu' — did you mean 'value'?"),
         (GOOD.replace("loss: 1.0", "loss: {value: [1, a], dtype: int64}"), "11:36: loss: expected a number, found the string 'a'"),
         (GOOD.replace("loss: 1.0", "loss: 1.0, token_mean_loss: 1.0"), "'token_mean_loss' means 'loss', which already has an expected value above"),
-        (GOOD.replace("loss: 1.0", "loss: {}"), "write an expected value as it is, or as {value: ...}"),
+        (GOOD.replace("loss: 1.0", "loss: {}"), "write an expected value directly, or as {value: ...}"),
         (GOOD.replace("expect: reproduced", "expect: broken"), "must be one of reproduced, fixed, changed, unavailable, inconclusive; found the string 'broken'"),
         (GOOD.replace("expect: reproduced", "expect: fixd"), "did you mean 'fixed'?"),
         (GOOD.replace(f"git:{SHA}", "git:main"), "13:11: git:main is not immutable; a moving ref belongs in watch:"),

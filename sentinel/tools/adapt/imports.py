@@ -1,4 +1,4 @@
-"""List the packages that a project's modules import and this environment lacks, all at once."""
+"""List, all at once, the packages that a project's modules import and this environment lacks."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Imports:
         )
 
     def _used(self, signature: Signature) -> Iterator[str]:
-        """Yield the packages that a function's body uses, or that define a base of its class."""
+        """Yield the packages that the body of a function uses, or that define a base of its class."""
         _, tree = self._trees[signature.module]
         names = {*signature.names, *(base.partition(".")[0] for base in signature.bases)}
         for local, path in self._names(signature.module, tree):
@@ -139,8 +139,9 @@ class Imports:
         return {path.partition(".")[0] for path in self._paths(module) if self._is_foreign(path)}
 
     def _paths(self, module: str) -> Iterator[str]:
-        """Yield the dotted paths that a module needs while it is imported. Imports in functions, in a ``try`` or for
-        type checkers are left out."""
+        """Yield the dotted paths that are imported when a module is imported. Imports in functions, in a ``try`` or
+        for type checkers are left out.
+        """
         file, tree = self._trees[module]
         nodes: list[ast.AST] = list(tree.body)
         while nodes:
@@ -175,8 +176,7 @@ class Imports:
 
 
 def _distribution(name: ast.expr, module: str) -> str:
-    """Return the package that the argument of a version query names; ``__name__`` stands for the module's own
-    package."""
+    """Return the package whose version a call queries. ``__name__`` stands for the module's own package."""
     if isinstance(name, ast.Name) and name.id in ("__name__", "__package__"):
         return module.partition(".")[0]
     return str(name.value).replace("-", "_") if isinstance(name, ast.Constant) else ""

@@ -64,7 +64,9 @@ def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mappin
 
 
 def _defining(trees: GitTrees, names: set[str]) -> object:
-    """Return a function that takes a blob, and returns the qualified names in it whose last part is wanted."""
+    """Return a function that takes a blob and returns the qualified names that it defines, if their last part is
+    wanted.
+    """
     pattern = re.compile(rb"def (%s)\b" % b"|".join(name.encode() for name in sorted(names)))
 
     @cache
@@ -94,7 +96,7 @@ def _places(definitions: Definitions, tree: str, defining: object) -> dict[str, 
 
 
 def _note(proposal: Proposal, contract: Contract, then: frozenset[str], earlier: dict[str, list[str]]) -> None:
-    """Record the former names of the parameters for each input, if they differ from today's."""
+    """Record former parameter names of each input, if they differ from today's names."""
     lost = {name: proposal.arguments.get(name, name) for name in proposal.takes}
     lost = {name: today for name, today in lost.items() if today not in then}
     if not lost:

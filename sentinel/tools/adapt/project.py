@@ -92,7 +92,7 @@ def _of_folder(folder: Path, packages: tuple[str, ...], progress: Progress | Non
 
 
 def _of_repository(url: str, packages: tuple[str, ...], progress: Progress | None) -> Project:
-    """Make a mirror of the repository, which later commands use too."""
+    """Make a mirror of the repository. Later commands use the same mirror."""
     store, name = MirrorStore(), re.sub(r"\.git$", "", url.rstrip("/")).replace(":", "/").rsplit("/", 1)[-1].lower()
     blank = Target(re.sub(r"[^a-z0-9_]", "", name) or "framework", url, ())
     mirror = store.get(blank.name) or store.add(blank, progress=progress)

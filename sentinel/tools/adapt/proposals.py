@@ -57,7 +57,7 @@ _VECTORS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """How a function takes the tensors of a contract: see ``kit.call_each``.
+    """The form in which a function takes the tensors of a contract: see ``kit.call_each``.
 
     :ivar each: empty for whole tensors, which need no ``call_each``.
     """
@@ -72,7 +72,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Kind:
-    """How ``sentinel adapt`` recognises the functions of one contract by their names.
+    """The rule by which ``sentinel adapt`` recognises the functions of one contract from their names.
 
     :ivar about: a pattern that the function's name has to contain.
     :ivar outputs: the contract's outputs; a function that returns one value returns the first.
@@ -172,7 +172,7 @@ _WORDINGS = ("boxed", "<answer>{answer}</answer>", "The answer is {answer}", "##
 
 @dataclass(frozen=True)
 class Proposal:
-    """A binding that may fit.
+    """A binding that may fit a function.
 
     :ivar arguments: input -> parameter, if the names differ.
     :ivar takes: the inputs that are passed.
@@ -210,7 +210,9 @@ class Proposal:
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A function that nearly fits a contract: one parameter matches no input, or one input matches no parameter."""
+    """A function that nearly fits a contract: one of its parameters matches no input, or one input matches no
+    parameter.
+    """
 
     signature: Signature
     contract: str
@@ -252,7 +254,7 @@ _OF_STEPS = ("generalised_advantage", "discounted_return", "kl_estimate")
 
 
 def _layouts(signature: Signature, contract: Contract) -> list[Layout]:
-    """Return the layouts in which a function may take tensors, by its annotations and by how its body uses them."""
+    """Return the layouts in which a function may take tensors, judging from its annotations and its body."""
     if any("_mask" in item.name and item.shape == TOKENS and item.name != contract.mask for item in contract.inputs):
         return [Layout()]  # each of several masks has its own tensors
     if contract.name == "rule_reward":
@@ -340,10 +342,10 @@ def _proposal(
     known_otherwise = 2 * layout.of_groups + (layout.each == "steps")
     if reads is None or len({**match.names, **inner, **given}) + known_otherwise < 2:
         return None
-    lacks = [f"no parameter is its {item}" for item in missing]
-    lacks += [f"no input of it is {name}" for name in foreign]
+    lacks = [f"no parameter matches the input {item}" for item in missing]
+    lacks += [f"no input of the contract matches the parameter {name}" for name in foreign]
     if contract.group and "group" not in {*match.names, *known, *inner}:
-        lacks.append("no parameter gives the groups")
+        lacks.append("no parameter says which rows form a group")
     if lacks:
         near = len(missing) < 2 and any(contract.input(name).shape for name in match.names)  # type: ignore[union-attr]
         return NearMiss(signature, contract.name, "; ".join(lacks)) if near else None
@@ -363,7 +365,7 @@ def _proposal(
 
 
 def _of_rule(signature: Signature) -> dict[str, str]:
-    """Return the parameters for the response and the right answer, if a function takes both as strings."""
+    """Return the parameters for the response and the ground truth, if a function takes both as strings."""
     texts = [each.name for each in signature.own if each.required and re.search(r"^$|\bstr\b|Any", each.annotation)]
     texts = [name for name in texts if not signature.reads.get(name)]
     truth = next((name for name in reversed(texts) if _TRUTH.fullmatch(name)), "")
@@ -378,7 +380,7 @@ def _is_object(parameter: Parameter | None) -> bool:
 
 
 def _leaf(path: str) -> str:
-    """Return the last name of a path: ``beta`` for ``args.beta`` and for ``["beta"]``."""
+    """Return the last name of a path: ``beta`` for ``args.beta`` and for ``args["beta"]``."""
     return re.split(r"[.\[]", path)[-1].strip("]'\"")
 
 
@@ -390,8 +392,9 @@ def _inner(
     signature: Signature,
     known: Collection[str],
 ) -> dict[str, str]:
-    """Map each input to the attribute or key of an object that holds it. Attributes of ``self`` hold options, not
-    data."""
+    """Map each input to the attribute or key of an object parameter that holds it. Attributes of ``self`` hold
+    options, not data.
+    """
     names = match_names(contract, list(leaves), (), dict(match.names), known).names
     found = {}
     for name, leaf in names.items():
@@ -411,7 +414,9 @@ def _objects(
     inner_size: str,
     classes: Classes,
 ) -> dict[str, dict[str, str]]:
-    """Map each parameter to the expressions for its paths: an input, a group size, a default of its class, or None."""
+    """Map each object parameter to the expressions for the paths that are read from it: an input, a group size, a
+    default of its class, or None.
+    """
     given = {leaf: f'inputs["{name}"]' for name, leaf in reversed(list(inner.items()))}
     if inner_size:
         given[inner_size] = "kit.group_size(inputs)"
@@ -432,8 +437,9 @@ def _literals(classes: Classes, name: str, far: int = 4) -> dict[str, str]:
 
 
 def _fits_no_word(signature: Signature, name: str, contract: Contract) -> bool:
-    """Return True if the function body compares a parameter with strings although its name is that of a tensor in the
-    contract."""
+    """Return True if a parameter has the name of a tensor in the contract, but the function compares it with
+    strings.
+    """
     kinds = {item.kind for item in contract.inputs if fits(contract, item.name, name) is not None}
     return name in signature.words and kinds == {"tensor"}
 
@@ -446,7 +452,7 @@ def _is_optional(contract: Contract, name: str) -> bool:
 
 
 def _placeholder(parameter: Parameter) -> Any:
-    """Return a value that fits a parameter's annotation; None if that is a tensor or unknown."""
+    """Return a constant that fits a parameter's annotation; None if the annotation is a tensor or unknown."""
     if not parameter.annotation or _TENSORS.search(parameter.annotation):
         return None
     value: Any = next(
@@ -457,7 +463,9 @@ def _placeholder(parameter: Parameter) -> Any:
 
 
 def _reads(signature: Signature, kind: Kind, contract: Contract) -> dict[str, Any] | None:
-    """Return the place of each output in the result; None if the function returns nothing that the contract has."""
+    """Return where each output is in the result of the function; None if the function returns no output of the
+    contract.
+    """
     returns = [names for names in signature.returns if names != ("None",)]
     if not returns:
         return None
@@ -529,7 +537,9 @@ def _written(
     for name, alike in match.ambiguous.items():
         draft.questions.append(f"{name} may be {' or '.join(alike)}; {names[name]} is a guess.")
     if len(clips := {names.get("eps_clip_low"), names.get("eps_clip_high")}) == 1 and clips != {None}:
-        draft.questions.append(f"{clips.pop()} is both clip bounds, so scenarios with two bounds are not called.")
+        draft.questions.append(
+            f"{clips.pop()} sets both clip bounds, so scenarios with two different bounds are left out."
+        )
     _words(draft, signature, contract, names)
     draft.constants |= dict.fromkeys(draft.unread)
     if draft.step:
@@ -537,7 +547,7 @@ def _written(
     if kind.contract == "rule_reward":
         draft.fixed["wording"] = layout.form
         draft.options |= {"leading": draft.leading, "takes": ()}
-        draft.questions.append(f"which responses is it for? It is tried with the wording {layout.form!r}.")
+        draft.questions.append(f"which answer format does it expect? It is tried with the wording {layout.form!r}.")
     responses = {each.name for each in signature.own[:2]} if draft.leading else set()
     apart = {*responses, *names.values(), size, draft.step, *draft.objects, *draft.ends, *draft.rows}
     left = _other_parameters(draft, signature, contract, match, parameters, apart, size)
@@ -550,7 +560,7 @@ def _written(
         draft.options["ends"] = tuple(draft.ends)
     if draft.rows:
         draft.options["row_names"] = tuple(draft.rows)
-        draft.questions.append(f"{' and '.join(draft.rows)}: another name for each row. Is that right?")
+        draft.questions.append(f"{' and '.join(draft.rows)}: each row gets its own name. Is that right?")
     if layout.of_groups:
         if contract.mask:
             draft.options["sums"] = {"token_level_rewards": contract.mask}
@@ -592,7 +602,7 @@ _OF_LAYOUT = {
 
 
 def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: Kind, contract: Contract) -> None:
-    """Give a fixed value to an input for which the function has no parameter."""
+    """Choose a fixed value for an input for which the function has no parameter."""
     if item.name in kind.settings:
         values = (value for word, value in kind.settings[item.name] if re.search(word, signature.name.lower()))
         draft.fixed[item.name] = next(values)
@@ -617,7 +627,7 @@ def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: K
 
 
 def _words(draft: _Draft, signature: Signature, contract: Contract, names: Mapping[str, str]) -> None:
-    """Map each of the contract's choices to the string with which the function's body compares a parameter."""
+    """Map each choice of an input to the string with which the function compares the parameter."""
     if "axis" in names:
         draft.options["values_of"] = {"axis": AXIS}
     for name, parameter in names.items():
@@ -638,8 +648,7 @@ def _other_parameters(
     given: set[str],
     size: str,
 ) -> list[str]:
-    """Pass constants for required parameters without an input. Return the parameters that are left at defaults which
-    may matter."""
+    """Choose constants for required parameters without an input. Return the parameters whose defaults may matter."""
     for name in match.unknown:
         if name in draft.constants:
             continue
@@ -649,7 +658,7 @@ def _other_parameters(
         draft.questions.append(f"what is {name}? No input of {contract.name} has this name; {guess}")
     if size and "group" not in draft.options:
         draft.constants[size] = 1
-        draft.questions.append(f"{contract.name} has no groups, so {size} is 1. Is another contract nearer?")
+        draft.questions.append(f"{contract.name} has no groups, so {size} is 1. Does another contract fit better?")
     usual = ("None", "False", None)
     left = [name for name in parameters if name not in {*given, *draft.constants}]
     left = [name for name in left if parameters[name].default not in usual]
@@ -660,7 +669,7 @@ def _other_parameters(
 
 
 def _layout(draft: _Draft, signature: Signature, kind: Kind, names: Mapping[str, str]) -> None:
-    """Set the layout of tensors from the way in which the body uses its arguments."""
+    """Set the layout of the proposal from the way in which the function uses its arguments."""
     if signature.tokens_first:
         draft.options["tokens_first"] = True
         draft.questions.append(f"{signature.tokens_first}, so its tensors are taken as [tokens, batch]. Is that right?")
@@ -684,7 +693,7 @@ def _is_boolean(body: str, parameter: str) -> bool:
 
 
 def _vocabulary(item: Input, words: Sequence[str]) -> dict[Any, str]:
-    """Map each value of the contract to the function's spelling of it, if the two are similar."""
+    """Map each choice of the contract to the function's spelling of it, if the two are similar."""
 
     def plain(text: Any) -> str:
         return re.sub(r"[^a-z0-9]", "", str(text).lower())
@@ -693,7 +702,7 @@ def _vocabulary(item: Input, words: Sequence[str]) -> dict[Any, str]:
 
 
 def _per_row(signature: Signature, parameter: str, kind: Kind) -> bool:
-    """Return whether the function body treats a parameter as one number per row."""
+    """Return True if the function uses a parameter as one number per row."""
     if kind.contract == "preference_loss":
         return not re.search(rf"\b{parameter}\b[^\n]*sum\((dim=)?-1", signature.body)
     return bool(re.search(rf"\b{parameter}\.((view|reshape)\(-1, |(un)?squeeze\()", signature.body))
@@ -704,8 +713,8 @@ _COUNTS = {"batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_facto
 
 
 def alternatives(proposal: Proposal, contract: Contract, targets: Iterable[Target]) -> list[dict[str, Any]]:
-    """Return other choices for what a proposal guesses: settings without a parameter, then points on which frameworks
-    legitimately differ.
+    """Return other choices for the guesses in a proposal: first for settings without a parameter, then for points on
+    which frameworks legitimately differ.
 
     :param targets: other frameworks, whose declared values are tried.
     """
@@ -731,8 +740,9 @@ _MENDS = (
 
 
 def mended(proposal: Proposal, contract: Contract, failure: str) -> Proposal | None:
-    """Return the proposal with the change that a failed call seems to need; None if no change is known or it was
-    tried."""
+    """Return the proposal with the change that the error of a failed call suggests; None if there is none or it was
+    tried before.
+    """
     lacks, signature = _LACKS.search(failure), proposal.signature
     if lacks and signature.owner and lacks[1] not in (own := proposal.objects.get(signature.parameters[0].name, {})):
         objects = {**proposal.objects, signature.parameters[0].name: {**own, lacks[1]: "None"}}

@@ -80,7 +80,7 @@ class Signature:
 
     @property
     def own(self) -> tuple[Parameter, ...]:
-        """The parameters without ``self``."""
+        """Return the parameters without ``self``."""
         return self.parameters[1:] if self.owner and "staticmethod" not in self.decorators else self.parameters
 
 
@@ -212,8 +212,7 @@ def _returned(value: ast.expr) -> tuple[str, ...]:
 
 
 def _name_in(value: ast.expr) -> str:
-    """Return the name that an expression is about: ``x`` for ``x.sum()``, ``None`` for None; empty for other
-    expressions."""
+    """Return the main name in an expression: ``x`` for ``x.sum()``, ``None`` for None; empty if there is none."""
     if isinstance(value, ast.Constant):
         return repr(value.value)
     while isinstance(value, (ast.Call, ast.Attribute)):

@@ -147,7 +147,7 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
 def _agreeing(
     session: LawSession, subject: Subject, catalog: Catalog, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the other choices with which the oracle agrees in a few scenarios; empty if there are none.
+    """Return other choices with which the oracle agrees with the function in a few scenarios; empty if there are none.
 
     Choices with which the oracle agrees in one scenario are tried on other scenarios. If it disagrees there, further
     choices are added.
@@ -200,7 +200,7 @@ def _is_dialect(subject: Subject, name: str) -> bool:
 
 
 def _changed(subject: Subject, catalog: Catalog, changes: Mapping[str, Any]) -> Subject | None:
-    """Return a subject with other choices: dialects, and values that the binding fixes."""
+    """Return a subject with other choices: other dialects, and other fixed values."""
     dialects = tuple(each for each in subject.binding.dialects if each.name not in changes)
     dialects += tuple(Dialect(name, value) for name, value in changes.items() if _is_dialect(subject, name))
     fixed = {name: value for name, value in changes.items() if not _is_dialect(subject, name)}

@@ -115,8 +115,9 @@ def _binding(proposal: Proposal, contract: Contract) -> str:
 def _family(
     proposal: Proposal, knobs: Sequence[str], fixed: dict[str, Any], accepts: dict[str, Any], call: str
 ) -> tuple[str, list[str]]:
-    """Return the name of the function that makes the binding, and its arguments after the path. Remove the settings
-    that these fix."""
+    """Return the function of ``binding.families`` that makes the binding, and its arguments after the path. Remove
+    the settings that it fixes itself.
+    """
     own = tuple(knobs)
     if proposal.contract == "policy_loss":
         counts = ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")
@@ -145,7 +146,9 @@ def _arguments(proposal: Proposal) -> dict[str, tuple[str, ...]]:
 
 
 def _outputs(proposal: Proposal) -> tuple[str, ...]:
-    """Return the names of the outputs in the order of the result; empty if the adapter's own call reads them."""
+    """Return the names of the outputs in the order in which the function returns them; empty if the adapter's own
+    call reads them.
+    """
     return tuple(sorted(proposal.reads, key=lambda name: proposal.reads[name] or 0)) if _in_order(proposal) else ()
 
 
@@ -169,7 +172,7 @@ def _has_skeleton(proposal: Proposal) -> bool:
 
 
 def _function(proposal: Proposal) -> str:
-    """Return the name of the function that calls a method, or a function of objects; unique in the adapter."""
+    """Return a name, unique in the adapter, for a function that calls a method or passes objects."""
     return re.sub(r"\W+", "_", f"_{proposal.path.removeprefix(proposal.signature.module.partition('.')[0])}").lower()
 
 

@@ -283,7 +283,7 @@ class _Script:
         self.inside -= depth > 0
 
     def _note(self, node: Node, scope: int, loop: bool) -> None:
-        """Record where each variable is assigned.
+        """Record where each variable of the script is assigned.
 
         Values that a loop, a command (``read X``), ``local -n``, arithmetic or ``${X:=…}`` assigns are never certain.
         """
@@ -314,7 +314,7 @@ class _Script:
             self._note(child, scope, loop or kind in _LOOPS)
 
     def _spend(self, characters: int) -> None:
-        """Count characters. Raise SentinelError if a script's variables have too many."""
+        """Add to the number of characters read. Raise SentinelError if the variables of the script have too many."""
         self.left -= characters
         if self.left < 0:
             raise SentinelError(
@@ -377,7 +377,7 @@ class _Script:
                 self.written.pop("", None)
 
     def _write(self, node: Node, certain: bool) -> None:
-        """Note the text of a heredoc, and the files that a statement writes."""
+        """Store the text of a heredoc, and the names of the files that a statement writes."""
         parts = [*node.named_children, *(each for part in node.named_children for each in part.named_children)]
         body = next((part for part in parts if part.type == "heredoc_body"), None)
         start = next((_of(part) for part in parts if part.type == "heredoc_start"), "")
@@ -430,7 +430,7 @@ class _Script:
             self.arrays[_of(name)] = [_ONE if words and all(map(_is_plain, words)) else _ANY_NUMBER]
 
     def _doubt_all(self, doubt: bool) -> None:
-        """Mark every variable as uncertain, because code that was not read may assign it."""
+        """Mark the values of all variables as uncertain, because code that was not read may have assigned them."""
         if doubt:
             self.doubted = True
             self.arrays = {name: [_ANY_NUMBER] for name in self.arrays}
@@ -511,7 +511,7 @@ class _Script:
         return [_Word.of(word, source) if UNKNOWN in word and not isinstance(word, _Word) else word for word in words]
 
     def _own_arguments(self, node: Node) -> Sequence[str]:
-        """Return the arguments that the user gave to the script. In a shell function, the arguments are unknown."""
+        """Return the arguments that the user passed to the script. In a shell function, the arguments are unknown."""
         if self.inside or self.given:
             return [_ANY_NUMBER]
         if not self.arguments:
@@ -575,7 +575,9 @@ class _Script:
         return " ".join(self._words(name, UNKNOWN))
 
     def _words(self, name: str, otherwise: str) -> list[str]:
-        """Return the words of a variable. If the script does not set it, return ``otherwise`` as one word."""
+        """Return the words in the value of a variable. If the script does not set it, return ``otherwise`` as one
+        word.
+        """
         places = self.scopes.get(name, set[int]())
         otherwise = _ONE if name in _ONE_WORD_VARIABLES and not places else otherwise
         words = [_ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])
@@ -619,8 +621,9 @@ def _is_plain(word: str) -> bool:
 
 
 def _doubted(words: Sequence[str]) -> list[str] | None:
-    """Return the words with their values replaced by unknown ones; None if some words may be values of earlier
-    options."""
+    """Return the words with unknown values in place of their values; None if some words may be values of earlier
+    options.
+    """
     doubt: list[str] = []
     for word in words:
         if _ASSIGNMENT.match(word) or (_OPTION.match(word) and "=" in word):

@@ -28,7 +28,8 @@ _PACKAGE = re.compile(rb"\A\s*#\s*@package +(\S+)")
 def composed(
     file: Path, data: Mapping[Any, Any], folders: Sequence[Path], chosen: Mapping[str, Any] | None = None
 ) -> tuple[dict[Any, Any], list[str]]:
-    """Return a configuration merged with the files that its ``defaults`` list names, and the entries left unread.
+    """Return a configuration merged with the files that its ``defaults`` list names, and the entries that could not be
+    read.
 
     :param folders: the search path of these files, after the folder of the configuration.
     :param chosen: the command line's choices, which override those of the lists.
@@ -101,7 +102,7 @@ class _Reader:
         return result
 
     def _chosen(self, reference: re.Match[str]) -> str:
-        """Return the choice that ``${group}`` refers to; the reference itself if there is none."""
+        """Return the value to which ``${group}`` refers; the reference itself if there is none."""
         return str(self.choices.get((reference[1], reference[1].replace("/", ".")), reference[0]))
 
     def _find(self, name: str) -> Path | None:
@@ -111,7 +112,7 @@ class _Reader:
 
 
 def groups(folders: Sequence[Path]) -> frozenset[str]:
-    """Return the names of config groups in the ``defaults`` lists of some folders, such as ``model_engine``."""
+    """Return the names of config groups, such as ``model_engine``, that the ``defaults`` lists in some folders use."""
     found: set[str] = set()
     for folder in folders:
         for file in sorted(folder.glob("*.yaml"))[:_MOST]:

@@ -129,7 +129,7 @@ def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
 
 
 def newest_with(target: Target, options: Options, name: str) -> tuple[str, str]:
-    """Return the newest release whose file declares an option, and the release after it; empty if there is none.
+    """Return the newest release that declares an option in its file, and the release after it; empty if there is none.
 
     Only the file of these options is read, as far as the mirror has the history, not the classes that it inherits from.
     """
@@ -205,7 +205,7 @@ _COMPUTED = "--?"
 
 
 def _names(node: ast.expr, variable: str, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the values of an argument: a literal, or an f-string for each value of the loop variable."""
+    """Return the values that an argument can have: a literal, or an f-string for each value of the loop variable."""
     if isinstance(node, ast.Constant):
         return (node.value,) if isinstance(node.value, str) else ()
     if not isinstance(node, ast.JoinedStr):
@@ -255,7 +255,7 @@ def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping
 
 
 def places(target: Target, checkout: Checkout, name: str) -> Iterator[Path]:
-    """Yield the paths at which a copy may have a file or folder of the repository."""
+    """Yield the paths at which a copy of the framework may have a file or folder of the repository."""
     names = [name, *(name.removeprefix(f"{root.import_root}/") for root in target.roots if root.import_root)]
     return (checkout.path / name for name in names)
 
@@ -293,7 +293,7 @@ def search_path(
 
 
 def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterator[Path]:
-    """Yield the folders that an entry of a search path may mean, most likely first."""
+    """Yield the folders that an entry of a search path may denote, most likely first."""
     if scheme == "pkg" and all(part.isidentifier() for part in name.split(".")):
         yield from (root.joinpath(*name.split(".")) for root in checkout.import_roots)
     elif scheme in ("", "file") and name:

@@ -96,7 +96,7 @@ class Training:
 
     @cached_property
     def _variables(self) -> frozenset[str]:
-        """Return the settings and sections to which other settings refer (``${name}``), if they are not options."""
+        """Return the settings and sections that other settings refer to (``${name}``) and that are not options."""
         referred = {name for text in self.configuration.values() for name in _REFERRED.findall(text)}
         parts = [name.split(".") for name in referred]
         above = [[".".join(names[: size + 1]) for size in range(len(names))] for names in parts]
@@ -105,7 +105,7 @@ class Training:
 
     @cached_property
     def nested(self) -> Mapping[str, str]:
-        """Map settings in a section that does not exist to options with the same last name.
+        """Map each setting in a section that does not exist to the options with the same last name.
 
         A parser of flat options does not read them; the user's own code may.
         """
@@ -144,7 +144,7 @@ class Training:
         return {name: text for name, text in expected.items() if text}
 
     def is_unread(self, name: str) -> bool:
-        """Return True if the user sets this, but the value could not be read."""
+        """Return True if the user sets this option to a value that could not be read."""
         setting = self.setting(name)
         given = setting is not None and (setting.name in self.configuration or self._doubtful(name))
         return setting is not None and given and setting.value is None
@@ -164,7 +164,9 @@ class Training:
         }
 
     def setting(self, name: str) -> Setting | None:
-        """Return the run's value of a setting; None if neither the configuration nor the copy has the name."""
+        """Return the value of a setting in this run; None if neither the configuration nor the framework has the
+        name.
+        """
         return self._resolved(self._lookup(name), 8)
 
     def absent(self, name: str) -> bool:
@@ -172,7 +174,7 @@ class Training:
         return self.options is not None and self._lookup(name) is None
 
     def elsewhere(self, name: str) -> str | None:
-        """Return the first other trainer that has this option."""
+        """Return the first other trainer of the framework that has this option."""
         return next((other.name for other in self.others if name in other), None)
 
     def _lookup(self, name: str) -> Setting | None:
@@ -227,7 +229,7 @@ def training(
     typed: frozenset[str] = frozenset(),
     hidden: frozenset[str] = frozenset(),
 ) -> Training:
-    """Return a configuration as a training run of the trainer whose options it fits best.
+    """Return the training run of a configuration. Its trainer is the one whose options fit the configuration best.
 
     :param made_by: the configuration class that a script calls. If it is empty, or the class of no trainer, the trainer
         is the first that has the most of the settings among its options.

@@ -86,7 +86,7 @@ def launch_of(
     if line.further:
         unread.append(f"not known, because further options may be set by {', '.join(line.further)}")
     if line.arguments:
-        unread.append(f"{line.arguments} was read as no further options; give the arguments of the script after --")
+        unread.append(f"{line.arguments} was assumed to contain no options; give the script's arguments after --")
     if line.assumed:
         more = f" and {len(line.assumed) - _MOST} more" if len(line.assumed) > _MOST else ""
         unread.append(
@@ -124,7 +124,7 @@ def launch_of(
     if not settings and config is None:
         gone = f", and {line.program} is not a file here" if line.program.endswith(".py") and program is None else ""
         raise NothingExamined(
-            f"{where}: no settings after the program, which are written KEY=VALUE or --key "
+            f"{where}: no settings follow the program; write settings as KEY=VALUE or --key "
             f"value{gone}; give the configuration with --config, or single settings with --set"
         )
     added = frozenset(setting_of(word)[0] for word in line.settings if word.startswith("+"))
@@ -148,7 +148,7 @@ def launch_of(
 
 
 def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: bool = True, shown: str = "") -> Launch:
-    """Read the configuration that a Python script makes.
+    """Read the configuration that a Python script creates.
 
     :param words: the script's arguments. They are not read if the script makes the configuration itself.
     :param must: whether it is an error if the script makes no configuration.
@@ -205,7 +205,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
 
 
 def _differences(call: Call, others: Sequence[Call]) -> list[str]:
-    """Return the options that other calls of the same class do not set, or set to another value."""
+    """Return the options to which other calls of the same class give a different value, or none."""
     names = {name for one in others for name in (*call.settings, *one.settings, *one.unread)} - {*call.unread}
     return sorted(
         name

@@ -284,7 +284,7 @@ Named = tuple[str, Option]
 
 
 def _made(factory: ast.expr | None) -> ast.expr | None:
-    """Return the call inside a ``default_factory``."""
+    """Return the call inside the ``default_factory`` of a field."""
     if isinstance(factory, ast.Lambda):
         return factory.body
     return ast.Call(factory, [], []) if isinstance(factory, ast.Name) else None

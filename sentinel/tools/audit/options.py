@@ -64,14 +64,14 @@ class Options:
 
     @property
     def source(self) -> str:
-        """Return the file and the other packages that declare the options, as text."""
+        """Return the file and the packages that declare the options, as text."""
         return ", ".join([self.file, *self.packages])
 
     def __contains__(self, name: str) -> bool:
         return name in self.options or self.section(name)
 
     def meaning(self, configuration: Mapping[str, str], typed: Collection[str]) -> dict[str, str]:
-        """Return a configuration in which command-line options are replaced by the settings that they set."""
+        """Return the configuration with each command-line option replaced by the settings that it sets."""
         meant = {}
         for name, text in configuration.items():
             setting, value = self.flags.get(name, (name, None)) if name in typed else (name, None)
@@ -89,7 +89,7 @@ class Options:
         return next((why for prefix, why in self.open.items() if f"{name}.".startswith(prefix)), "")
 
     def closest(self, name: str, alike: float = 0.6) -> str:
-        """Return the option whose name is most similar to an unknown one; empty if none is similar."""
+        """Return the known option that is most similar to an unknown name; empty if none is similar."""
         section, _, last = name.rpartition(".")
         whole, ending = SequenceMatcher(None, "", name), SequenceMatcher(None, "", last)
         best = (alike, 0.0, "")
@@ -112,7 +112,7 @@ class Options:
         return near if near in self.options else best[2]
 
     def section(self, name: str) -> bool:
-        """Return True if this name is a section of options."""
+        """Return True if this name is a section of options, such as ``actor.optim``."""
         return name not in self.options and any(other.startswith(f"{name}.") for other in self.options)
 
 

@@ -253,7 +253,7 @@ class _Script:
                         yield name
 
     def _parts(self, node: ast.AST, depth: int = 0) -> Iterator[ast.AST]:
-        """Yield the parts of an expression, and the parts of the values that its names have."""
+        """Yield the parts of an expression, including the parts of the values of its variables."""
         for part in ast.walk(node):
             yield part
             if isinstance(part, ast.Name) and part.id in self.once and depth < _DEEPEST:
@@ -291,8 +291,9 @@ class _Script:
                     yield _any(given), node.lineno
 
     def given_classes(self) -> Iterator[tuple[str, int]]:
-        """Yield the calls and decorators that receive a configuration class, and may therefore change the default of
-        any option."""
+        """Yield the calls and decorators that receive a configuration class. They may change the default of any
+        option.
+        """
         for own in (node for node in self.nodes if isinstance(node, ast.ClassDef) and node.name in self.derived):
             for each in (*own.decorator_list, *(item.value for item in own.keywords)):  # and its metaclass
                 if not _READS_A_CLASS.fullmatch(called(each) if isinstance(each, ast.Call) else name_of(each)):
@@ -389,7 +390,7 @@ class _Script:
                 self._value(f"{prefix}{keyword.arg}", keyword.value, call, depth)
 
     def _value(self, name: str, node: ast.expr | None, call: Call, depth: int = 0) -> None:
-        """Set an option, replacing an earlier value. ``None`` is an unknown value."""
+        """Set an option, replacing its earlier value. ``None`` stands for an unknown value."""
         call.settings.pop(name, None)
         call.lines[name] = node.lineno if node is not None else call.line
         if name in call.unread:
@@ -536,7 +537,7 @@ class _Script:
 
 
 def _replaced(node: ast.AST) -> str:
-    """Return the name of ``name = dataclasses.replace(name, …)``; empty for any other statement."""
+    """Return the variable name if a statement is ``name = dataclasses.replace(name, …)``; otherwise an empty string."""
     value = node.value if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
     name = name_of(node.targets[0]) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) else ""
     if not isinstance(value, ast.Call) or called(value) != "replace" or not value.args:
@@ -566,7 +567,7 @@ _READS = re.compile(r"(get|is|has|to)_\w+|items|keys|values|get|copy|main_proces
 def _assigned(
     node: ast.stmt, is_it: Callable[[ast.expr], bool], positions: Collection[str]
 ) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the options of an object that a statement sets, with their values; None for an unknown value.
+    """Yield the options that an assignment sets on an object, with their values. None stands for an unknown value.
 
     The statements inside it are left out. An option's name begins with :data:`ANY` if it may be any option.
 
@@ -586,7 +587,7 @@ def _assigned(
 
 
 def _called(call: ast.Call, node: ast.stmt, is_it: Callable[[ast.expr], bool]) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the options of an object that a call sets, with their values; None for an unknown value."""
+    """Yield the options that a call sets on an object, with their values. None stands for an unknown value."""
     name, arguments = called(call), call.args
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     if name in ("setattr", "delattr", "__setattr__", "__delattr__"):

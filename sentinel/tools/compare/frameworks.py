@@ -326,7 +326,9 @@ class Frameworks:
         contract_name, where = find_meaning(name, self.catalog.contracts)
         contract = self.catalog.contracts[contract_name]
         if contract.oracle is None:
-            raise SentinelError(f"the contract {contract_name} has no definition that its functions share")
+            raise SentinelError(
+                f"functions of the contract {contract_name} cannot be compared, because it has no oracle"
+            )
         members: list[Function] = []
         unavailable: list[Compared] = []
         for target in self.targets:

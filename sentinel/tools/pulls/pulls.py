@@ -306,7 +306,7 @@ def find_gravest(results: Sequence[BoundaryDiff]) -> Answer:
 
 def comment(pull: Pull) -> str:
     """Write the result for one pull request as Markdown."""
-    lead = "Nothing that was examined changes in the numbers." if pull.answer == "nothing" else ""
+    lead = "No function that was examined returns different numbers." if pull.answer == "nothing" else ""
     lead = "It cannot be decided whether anything changes." if pull.answer == "cannot be decided" else lead
     text = pull.text or "\n".join(f"* {escaped(line)}" for line in pull.findings)
     return "\n\n".join(filter(None, [lead, text.strip()])) + "\n"

@@ -31,7 +31,7 @@ class Branch:
 
 
 def contribute(clone: Path, fix: Fix, main: str) -> Branch:
-    """Create a branch with the fix as one commit of the clone's user. The work tree and its index do not change.
+    """Create a branch with the fix as one commit by the user of the clone. The work tree and its index do not change.
 
     The commit's parent is the clone's newest main if the edited files have not changed since the fix was tested;
     otherwise it is the commit at which the fix was tested.
@@ -79,8 +79,9 @@ def changed_by(git_dir: Path, fix: Fix) -> list[str]:
 
 
 def mailed(fix: Fix, diff: str) -> str:
-    """Return the fix as a message that ``git am`` accepts. The sender makes the commit their own with
-    ``git commit --amend --reset-author``."""
+    """Return the fix as a message for ``git am``. The sender takes authorship with ``git commit --amend
+    --reset-author``.
+    """
     subject, _, body = message(fix).partition("\n\n")
     header = f"From {fix.commit} Mon Sep 17 00:00:00 2001\nFrom: Sentinel <sentinel@example.invalid>\n"
     header += f"Subject: [PATCH] {subject}\nContent-Type: text/plain; charset=UTF-8\n"
@@ -88,7 +89,7 @@ def mailed(fix: Fix, diff: str) -> str:
 
 
 def _of_upstream(git_dir: Path, fix: Fix, name: str) -> Branch:
-    """Create a branch at upstream's own fix."""
+    """Create a branch at the commit of upstream's own fix."""
     if git_objects.commit_of(git_dir, fix.head) is None:
         raise SentinelError(f"the clone lacks the fix, {fix.head}; fetch its pull request's head")
     run_checked(git_dir, "update-ref", f"refs/heads/{name}", fix.head, "")

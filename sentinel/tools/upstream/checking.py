@@ -1,4 +1,6 @@
-"""Run exported scripts on the real checkout, with torch, numpy and the packages that a runner names."""
+"""Run exported scripts on the real checkout, in an environment with torch, numpy and the packages that a runner
+names.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ def output_of(
 
 @dataclass(frozen=True)
 class Tried:
-    """The outcome of a script.
+    """The outcome of running a script.
 
     :ivar status: the status that a runner prints; empty if it failed.
     """
@@ -154,7 +156,7 @@ class Environment:
 
 
 def distribution_of(package: str) -> str | None:
-    """Return the installed distribution that an import of this name finds, or None."""
+    """Return the installed distribution that provides the import of this name, or None."""
     return next(iter(owners().get(package, ())), None)
 
 
@@ -182,7 +184,7 @@ def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _of_runner(output: str) -> Tried:
-    """Parse a runner's result from the end of its output; the target may print other lines before."""
+    """Parse the result at the end of a runner's output. The target may print other lines before it."""
     try:
         start = output.rindex('{\n "bug_id"')
         answer, end = json.JSONDecoder().raw_decode(output, start)

@@ -1,4 +1,4 @@
-"""Resolve the pull requests and hashes that recipes, fixes and pages cite, offline, against the targets' mirrors.
+"""Check the pull requests and hashes that recipes, fixes and pages cite, offline, against the mirrors of the targets.
 
 A mirror has every pull request (``refs/pull/N/head``) and no issues. A number that is not a pull request must therefore
 be called an issue where it is cited; the person who sends a page looks it up.
@@ -62,8 +62,9 @@ class Numbers:
 
     @cached_property
     def pulls(self) -> Mapping[int, str]:
-        """Return the subject line of each pull request, taken from the merged commit if there is one, otherwise from
-        the head."""
+        """Return the subject line of each pull request: that of the merged commit if there is one, otherwise that of
+        the head.
+        """
         heads = self._git("for-each-ref", "--format=%(refname) %(subject)", "refs/pull/*/head").splitlines()
         subjects = {int(line.split("/")[2]): line.partition(" ")[2] for line in heads}
         for line in reversed(self._git("log", "--format=%s", f"refs/heads/{self._branch}").splitlines()):
@@ -72,7 +73,9 @@ class Numbers:
         return subjects
 
     def object(self, name: str) -> tuple[str, str, str]:
-        """Return an object's type, dates (committed, written) and subject; empty strings if the mirror lacks it."""
+        """Return the type, the dates (committed, written) and the subject of a git object; empty strings if the
+        mirror lacks it.
+        """
         if name not in self._objects:
             found = gitbinary.run(self._mirror, "cat-file", "-t", name)
             kind, day, subject = found.out.decode().strip() if not found.status else "", "", ""
@@ -143,7 +146,9 @@ def _resolved(place: str, target: str, match: re.Match[str], mirror: Numbers) ->
 
 
 def _joined(place: str, own: str, line: str, mirror: Numbers) -> Iterator[Citation]:
-    """Check ``HASH (#N, DATE)``: the commit belongs to the pull request and has the date, in some time zone."""
+    """Check the citation ``HASH (#N, DATE)``: the commit must belong to the pull request and have that date in some
+    time zone.
+    """
     for name, number, day in _JOINED.findall(line):
         kind, when, subject = mirror.object(name)
         if kind != "commit":

@@ -55,7 +55,7 @@ def _recipe(recorded: Document, now: Document) -> Iterator[str]:
 
 
 def _code(recorded: Document, now: Document) -> Iterator[str]:
-    """Compare the code: the same commit and path must have the same blob."""
+    """Compare the recorded code: files with the same commit and path must have the same blob."""
     before, after = recorded["checkout"] or {}, now["checkout"] or {}
     for name in ("commit", "version"):
         # A clean working tree is compared with its commit, which is not a release; and vice versa.
@@ -87,7 +87,7 @@ def _numbers(recorded: Document, now: Document) -> Iterator[str]:
 
 
 def _judged(document: Document) -> dict[str, Any]:
-    """Return the comparisons without their text, whose wording may change between releases."""
+    """Return the comparisons without their explanations, whose wording may change between releases."""
     return {
         item["key"]: {name: value for name, value in item.items() if name not in ("key", "detail")}
         for item in document["comparison"]

@@ -99,7 +99,7 @@ class Contribution:
 def documented(
     bundles: Sequence[Bundle], fix: Fix | None, tried: FixTrial | None, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the document of ``evidence.json``: the evidence of each decision, and the trials."""
+    """Return the document that ``evidence.json`` stores: the evidence of each decision, and the trials of the fix."""
     first = bundles[0]
     runner = {side.name: side.tried.status or side.tried.problem for side in first.sides if side.tried is not None}
     return {
@@ -117,7 +117,7 @@ def documented(
 
 
 def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorStore) -> Contribution:
-    """Return the contribution of a document, with the prose of the current recipes and fixes."""
+    """Return the contribution that a document describes, with the prose of the current recipes and fixes."""
     target = str(document["target"])
     if target not in catalog.targets:
         raise SentinelError(f"no adapter for target {target!r}")
@@ -179,7 +179,7 @@ def load_contribution(file: Path) -> dict[str, Any] | None:
 
 
 def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
-    """Run a recipe at the newest heads of other pull requests that change lines of its boundary's function.
+    """Run a recipe at the newest heads of those other pull requests that change lines of the boundary's function.
 
     A pull request fixes the bug if the recipe is ``fixed`` at its head and ``reproduced`` at its base.
     """

@@ -45,7 +45,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Source:
-    """A source of possible duplicates.
+    """A place that is searched for duplicates.
 
     :ivar searched: whether it was searched; ``note`` describes how, or why not.
     :ivar more: the number of matches that are not listed.
@@ -67,7 +67,7 @@ def duplicates(
     environ: Mapping[str, str] | None = None,
     fix: Fix | None = None,
 ) -> list[Source]:
-    """Search every source. A source that cannot be searched has the reason in its note.
+    """Search every source for duplicates. If a source cannot be searched, its note says why.
 
     :param fix: the fix of the bug, whose texts provide further names to search for.
     """
@@ -103,7 +103,7 @@ def _recipes(recipe: Recipe, others: Sequence[Recipe]) -> Source:
 
 
 def likeness(recipe: Recipe, other: Recipe) -> list[str]:
-    """Return the common features of two recipes of a target; empty if they are too few for a duplicate."""
+    """Return what two recipes of a target have in common; empty if that is too little for a duplicate."""
     pull = recipe.upstream.get("pull")
     same = {
         "same pull request": bool(pull) and pull == other.upstream.get("pull"),
@@ -118,7 +118,9 @@ def likeness(recipe: Recipe, other: Recipe) -> list[str]:
 
 
 def scenario(recipe: Recipe) -> str:
-    """Return a normal form of the scenario. Reordered rows and renamed groups or variants do not change it."""
+    """Return a normal form of a scenario, which stays the same if rows are reordered or if groups or variants are
+    renamed.
+    """
     variants = sorted(_normal(inputs) for inputs in recipe.variants.values())
     return json.dumps([recipe.contract, variants])
 
@@ -155,7 +157,9 @@ def _history(recipe: Recipe, target: Target, store: MirrorStore) -> Source:
 
 
 def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: MirrorStore) -> Source:
-    """Search pull requests by changed lines, by the function's name, and by numbers of related pull requests."""
+    """Search pull requests by the lines that they change, the name of the function, and the numbers of related pull
+    requests.
+    """
     git_dir = store.path(target.name)
     outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
     like = [other for other in others if other.target == recipe.target and likeness(recipe, other)]

@@ -25,7 +25,9 @@ _MISSING = re.compile(r"No module named '(\w+)")
 
 @dataclass(frozen=True)
 class Side:
-    """``base`` or ``head``: its decision, and the runner's outcome if it was tested."""
+    """One of the two revisions, ``base`` or ``head``: its decision, and the outcome of the runner if it was tested
+    there.
+    """
 
     name: str
     decision: Decision
@@ -53,7 +55,7 @@ class Bundle:
 
 
 class Exporter:
-    """Creates bundles, and uses the same workers for all. Call :meth:`close` at the end."""
+    """Exports bundles with shared workers. Call :meth:`close` at the end."""
 
     def __init__(
         self, catalog: Catalog, open_checkout: OpenCheckout, options: Options, notify: Callable[[str], None]
@@ -86,7 +88,7 @@ class Exporter:
             return replace(bundle, reason=f"{error}.")
 
     def _case(self, bundle: Bundle) -> Case:
-        """Record the call at the base.
+        """Record the calls that the bug's recipe makes at the base.
 
         :raises NoRunner: if the base could not be decided.
         """
@@ -109,7 +111,7 @@ class Exporter:
         )
 
     def _tried(self, bundle: Bundle, case: Case) -> Bundle:
-        """Test the runner. Replace a missing package by a stub; if the stub changes the result, list the package as
+        """Test the runner. First replace missing packages by stubs. If a stub changes the result, list its package as
         needed.
 
         :raises NoRunner: if its result disagrees with the evidence.

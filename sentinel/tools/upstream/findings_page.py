@@ -1,5 +1,4 @@
-"""Write ``BUG_FINDINGS.md``: the bugs that exist at main today, most serious first, then a table of every root
-cause."""
+"""Write ``BUG_FINDINGS.md``: the bugs at main today, most serious first, then a table of all root causes."""
 
 from __future__ import annotations
 
@@ -62,8 +61,9 @@ class Entry:
 
     @property
     def where(self) -> str:
-        """Return the name of the table for this entry, by its verdict at main if there is one, otherwise by its
-        state."""
+        """Return the name of the table to which an entry belongs, by its verdict at main or, if it has none, by its
+        state.
+        """
         if self.realism == "unreachable":
             return "hardening"
         if self.finding.state in _FIXED:
@@ -76,7 +76,7 @@ class Entry:
 
 
 def page(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Write the whole page; the same entries give the same text.
+    """Return the text of the whole page. The same entries always give the same text.
 
     :param results: the content of :data:`RESULTS`. A bug that is not at main any more is left out.
     """
@@ -114,7 +114,7 @@ one root cause that was measured in the framework's own code. A framework that w
 
 
 def state(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]], edition: str, before: str) -> str:
-    """Write a page with the open bugs, the recorded bugs that were fixed since ``before``, and their consequences."""
+    """Return a page with the open bugs, the bugs that were fixed since ``before``, and their consequences."""
     entries = sorted(entries, key=lambda entry: entry.order)
     today = [entry for entry in entries if entry.where == "at main"]
     text = f"<!-- edition {edition}, since {before} -->\n{_STATE.format(edition)}"

@@ -1,4 +1,4 @@
-"""Find pull requests that fix a bug by running its recipe at each head that changes the boundary."""
+"""Find pull requests that fix a bug: run the bug's recipe at each head that changes its function."""
 
 from __future__ import annotations
 
@@ -42,14 +42,18 @@ class Head:
 
 
 def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
-    """Return the numbers of pull requests whose own commits change lines of the boundary's function, newest first."""
+    """Return the numbers of the pull requests whose own commits change lines of the boundary's function, newest
+    first.
+    """
     outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
     touches = touching(mirror, target, recipe, outside)
     return sorted({touch.pull for touch in touches if touch.pull is not None}, reverse=True)
 
 
 def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
-    """For each pull request that changes a function of a target's recipes, run these recipes at its head."""
+    """Run a target's recipes at the heads of pull requests. At each head, only the recipes whose function it changes
+    run.
+    """
     numbers = {number for recipe in recipes for number in pulls(ledger.mirror, ledger.target, recipe)}
     with ledger.decider(recipes, lambda: ledger.local(1)) as decide:
         for number in sorted(numbers, reverse=True)[:most]:

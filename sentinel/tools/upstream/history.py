@@ -19,7 +19,7 @@ _PULL = re.compile(r"refs/pull/(\d+)/head")
 
 @dataclass(frozen=True)
 class Touch:
-    """A commit that changes a function, or names it in its subject.
+    """A commit that changes a function, or whose subject contains the name of the function.
 
     :ivar ref: the ref through which git found the commit.
     :ivar why: ``lines`` (of the function) or ``subject`` (names it).
@@ -37,7 +37,7 @@ class Touch:
 
 
 def files_of(target: Target, boundary: str) -> list[str]:
-    """Return the files that may contain a dotted path's module, under its present and former names."""
+    """Return the files that may contain the module in a dotted path, under present and former names."""
     binding = target.binding(boundary)
     files: dict[str, None] = {}
     for path in binding.paths if binding else (boundary,):
@@ -57,7 +57,7 @@ def name_of(recipe: Recipe) -> str:
 
 
 def touching(git_dir: Path, target: Target, recipe: Recipe, revisions: Sequence[str]) -> list[Touch]:
-    """Return the commits among some revisions that change lines of a recipe's function, newest first.
+    """Return the commits among these revisions that change lines of the recipe's function, newest first.
 
     :param revisions: arguments of ``git log``: ``base..branch``, ``--glob=...``, ``--not``.
     """
@@ -86,7 +86,8 @@ def _commit(line: str, why: str) -> Touch:
 
 
 def _touched(lines: Iterable[str], name: re.Pattern[str]) -> Iterator[Touch]:
-    """Yield the commits that have a hunk in the function; git names the enclosing definition in the hunk's header.
+    """Yield the commits with a hunk in the function. git writes the name of the enclosing definition into the hunk
+    header.
 
     A hunk that only adds lines, beginning at the left margin, is behind the function and is left out.
     """

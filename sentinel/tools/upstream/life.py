@@ -1,4 +1,4 @@
-"""The state of a finding: found, reproduced, reported, fixed upstream or released. Each finding is a line of
+"""Store the state of each finding: found, reproduced, reported, fixed upstream or released. Each finding is one line of
 ``<folder>/<target>.jsonl``.
 
 The state follows from the recipe, its field ``upstream`` and recorded evidence. The line keeps the day on which each
@@ -97,7 +97,9 @@ def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dic
 
 
 def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
-    """Return the date of the first commit with the bug, from its history or else from the recipe; empty if unknown."""
+    """Return the date of the first commit with the bug, from the bug's history or else from its recipe; empty if
+    unknown.
+    """
     for run in record["runs"] if record else ():
         if run["verdict"] == "reproduced":
             return str(run["first"]["date"])[:10]
@@ -154,7 +156,7 @@ def load(folder: Path, target: str) -> dict[str, Finding]:
 
 
 def save(folder: Path, target: str, findings: Iterable[Finding]) -> None:
-    """Write the findings of a target. Do not touch a file with the same content."""
+    """Write the findings of a target. If the content did not change, do not touch the file."""
     file = place(folder, target)
     lines = [
         {name: value for name, value in asdict(each).items() if value and name != "target"}

@@ -66,7 +66,7 @@ def _wrong(made: Contribution) -> Iterable[str]:
 
 
 def _numbers(made: Contribution) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, value with the bug, right value) for the numbers that the fix names."""
+    """Yield (name, value with the bug, right value) for the numbers that the fix's text names."""
     names = dict(made.fix.numbers) if made.fix else {}
     measured: dict[str, tuple[str, str, str]] = {}
     for sides in made.document["bugs"].values():
@@ -149,7 +149,7 @@ def _checked(made: Contribution) -> Iterable[str]:
 
 
 def _summary(made: Contribution) -> Iterator[str]:
-    """Return a summary for the maintainer: what was measured and tested, and whether anything else changes."""
+    """Return the summary: what was measured and tested, and whether anything besides the bug changes."""
     there, runner = _first(made)["environment"], made.document["runner"]
     sides = made.document["bugs"][made.recipe.bug_id].values()
     at = "" if made.fix else f" at {', '.join(map(_revision, sides))}"
@@ -183,7 +183,7 @@ def _summary(made: Contribution) -> Iterator[str]:
 
 
 def checks(made: Contribution) -> Iterator[str]:
-    """Return each check as a line of Markdown."""
+    """Return one line of Markdown for each check."""
     by_verdict: dict[str, list[str]] = {}
     for bug, sides in made.document["bugs"].items():
         by_verdict.setdefault(
@@ -311,7 +311,7 @@ def _short(boundary: str) -> str:
 
 
 def _first(made: Contribution) -> Mapping[str, Any]:
-    """Return the first measured side of the first bug."""
+    """Return the first measured revision of the first bug."""
     sides = made.document["bugs"][made.recipe.bug_id]
     return next((side for side in sides.values() if side["observation"]), sides["base"])
 
@@ -347,7 +347,7 @@ def prose(text: str) -> str:
 
 
 def linked(text: str) -> str:
-    """Escape a sentence of a fix, but keep numbers of pull requests as links."""
+    """Escape a sentence of the fix's text, but keep the numbers of pull requests as links."""
     return re.sub(r"&#35;(?=\d+\b)", "#", sentence(text))
 
 
@@ -357,7 +357,7 @@ def sentence(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Format upstream's text as code that is safe in a table and in which GitHub makes no links."""
+    """Format upstream's text as code for a table cell, so that GitHub makes no links in it."""
     if text.strip() == text and not re.search(r"[`|<&]", text) and message(text) == text:
         return f"`{text}`" if text else ""
     shown = "".join(c if c.isalnum() or c in " -.:,;_/()+=" else f"&#{ord(c)};" for c in message(text))
@@ -408,13 +408,13 @@ def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "
 
 
 def remove_other(folder: Path, files: Iterable[str]) -> None:
-    """Remove the files that an earlier contribution wrote into the folder, except these."""
+    """Remove the files of an earlier contribution from the folder, except those with these names."""
     for name in {*_OWN} - {*files}:
         (folder / name).unlink(missing_ok=True)
 
 
 def pages(made: Contribution) -> dict[str, str]:
-    """Return the files that are generated from the document and the prose of the fix."""
+    """Return the generated files, made from the document and the prose of the fix."""
     if made.fix and made.fix.comment:
         return {"SENDER.md": sender(made)}
     files = {"PULL_REQUEST.md": page(made)}
@@ -424,7 +424,7 @@ def pages(made: Contribution) -> dict[str, str]:
 
 
 def sender(made: Contribution) -> str:
-    """Return instructions for the person who sends the page: searches that need the network, and commands."""
+    """Return instructions for the person who sends the page: the searches that need the network, and the commands."""
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
     lines = ["# Before this is sent\n"]
     if made.fix and made.fix.comment:

@@ -132,7 +132,7 @@ def instance(kind, **attributes):
 
 
 class NoRunner(Exception):
-    """A bug cannot have a runner; the message is the reason."""
+    """Raised if a bug cannot have a runner. The message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class _Writer:
         return text in self._body
 
     def from_upstream(self) -> Iterator[str]:
-        """Yield the imports of the function and of its arguments' classes."""
+        """Yield the imports that the function and the classes of its arguments need."""
         module, names = self._case.module, self._case.boundary.removeprefix(f"{self._case.module}.")
         top = names.partition(".")[0]
         for place, classes in sorted({**self._classes, module: self._classes.get(module, set()) | {top}}.items()):
@@ -255,8 +255,9 @@ class _Writer:
         return self._body
 
     def _found(self, addresses: Iterable[Address]) -> dict[tuple[str, str], tuple[Place, str]]:
-        """Map each (variant, key) to the call whose result contains the value, and to the expression that selects the
-        value from the result."""
+        """Map each (variant, key) to the call whose result contains the key's value, and to the expression that
+        selects it.
+        """
         found: dict[tuple[str, str], tuple[Place, str]] = {}
         used: set[tuple[Place, str]] = set()
         for variant, key in dict.fromkeys((variant, item.key) for item in addresses for variant in item.variants):
@@ -285,8 +286,9 @@ class _Writer:
         return text.replace("<result>", result).replace("<call>", call)
 
     def _expressions(self, call: Any, variant: str, key: str) -> Iterator[str]:
-        """Yield expressions for the value of a key. ``<result>`` and ``<call>`` stand for the call's result and
-        arguments."""
+        """Yield expressions that may give the value of a key. ``<result>`` and ``<call>`` stand for the result and
+        the arguments of the call.
+        """
         value = _reach(self._case.observation[variant], key)
         if key.startswith("gradients."):
             yield from filter(None, [self._gradient(call, variant, key.partition(".")[2])])
@@ -336,7 +338,7 @@ class _Writer:
         return "{\n" + "\n".join(lines) + "\n" + " " * indent + "}"
 
     def _note(self, node: Node) -> None:
-        """Record the classes of upstream that a value needs."""
+        """Record the upstream classes that a value needs."""
         if node[0] in ("bare", "new", "made"):
             module, _, name = node[1].rpartition(".")
             if module == "argparse":
@@ -368,7 +370,7 @@ def _children(node: Node) -> list[Node]:
 
 
 def _walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
-    """Yield the parts of a result, each with the expression that reaches it."""
+    """Yield the parts of a result, each with the expression that selects it."""
     yield path, node
     if node[0] in ("list", "tuple"):
         for place, child in enumerate(node[1]):
@@ -400,7 +402,7 @@ def _is(node: Node, value: Any) -> bool:
 
 
 def _is_where(node: Node, mask: Node, value: Any) -> bool:
-    """Return True if a recorded tensor equals a contract's observation after masked values are set to 0."""
+    """Return True if a recorded tensor equals a contract's observation, with masked values set to 0."""
     if not (node[0] in ("tensor", "leaf") and mask[0] == "tensor" and isinstance(value, Tensor)):
         return False
     if not node[1].shape == mask[1].shape == value.shape:
@@ -502,7 +504,7 @@ def _parts(node: Node) -> tuple[str, list[tuple[str, Node]], str] | None:
 
 
 def _numbers(value: Tensor) -> Any:
-    """Return numbers as nested lists, with the fewest digits that identify each single-precision number."""
+    """Return numbers as nested lists of strings, with the fewest digits that identify each single-precision number."""
     if value.dtype not in FLOATS[1:]:
         return value.nested()
 

@@ -1,4 +1,4 @@
-"""Test a fix: compare recipes, laws, drawn scenarios and upstream's own tests without and with it."""
+"""Test a fix: compare recipes, laws, drawn scenarios and upstream's own tests, without and with the fix."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str]
 
 
 def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> OpenCheckout:
-    """Return a function that also opens checkouts of the fixes' patched refs."""
+    """Return a function that opens checkouts, including those of refs to which a fix is applied."""
     by_ref = {fix.patched: fix for fix in fixes if fix.edits}
 
     def patched(target: Target, ref: Ref, pull: int | None) -> Checkout:
@@ -102,7 +102,7 @@ FixTrial = dict[str, Any]
 
 
 def elsewhere(tried: Mapping[str, Any]) -> tuple[int, int, float]:
-    """Return (scenarios, functions, largest difference) over all functions except the bugs' own."""
+    """Return how much changes outside the bug: (scenarios, functions, largest difference) over all other functions."""
     results = tried["elsewhere"].values()
     largest = max((float(one["largest_difference"]) for one in results), default=0.0)
     return sum(one["scenarios"] for one in results), len(results), largest
@@ -138,7 +138,7 @@ def try_fix(
 
 
 def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace infinity by a string, because JSON cannot store it. Results of different form differ by infinity."""
+    """Replace infinity by a string, because JSON cannot store it. Infinity stands for results of different form."""
     return {name: "inf" if value == np.inf else value for name, value in result.items()}
 
 
@@ -209,8 +209,9 @@ def _draw(
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Map each broken law or exception message to another known bug that causes it. That bug is in this boundary or in
-    its second implementation, and is still present with the fix.
+    """Explain failures that remain after a fix. Map each symptom (a broken law or an exception message) to another
+    known bug that causes it, is still present with the fix, and is in the same boundary or in its second
+    implementation.
     """
     boundaries = {*subject.binding.paths, *subject.binding.twins}
     return {
@@ -331,7 +332,7 @@ def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
 
 
 def _otherwise(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return a description of the first string that differs between two observations."""
+    """Describe the first string that differs between two observations."""
     before, after = (dict(flat(observation, "")) for observation in (one, other))
     for place, value in before.items():
         now = after.get(place)
@@ -360,7 +361,7 @@ def _plans(drawn: Drawn) -> list[Plan]:
 
 
 def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, str, str]]:
-    """Return (law, symptom, detail) of each violation; an exception of a call is a symptom, too."""
+    """Return (law, symptom, detail) of each violation. An exception of a call counts as a violation, too."""
     violations = set()
     for (law, _), trial in zip(plans, trials):
         if trial.refused and not law.twin:  # the other implementation reports its exception itself

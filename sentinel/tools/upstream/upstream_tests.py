@@ -33,7 +33,8 @@ _OUTCOME = re.compile(
 
 
 class UpstreamTests:
-    """Two scratch trees, removed at the end. Tests are untrusted code and run in the strict sandbox.
+    """Runs tests in two scratch trees, which are removed at the end. Tests are untrusted code, so they run in the
+    strict sandbox.
 
     :param changes: path of each edited file -> (content before, content after).
     """
@@ -54,7 +55,7 @@ class UpstreamTests:
 
     @cached_property
     def files(self) -> list[str]:
-        """Return the test files that the fix edits, or that import a module that the fix edits.
+        """Return the test files that the fix edits, and those that import a module that the fix edits.
 
         Files with the most similar paths come first, files whose paths name missing requirements last.
         """
@@ -85,7 +86,7 @@ class UpstreamTests:
         return "\n".join(self._logs.values())
 
     def compared(self) -> dict[str, dict[str, Any]]:
-        """Return, for each file, the counts of outcomes without and with the fix, or why no test ran."""
+        """Return the counts of outcomes of each test file, without and with the fix, or why no test ran."""
         without = self._run("without", self.files)
         # A test that already fails without the fix shows nothing about the fix.
         ran = [file for file, (outcomes, _, _) in without.items() if "passed" in outcomes.values()]
@@ -102,7 +103,7 @@ class UpstreamTests:
         return results
 
     def regression(self) -> dict[str, dict[str, Any]]:
-        """Run the fix's own tests in both trees; they are copied into the tree without the fix."""
+        """Run the fix's own tests in both trees. They are copied into the tree without the fix first."""
         results: dict[str, dict[str, Any]] = {test: {} for test in self._fix.regression}
         for side in ("without", "with"):
             for test, (outcomes, reason, option) in self._run(side, self._fix.regression, own_tests=True).items():
@@ -120,8 +121,8 @@ class UpstreamTests:
     def _run(
         self, side: str, tests: Sequence[str], own_tests: bool = False, option: str = ""
     ) -> dict[str, tuple[dict[str, str], str, str]]:
-        """Run files or tests. Return the outcomes of each (or pytest's line that explains why there are none), and the
-        option used.
+        """Run test files or single tests with pytest. Return three values for each: the outcomes of its tests, pytest's
+        explanation if no test ran, and the additional pytest option that was used.
 
         The option disables a ``conftest.py`` that starts a cluster or a logger, which may not work here.
         """
@@ -219,7 +220,7 @@ def _import_of(file: str) -> re.Pattern[str]:
 
 
 def _why(out: str) -> str:
-    """Return the line of pytest's output that explains why nothing ran."""
+    """Return the line of pytest's output that explains why no test ran."""
     lines = [re.sub(r"^E? +", "", line) for line in out.splitlines() if re.search(r"Error\b|not available", line)]
     last = re.sub(r"^=* *| in [\d.]+s.*$", "", (out.strip().splitlines() or [""])[-1])
     return (lines or [last or "no output"])[-1][:200]

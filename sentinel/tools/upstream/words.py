@@ -1,4 +1,4 @@
-"""Search a mirror for pull requests, open and closed, that concern the same names as a bug."""
+"""Search a mirror for open and closed pull requests that concern the same names as a bug."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Similar:
 
 
 def terms(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
-    """Return the names that distinguish a bug: its functions, the names that its texts quote, and its settings."""
+    """Return the names that identify a bug: its functions, the names that its texts quote, and its settings."""
     texts = [f"`{part}`" for recipe in recipes for part in recipe.boundary.split(".")[-2:] if not part.startswith("__")]
     if fix:
         texts += [fix.subject, fix.wrong, fix.cause, fix.fix, fix.reach]
@@ -55,7 +55,7 @@ def terms(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
 
 
 def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[str], most: int) -> list[Similar]:
-    """Return the pull requests whose own commits change lines with these names, or name them in a subject.
+    """Return the pull requests whose own commits change lines with these names, or have these names in a subject.
 
     A rare name counts more than a frequent one, and a small change more than a large one.
 
@@ -83,7 +83,7 @@ def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[st
 
 
 def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]:
-    """Return each commit that only pull requests contain, with its subject and the numbers of these pull requests."""
+    """Return each commit that is only in pull requests, with its subject and the numbers of the pull requests."""
     heads = gitbinary.run_checked(git_dir, "for-each-ref", "--format=%(objectname) %(refname)", "refs/pull/*/head")
     by_sha: dict[str, list[int]] = defaultdict(list)
     by_ref: dict[str, str] = {}
@@ -97,8 +97,9 @@ def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]
 
 
 def _patches(git_dir: Path, commits: Iterable[str], wanted: str) -> list[str]:
-    """Return the lines of the patches in which a changed line of Python matches. Commits whose blobs the mirror lacks
-    are left out."""
+    """Return the lines of patches that change a matching line of Python. Leave out commits whose blobs the mirror
+    lacks.
+    """
     wild = {"GIT_LITERAL_PATHSPECS": "0"}
 
     def diff_trees(of: Iterable[str], *arguments: str) -> list[str]:

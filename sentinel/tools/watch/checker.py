@@ -502,7 +502,7 @@ class Checker:
         if not self._first(process, (boundary, law.name, violation.symptom), call.step):
             return
         names = [bug for bug, paths, laws in self._bugs if law.name in laws and boundary in paths]
-        how = "" if where == "run" else ", the run's function on a few of its rows"
+        how = "" if where == "run" else " (the run's own function, called with a few rows of this call)"
         of_variant = next((name for name in variants if name and violation.key.startswith(f"{name}.")), "")
         key = violation.key.removeprefix(f"{of_variant}.")
         lines = [

@@ -117,7 +117,7 @@ class Reading:
         for path in self._required():
             if parts[path] is None:
                 return self._read_without(path, parts)
-        fewest, why = len(self.plan.paths) + 1, "the adapter makes no such call from any scenario"
+        fewest, why = len(self.plan.paths) + 1, "no scenario leads the adapter to such a call"
         closest: tuple[dict[str, Any], dict[Path, Any]] | None = None
         contract, binding = self.subject.contract, self.subject.binding
         for choice in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
@@ -613,7 +613,7 @@ def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
 
 
 class _LossWithGradient(torch.autograd.Function):
-    """A loss with a recorded gradient."""
+    """A loss whose gradient is not computed but was recorded in the run."""
 
     @staticmethod
     def forward(ctx: Any, loss: Any, part: Any, gradient: Any) -> Any:

@@ -147,7 +147,7 @@ def test_the_attributes_of_a_method_are_listed():
 def test_a_near_miss_names_the_missing_parameter():
     found = propose(read("teacher_advantages"), CONTRACTS)
     assert isinstance(found, NearMiss)
-    assert found.reason == "no input of it is teacher"
+    assert found.reason == "no input of the contract matches the parameter teacher"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,10 @@ def test_the_adapter_is_python_that_loads(tmp_path):
     target = load_adapter(file, CONTRACTS).target
     assert [binding.boundary for binding in target.bindings] == [f"mylab.losses.{name}" for name in names]
     assert target.roots == project.target.roots
-    assert "# mylab.losses.teacher_advantages (group_advantage): no input of it is teacher" in text
+    assert (
+        "# mylab.losses.teacher_advantages (group_advantage): no input of the contract matches the parameter teacher"
+        in text
+    )
 
 
 def test_text_from_foreign_code_stays_in_comments(tmp_path):
@@ -275,7 +278,7 @@ def test_a_project_without_a_fitting_function_exits_with_2(tmp_path, capsys, mon
     assert main(["adapt", "work"]) == 2
     said = capsys.readouterr().err
     assert "nothing was examined: mylab has 1 function that seem" in said
-    assert "no input of it is teacher" in said
+    assert "no input of the contract matches the parameter teacher" in said
     assert not list(tmp_path.glob("*.py"))
 
 

@@ -368,7 +368,7 @@ def test_a_script_and_its_arguments_are_a_command(tmp_path):
     assert launch_of(file, (), ("C",), configured=True).made_by == "C"
     (tmp_path / "run.sh").write_text('python train.py --seed 3 "$@"\n')
     (told,) = launch_of(tmp_path / "run.sh", (), ("C",)).unread
-    assert told == '"$@" (line 1) was read as no further options; give the arguments of the script after --'
+    assert told == '"$@" (line 1) was assumed to contain no options; give the script\'s arguments after --'
     assert launch_of(tmp_path / "run.sh", ["--lr", "1"], ("C",)).settings == (("seed", 3), ("lr", 1))
 
 
@@ -383,7 +383,7 @@ def test_a_configuration_is_found_like_hydra_finds_it(tmp_path, monkeypatch):
     assert launch.added == {"new.key"}
     launch = launch_of(None, command.replace("rlvr", "gone").split(), ())
     assert (launch.config, launch.missing) == (None, {"config_path": "demo", "config_name": "gone"})
-    with pytest.raises(NothingExamined, match=r"no settings after the program"):
+    with pytest.raises(NothingExamined, match=r"no settings follow the program"):
         launch_of(None, ["python", "train.py", "--config", "gone.yaml"], ())
 
 
@@ -406,8 +406,8 @@ def test_files_named_by_options_are_found_next_to_the_script(tmp_path):
     ("words", "says"),
     [
         ("accelerate launch --config_file z.yaml train.py", "train.py: none of C is called in it"),
-        ("accelerate launch --config_file z.yaml gone.py", "no settings after the program.*gone.py is not a file here"),
-        ("python -m package", "no settings after the program"),
+        ("accelerate launch --config_file z.yaml gone.py", "no settings follow the program.*gone.py is not a file"),
+        ("python -m package", "no settings follow the program"),
     ],
 )
 def test_nothing_to_read_is_an_error(tmp_path, monkeypatch, words, says):

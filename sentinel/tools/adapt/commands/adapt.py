@@ -109,7 +109,9 @@ def _best(
     settings: Settings,
     notify: Progress,
 ) -> tuple[dict[str, tuple[Proposal, Result]], Project]:
-    """Try the proposals for each function until the oracle agrees with one. Return the best of each and its result."""
+    """Try the proposals for each function until the oracle agrees with one. Return the best proposal of each
+    function and its result.
+    """
     waiting = {each[0].path: list(each) for each in several}
     found: dict[str, tuple[Proposal, Result]] = {}
     for attempt in range(_ROUNDS):
@@ -138,8 +140,9 @@ def _best(
 
 
 def _rank(result: Result) -> tuple[bool, bool, int]:
-    """Return a sort key. Results in which calls return come before others; of these, results that agree with the oracle
-    come first, then results with few broken laws."""
+    """Return a sort key for results. Calls that return come first; among these, agreement with the oracle, then few
+    broken laws.
+    """
     agrees = "the_oracle_agrees" in result.held or bool(result.dialects)
     return not result.failed, agrees, len(result.held) - len(result.broken)
 
@@ -203,8 +206,8 @@ def _proposals(
     if not proposals:
         near = f"; nearest: {missed[0].signature.path} ({missed[0].contract}): {missed[0].reason}" if missed else ""
         raise NothingExamined(
-            f"{project.target.name} has {counted(signal, 'function')} that seem to carry training signal, and the "
-            f"parameters of none fit a contract{near}; `sentinel list contracts` lists what can be bound by hand"
+            f"{project.target.name} has {counted(signal, 'function')} that seem to carry training signal, but "
+            f"none has parameters that fit a contract{near}; `sentinel list contracts` lists what can be bound by hand"
         )
     if project.mirror is not None and project.head:
         notify("reading the history of these functions")
@@ -237,11 +240,11 @@ def _try(
 
 
 def _with_result(proposal: Proposal, result: Result) -> Proposal:
-    """Return a proposal with settings and questions added that follow from the results of its laws."""
+    """Return a proposal with the settings and questions that follow from the results of its laws."""
     questions = list(proposal.questions)
     for name, value in result.settings.items():
         questions = [each for each in questions if f"no parameter for {name};" not in each]
-        questions.append(f"the oracle agrees with {name}={value!r}, a setting that no parameter gives. Is that right?")
+        questions.append(f"the oracle agrees if {name} is {value!r}, but no parameter sets it. Is that right?")
     if result.dialects:
         several = ", ".join(f"{name}={value!r}" for name, value in result.dialects.items())
         dialects = ", ".join(f'Dialect("{name}", {value!r}, reason, link)' for name, value in result.dialects.items())
@@ -258,7 +261,7 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
 
 
 def _least_version(requirement: str) -> str:
-    """Return the first version that a requirement names. The package's stub module reports this version."""
+    """Return the first version that a requirement mentions. The package's stub module reports this version."""
     match = re.search(r"[0-9]+(\.[0-9]+)*", requirement.partition("=")[2] or requirement)
     return match.group() if match else "0.0.0"
 

@@ -229,7 +229,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     ]
     named += launch.references
     if named:
-        unread.append(f"not examined, your reward functions and data: {_some(named)}")
+        unread.append(f"not examined (your reward functions and data): {_some(named)}")
     if run is not None and (not run.configuration or (bugs and not _examined(run, bugs))):
         for line in (*changes, *rejected, *unread):
             print_error(visible(line))
@@ -261,15 +261,16 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 
 def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
-    """Yield the paths at which a launch script may find a module: from this folder, a folder above it, or the copy."""
+    """Yield the paths at which a launch script may find a module: in this folder, in a folder above it, or in the
+    copy of the framework.
+    """
     path = f"{name.replace('.', '/')}.py"
     above = script.absolute().parents if script else ()
     yield from (folder / path for folder in (Path(), *above, top) if "\0" not in name)
 
 
 def _of_program(run: Training, launch: Launch, find: Find, boundaries: Iterable[str]) -> Training:
-    """Add facts from a Python script's imports: the trainers that the script uses, and the options of other classes
-    that it sets.
+    """Add what a Python script shows: the trainers that it uses, and the options of other classes that it sets.
 
     Modules are also looked up in the script's folder.
 
@@ -397,7 +398,7 @@ def _undecided(decisions: Sequence[Decision]) -> list[str]:
     groups: dict[str, list[Decision]] = {}
     for item in decisions:
         if item.verdict.name == "changed":
-            cause = "neither the values of the bug nor the right ones"
+            cause = "the values are neither those of the bug nor the right ones"
         elif item.verdict.name in ("reproduced", "fixed"):
             continue
         else:
@@ -449,7 +450,9 @@ class Bug:
 
 
 def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
-    """Return the settings of the file, overridden by single settings; None if there are neither."""
+    """Return the settings in the configuration file, overridden by the settings on the command line; None if there
+    are neither.
+    """
     if data is None and not single:
         return None
     configuration = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}
@@ -461,7 +464,8 @@ def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, A
 
 
 def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[Training, list[str]]:
-    """Add the settings from files and code of the launch command. Also return a line for each that was not read.
+    """Add the settings that the launch command reads from files and code. Also return a line for each file that was not
+    read.
 
     :param given: the settings of ``--set``, which hold whatever the code does.
     """
@@ -498,8 +502,9 @@ def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[T
 
 
 def _meant(name: str, options: Iterable[str]) -> list[str]:
-    """Return the options and sections to which a dotted name in code may refer. The first part of the name may be a
-    variable."""
+    """Return the options and sections that a dotted name in code may mean. The first part of the name may be a
+    variable.
+    """
     found: dict[str, None] = {}
     for option in options:
         for tail in filter(None, (name, name.partition(".")[2])):
@@ -513,7 +518,7 @@ def _meant(name: str, options: Iterable[str]) -> list[str]:
 def _decide(
     checkout: Checkout, ref: Ref, catalog: Catalog, settings: Settings, target: Target, reuse: bool
 ) -> tuple[list[Decision], list[str]]:
-    """Return the decision of each known bug in a copy of the framework, and the copy's own changes.
+    """Return the decisions about known bugs in a copy of the framework, and the copy's own changes.
 
     :param reuse: whether stored verdicts of a release may be used; they lack what was observed.
     """
@@ -549,7 +554,7 @@ def _decide(
 
 
 def _open(arguments: argparse.Namespace, target: Target, open_: OpenCheckout) -> tuple[Checkout, Ref]:
-    """Return the copy that the user names, or else the installed one, or else the newest release or main."""
+    """Return the copy that the user names; otherwise the installed one; otherwise the newest release or main."""
     ref = Ref.parse(arguments.ref or "installed")
     if arguments.repo:
         ref = Ref("path", str(arguments.repo.expanduser().absolute()))
@@ -566,7 +571,7 @@ def _open(arguments: argparse.Namespace, target: Target, open_: OpenCheckout) ->
 
 
 def _changes(target: Target, ref: Ref, checkout: Checkout, open_: OpenCheckout) -> list[str]:
-    """Return a line if a working tree differs from upstream in code that carries training signal."""
+    """Return a line if the code that carries training signal in a working tree differs from upstream."""
     if ref.kind != "path":
         return []
     try:
@@ -629,7 +634,8 @@ def _notify(
             echo(f"defaults are those of {run.options.name} ({run.options.source})")
     if hardening:
         echo(
-            f"in all {roots(map(_counted, [*bugs, *hardening]))}; no code of the framework triggers those of hardening"
+            f"in all {roots(map(_counted, [*bugs, *hardening]))}; "
+            "the framework's own code never triggers the hardening bugs"
         )
 
 
@@ -638,7 +644,7 @@ def _counted(bug: Bug) -> dict[str, str]:
 
 
 def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
-    """Print a bug, and the other recipes of the same bug with the same answer."""
+    """Print a bug, together with other recipes for the same bug that have the same answer."""
     recipe, reach = bug.decision.recipe, bug.reach
     assert reach is not None
     echo(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))

@@ -124,7 +124,9 @@ def _contribute(arguments: argparse.Namespace) -> int:
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    """Write the pages in a folder again, from their stored evidence and the current recipes and fixes."""
+    """Write the pages in a folder again. The data come from their stored evidence, the prose from the current
+    recipes and fixes.
+    """
     catalog, _ = catalog_and_settings(arguments)
     store, wanted, stale = MirrorStore(), arguments.bug or ["*"], []
     files = [
@@ -174,8 +176,9 @@ class _Maker:
             exporter.close()
 
     def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
-        """Return the contribution for a bug for which Sentinel has no fix, from its pins or from the given
-        revisions."""
+        """Return the contribution for a bug for which Sentinel has no fix. Its two revisions come from its pins or
+        from the user.
+        """
         if base is None and recipe.pins and all(pin.expect != "reproduced" for pin in recipe.pins):
             expected = ", ".join(f"{pin.ref.short} {pin.expect}" for pin in recipe.pins)
             raise SentinelError(

@@ -48,7 +48,7 @@ def tests_options(parser: argparse.ArgumentParser) -> None:
 
 
 def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
-    """Return the fixes of the matching bugs, each once."""
+    """Return the fixes of the bugs that match, each fix once."""
     by_path: dict[Any, Fix] = {}
     for glob in globs:
         recipes = find_recipes(catalog, (), [glob])

@@ -1,4 +1,4 @@
-"""``sentinel verify``: decide the recipe of evidence again from upstream, and compare the results."""
+"""``sentinel verify``: decide the recipe in evidence again with upstream's code, and compare the results."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _documents(paths: Sequence[Path], recipes: Recipes) -> Iterator[tuple[Path, dict[str, Any] | str]]:
-    """Yield each file with its evidence, or the error in the file. A folder stands for all evidence below it.
+    """Yield each evidence document with its file, or the error in the file. A folder stands for all evidence below it.
 
     :raises NothingExamined: if none is found.
     """
@@ -117,15 +117,14 @@ def _documents(paths: Sequence[Path], recipes: Recipes) -> Iterator[tuple[Path, 
 
 
 def _in_folder(folder: Path, recipes: Recipes) -> list[tuple[Path, dict[str, Any] | None]]:
-    """Return the lines of a baseline folder; for any other folder, each JSON file except ``run.json``."""
+    """Return the lines of a baseline folder. For any other folder, return its JSON files except ``run.json``."""
     if line_files(folder):
         return [(folder / place, document) for place, document in recorded(folder, recipes).items()]
     return [(file, None) for file in below(folder) if file.name != RUN and not file.name.startswith(".")]
 
 
 def _load(file: Path) -> Iterator[dict[str, Any] | str]:
-    """Yield the evidence documents in a file: one, or those of a contribution. If the file is invalid, yield the
-    error."""
+    """Yield the evidence documents in a file. A contribution has several. If the file is invalid, yield the error."""
     try:
         made = load_contribution(file)
         if made is None:
@@ -161,7 +160,7 @@ class _Verifier:
             self._runner.close()
 
     def verify(self, file: Path, recorded: dict[str, Any] | str) -> Outcome:
-        """Verify one document. An error in the document or on this machine is an outcome, too."""
+        """Verify one document. An error in the document or on this machine becomes an outcome, too."""
         if isinstance(recorded, str):
             return Outcome.could_not(file, "", recorded)
         name, origin = recorded["bug_id"] or recorded["law"] or "a law", ""
@@ -194,12 +193,12 @@ class _Verifier:
             if decision.checkout.tree != tree:
                 raise SentinelError(
                     f"the evidence is about code with tree hash {tree[:12]}, and the {ref.kind} code here has "
-                    f"{decision.checkout.tree[:12]}: other files"
+                    f"{decision.checkout.tree[:12]}, so its files differ"
                 )
         return compared(recorded, decision)
 
     def _patched(self, recorded: dict[str, Any]) -> Ref | None:
-        """Return the ref of code to which Sentinel's fix was applied; None if no fix was applied."""
+        """Return the ref of the code with Sentinel's fix, if the document was decided with a fix; otherwise None."""
         digest = (recorded["checkout"] or {}).get("patched")
         if digest is None:
             return None
@@ -212,7 +211,7 @@ class _Verifier:
 
     @cached_property
     def _runner(self) -> Runner:
-        """The runner, with the user's settings. The environment in the evidence is compared but never used."""
+        """The runner, with the user's settings. The environment in the evidence is only compared, never used."""
         runner = runner_of(self._catalog, self._settings, self._notify, self._store, self._opened)
         # The worker preloads packages for all targets at its start, as in the run that wrote the evidence.
         runner.start(self._targets)
@@ -260,7 +259,7 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, 
 
 
 def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
-    """Return a search's scenario as a recipe that its law decides."""
+    """Return the scenario that a search drew, as a recipe that the law decides."""
     law = catalog.laws.get(str(recorded["law"]))
     if law is None:
         raise SentinelError(f"it is evidence of a law, {recorded['law']!r}, which does not exist here")
