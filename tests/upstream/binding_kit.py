@@ -1,5 +1,6 @@
 """Compare bindings of real code with the oracle: hand-made scenarios, with every choice of their options."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -199,6 +200,12 @@ class Bound:
 
 #: ``open(target)`` or ``open(target, sha)`` returns the boundaries there.
 Open = Callable[..., Bound]
+
+
+def skip_without_python(target: str) -> None:
+    """Skip a test if a framework's code needs a newer Python than this one."""
+    if target == "skyrl" and sys.version_info < (3, 11):
+        pytest.skip("SkyRL's code needs Python 3.11")
 
 
 def target_of(boundary: str) -> str:

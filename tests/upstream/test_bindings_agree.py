@@ -3,12 +3,11 @@
 Recipes describe what is wrong at a revision. ``test_twins.py`` shows that a binding would detect a fault.
 """
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from binding_kit import MAIN, Bound, Open, once_each, opened, target_of
+from binding_kit import MAIN, Bound, Open, once_each, opened, skip_without_python, target_of
 
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.deciding.law_session import Undecidable
@@ -146,8 +145,7 @@ def _at(code: Open, boundary: str, contract: str, commits: Mapping[str, str] = M
     if boundary.startswith("skyrl_train."):
         return code("skyrl", BEFORE)
     target = target_of(boundary)
-    if target == "skyrl" and sys.version_info < (3, 11):
-        pytest.skip("SkyRL's code needs Python 3.11")
+    skip_without_python(target)
     return code(target, ELSEWHERE.get(boundary, commits[target]))
 
 

@@ -7,6 +7,7 @@ defines some losses per token.
 from collections.abc import Iterator
 
 import pytest
+from binding_kit import skip_without_python
 from demo_kit import few
 from shipped import RECIPES
 from twins import Decide, Twins, deciding
@@ -253,6 +254,7 @@ def decide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Decide]:
 @pytest.mark.parametrize("bug_id", few({bug: bug for bug in BY_TWIN}))
 def test_a_broken_twin_gives_the_other_verdict(decide, bug_id):
     """Another test decides the pin."""
+    skip_without_python(bug_id.partition("-")[0].lower())
     twin, at_pin, at_twin = BY_TWIN[bug_id]
     assert {str(pin.ref): pin.expect for pin in RECIPES[bug_id].pins}[TWINS[twin][0]] == at_pin
     assert decide(bug_id, twin).verdict.name == at_twin
@@ -260,6 +262,7 @@ def test_a_broken_twin_gives_the_other_verdict(decide, bug_id):
 
 def test_every_output_detects_a_broken_estimator(decide):
     """Without the masked mean, metric, loss and gradient are wrong, and the evidence shows by how much."""
+    skip_without_python("skyrl")
     broken = decide("SKYRL-ROLLOUT-KL-FSDP", "broken")
     keys = {item.key.partition(".")[2] for item in broken.comparisons}
     assert keys == {"rollout_kl", "loss", "per_token_gradient"}

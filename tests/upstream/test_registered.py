@@ -4,7 +4,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from binding_kit import MAIN
+from binding_kit import MAIN, skip_without_python
 from shipped import MIRRORS
 
 from sentinel.deciding.law_session import Undecidable
@@ -34,6 +34,7 @@ TARGET = replace(WHOLE, bindings=tuple(b for b in WHOLE.bindings if b.boundary i
 )
 def test_unbound_registered_functions_return_values(target, members, answering, tmp_path):
     """The others need inputs that the family's model lacks: values, baselines, an option."""
+    skip_without_python(target)
     bundled = bundled_catalog()
     file = tmp_path / f"{target}.py"
     file.write_text(ALONE.format(adapter=str(bundled.adapters[target].file)))
