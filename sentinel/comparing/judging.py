@@ -21,7 +21,7 @@ from sentinel.laws.metrics import metrics_tell_the_truth
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch, Example, Finding, cheap_scenarios
 from sentinel.search.known import Excuse, Others, covers, explain, search_others
-from sentinel.search.scenarios import declared
+from sentinel.search.scenarios import declared, distinct
 from sentinel.search.survey import LEVELS
 
 #: The number of scenarios on which laws are checked if something differs.
@@ -143,7 +143,7 @@ def _find_choice(asking: Asking, sessions: Mapping[str, LawSession], finding: Fi
     choices = [
         (item.name, value)
         for item in contract.inputs
-        for value in dict.fromkeys([*item.choices, *declared(asking.targets, contract, item.name)])
+        for value in distinct([*item.choices, *declared(asking.targets, contract, item.name)])
         if item.dialect or item.name in subject.binding.fixed or isinstance(value, str)
     ]
     drawn = [each.inputs for each in cheap_scenarios(subject, asking.budget.seed, 0, _LOOKED)]

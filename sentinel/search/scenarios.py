@@ -96,6 +96,11 @@ def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[A
     return [value for value in values if not callable(value) and not isinstance(value, dict)]
 
 
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Return the values without repetitions, in their order. They may be lists or dictionaries."""
+    return list({repr(value): value for value in values}.values())
+
+
 @dataclass(frozen=True)
 class Around:
     """Values that the code under test suggests for a scenario, in addition to the usual values.

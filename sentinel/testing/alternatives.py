@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search.scenarios import declared
+from sentinel.search.scenarios import declared, distinct
 from sentinel.targets import Target
 from sentinel.testing.binding import Bound
 from sentinel.testing.forms import concerns
@@ -51,7 +51,7 @@ def other_settings(
         several += [item.default, *item.choices, *declared(targets, contract, item.name)]
         several += [not current] if isinstance(current, bool) else []
         known = [value for value in several if not isinstance(value, str) or value in item.meaning or item.choices]
-        found += [{item.name: value} for value in dict.fromkeys(known) if value != current and value != REQUIRED]
+        found += [{item.name: value} for value in distinct(known) if value != current and value != REQUIRED]
     return found
 
 

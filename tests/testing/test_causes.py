@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.testing import check_function
+from sentinel.testing.alternatives import other_settings
 from sentinel.testing.checking import Check
 
 PPO = {"algorithm": "ppo", "mode": "token-mean"}
@@ -230,3 +232,10 @@ def test_a_failure_says_why_a_law_judged_few_scenarios():
     report = check_function(of("min"), "policy_loss", names=NAMES, examples=60, **PPO)
     text = " ".join(report.laws["masked_values_have_no_influence"].text.split())
     assert "scenarios judged (the others were not judged, most often because: the scenario has no masked token)" in text
+
+
+def test_settings_whose_choices_are_dictionaries_have_alternatives():
+    catalog = bundled_catalog()
+    targets = list(catalog.targets.values())
+    found = {name: other_settings(contract, targets, {}) for name, contract in catalog.contracts.items()}
+    assert {"options": {"temperature": 0.5}} in found["rollout"]
