@@ -675,7 +675,7 @@ def _by_reason(reasons: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
 
 def _some(names: Sequence[str]) -> str:
     """Return a list of names that fits a line."""
-    return ", ".join(names[:_NAMES]) + f" and {len(names) - _NAMES} others" * (len(names) > _NAMES)
+    return ", ".join(names[:_NAMES]) + f" and {len(names) - _NAMES} more" * (len(names) > _NAMES)
 
 
 def _place(reading: Reading) -> str:
