@@ -134,31 +134,6 @@ def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"mean": boundary.function({"loss@mean": values})["loss@mean"]}
 
 
-def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics that ROLL reports for a batch. Each row is an episode with a one-token prompt."""
-    mask = kit.prepend_prompt(inputs["response_mask"])
-    rows = len(mask)
-    columns = {name: inputs[name] for name in ("advantages", "returns", "values") if inputs[name] is not None}
-    columns = {"returns": inputs["advantages"], **columns, "raw_advantages": inputs["advantages"]}
-    tensors = {
-        **columns,
-        "response_mask": mask,
-        "final_response_mask": mask[:, 1:],
-        "prompt_mask": torch.nn.functional.pad(torch.ones(rows, 1), (0, mask.shape[1] - 1)),
-        "attention_mask": torch.ones_like(mask),
-        "token_level_rewards": torch.zeros(mask[:, 1:].shape),
-        "scores": torch.zeros(rows),
-    }
-    data = _batch(boundary, tensors, {"traj_id": [*map(str, range(rows))], "episode_scores": [0.0] * rows})
-    made = boundary.function(data) if boundary.owner is None else boundary.function(boundary.owner(), data)
-    there = {name.partition("/")[2].replace("/", "_"): value for name, value in made.items()}
-    return (
-        {**there, "returns_mean": None, "returns_max": None, "returns_min": None}
-        if inputs["returns"] is None
-        else there
-    )
-
-
 # -- token by token ----------------------------------------------------------------------------------------------------
 
 
@@ -941,13 +916,6 @@ TARGET = Target(
         *(
             Binding(f"{_FUNCTIONALS}.{function}", "mean_of_parts", call=_averaged, fixed={"missing": False})
             for function in ("reduce_metrics", "reduce_metrics_list", "aggregate_metrics")
-        ),
-        *(
-            Binding(path, "batch_report", call=_reported, imports=(PROTOCOL,))
-            for path in (
-                "roll.pipeline.agentic.agentic_pipeline.compute_train_data_metrics",
-                "roll.utils.metrics.metrics_manager.MetricsManager.add_values_metrics",
-            )
         ),
         *data.BINDINGS, *containers.BINDINGS, *agents.BINDINGS, *rewards.BINDINGS, *objectives.BINDINGS,
     ),

@@ -81,11 +81,6 @@ def _packed_by_load(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [own.tolist() for own in made] if order.tolist() == [*range(len(lengths))] else []}
 
 
-def _renamed_back(data: Any) -> Any:
-    columns = {{"a": "tokens", "b": "flags"}.get(name, name): column for name, column in data.batch.items()}
-    return type(data).from_dict(columns, dict(data.non_tensor_batch.items()), data.meta_info)
-
-
 #: A method that returns the same rows: ``do(boundary, inputs, data) -> containers``.
 _SAME = {
     "select": lambda boundary, inputs, data: [
@@ -95,7 +90,6 @@ _SAME = {
         boundary.function(data, [*data.batch.keys()], [*data.non_tensor_batch.keys()], [*data.meta_info])
     ],
     "clone": lambda boundary, inputs, data: [boundary.function(data)],
-    "rename": lambda boundary, inputs, data: [_renamed_back(boundary.function(data, ["tokens", "flags"], ["a", "b"]))],
     "from_single_dict": lambda boundary, inputs, data: [
         boundary.function({**dict(data.batch.items()), **dict(data.non_tensor_batch.items())}, data.meta_info)
     ],
@@ -132,7 +126,6 @@ _ROWS = (
     _CONTAINER.surgery(f"{_DATA}.slice", "cut", _sliced, fixed={"remainder": 0}),
     _CONTAINER.surgery(f"{_DATA}.group_by", "split", _grouped, fixed={"count": 1}),
     *(_CONTAINER.surgery(f"{_DATA}.{name}", "reorder", _indexed) for name in ("select_idxs", "__getitem__")),
-    _CONTAINER.joining(f"{PROTOCOL}.collate_fn"),
     _CONTAINER.surgery(
         "roll.distributed.scheduler.generate_scheduler.expand_responses", "split", _expanded, fixed={"count": 1},
     ),

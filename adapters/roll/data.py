@@ -222,22 +222,9 @@ def _to(row: Any, width: int) -> Any:
     return torch.nn.functional.pad(row, (0, width - len(row)))
 
 
-def _unpadded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the padding of both sides from a padded batch."""
-    samples = inputs["samples"]
-    ids = [torch.nn.functional.pad(_to(sample["input_ids"], 20), (2, 0)) for sample in samples]
-    ones = [torch.nn.functional.pad(_to(torch.ones_like(sample["input_ids"]), 20), (2, 0)) for sample in samples]
-    made = boundary.function(torch.stack(ids), torch.stack(ones))
-    return {"samples": [{"input_ids": torch.tensor(row), "tag": sample["tag"]} for row, sample in zip(made, samples)]}
-
-
 def _masked_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of responses, which ROLL computes from the end token or the padding of each response."""
-    end, padding = inputs["eos_token_id"], inputs["pad_token_id"]
-    if "pad_token" in boundary.parameters:
-        mask = boundary.function(inputs["responses"], padding, end)
-    else:
-        mask = boundary.function(inputs["responses"], end)
+    """Return the mask of responses, which ROLL computes from the end token of each response."""
+    mask = boundary.function(inputs["responses"], inputs["eos_token_id"])
     return {"response_mask": torch.cat([torch.zeros_like(inputs["prompt_mask"]), mask], -1)}
 
 
@@ -255,15 +242,6 @@ def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _adjusted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     values = inputs["values"]
     return {"padded": boundary.function(values, inputs["length"], values.shape[-1], inputs["pad_value"])}
-
-
-def _messages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ids and the mask of a chat. ROLL's function returns them message by message, and the adapter joins
-    them.
-    """
-    tokenizer, messages = chat(inputs)
-    ids, masks = boundary.function(messages, tokenizer)
-    return {"token_ids": [*itertools.chain(*ids)], "loss_mask": [*itertools.chain(*masks)]}
 
 
 _TAGGED = {"layouts": {"input_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]}, "tag": {"kind": "text"}}}
@@ -286,18 +264,10 @@ BINDINGS = (
             (f"{_COLLATORS}.DataCollatorWithPaddingForPaddedKeys.__call__", _collated),
             (f"{_COLLATORS}.DataCollatorWithPaddingForDPO.__call__", _collated),
             (f"{_COLLATORS}.collate_fn_to_dict_list", _joined_columns),
-            (f"{_FUNCTIONALS}.gather_unpadded_input_ids", _unpadded),
-            *((f"{_ENGINES}.{name}_strategy.gather_outputs_to_pad_tensor", _gathered) for name in ("vllm", "sglang")),
+            (f"{_ENGINES}.vllm_strategy.gather_outputs_to_pad_tensor", _gathered),
         )
     ),
-    *(
-        Binding(f"{_FUNCTIONALS}.{name}", "response_masks", call=_masked_responses)
-        for name in ("get_eos_mask", "get_pad_mask")
-    ),
-    Binding(
-        f"{_TURNS}.messages_to_tokens_and_masks", "trained_tokens", call=_messages, stand_ins=(_TOKENIZER,),
-        fixed={"trains": "all", "max_tokens": None, "after_an_answer": (), "default_system": False},
-    ),
+    Binding(f"{_FUNCTIONALS}.get_eos_mask", "response_masks", call=_masked_responses),
     Binding(
         f"{_TURNS}.token_ids_to_assistant_mask", "trained_tokens", call=_trained_of_a_chat,
         requires=(f"{_TURNS}.split_by_token(messages)",), stand_ins=(_TOKENIZER,),

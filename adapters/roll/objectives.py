@@ -8,7 +8,6 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, StandIn
 from sentinel.binding import kit
-from sentinel.binding.families import aggregated
 from sentinel.binding.kit import torch
 
 from .containers import PROTOCOL
@@ -78,44 +77,6 @@ _LOG_PROBS = (
         )
     ),
 )  # fmt: skip
-
-
-def _trained(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute ROLL's supervised loss of a microbatch. The collator has shifted the labels by one position."""
-    labels = inputs["labels"].roll(-1, -1)
-    labels[:, -1] = -100
-    count = inputs["batch_num_tokens"]
-    count = max(int((labels != -100).sum()), 1) if count is None else count
-    owner = boundary.owner if "logits" in boundary.parameters else boundary.imported[_FSDP].FSDP2TrainStrategy
-    strategy = _strategy(owner)
-    if "logits" in boundary.parameters:
-        return {"loss": boundary.function(strategy, inputs["logits"], labels, count)[0]}
-    data = _batch(boundary, {"labels": labels}, batch_num_tokens={"labels": count})
-    return {"loss": boundary.function(kit.stand_in(strategy=strategy), data, inputs["logits"])[0]}
-
-
-def _of_the_student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the language loss of a student. ROLL's strategy shifts the labels."""
-    labels, count = inputs["labels"], inputs["batch_num_tokens"]
-    count = max(int((labels[:, 1:] != -100).sum()), 1) if count is None else count
-    strategy = _strategy(
-        boundary.imported[_FSDP].FSDP2InferStrategy if "data" in boundary.parameters else boundary.owner
-    )
-    if "data" not in boundary.parameters:
-        return {"loss": boundary.function(strategy, inputs["logits"], labels, reduction="sum")[0] / count}
-    teacher = torch.log_softmax(inputs["logits"].detach(), -1)
-    columns = {"teacher_probs": teacher.exp(), "teacher_log_probs": teacher, "teacher_inf_mask": teacher.isinf()}
-    data = _batch(boundary, {"labels_for_loss": labels, **columns}, batch_num_tokens={"labels_for_loss": count})
-    weight = kit.stand_in(distill_loss_weight=0.0)
-    worker = kit.stand_in(strategy=strategy, pipeline_config=weight, kl_loss_func=_divergence(boundary, "forward_kl"))
-    return {"loss": boundary.function(worker, data, inputs["logits"])[0]}
-
-
-def _from_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    mask, count = inputs["response_mask"] != 0, inputs["batch_num_tokens"]
-    labels = torch.where(mask, 1, -100)
-    count = max(int(mask.sum()), 1) if count is None else count
-    return {"loss": boundary.function(_strategy(boundary.owner), inputs["loss_mat"], labels, count)[0]}
 
 
 # -- distillation ------------------------------------------------------------------------------------------------------
@@ -214,20 +175,6 @@ def _preferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _LOGITS = StandIn("strategy", "returns the scenario's log-probs; their computation from logits is not checked")
 BINDINGS = (
     *_LOG_PROBS, *_DISTILLATION,
-    *(
-        Binding(path, "supervised_loss", call=call, imports=(PROTOCOL, _FSDP, _DIVERGENCE), stand_ins=(_SELF, _RANK))
-        for path, call in (
-            (f"{_FSDP}.FSDP2TrainStrategy.op_compute_language_loss", _trained),
-            ("roll.pipeline.sft.sft_worker.SFTWorker.loss_func", _trained),
-            (f"{_STRATEGY}.op_compute_language_loss_from_logits", _of_the_student),
-            ("roll.pipeline.distill.distill_worker.StudentWorker.loss_func", _of_the_student),
-        )
-    ),
-    Binding(
-        f"{_STRATEGY}.op_compute_language_loss", "loss_aggregation", call=_from_losses, stand_ins=(_RANK,),
-        fixed={**aggregated("token-mean"), "weights": None},
-        accepts={"dp_size": (None,), "global_batch_size": (None,), "loss_scale_factor": (None,)},
-    ),
     *(
         Binding(
             f"{_DPO}.{name}", "preference_loss", call=_preferred, imports=(PROTOCOL,),

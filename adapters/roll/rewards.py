@@ -116,18 +116,6 @@ def _ruled(rule: Callable[[Any, str, str], Any], boundary: Any, inputs: Mapping[
     return {"score": float(rule(boundary, inputs["response"], inputs["ground_truth"]))}
 
 
-def _verified(boundary: Any, response: str, truth: str) -> Any:
-    """Score a boxed answer with ROLL's verifier. Stand-ins for its math parser compare the texts."""
-    results: list[Any] = []
-
-    def parse(text: str, **_: Any) -> list[str]:
-        return [text.strip("$")]
-
-    with kit.swap_all(boundary.module, parse=parse, verify=lambda one, other: one == other):
-        boundary.function(response, truth, results, "")
-    return results[0][0]
-
-
 def _extracted(boundary: Any, response: str, truth: str) -> bool:
     found, text = boundary.function(response)
     return bool(found and text == truth)
@@ -161,7 +149,6 @@ def _of_last_line(rule: Callable[[Any, str, str], Any], before: str = "") -> Cal
 _JUDGE = kit.make_silent_logger()
 #: Rule -> the call, the wording of a response, the ground truth and a wrong answer.
 _CHECKS: Mapping[str, tuple[Callable[[Any, str, str], Any], str, str, str]] = {
-    "math_rule_reward_worker._hf_verify_math_sample": (_verified, "Hm.</think>\\boxed{{{answer}}}", "42", "43"),
     "math_rule_reward_worker.check_and_extract_within_boxed": (
         _extracted,
         "\\boxed{{1}} \\boxed{{{answer}}}",

@@ -108,7 +108,7 @@ def test_a_missing_package_of_a_target_is_named(compare, preload):
         (["loss_agregation"], "is not a contract — did you mean 'loss_aggregation'?"),
         (["grp"], "did you mean 'grpo'?"),
         (["kl_estimate"], "no function of tiny is bound to the contract kl_estimate"),
-        (["call"], "has no definition"),
+        (["call"], "has no oracle"),
         (["loss_aggregation", "--examples", "0"], "must be at least 1"),
         (["loss_aggregation", "--targets", "tinny"], "unknown target 'tinny' — did you mean 'tiny'?"),
         (["loss_aggregation", "--ref", "git:nowhere"], "the mirror has no branch, tag or commit 'nowhere'"),
