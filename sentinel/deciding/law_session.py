@@ -324,16 +324,12 @@ class AlteredSession(LawSession):
     def fresh(self) -> AlteredSession:
         return AlteredSession(self, self.altered)
 
-    def _ask(
-        self,
-        subject: Subject,
-        calls: Mapping[str, Any],
-        consultations: Mapping[str, Any],
-        describe: Description,
-        scenario_inputs: Sequence[str] | None = None,
+    def _exchange(
+        self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
     ) -> tuple[Replies, Replies]:
+        describe = request["describe"]
         describe = {**describe, "altered": self.altered} if isinstance(describe, Mapping) else describe
-        return super()._ask(subject, calls, consultations, describe, scenario_inputs)
+        return super()._exchange({**request, "describe": describe}, calls, consultations)
 
 
 class LineSession(LawSession):
@@ -360,16 +356,11 @@ class LineSession(LawSession):
         """Call the boundary on scenarios with :data:`SETTINGS`."""
         self.answers(subject, {str(number): inputs for number, inputs in enumerate(scenarios)}, {"lines": None})
 
-    def _ask(
-        self,
-        subject: Subject,
-        calls: Mapping[str, Any],
-        consultations: Mapping[str, Any],
-        describe: Description,
-        scenario_inputs: Sequence[str] | None = None,
+    def _exchange(
+        self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
     ) -> tuple[Replies, Replies]:
-        describe = describe if isinstance(describe, Mapping) else "lines"
-        answer = super()._ask(subject, calls, consultations, describe, scenario_inputs)
+        describe = request["describe"] if isinstance(request["describe"], Mapping) else "lines"
+        answer = super()._exchange({**request, "describe": describe}, calls, consultations)
         for place in answer[0].lines:
             file, _, line = place.rpartition(":")
             if re.fullmatch("[0-9]{1,7}", line):
