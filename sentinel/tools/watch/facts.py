@@ -115,9 +115,6 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     ``"set"``."""
     kept = {}
     for name, value in values.items():
-        if value is None or type(value) in (bool, int, float):
-            kept[name] = value
-            continue
         one = getattr(value, "value", value)
         several = list(one) if isinstance(one, (list, tuple)) else [one]
         several = [getattr(item, "value", item) for item in several]

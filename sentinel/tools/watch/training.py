@@ -63,25 +63,6 @@ class Event(NamedTuple):
     values: dict[str, Any]
 
 
-class _Guard:
-    """Measures the time of an observation, and records its exception instead of raising it."""
-
-    __slots__ = ("_began", "_watcher")
-
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        failed = isinstance(error, Exception)
-        if failed:
-            self._watcher.note(error)  # type: ignore[arg-type]
-        self._watcher.budget.spent += time.perf_counter() - self._began
-        return failed
-
-
 class Training:
     """Observes a training run.
 
@@ -117,7 +98,7 @@ class Training:
         self._slopes: list[dict[str, Any]] = []  # the gradient of this loss, and those of the forward passes' outputs
         self._scored: list[dict[str, Any]] = []  # the forward passes that report log-probs while a batch is produced
         self._scoring: list[Any] = []
-        self._collated = "", ""
+        self._collated: tuple[str, str] | None = None  # the fault of a collated batch, and why it was not compared
         self._returned: list[tuple[Any, ...]] = []
         self._rewards: list[tuple[int, Any]] = []
         self._documented: Steps | None = None  # the declarations for the observed trainer
@@ -206,9 +187,10 @@ class Training:
     def _collate(self, compare: Callable[[Any, Any, Any], str], args: tuple[Any, ...], batch: Any) -> None:
         """Compare a collated batch with its rows. The result is sent with the next micro-batch, because data are
         loaded in advance, and before the trainer is known."""
-        if self._look and not self._collated[0] and len(args) > 1:
+        compared = self._collated is not None and not self._collated[1]
+        if self._look and not compared and len(args) > 1:
             try:
-                self._collated = compare(args[0], args[1], batch) or "kept", ""
+                self._collated = compare(args[0], args[1], batch), ""
             except DoesNotApply as why:
                 self._collated = "", str(why)
 
@@ -257,10 +239,9 @@ class Training:
                 self._wrap(function, self._computing)
             for one in getattr(trainer, "reward_funcs", None) or ():
                 self._listen_to_reward(one)
-        if self._collated != ("", ""):
-            fault, why = self._collated
-            self._collated = "", ""
-            self._send("collated", {}, {"rows": ("" if fault == "kept" else fault, why)})
+        if self._collated is not None:
+            self._send("collated", {}, {"rows": self._collated})
+            self._collated = None
         if self._look and not self._micro and not self._summed:
             for name, one, _ in self._sampled(trainer, getattr(trainer, "optimizer", None)):
                 self._summed.append(one.register_hook(lambda gradient, name=name: self._add(name, gradient)))
@@ -706,8 +687,15 @@ class Training:
 
         return wrapper
 
-    def _guard(self) -> _Guard:
-        return _Guard(self._watcher)
+    @contextlib.contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Measure the time of an observation, and record its exception instead of raising it."""
+        began = time.perf_counter()
+        try:
+            yield
+        except Exception as error:
+            self._watcher.note(error)
+        self._watcher.budget.spent += time.perf_counter() - began
 
     def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
         def called(*args: Any) -> None:
