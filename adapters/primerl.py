@@ -660,21 +660,18 @@ def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _SCHEDULER = "prime_rl.trainer.scheduler"
 _SCHEDULES = (
     # min_ratio is never 0 because a warm-up from 0 begins at 1e-8 of the peak.
-    Binding(
-        f"{_SCHEDULER}.setup_cosine_scheduler", "learning_rate", call=_rates,
-        fixed={**LEARNING_RATE.lacking("warmup_steps", "min_ratio"), "schedule": "cosine"},
-        accepts={"min_ratio": (0.1, 1.0)},
-        dialects=(
-            Dialect("warmup_from", "minimum", "the warm-up begins at min_lr", f"{_MAIN}/trainer/scheduler.py#L76"),
-        ),
-    ),
-    Binding(
-        f"{_SCHEDULER}.setup_linear_scheduler", "learning_rate", call=_rates,
-        fixed={**LEARNING_RATE.lacking("warmup_steps", "min_ratio"), "schedule": "constant"},
-        accepts={"min_ratio": (0.1, 1.0)},
-        dialects=(
-            Dialect("warmup_from", "minimum", "the warm-up begins at min_lr", f"{_MAIN}/trainer/scheduler.py#L33"),
-        ),
+    *(
+        Binding(
+            f"{_SCHEDULER}.setup_{name}_scheduler", "learning_rate", call=_rates,
+            fixed={**LEARNING_RATE.lacking("warmup_steps", "min_ratio"), "schedule": schedule},
+            accepts={"min_ratio": (0.1, 1.0)},
+            dialects=(
+                Dialect(
+                    "warmup_from", "minimum", "the warm-up begins at min_lr", f"{_MAIN}/trainer/scheduler.py#L{line}"
+                ),
+            ),
+        )
+        for name, schedule, line in (("cosine", "cosine", 76), ("linear", "constant", 33))
     ),
     Binding(
         f"{_SCHEDULER}.setup_constant_scheduler", "learning_rate", call=_rates,
