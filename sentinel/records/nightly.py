@@ -183,7 +183,7 @@ def with_commits(
             recipe, ledger = recipes[change.bug_id], ledger_of(change.target)
             ends = ledger.commit(change.old), ledger.commit(change.new)
             good, bad = ends if change.what == "newly broken" else ends[::-1]
-            with ledger.decider([recipe], lambda: ledger.local(1)) as decide:  # noqa: B023 (called at once)
+            with ledger.decider([recipe]) as decide:
                 bisection = bisect(ledger.mirror, good, bad, lambda commit: decide(commit)[recipe.bug_id])  # noqa: B023
         except SentinelError as error:
             yield replace(change, why_not=str(error))
