@@ -57,8 +57,7 @@ class Sweep:
         self, commits: Sequence[Commit], executor: Callable[[], Executor], on_commit: OnCommit | None = None
     ) -> Decided:
         """Decide all commits and return bug id -> commit -> verdict. The executor is created only if a verdict is
-        unknown.
-        If an exception stops the sweep (including Ctrl-C), all verdicts so far are stored.
+        unknown. If an exception stops the sweep (including Ctrl-C), all verdicts so far are stored.
 
         :raises GitError: if the mirror is unreadable.
         :raises SentinelError: if the disk is full.
