@@ -1,3 +1,5 @@
+"""``sentinel sweep`` prints and saves histories, resumes, and explains invalid input."""
+
 from typing import Any
 
 import pytest

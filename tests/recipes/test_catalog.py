@@ -1,3 +1,5 @@
+"""The catalog loads adapters and shipped recipes, and shipped recipes follow the rules of the catalog."""
+
 import re
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""Recipes are read and completed, and errors in them are reported with their place."""
+
 # ruff: noqa: E501 (a sentence of an error is easier to compare on one line)
 import copy
 import importlib.util

@@ -1,3 +1,5 @@
+"""Bisection finds the commit that introduced or fixed a bug."""
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""Evidence has the published fields, describes no machine, and round-trips every value."""
+
 import copy
 import getpass
 import json
