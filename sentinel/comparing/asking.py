@@ -4,14 +4,16 @@ sets."""
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sentinel.comparing.branches import Condition, chains_to, conditions_around, conditions_inside, locate
 from sentinel.comparing.influence import Influence, find_sites
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
+from sentinel.comparing.patch import PART, Unexamined
 from sentinel.comparing.processes import Processes, Runs
 from sentinel.comparing.reached import Place, names_in
 from sentinel.comparing.results import Difference
@@ -19,7 +21,7 @@ from sentinel.comparing.selection import Change, Selection
 from sentinel.comparing.sessions import Alone, Log, Pair
 from sentinel.comparing.units import Unit
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widen
+from sentinel.deciding.law_session import SETTINGS, AlteredSession, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch, draw_around, example, glimpses, turn
@@ -42,6 +44,9 @@ _TURNED, _TURNED_OF_CALLER = 16, 2
 
 #: Scenarios with the settings of one guard.
 _GUARDED = 4
+
+#: Branches that are taken for one unreached line: how many, at how many boundaries, and in how many scenarios each.
+_BRANCHES, _BOUNDARIES, _TAKEN = 4, 3, 6
 
 #: A changed statement that ran in fewer scenarios gets more: this many at once, and at most in this many rounds.
 _OFTEN, _TOGETHER, _ROUNDS_OF_RARE = 32, 32, 6
@@ -85,6 +90,7 @@ class Asking:
     ) -> None:
         self._selection, self._processes, self._recipes = selection, processes, recipes
         self.budget, self._runs = budget, runs
+        self._taken: Counter[Unexamined] = Counter()
 
     @property
     def targets(self) -> Iterable[Target]:
@@ -301,6 +307,70 @@ class Asking:
                     if again.violations:
                         yield again, again.violations, ()
                         return
+
+    def search_branches(
+        self, sessions: Mapping[str, LawSession], subject: Subject, changed: Sequence[Change], log: Log
+    ) -> list[Difference]:
+        """Find a difference in a branch that no scenario takes, by giving its conditions the values that they need.
+
+        Both revisions must have the same conditions.
+        """
+        patch = self._selection.patch
+        units = {side: each.units for side in SIDES if (each := self._selection.reached(side, subject)) is not None}
+        beside = self._selection.changed_functions(subject.name)
+        usual: list[Inputs] = []
+        for item in patch.find_unexamined([place for place, _, _ in changed]):
+            if item.side not in units or self._taken[item] >= _BOUNDARIES:
+                continue
+            self._taken[item] += 1
+            for conditions in self._branches(item, units[item.side], log)[:_BRANCHES]:
+                spans = {
+                    side: [locate(each, units.get(side, {}).get(each.place)) for each in conditions] for side in SIDES
+                }
+                if self.budget.over() or not all(map(all, spans.values())):
+                    continue
+                usual = usual or self._scenarios(subject, log)
+                altered = {
+                    side: {
+                        "conditions": [
+                            [each.place[0], list(span), each.truth]
+                            for each, span in zip(conditions, spans[side])
+                            if span
+                        ]
+                    }
+                    for side in SIDES
+                }
+                one, other = (AlteredSession(sessions[side], altered[side]) for side in SIDES)
+                settings = {str(each): True for each in conditions}
+                plans: list[Plan] = [(NUMBERS_STAY, {"": {**inputs, SETTINGS: settings}}) for inputs in usual]
+                with closing(Pair(one, other, {subject.name: Log(steady=log.steady)}, beside)) as pair:
+                    with suppress(Undecidable):
+                        for plan, trial in zip(plans, pair.try_(subject, plans)):
+                            again = pair.fresh().try_(subject, [plan])[0] if trial.violations else trial
+                            if again.violations:
+                                return [measure_again(pair, subject, (again, again.violations, ()))]
+        return []
+
+    def _branches(self, item: Unexamined, units: Mapping[Place, Unit], log: Log) -> list[list[Condition]]:
+        """Return lists of conditions under which an unreached line may run."""
+        place = item.file, item.name
+        unit = units.get(place) or self._selection.patch.units(item.side).get(place)
+        if unit is None or unit.kind != "function":
+            return []
+        line = item.lines[0] - unit.span[0]
+        if item.guard == PART:
+            return [each for each in conditions_inside(place, unit, line) if each]
+        found: list[list[Condition]] = []
+        for chain in chains_to(place, line, {**units, place: unit}, log.functions.get(item.side, ()), CALLS_AWAY):
+            steps = [each for at, there in chain for each in conditions_around(at, {**units, place: unit}[at], there)]
+            own = steps[-1:] if len(chain) == 1 else []
+            found += [each for each in (own, steps) if each and each not in found]
+        return found
+
+    def _scenarios(self, subject: Subject, log: Log) -> list[Inputs]:
+        """Return scenarios that ran changed code, and others."""
+        ran = [inputs for inputs, _ in log.scenarios][: _TAKEN // 2]
+        return [*ran, *self._usual(subject, _TAKEN - len(ran))]
 
     def _set_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int

@@ -203,6 +203,9 @@ class Comparison:
             found = found or ([] if few else list(asking.search_options(pair, search.subject, changed, not distance)))
             again = [measure_again(pair, search.subject, each) for each in found]
             again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]
+            if not few and not again:
+                self._note_lines(log, located, changed)
+                again = asking.search_branches(sessions, search.subject, changed, log)
             confirmed = [each for each in again if each.confirmed]
             confirmed = [each for each in confirmed if each.symptom != BESIDE] or confirmed
             differences = tuple(sorted(confirmed, key=lambda each: each.symptom != "value"))

@@ -242,6 +242,10 @@ class Pair(LawSession):
             unknown = next((each.unknown_input for each in failed.values() if each.unknown_input), "")
             log.came |= AFTER not in failed and (bool(unknown) or first.kind == "not-in-this-version")
             if unknown or len(failed) == 2 or first.kind != "raised":
+                both = {each.kind for each in failed.values()} == {"raised"} and len(failed) == 2
+                before = self._compare_beside(subject, case, called) if both else ()
+                if before:  # results of changed functions before the exception
+                    return Trial(variants, replace(case, observation={side: {} for side in SIDES}), before)
                 return Trial(variants, refused=first.reason, refusal=first.kind, unknown_input=unknown)
             log.refused |= {side: each.reason for side, each in failed.items()}
             symptom = "raises" if AFTER in failed else "no longer raises"

@@ -335,7 +335,7 @@ def ways_to(function: _Function, line: int) -> list[Setting]:
 
     Earlier branches of an ``elif`` chain need other strings than they test: those of its later branches.
     """
-    steps = list(_steps_to(function.body, line))
+    steps = list(steps_to(function.body, line))
     return _ways([*steps, *_others(function, line, steps)], _locals_of(function))
 
 
@@ -430,7 +430,7 @@ _DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, as
 
 def guard_of(part: Part, line: int) -> str:
     """Return the innermost condition under which a line of a function runs; "" if the line has no condition."""
-    steps = list(_steps_to(part.node.body, line - part.start + 1))
+    steps = list(steps_to(part.node.body, line - part.start + 1))
     if not steps:
         return ""
     text = ast.unparse(steps[-1][0])
@@ -448,7 +448,7 @@ _Step = tuple[ast.expr, bool]
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
-def _steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
+def steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
     """Yield the conditions that hold when a line runs: those around it, and the opposite of those that would leave
     the function or loop before.
     """
@@ -462,9 +462,9 @@ def _steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
                     yield node.test, not truth
         if around:
             for part in ("body", "orelse", "finalbody"):
-                yield from _steps_to(getattr(node, part, ()), line)
+                yield from steps_to(getattr(node, part, ()), line)
             for handler in getattr(node, "handlers", ()):
-                yield from _steps_to(handler.body, line)
+                yield from steps_to(handler.body, line)
             return
 
 

@@ -379,7 +379,7 @@ class _OutsideContract(_LineTracer):
             messages = [f"{each.category.__name__}: {each.message}" for each in ours]
             self._parts_of_call.update(parts({"warnings": messages}, "", self._roots))
             self._open.clear()
-            return {**answer, "beside": self._parts_of_call} if "observation" in answer else answer
+            return {**answer, "beside": self._parts_of_call}
 
         return recorded
 
