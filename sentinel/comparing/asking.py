@@ -3,6 +3,7 @@ sets."""
 
 from __future__ import annotations
 
+import ast
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -342,8 +343,12 @@ class Asking:
                 }
                 one, other = (AlteredSession(sessions[side], altered[side]) for side in SIDES)
                 settings = {str(each): True for each in conditions}
-                plans: list[Plan] = [(NUMBERS_STAY, {"": {**inputs, SETTINGS: settings}}) for inputs in usual]
-                with closing(Pair(one, other, {subject.name: Log(steady=log.steady)}, beside)) as pair:
+                plans: list[Plan] = [
+                    (NUMBERS_STAY, {"": {**inputs, SETTINGS: {**inputs.get(SETTINGS, {}), **settings}}})
+                    for inputs in usual
+                ]
+                logs, names = {subject.name: Log(steady=log.steady)}, sorted(patch.assigned((item.file, item.name)))
+                with closing(Pair(one, other, logs, beside, names=names)) as pair:
                     with suppress(Undecidable):
                         for plan, trial in zip(plans, pair.try_(subject, plans)):
                             again = pair.fresh().try_(subject, [plan])[0] if trial.violations else trial
@@ -375,16 +380,21 @@ class Asking:
     def _set_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
     ) -> Iterator[list[Plan]]:
-        """Yield scenarios with other option values. The first ones have values that may make changed lines run."""
+        """Yield scenarios with other option values. The first ones have values that may make changed lines run.
+
+        A parameter that only one revision has is left out, because only this revision would get the value.
+        """
         usual: list[Inputs] = []  # drawn when they are needed
         ways: list[Setting] = []
+        renamed = {name for _, *both in changed for name in _parameters(both[0]) ^ _parameters(both[1])}
         for way in self._pass_guards(subject, changed, ran):
             ways.append(way)
             usual = usual or self._usual(subject, count)
-            yield self._with(subject, way, usual[:_GUARDED])
+            if renamed.isdisjoint(way):
+                yield self._with(subject, way, usual[:_GUARDED])
         for settings in self._turn_options(subject, changed, ran, ways):
             usual = usual or self._usual(subject, count)
-            if not self.budget.over():
+            if not self.budget.over() and renamed.isdisjoint(settings):
                 yield self._with(subject, settings, usual)
 
     def _usual(self, subject: Subject, count: int) -> list[Inputs]:
@@ -406,7 +416,8 @@ class Asking:
                 continue
             parts = {each.text: part for each in reached.units.values() if (part := _part(each)) is not None}
             part = parts.get(unit.text) or _part(unit)
-            ways = ways_from(part, item.lines[0], [*parts.values()], ran, CALLS_AWAY) if part is not None else []
+            callers, inside = [*parts.values()], item.guard == PART
+            ways = ways_from(part, item.lines[0], callers, ran, CALLS_AWAY, inside) if part is not None else []
             for way in [each for each in ways[:_VALUES] if each not in tried][: _TURNS - len(tried)]:
                 tried.append(way)
                 if self.budget.over():
@@ -445,6 +456,13 @@ def _part(unit: Unit) -> Part | None:
     parsed."""
     node = function_of(unit.text) if unit.kind == "function" else None
     return None if node is None else Part(unit.name, node, unit.span[0])
+
+
+def _parameters(unit: Unit | None) -> frozenset[str]:
+    """Return the parameters of a function; none if it is missing."""
+    node = function_of(unit.text) if unit is not None and unit.kind == "function" else None
+    arguments = node.args if node is not None else ast.arguments([], [], None, [], [], None, [])
+    return frozenset(each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
 
 
 def recipes_of(subject: Subject, recipes: Sequence[Recipe]) -> list[Recipe]:

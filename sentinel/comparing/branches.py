@@ -16,7 +16,7 @@ from itertools import islice
 from sentinel.comparing.patch import Span, function_in, span_in, statements
 from sentinel.comparing.reached import Place
 from sentinel.comparing.units import Unit
-from sentinel.search.guards import Part, cut, function_of, steps_to
+from sentinel.search.guards import Part, cut, function_of, steps_inside, steps_to
 
 #: The most ways to call a function that are tried.
 _CHAINS = 2
@@ -83,12 +83,8 @@ def conditions_inside(place: Place, unit: Unit, line: int) -> list[list[Conditio
     lines = next((each.lines for each in statements(unit) if each.lines[0] == line), (0, -1))
     steps: list[list[tuple[ast.expr, bool]]] = []
     for node in ast.walk(parsed[0]) if parsed is not None else ():
-        if not isinstance(node, (ast.IfExp, ast.BoolOp)) or not lines[0] <= node.lineno - parsed[1] <= lines[1]:  # type: ignore[index]
-            continue
-        if isinstance(node, ast.IfExp):
-            steps += [[(node.test, True)], [(node.test, False)]]
-        else:
-            steps.append([(each, isinstance(node.op, ast.And)) for each in node.values[:-1]])
+        if isinstance(node, ast.expr) and lines[0] <= node.lineno - parsed[1] <= lines[1]:  # type: ignore[index]
+            steps += steps_inside(node)
     return [_conditions(place, unit, each) for each in steps]
 
 

@@ -263,8 +263,10 @@ class Comparison:
         """
         if any(outcome.findings for outcome in search.outcomes.values()):
             return False
+        patch = self.selection.patch
         ran = self._note_lines(log, located, ())
-        return not log.answered or self.selection.patch.needs_search(ran, self.selection.distances(subject.name))
+        entered = [place for place in located[AFTER] if patch.ran(place)]
+        return not log.answered or patch.needs_search(ran, {*self.selection.distances(subject.name), *entered})
 
     def _note_lines(
         self, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]

@@ -245,6 +245,15 @@ class Patch:
             for number in numbers
         )
 
+    def assigned(self, place: Place) -> set[str]:
+        """Return the local variables that changed statements of a definition assign at both revisions."""
+        names: list[set[str]] = []
+        for side, unit in zip(SIDES, self._changes.get(place, ())):
+            every = statements(unit) if unit is not None else ()
+            nodes = [each for number in self._changed[place][side] for each in _own_expressions(every[number].node)]
+            names.append({each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)})
+        return names[0] & names[1] if names else set()
+
     def ran(self, place: Place) -> bool:
         """Return True if any changed statement of a definition ran, at either revision."""
         return any(self._ran.get((side, place)) for side in SIDES)

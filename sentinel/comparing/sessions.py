@@ -112,6 +112,7 @@ class Pair(LawSession):
 
     :param beside: the changed functions whose results are compared too; None to compare only the contract's keys.
     :param lines: by side, the lines for which the session records whether they ran.
+    :param names: local variables that are compared too if a changed function raises.
     """
 
     def __init__(
@@ -121,10 +122,11 @@ class Pair(LawSession):
         logs: dict[str, Log] | None = None,
         beside: Sequence[str] | None = None,
         lines: Mapping[str, Lines] | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         self._sides = {BEFORE: one, AFTER: other}
         self.logs = {} if logs is None else logs
-        self._beside, self._lines = beside, lines or {}
+        self._beside, self._lines, self._names = beside, lines or {}, names
         self._thread = ThreadPoolExecutor(1, "sentinel-before")
 
     def close(self) -> None:
@@ -133,7 +135,8 @@ class Pair(LawSession):
         self._thread.shutdown()
 
     def fresh(self) -> Pair:
-        return Pair(self._sides[BEFORE].fresh(), self._sides[AFTER].fresh(), self.logs, self._beside, self._lines)
+        one, other = (self._sides[side].fresh() for side in SIDES)
+        return Pair(one, other, self.logs, self._beside, self._lines, self._names)
 
     def try_(
         self,
@@ -199,6 +202,7 @@ class Pair(LawSession):
     def _answer(self, side: str, subject: Subject, calls: Calls, describe: Description, given: Given) -> Replies:
         if self._beside is not None:
             describe = {"beside": list(self._beside), "lines": dict(self._lines.get(side, {}))}
+            describe |= {"locals": list(self._names)} if self._names else {}
         return self._sides[side].answers(subject, calls, describe, given)
 
     def _check_ends(self, subject: Subject, calls: Calls, by_side: Mapping[str, Replies], given: Given) -> None:

@@ -92,7 +92,11 @@ class Server:
         if isinstance(describe, dict):
             watched = self._roots, main.boundary, describe["lines"]
             beside = describe.get("beside")
-            tracer = _LineTracer(*watched) if beside is None else _OutsideContract(*watched, request["adapter"], beside)
+            tracer = (
+                _LineTracer(*watched)
+                if beside is None
+                else _OutsideContract(*watched, request["adapter"], beside, describe.get("locals", ()))
+            )
         answers = {}
         self._neutral.clear()
         for name, call in request["calls"].items():
@@ -283,7 +287,8 @@ class _LineTracer(_Tracer):
             self._enter_named(frame, name)
         if self._settings and code.co_filename.startswith(self._roots):
             outer = frame.f_back
-            if code is self._own or outer is None or not outer.f_code.co_filename.startswith(self._roots):
+            own = code is self._own or bool(name)  # the boundary, or a changed function
+            if own or outer is None or not outer.f_code.co_filename.startswith(self._roots):
                 self._turn(frame)
         if not file:
             return self._without_lines(frame)
@@ -352,6 +357,7 @@ class _OutsideContract(_LineTracer):
     changed arguments, if the call reaches them.
 
     :param functions: the named functions, by dotted path.
+    :param names: if a named function raises, the values of these local variables are recorded too.
     """
 
     def __init__(
@@ -361,8 +367,10 @@ class _OutsideContract(_LineTracer):
         lines: Mapping[str, Sequence[Sequence[int]]] | None,
         adapter: str,
         functions: Sequence[str],
+        names: Sequence[str] = (),
     ) -> None:
         super().__init__(roots, boundary, lines)
+        self._names = names
         self._functions = frozenset(functions)
         binding = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "binding")
         self._outside = (adapter, *(os.path.join(binding, name) for name in ("kit.py", "families.py")))
@@ -407,6 +415,12 @@ class _OutsideContract(_LineTracer):
                 after = self._parts({"returned": argument, **{f"given.{name}": each for name, each in values.items()}})
                 self._parts_of_call.update(
                     (who + key, each) for key, each in after.items() if before.get(key) != each or key.endswith(CUT)
+                )
+        elif event == "exception" and frame in self._open:
+            with suppress(Exception):
+                values = {f"local.{name}": frame.f_locals[name] for name in self._names if name in frame.f_locals}
+                self._parts_of_call.update(
+                    (self._open[frame][0] + key, each) for key, each in self._parts(values).items()
                 )
         return self._leave
 

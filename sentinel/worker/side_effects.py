@@ -94,12 +94,19 @@ _SAME = object()
 def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) -> Any:
     """Return the value that an option takes instead of ``part``, or :data:`_SAME` if the setting does not fit.
 
-    ``{"some": True}`` replaces None by the value of the other argument with the most similar name, or by numbers of its
+    ``{"dims": n}`` gives a tensor n dimensions, ``{"nested": True}`` puts each item of a list into a list, and
+    ``{"listed": True}`` does so with another value. ``{"some": True}`` replaces None by the value of the other argument with the most similar name, or by numbers of its
     shape if that is a mask and the option is not. ``{"member": NAME}`` replaces an enum member by another one.
     """
     if isinstance(value, dict):
         if isinstance(part, enum.Enum) and value.get("member") in type(part).__members__:
             return type(part)[value["member"]]
+        if "dims" in value and isinstance(part, torch.Tensor):
+            return _with_dimensions(part, value["dims"])
+        if "nested" in value and isinstance(part, (list, np.ndarray)) and len(part):
+            return [[item, item] for item in part]
+        if "listed" in value and part is not None and not isinstance(part, list):
+            return list(part) if isinstance(part, (torch.Tensor, tuple)) and len(part) else [part]
         if part is not None or "some" not in value:
             return _SAME
         words = name.split("_")
@@ -117,6 +124,18 @@ def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) ->
     if type(part) is float and type(value) is int:
         return float(value)
     return _SAME
+
+
+def _with_dimensions(value: torch.Tensor, dims: int) -> Any:
+    """Return a tensor with more dimensions, whose parts differ along each new one; or with fewer, its first part."""
+    if value.dim() == dims:
+        return _SAME
+    while value.dim() > dims:
+        value = value[0]
+    while value.dim() < dims:  # positions have three axes: time, height and width
+        steps = torch.arange(3, device=value.device).to(value.dtype)
+        value = value.unsqueeze(0) + steps.reshape(3, *[1] * value.dim())
+    return value
 
 
 def _spread(name: str, value: Any) -> Any:
