@@ -13,7 +13,15 @@ from typing import Any
 
 from sentinel.comparing.branches import Condition, chains_to, conditions_around, conditions_inside, locate
 from sentinel.comparing.influence import Influence, find_sites
-from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
+from sentinel.comparing.observations import (
+    AFTER,
+    BEFORE,
+    BESIDE,
+    NUMBERS_STAY,
+    SIDES,
+    flatten,
+    numbers_stay_for,
+)
 from sentinel.comparing.patch import PART, Unexamined
 from sentinel.comparing.processes import Processes, Runs
 from sentinel.comparing.reached import Place, names_in
@@ -111,7 +119,8 @@ class Asking:
     def search_differences(
         self, pair: Pair, subject: Subject, laws: Sequence[Law], few: bool = False, glimpse: bool = True
     ) -> BoundarySearch:
-        """Search for scenarios on which the numbers of both revisions differ.
+        """Search for scenarios on which the numbers of both revisions differ. Without a contract to draw from, try
+        those of known bugs.
 
         :param few: try a few scenarios, and do not shrink a difference.
         :param glimpse: also try one scenario for each choice of each input.
@@ -219,6 +228,9 @@ class Asking:
         def over() -> bool:
             return self.budget.over() or enough()
 
+        if not search.subject.laws:
+            search.try_recipes(recipes)
+            return
         while not over() and outcome.judged < examples and search.tried < _REFUSED * examples:
             tried = search.tried
             search.run(examples - outcome.judged, enough=over)
@@ -316,47 +328,48 @@ class Asking:
 
         Both revisions must have the same conditions.
         """
-        patch = self._selection.patch
-        units = {side: each.units for side in SIDES if (each := self._selection.reached(side, subject)) is not None}
-        beside = self._selection.changed_functions(subject.name)
         usual: list[Inputs] = []
-        for item in patch.find_unexamined([place for place, _, _ in changed]):
-            if item.side not in units or self._taken[item] >= _BOUNDARIES:
-                continue
-            self._taken[item] += 1
-            for conditions in self._branches(item, units[item.side], log)[:_BRANCHES]:
-                spans = {
-                    side: [locate(each, units.get(side, {}).get(each.place)) for each in conditions] for side in SIDES
-                }
-                if self.budget.over() or not all(map(all, spans.values())):
-                    continue
-                usual = usual or self._scenarios(subject, log)
-                altered = {
-                    side: {
-                        "conditions": [
-                            [each.place[0], list(span), each.truth]
-                            for each, span in zip(conditions, spans[side])
-                            if span
-                        ]
-                    }
-                    for side in SIDES
-                }
-                one, other = (AlteredSession(sessions[side], altered[side]) for side in SIDES)
-                settings = {str(each): True for each in conditions}
-                plans: list[Plan] = [
-                    (NUMBERS_STAY, {"": {**inputs, SETTINGS: {**inputs.get(SETTINGS, {}), **settings}}})
-                    for inputs in usual
-                ]
-                logs, names = {subject.name: Log(steady=log.steady)}, sorted(patch.assigned((item.file, item.name)))
-                with closing(Pair(one, other, logs, beside, names=names)) as pair:
-                    with suppress(Undecidable):
-                        for plan, trial in zip(plans, pair.try_(subject, plans)):
-                            again = pair.fresh().try_(subject, [plan])[0] if trial.violations else trial
-                            if again.violations:
-                                return [measure_again(pair, subject, (again, again.violations, ()))]
+        for item, conditions, spans in self._branches(subject, changed, log):
+            usual = usual or self._scenarios(subject, log)
+            settings = {str(each): True for each in conditions}
+            plans: list[Plan] = [
+                (NUMBERS_STAY, {"": {**inputs, SETTINGS: {**inputs.get(SETTINGS, {}), **settings}}}) for inputs in usual
+            ]
+            one, other = (AlteredSession(sessions[side], {"conditions": spans[side]}) for side in SIDES)
+            logs = {subject.name: Log(steady=log.steady)}
+            names = sorted(self._selection.patch.assigned((item.file, item.name)))
+            pair = Pair(one, other, logs, self._selection.changed_functions(subject.name), names=names)
+            with closing(pair), suppress(Undecidable):
+                for plan, trial in zip(plans, pair.try_(subject, plans)):
+                    again = pair.fresh().try_(subject, [plan])[0] if trial.violations else trial
+                    if again.violations:
+                        return [measure_again(pair, subject, (again, again.violations, ()))]
         return []
 
-    def _branches(self, item: Unexamined, units: Mapping[Place, Unit], log: Log) -> list[list[Condition]]:
+    def _branches(
+        self, subject: Subject, changed: Sequence[Change], log: Log
+    ) -> Iterator[tuple[Unexamined, list[Condition], dict[str, list[Any]]]]:
+        """Yield unreached lines, the conditions under which they may run, and by side the place and value of each."""
+        units = {side: each.units for side in SIDES if (each := self._selection.reached(side, subject)) is not None}
+        patch, tried = self._selection.patch, list[list[str]]()
+        for item in patch.find_unexamined([place for place, _, _ in changed]) if len(units) == 2 else ():
+            self._taken[item] += 1
+            for conditions in self._conditions(item, units[item.side], log) if self._taken[item] <= _BOUNDARIES else ():
+                if self.budget.over() or list(map(str, conditions)) in tried or len(tried) == _BRANCHES:
+                    continue
+                spans = {
+                    side: [
+                        [each.place[0], list(span), each.truth]
+                        for each in conditions
+                        if (span := locate(each, units[side].get(each.place))) is not None
+                    ]
+                    for side in SIDES
+                }
+                if {len(each) for each in spans.values()} == {len(conditions)}:
+                    tried.append(list(map(str, conditions)))
+                    yield item, conditions, spans
+
+    def _conditions(self, item: Unexamined, units: Mapping[Place, Unit], log: Log) -> list[list[Condition]]:
         """Return lists of conditions under which an unreached line may run."""
         place = item.file, item.name
         unit = units.get(place) or self._selection.patch.units(item.side).get(place)
@@ -398,6 +411,9 @@ class Asking:
                 yield self._with(subject, settings, usual)
 
     def _usual(self, subject: Subject, count: int) -> list[Inputs]:
+        if not subject.laws:
+            recipes = recipes_of(subject, self._recipes())
+            return [each for recipe in recipes for each in example(subject, recipe).variants.values()][:count]
         return [inputs[""] for _, inputs in glimpses(subject, self.budget.seed, [NUMBERS_STAY])[:count]]
 
     def _with(self, subject: Subject, way: Setting, usual: Sequence[Inputs]) -> list[Plan]:
@@ -478,6 +494,9 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
     details = {item.key: item.detail for item in violations}
     replies = pair.both(subject, {"": inputs})
     answers, double = _observations(replies, details if symptom == BESIDE else ()), None
+    answers = {
+        side: each if isinstance(each, str) else flatten(subject.contract, each) for side, each in answers.items()
+    }
     if symptom == BESIDE:
         one, other = (answer if isinstance(answer, Mapping) else {} for answer in answers.values())
         again = {key for key in details if protocol.encode(one.get(key)) != protocol.encode(other.get(key))}
@@ -532,7 +551,7 @@ def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) 
         called: Reply = next(iter(each.answers.values()))
         refused = called.refused.reason if called.refused is not None else "no answer"
         values = {key: called.beside.get(key) for key in beside} if beside else called.observation
-        answers[side] = refused if called.observation is None or values is None else values
+        answers[side] = refused if values is None else values
     return answers
 
 

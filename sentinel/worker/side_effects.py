@@ -94,9 +94,10 @@ _SAME = object()
 def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) -> Any:
     """Return the value that an option takes instead of ``part``, or :data:`_SAME` if the setting does not fit.
 
-    ``{"dims": n}`` gives a tensor n dimensions, ``{"nested": True}`` puts each item of a list into a list, and
-    ``{"listed": True}`` does so with another value. ``{"some": True}`` replaces None by the value of the other argument with the most similar name, or by numbers of its
+    ``{"some": True}`` replaces None by the value of the other argument with the most similar name, or by numbers of its
     shape if that is a mask and the option is not. ``{"member": NAME}`` replaces an enum member by another one.
+    ``{"dims": n}`` gives a tensor n dimensions. ``{"nested": True}`` makes a list of each item of a list, and
+    ``{"listed": True}`` of another value.
     """
     if isinstance(value, dict):
         if isinstance(part, enum.Enum) and value.get("member") in type(part).__members__:
