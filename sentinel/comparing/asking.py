@@ -114,7 +114,9 @@ class Asking:
     def with_examples(self, examples: int) -> Asking:
         """Return a copy that draws at most this number of scenarios."""
         budget = replace(self.budget, examples=min(examples, self.budget.examples))
-        return Asking(self._selection, self._processes, self._recipes, budget, self._runs)
+        other = Asking(self._selection, self._processes, self._recipes, budget, self._runs)
+        other._taken = self._taken
+        return other
 
     def search_differences(
         self, pair: Pair, subject: Subject, laws: Sequence[Law], few: bool = False, glimpse: bool = True
@@ -321,6 +323,31 @@ class Asking:
                         yield again, again.violations, ()
                         return
 
+    def search_gradients(self, sessions: Mapping[str, LawSession], subject: Subject, log: Log) -> list[Difference]:
+        """Find a difference in the gradients of all values that the boundary returns, which no contract observes."""
+        chosen = [inputs for inputs, _ in log.scenarios[-_TAKEN:]]
+        if not any(isinstance(each, Tensor) for inputs in chosen for each in inputs.values()):
+            return []
+        logs = {subject.name: Log(steady=log.steady)}
+        pair = Pair(sessions[BEFORE].fresh(), sessions[AFTER].fresh(), logs, [], gradients=True)
+        with closing(pair), suppress(Undecidable):
+            for trial in pair.try_(subject, [(NUMBERS_STAY, {"": inputs}) for inputs in chosen]):
+                if trial.violations:
+                    return [measure_again(pair, subject, (trial, trial.violations, ()))]
+        return []
+
+    def can_branch(self, subject: Subject, changed: Sequence[Change], ran: Collection[str]) -> bool:
+        """Return True if a changed line may run under other conditions, in a function that scenarios run.
+
+        :param ran: the last names of functions that ran.
+        """
+        reached = {side: self._selection.reached(side, subject) for side in SIDES}
+        return any(
+            self._taken[item] < _BOUNDARIES and self._conditions(item, here.units, ran)
+            for item in self._selection.patch.find_unexamined([place for place, _, _ in changed])
+            if (here := reached[item.side]) is not None
+        )
+
     def search_branches(
         self, sessions: Mapping[str, LawSession], subject: Subject, changed: Sequence[Change], log: Log
     ) -> list[Difference]:
@@ -352,9 +379,12 @@ class Asking:
         """Yield unreached lines, the conditions under which they may run, and by side the place and value of each."""
         units = {side: each.units for side in SIDES if (each := self._selection.reached(side, subject)) is not None}
         patch, tried = self._selection.patch, list[list[str]]()
+        ran = {side: frozenset(path.rpartition(".")[2] for path in log.functions.get(side, ())) for side in SIDES}
         for item in patch.find_unexamined([place for place, _, _ in changed]) if len(units) == 2 else ():
             self._taken[item] += 1
-            for conditions in self._conditions(item, units[item.side], log) if self._taken[item] <= _BOUNDARIES else ():
+            for conditions in (
+                self._conditions(item, units[item.side], ran[item.side]) if self._taken[item] <= _BOUNDARIES else ()
+            ):
                 if self.budget.over() or list(map(str, conditions)) in tried or len(tried) == _BRANCHES:
                     continue
                 spans = {
@@ -369,7 +399,7 @@ class Asking:
                     tried.append(list(map(str, conditions)))
                     yield item, conditions, spans
 
-    def _conditions(self, item: Unexamined, units: Mapping[Place, Unit], log: Log) -> list[list[Condition]]:
+    def _conditions(self, item: Unexamined, units: Mapping[Place, Unit], ran: Collection[str]) -> list[list[Condition]]:
         """Return lists of conditions under which an unreached line may run."""
         place = item.file, item.name
         unit = units.get(place) or self._selection.patch.units(item.side).get(place)
@@ -379,7 +409,7 @@ class Asking:
         if item.guard == PART:
             return [each for each in conditions_inside(place, unit, line) if each]
         found: list[list[Condition]] = []
-        for chain in chains_to(place, line, {**units, place: unit}, log.functions.get(item.side, ()), CALLS_AWAY):
+        for chain in chains_to(place, line, {**units, place: unit}, ran, CALLS_AWAY):
             steps = [each for at, there in chain for each in conditions_around(at, {**units, place: unit}[at], there)]
             own = steps[-1:] if len(chain) == 1 else []
             found += [each for each in (own, steps) if each and each not in found]

@@ -104,7 +104,7 @@ def chains_to(
     """Return lists of lines from a function that ran to a line: the line of each call, and the line itself.
 
     :param line: counted from the first line of the function.
-    :param ran: the dotted names of functions that ran.
+    :param ran: the last names of functions that ran.
     :param calls: the most calls between them.
     """
     return list(islice(_chains(place, line, units, ran, calls), _CHAINS))
@@ -113,10 +113,10 @@ def chains_to(
 def _chains(
     place: Place, line: int, units: Mapping[Place, Unit], ran: Collection[str], calls: int
 ) -> Iterator[list[tuple[Place, int]]]:
-    if any(each.endswith(f".{place[1]}") for each in ran):
+    owner, _, last = place[1].rpartition(".")
+    if last in ran:
         yield [(place, line)]
         return
-    owner, _, last = place[1].rpartition(".")
     name = owner.rpartition(".")[2] if last == "__init__" else last
     for caller, unit in units.items() if calls else ():
         node = function_of(unit.text) if unit.kind == "function" and caller != place else None

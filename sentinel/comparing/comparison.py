@@ -171,12 +171,15 @@ class Comparison:
         distance = self.selection.distance(subject.name)
         few = bool(distance) and not self._unchanged_too and bool(subject.laws)
         patch, distances = self.selection.patch, self.selection.distances(subject.name)
+        runs_past = False
         if few and (self._shared is not None or not self.processes.are_open):
             searched = not patch.needs_search((), distances)
             runs = self._asking.find_run_past_changes(subject, few=searched)
             if runs is not None:
                 patch.note_search((), () if searched else distances)
+            if runs is not None and not self._asking.can_branch(subject, changed, runs.functions):
                 return self._settle(replace(result, state="same numbers", scenarios=runs.scenarios))
+            runs_past = runs is not None
         alike = self._find_import_failure(changed)
         if alike:
             return replace(result, state="not compared", failed=AFTER, reason=f"{AFTER}: it fails as {alike} does")
@@ -189,7 +192,7 @@ class Comparison:
             glimpse = distance < math.inf or not few
             search = asking.search_differences(pair, subject, laws[:1] if few else laws, few, glimpse)
             log = pair.logs.get(subject.name, Log())
-            if few and self._needs_search(subject, search, log, located):
+            if few and not runs_past and self._needs_search(subject, search, log, located):
                 few, search = False, asking.search_differences(pair, subject, laws)
             if not few and subject.laws and not any(outcome.findings for outcome in search.outcomes.values()):
                 asking.search_rare_lines(pair, search, located)
@@ -203,6 +206,8 @@ class Comparison:
             again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]
             if not few and not again:
                 self._note_lines(log, located, changed)
+                again = asking.search_gradients(sessions, search.subject, log)
+            if not again:
                 again = asking.search_branches(sessions, search.subject, changed, log)
             confirmed = [each for each in again if each.confirmed]
             confirmed = [each for each in confirmed if each.symptom != BESIDE] or confirmed

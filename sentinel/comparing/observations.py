@@ -141,10 +141,18 @@ def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
         alone = key not in one or key not in other
         if alone and (not whole or key.startswith(cut) or ("(" in label and label not in labels)):
             continue
+        if alone and "given.self._" in key and " shares memory " not in key:
+            continue  # only one revision keeps it
         symptom, detail = _compare(plain, Observed(key, ""), one.get(key), other.get(key), scale)
+        if not symptom and _requires_grad(one.get(key)) != _requires_grad(other.get(key)):
+            symptom, detail = BESIDE, "requires a gradient only " + (BEFORE if _requires_grad(one.get(key)) else AFTER)
         if symptom and not key.endswith(CUT):
             violations.append(Violation(key, other.get(key), one.get(key), detail, BESIDE))
     return sorted(violations, key=lambda item: _remoteness(item.key))
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 def _remoteness(key: str) -> int:

@@ -118,6 +118,7 @@ class Pair(LawSession):
     :param beside: the changed functions whose results are compared too; None to compare only the contract's keys.
     :param lines: by side, the lines for which the session records whether they ran.
     :param names: local variables that are compared too if a changed function raises.
+    :param gradients: compare the gradients of all returned values instead of the values.
     """
 
     def __init__(
@@ -128,10 +129,11 @@ class Pair(LawSession):
         beside: Sequence[str] | None = None,
         lines: Mapping[str, Lines] | None = None,
         names: Sequence[str] = (),
+        gradients: bool = False,
     ) -> None:
         self._sides = {BEFORE: one, AFTER: other}
         self.logs = {} if logs is None else logs
-        self._beside, self._lines, self._names = beside, lines or {}, names
+        self._beside, self._lines, self._names, self._gradients = beside, lines or {}, names, gradients
         self._thread = ThreadPoolExecutor(1, "sentinel-before")
 
     def close(self) -> None:
@@ -141,7 +143,7 @@ class Pair(LawSession):
 
     def fresh(self) -> Pair:
         one, other = (self._sides[side].fresh() for side in SIDES)
-        return Pair(one, other, self.logs, self._beside, self._lines, self._names)
+        return Pair(one, other, self.logs, self._beside, self._lines, self._names, self._gradients)
 
     def try_(
         self,
@@ -207,7 +209,7 @@ class Pair(LawSession):
     def _answer(self, side: str, subject: Subject, calls: Calls, describe: Description, given: Given) -> Replies:
         if self._beside is not None:
             describe = {"beside": list(self._beside), "lines": dict(self._lines.get(side, {}))}
-            describe |= {"locals": list(self._names)} if self._names else {}
+            describe |= {"locals": list(self._names), "gradients": self._gradients}
         return self._sides[side].answers(subject, calls, describe, given)
 
     def _check_ends(self, subject: Subject, calls: Calls, by_side: Mapping[str, Replies], given: Given) -> None:
@@ -272,7 +274,8 @@ class Pair(LawSession):
         for side, observation in case.observation.items():
             left = {key: numbers(value) for key, value in observation.items() if key not in log.nonzero[side]}
             log.nonzero[side] |= {key for key, array in left.items() if array is not None and _has_number(array[0])}
-        violations = tuple(law.violations(case)) or self._compare_beside(subject, case, called)
+        own = () if self._gradients else tuple(law.violations(case))
+        violations = own or self._compare_beside(subject, case, called)
         if not violations:
             log.rounding = max([log.rounding, *gaps(case)])
         return Trial(variants, case, violations, answer=answer)

@@ -163,6 +163,51 @@ def replaced_arguments(arguments: Mapping[str, Any], settings: Mapping[str, Any]
                 yield name, new
 
 
+def shared_parts(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of tensors in a value that share memory, so that writing to one changes the other."""
+    owners: dict[int, str] = {}
+    for place, tensor in _tensors(value, path):
+        storage = tensor.untyped_storage().data_ptr() if tensor.numel() else 0
+        first = owners.setdefault(storage, place) if storage else place
+        if first != place:
+            yield f"{place} shares memory with {first}", ""
+
+
+def gradients(value: Any) -> dict[str, Any]:
+    """Return the gradients of all differentiable tensors in a value, each with other upstream gradients, for all leaves
+    that they depend on."""
+    outputs = [each for _, each in _tensors(value, "") if each.grad_fn is not None and each.is_floating_point()]
+    leaves: dict[int, torch.Tensor] = {}
+    nodes: list[Any] = [each.grad_fn for each in outputs]
+    seen: set[Any] = set()
+    while nodes:
+        node = nodes.pop(0)
+        if node is not None and node not in seen:
+            seen.add(node)
+            leaf = getattr(node, "variable", None)
+            leaves |= {} if leaf is None else {id(leaf): leaf}
+            nodes += [each for each, _ in node.next_functions]
+    if not leaves:
+        return {}
+    upstream = [
+        ((torch.arange(each.numel(), device=each.device) % 7 + 1 + 3 * place) / 4).to(each.dtype).reshape(each.shape)
+        for place, each in enumerate(outputs)
+    ]
+    found = torch.autograd.grad(outputs, [*leaves.values()], upstream, retain_graph=True, allow_unused=True)
+    return {f"gradient {place} of all outputs": each for place, each in enumerate(found)}
+
+
+def _tensors(value: Any, path: str, depth: int = _DEPTH) -> Iterator[tuple[str, torch.Tensor]]:
+    if type(value) is torch.Tensor and value.layout is torch.strided and value.device.type != "meta":
+        yield path, value
+    elif depth and type(value) in (dict, list, tuple):
+        for key, item in value.items() if type(value) is dict else enumerate(value):
+            yield from _tensors(item, f"{path}.{key}", depth - 1)
+    elif depth and isinstance(own := getattr(value, "__dict__", None), dict) and not callable(value):
+        for name, item in list(own.items()):
+            yield from _tensors(item, f"{path}.{name}", depth - 1)
+
+
 _PLAIN = (bool, int, float, enum.Enum, torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, type(None))
 
 
