@@ -1,0 +1,272 @@
+"""Bind the constructors of TRL's trainers: each builds the real trainer, which trains a small random model for a step.
+
+The other bindings call one method with a trainer that was not constructed. These run everything else too: the
+constructor, the preparation of the rows, collators, generation, and the logs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from sentinel import Binding, StandIn
+from sentinel.binding import kit
+from sentinel.binding.kit import torch
+
+_PROMPTS = ("one and two is", "so two and one is", "two and two is", "one is")
+_GOOD = ("three", "three so", "four", "so one")
+_BAD = ("four so", "two", "so so two", "two")
+_CHAT = (
+    "{% for m in messages %}{{ m['role'] + ' ' }}{% if m['role'] == 'assistant' %}{% generation %}"
+    "{{ m['content'] + '<end>' }}{% endgeneration %}{% else %}{{ m['content'] + ' ' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant ' }}{% endif %}"
+)
+_LETTERS = ("<pad>", "<end>", "<unk>", *"abdefhinorstuvwx", "Ġ", "Ċ")
+_MERGES = ("Ġ o", "n e", "i s", "s o", "Ġ so", "r e", "a n", "an d")
+
+
+def _make_tokenizer(merges: int = len(_MERGES)) -> Any:
+    """Make a byte-level tokenizer whose tokens are letters and a few joined letters."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    transformers: Any = importlib.import_module("transformers")
+    pairs = [tuple(pair.split()) for pair in _MERGES]
+    words = {word: place for place, word in enumerate((*_LETTERS, *map("".join, pairs)))}
+    made = Tokenizer(models.BPE(words, pairs[:merges], unk_token="<unk>"))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<unk>"}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=made, name_or_path="small", **special)
+    tokenizer.chat_template = _CHAT
+    return tokenizer
+
+
+def _make_model(seed: int, head: str = "CausalLM", labels: int = 1) -> Any:
+    """Make a random model of one layer. Equal seeds give equal weights."""
+    transformers: Any = importlib.import_module("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=len(_LETTERS) + len(_MERGES), hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=96, pad_token_id=0, eos_token_id=1,
+        bos_token_id=None, **({} if head == "CausalLM" else {"num_labels": labels}),
+    )  # fmt: skip
+    with kit.keep_random_state():
+        torch.manual_seed(seed)
+        model = getattr(transformers, f"LlamaFor{head}")(config)
+    for weight in model.parameters():
+        weight.data *= 20 if weight.ndim > 1 else 1  # so that outputs depend on the input
+    model.config._name_or_path = model.name_or_path = "small"
+    model.config.architectures = [type(model).__name__]
+    return model
+
+
+def _rows(kind: str, chat: bool) -> list[dict[str, Any]]:
+    """Return four rows of a dataset, as text or as messages."""
+    made: list[dict[str, Any]] = []
+    for place, (prompt, good, bad) in enumerate(zip(_PROMPTS, _GOOD, _BAD)):
+        texts = {"prompt": prompt, "chosen": f" {good}", "rejected": f" {bad}", "reference": f" so {good}"}
+        texts |= {"completion": texts["chosen" if place % 2 else "rejected"]}
+        said = {name: [{"role": "assistant", "content": text.strip()}] for name, text in texts.items()}
+        said["prompt"] = [{"role": "user", "content": prompt}]
+        row: dict[str, Any] = {name: (said if chat else texts).get(name) for name in _COLUMNS[kind]}
+        if kind == "messages":
+            row = {"messages": said["prompt"] + said["chosen"]}
+        elif kind == "ids":
+            row = {"input_ids": _make_tokenizer().encode(prompt)}
+        elif kind == "steps":
+            row = {"prompt": prompt, "completions": [good, bad], "labels": [True, bool(place % 2)]}
+        elif kind == "labels":
+            row["label"] = bool(place % 2)
+        elif kind == "hints":
+            row |= {"privileged_context": good, "solution": good}
+        elif kind == "answers":
+            row["completion"] = (said if chat else texts)["chosen"]
+        made.append(row)
+    return made
+
+
+_PAIR = ("prompt", "chosen", "rejected")
+_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "prompts": _PAIR[:1], "hints": _PAIR[:1], "pairs": _PAIR, "triples": (*_PAIR, "reference"), "messages": (),
+    "answers": ("prompt", "completion"), "labels": ("prompt", "completion"), "ids": (), "steps": (),
+}  # fmt: skip
+
+
+def _text_of(completion: Any) -> str:
+    return completion if isinstance(completion, str) else "".join(message["content"] or "" for message in completion)
+
+
+def _count(completions: Any, **_: Any) -> list[float]:
+    return [sum(map(ord, _text_of(each))) % 7 / 7 for each in completions]
+
+
+def _length(completions: Any, **_: Any) -> list[Any]:
+    return [len(text) / 8 if len(text) != 6 else None for text in map(_text_of, completions)]
+
+
+#: Parameter of a constructor -> the objects that it gets; options may name another one than the first.
+_OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
+    "ref_model": {"a model": lambda: _make_model(2), "none": lambda: None},
+    "teacher_model": {"a model": lambda: _make_model(3)},
+    "reward_model": {"a model": lambda: _make_model(4, "SequenceClassification")},
+    "value_model": {"a model": lambda: _make_model(5, "SequenceClassification")},
+    "reward_funcs": {
+        "a function": lambda: _count,
+        "two functions": lambda: [_count, _length],
+        "a model": lambda: _make_model(4, "SequenceClassification"),
+        "a function and models": lambda: [
+            _count, *(_make_model(seed, "SequenceClassification") for seed in (4, 6)),
+        ],
+    },
+    "model": {"a path": lambda: "small"},
+}  # fmt: skip
+
+#: Logged values that are times.
+_TIMES = ("time", "_per_second", "flos", "eps")
+_PLAIN = (bool, int, float, str, list, type(None))
+_RATE = 0.125
+
+
+def _of_trainer(kind: str, fixed: Mapping[str, Any], *objects: str, head: str = "CausalLM", labels: int = 1) -> Any:
+    """Return the function that builds and trains a trainer.
+
+    :param kind: of rows, a key of :data:`_COLUMNS`.
+    :param fixed: options of all scenarios.
+    :param objects: keys of :data:`_OBJECTS` that the constructor needs.
+    :param head: of the trained model; ``labels`` is its number of outputs.
+    """
+
+    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        datasets: Any = importlib.import_module("datasets")
+        datasets.disable_progress_bars()
+        configuration, given = kit.config_class_of(boundary), {**fixed, **inputs["options"]}
+        parts = {name: _OBJECTS[name][given.pop(name, next(iter(_OBJECTS[name])))]() for name in objects}
+        parts["model"] = _OBJECTS["model"][given.pop("model")]() if "model" in given else _make_model(1, head, labels)
+        known = {**kit.one_step(len(_PROMPTS), inputs["micro_batch_size"]), "logging_steps": 1, "optim": "sgd"}
+        known |= {"learning_rate": _RATE, **kit.keep_accepted(configuration, given)}
+        rows = datasets.Dataset.from_list(_rows(kind, inputs["form"] == "chat"))
+        if "eval_strategy" in given:
+            parts["eval_dataset"] = rows
+        with _loaded(), kit.swap(boundary.owner, "_send_telemetry", lambda *_: None), kit.keep_random_state():
+            args = configuration(**known)
+            trainer = boundary.owner(args=args, train_dataset=rows, processing_class=_make_tokenizer(), **parts)
+            # transformers calls these methods
+            hooks = trainer.training_step, trainer.prediction_step, trainer.evaluate, trainer.evaluation_loop
+            hooks += trainer.get_train_dataloader, trainer.get_eval_dataloader, trainer._get_train_sampler
+            hooks += trainer._set_signature_columns_if_needed, trainer._get_eval_sampler, trainer._inner_training_loop
+            hooks += trainer._prepare_inputs, trainer.log, getattr(trainer.data_collator, "torch_call", None)
+            return _trained(trainer, trainer.compute_loss, hooks)
+
+    return call
+
+
+@contextmanager
+def _loaded() -> Iterator[None]:
+    """Let the library's loaders return the small model and its tokenizer."""
+    transformers: Any = importlib.import_module("transformers")
+    made = {name: partial(_make_model, 1) for name in ("AutoModelForCausalLM", "LlamaForCausalLM")}
+    for name in ("AutoModelForSequenceClassification", "LlamaForSequenceClassification"):
+        made[name] = partial(_make_model, 1, "SequenceClassification")
+    made |= dict.fromkeys(("AutoTokenizer", "AutoProcessor"), partial(_make_tokenizer, 3))
+    made["AutoConfig"] = lambda: _make_model(1).config
+    with ExitStack() as swaps:
+        for name, make in made.items():
+            swaps.enter_context(kit.swap(getattr(transformers, name), "from_pretrained", lambda *_, m=make, **__: m()))
+        yield
+
+
+def _trained(trainer: Any, computes: Any, hooks: Any) -> dict[str, Any]:
+    """Train for a step, and return what :data:`TRAINING_RUN` observes."""
+    model, losses, batches = trainer.model, list[float](), list[dict[str, Any]]()
+    weights = dict(model.named_parameters())
+    before = {name: weight.detach().clone() for name, weight in weights.items()}
+
+    def step(*arguments: Any, **options: Any) -> Any:
+        loss = hooks[0](*arguments, **options)
+        losses.append(float(loss))
+        return loss
+
+    def loss_of(model: Any, batch: Any, *arguments: Any, **options: Any) -> Any:
+        batches.append({name: column for name, column in batch.items() if isinstance(column, torch.Tensor)})
+        return computes(model, batch, *arguments, **options)
+
+    trainer.training_step, trainer.compute_loss = step, loss_of
+    kit.train_quickly(trainer)
+    update = [(weight.detach() - before[name]).flatten() for name, weight in weights.items() if weight.requires_grad]
+    logs = [{name: value for name, value in sorted(log.items()) if not name.endswith(_TIMES)} for log in trainer.state.log_history]
+    return {
+        "attributes": {name: value for name, value in vars(trainer).items() if isinstance(value, _PLAIN)},
+        "losses": losses, "batches": batches, "steps": trainer.state.global_step, "logged": logs,
+        "update": torch.cat(update) / _RATE,
+    }  # fmt: skip
+
+
+# -- the trainers ------------------------------------------------------------------------------------------------------
+
+_OWN = "trl.experimental"
+_SAMPLES: dict[str, Any] = {"num_generations": 2, "max_completion_length": 6}
+_LIMIT: dict[str, Any] = {"max_completion_length": 6}
+_NEW: dict[str, Any] = {"max_new_tokens": 6}
+_EVALUATES = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4}
+_CUT = {"max_length": 12}
+
+#: Path of the trainer -> the arguments of :func:`_of_trainer`, and the options of its scenarios besides the defaults.
+_RUNS: tuple[tuple[str, Any, tuple[dict[str, Any], ...]], ...] = (
+    ("trl.trainer.sft_trainer.SFTTrainer", _of_trainer("answers", {}), (_EVALUATES,)),
+    ("trl.trainer.dpo_trainer.DPOTrainer", _of_trainer("pairs", {}), (_EVALUATES,)),
+    ("trl.trainer.kto_trainer.KTOTrainer", _of_trainer("labels", {}), (_EVALUATES,)),
+    (
+        "trl.trainer.reward_trainer.RewardTrainer", _of_trainer("pairs", {}, head="SequenceClassification"),
+        (_EVALUATES,),
+    ),
+    ("trl.trainer.grpo_trainer.GRPOTrainer", _of_trainer("prompts", _SAMPLES, "reward_funcs"), (_EVALUATES,)),
+    ("trl.trainer.rloo_trainer.RLOOTrainer", _of_trainer("prompts", _SAMPLES, "reward_funcs"), (_EVALUATES,)),
+    (f"{_OWN}.a2po.a2po_trainer.A2POTrainer", _of_trainer("prompts", _LIMIT, "reward_funcs"), ()),
+    (f"{_OWN}.bco.bco_trainer.BCOTrainer", _of_trainer("labels", {}, "ref_model"), (_EVALUATES,)),
+    (f"{_OWN}.cpo.cpo_trainer.CPOTrainer", _of_trainer("pairs", {}), (_EVALUATES,)),
+    (f"{_OWN}.orpo.orpo_trainer.ORPOTrainer", _of_trainer("pairs", {}), (_EVALUATES,)),
+    (f"{_OWN}.tpo.tpo_trainer.TPOTrainer", _of_trainer("triples", {}), (_EVALUATES,)),
+    (f"{_OWN}.prm.prm_trainer.PRMTrainer", _of_trainer("steps", {}, head="TokenClassification", labels=2), ()),
+    (f"{_OWN}.gkd.gkd_trainer.GKDTrainer", _of_trainer("messages", _NEW, "teacher_model"), ()),
+    (f"{_OWN}.gold.gold_trainer.GOLDTrainer", _of_trainer("messages", _LIMIT, "teacher_model"), ()),
+    (f"{_OWN}.iw_opd.iw_opd_trainer.IWOPDTrainer", _of_trainer("messages", _LIMIT, "teacher_model"), ()),
+    (
+        f"{_OWN}.distillation.distillation_trainer.DistillationTrainer",
+        _of_trainer("prompts", _LIMIT, "teacher_model"), (),
+    ),
+    (
+        f"{_OWN}.minillm.minillm_trainer.MiniLLMTrainer",
+        _of_trainer("prompts", _SAMPLES, "teacher_model", "reward_funcs"), (),
+    ),
+    (
+        f"{_OWN}.online_dpo.online_dpo_trainer.OnlineDPOTrainer",
+        _of_trainer("prompts", _NEW, "ref_model", "reward_funcs"), (_EVALUATES,),
+    ),
+    (f"{_OWN}.xpo.xpo_trainer.XPOTrainer", _of_trainer("prompts", {**_NEW, "reward_funcs": "a model"}, "ref_model", "reward_funcs"), ()),
+    (f"{_OWN}.nash_md.nash_md_trainer.NashMDTrainer", _of_trainer("prompts", {**_NEW, "reward_funcs": "a model"}, "ref_model", "reward_funcs"), ()),
+    (
+        f"{_OWN}.ppo.ppo_trainer.PPOTrainer",
+        _of_trainer("ids", {"response_length": 6, "total_episodes": 4, "num_sample_generations": 0}, "ref_model", "reward_model", "value_model"), (),
+    ),
+    (f"{_OWN}.sdft.sdft_trainer.SDFTTrainer", _of_trainer("hints", _SAMPLES), ()),
+    (f"{_OWN}.sdpo.sdpo_trainer.SDPOTrainer", _of_trainer("hints", _SAMPLES, "reward_funcs"), ()),
+    (f"{_OWN}.ssd.ssd_trainer.SSDTrainer", _of_trainer("prompts", _LIMIT), ()),
+    (f"{_OWN}.gmpo.gmpo_trainer.GMPOTrainer", _of_trainer("prompts", _SAMPLES, "reward_funcs"), ()),
+    (
+        f"{_OWN}.grpo_with_replay_buffer.grpo_with_replay_buffer_trainer.GRPOWithReplayBufferTrainer",
+        _of_trainer("prompts", _SAMPLES, "reward_funcs"), (),
+    ),
+)  # fmt: skip
+
+_STAND_INS = (
+    StandIn("model", "random weights and one layer; the trainers' code does not depend on a model's size"),
+    StandIn("from_pretrained", "returns this model, or a small tokenizer, instead of a download"),
+)
+
+RUNS = tuple(
+    Binding(
+        f"{trainer}.__init__", "training_run", call=call, stand_ins=_STAND_INS, accepts={"options": ({}, *options)},
+    )
+    for trainer, call, options in _RUNS
+)  # fmt: skip
