@@ -64,7 +64,7 @@ def _make_model(seed: int, head: str = "CausalLM", labels: int = 1) -> Any:
 def _rows(kind: str, chat: bool) -> list[dict[str, Any]]:
     """Return four rows of a dataset, as text or as messages."""
     made: list[dict[str, Any]] = []
-    for place, (prompt, good, bad) in enumerate(zip(_PROMPTS, _GOOD, _BAD)):
+    for place, (prompt, good, bad) in enumerate([*zip(_PROMPTS, _GOOD, _BAD)] * (4 if kind == "ids" else 1)):
         texts = {"prompt": prompt, "chosen": f" {good}", "rejected": f" {bad}", "reference": f" so {good}"}
         texts |= {"completion": texts["chosen" if place % 2 else "rejected"]}
         said = {name: [{"role": "assistant", "content": text.strip()}] for name, text in texts.items()}
@@ -87,9 +87,13 @@ def _rows(kind: str, chat: bool) -> list[dict[str, Any]]:
 
 
 _PAIR = ("prompt", "chosen", "rejected")
+#: The forms of a kind of rows, if there is only one.
+_FORMS: Mapping[str, tuple[str, ...]] = {
+    "messages": ("chat",), "chats": ("chat",), "ids": ("text",), "steps": ("text",),
+}  # fmt: skip
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "prompts": _PAIR[:1], "hints": _PAIR[:1], "pairs": _PAIR, "triples": (*_PAIR, "reference"), "messages": (),
-    "answers": ("prompt", "completion"), "labels": ("prompt", "completion"), "ids": (), "steps": (),
+    "prompts": _PAIR[:1], "chats": _PAIR[:1], "hints": _PAIR[:1], "pairs": _PAIR, "triples": (*_PAIR, "reference"),
+    "answers": ("prompt", "completion"), "labels": ("prompt", "completion"), "messages": (), "ids": (), "steps": (),
 }  # fmt: skip
 
 
@@ -101,8 +105,8 @@ def _count(completions: Any, **_: Any) -> list[float]:
     return [sum(map(ord, _text_of(each))) % 7 / 7 for each in completions]
 
 
-def _length(completions: Any, **_: Any) -> list[Any]:
-    return [len(text) / 8 if len(text) != 6 else None for text in map(_text_of, completions)]
+def _length(completions: Any, missing: int = 6, **_: Any) -> list[Any]:
+    return [len(text) / 8 if len(text) != missing else None for text in map(_text_of, completions)]
 
 
 #: Parameter of a constructor -> the objects that it gets; options may name another one than the first.
@@ -114,22 +118,24 @@ _OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
     "reward_funcs": {
         "a function": lambda: _count,
         "two functions": lambda: [_count, _length],
+        "two numbers": lambda: [_count, partial(_length, missing=-1)],
         "a model": lambda: _make_model(4, "SequenceClassification"),
         "a function and models": lambda: [
             _count, *(_make_model(seed, "SequenceClassification") for seed in (4, 6)),
         ],
     },
-    "model": {"a path": lambda: "small"},
 }  # fmt: skip
 
 #: Logged values that are times.
 _TIMES = ("time", "_per_second", "flos", "eps")
-_PLAIN = (bool, int, float, str, list, type(None))
+_PLAIN = (bool, int, float, str)
 _RATE = 0.125
 
 
-def _of_trainer(kind: str, fixed: Mapping[str, Any], *objects: str, head: str = "CausalLM", labels: int = 1) -> Any:
-    """Return the function that builds and trains a trainer.
+def _of_trainer(
+    kind: str, fixed: Mapping[str, Any], *objects: str, head: str = "CausalLM", labels: int = 1
+) -> tuple[Any, tuple[str, ...]]:
+    """Return the function that builds and trains a trainer, and the forms of its rows.
 
     :param kind: of rows, a key of :data:`_COLUMNS`.
     :param fixed: options of all scenarios.
@@ -142,7 +148,7 @@ def _of_trainer(kind: str, fixed: Mapping[str, Any], *objects: str, head: str = 
         datasets.disable_progress_bars()
         configuration, given = kit.config_class_of(boundary), {**fixed, **inputs["options"]}
         parts = {name: _OBJECTS[name][given.pop(name, next(iter(_OBJECTS[name])))]() for name in objects}
-        parts["model"] = _OBJECTS["model"][given.pop("model")]() if "model" in given else _make_model(1, head, labels)
+        parts["model"] = given.pop("model", None) or _make_model(1, head, labels)
         known = {**kit.one_step(len(_PROMPTS), inputs["micro_batch_size"]), "logging_steps": 1, "optim": "sgd"}
         known |= {"learning_rate": _RATE, **kit.keep_accepted(configuration, given)}
         rows = datasets.Dataset.from_list(_rows(kind, inputs["form"] == "chat"))
@@ -156,9 +162,9 @@ def _of_trainer(kind: str, fixed: Mapping[str, Any], *objects: str, head: str = 
             hooks += trainer.get_train_dataloader, trainer.get_eval_dataloader, trainer._get_train_sampler
             hooks += trainer._set_signature_columns_if_needed, trainer._get_eval_sampler, trainer._inner_training_loop
             hooks += trainer._prepare_inputs, trainer.log, getattr(trainer.data_collator, "torch_call", None)
-            return _trained(trainer, trainer.compute_loss, hooks)
+            return _trained(trainer, trainer.compute_loss, hooks, known)
 
-    return call
+    return call, _FORMS.get(kind, ("text", "chat"))
 
 
 @contextmanager
@@ -176,11 +182,12 @@ def _loaded() -> Iterator[None]:
         yield
 
 
-def _trained(trainer: Any, computes: Any, hooks: Any) -> dict[str, Any]:
+def _trained(trainer: Any, computes: Any, hooks: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Train for a step, and return what :data:`TRAINING_RUN` observes."""
     model, losses, batches = trainer.model, list[float](), list[dict[str, Any]]()
     weights = dict(model.named_parameters())
     before = {name: weight.detach().clone() for name, weight in weights.items()}
+    has = {name: vars(trainer).get(name) for name in options}
 
     def step(*arguments: Any, **options: Any) -> Any:
         loss = hooks[0](*arguments, **options)
@@ -194,9 +201,12 @@ def _trained(trainer: Any, computes: Any, hooks: Any) -> dict[str, Any]:
     trainer.training_step, trainer.compute_loss = step, loss_of
     kit.train_quickly(trainer)
     update = [(weight.detach() - before[name]).flatten() for name, weight in weights.items() if weight.requires_grad]
-    logs = [{name: value for name, value in sorted(log.items()) if not name.endswith(_TIMES)} for log in trainer.state.log_history]
+    logs = [
+        {name: value for name, value in sorted(log.items()) if not name.endswith(_TIMES)}
+        for log in trainer.state.log_history
+    ]
     return {
-        "attributes": {name: value for name, value in vars(trainer).items() if isinstance(value, _PLAIN)},
+        "attributes": {name: value for name, value in has.items() if isinstance(value, _PLAIN)},
         "losses": losses, "batches": batches, "steps": trainer.state.global_step, "logged": logs,
         "update": torch.cat(update) / _RATE,
     }  # fmt: skip
@@ -205,57 +215,203 @@ def _trained(trainer: Any, computes: Any, hooks: Any) -> dict[str, Any]:
 # -- the trainers ------------------------------------------------------------------------------------------------------
 
 _OWN = "trl.experimental"
-_SAMPLES: dict[str, Any] = {"num_generations": 2, "max_completion_length": 6}
-_LIMIT: dict[str, Any] = {"max_completion_length": 6}
-_NEW: dict[str, Any] = {"max_new_tokens": 6}
-_EVALUATES = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4}
-_CUT = {"max_length": 12}
+_Form = Mapping[str, Any]
+_SAMPLES: _Form = {"num_generations": 2, "max_completion_length": 6}
+_LIMIT: _Form = {"max_completion_length": 6}
+_NEW: _Form = {"max_new_tokens": 6}
+_EVALUATES: _Form = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4}
+_CUT: _Form = {"max_length": 28, "model": "small"}
+_CUT_BOTH: _Form = {**_CUT, "max_completion_length": 3}
+_SYNC: _Form = {"sync_ref_model": True, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 0.75}
+_PRINTS: _Form = {"log_completions": True, "num_completions_to_print": 1}
+_PRINTS_EACH: _Form = {**_PRINTS, "log_completions_steps": 1, "num_generations": 2}
+_DRAWS: _Form = {"temperature": 0.75, "top_k": 12, "top_p": 0.875, "min_p": 0.01, "repetition_penalty": 1.25}
+_DRAWS_FEW: _Form = {"temperature": 0.75, "top_k": 12, "top_p": 0.875}
+_AGAIN: _Form = {"num_iterations": 2, "steps_per_generation": 2}
+_PAIRED: _Form = {"beta": 0.25, **_EVALUATES}
+_MODELS: _Form = {"reward_funcs": "a function and models", "reward_weights": [1.0, 0.5, 0.25]}
+_FUNCTIONS: _Form = {"reward_funcs": "two functions", "reward_weights": [1.0, 0.5]}
+_SAMPLED = _SAMPLES, "reward_funcs"
+_JUDGED = {**_NEW, "reward_funcs": "a model", "missing_eos_penalty": 1.0}, "ref_model", "reward_funcs"
+_WITHOUT: _Form = {"ref_model": "none"}
 
 #: Path of the trainer -> the arguments of :func:`_of_trainer`, and the options of its scenarios besides the defaults.
-_RUNS: tuple[tuple[str, Any, tuple[dict[str, Any], ...]], ...] = (
-    ("trl.trainer.sft_trainer.SFTTrainer", _of_trainer("answers", {}), (_EVALUATES,)),
-    ("trl.trainer.dpo_trainer.DPOTrainer", _of_trainer("pairs", {}), (_EVALUATES,)),
-    ("trl.trainer.kto_trainer.KTOTrainer", _of_trainer("labels", {}), (_EVALUATES,)),
+_RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
+    (
+        "trl.trainer.sft_trainer.SFTTrainer", _of_trainer("answers", {}),
+        (
+            _EVALUATES, {**_CUT, "completion_only_loss": False, "loss_type": "dft"},
+            {"packing": True, "max_length": 40, "eval_packing": False, **_EVALUATES},
+            {"assistant_only_loss": True, "padding_free": True, "max_length": None},
+            {"loss_type": "chunked_nll", "pad_to_multiple_of": 8},
+        ),
+    ),
+    (
+        "trl.trainer.dpo_trainer.DPOTrainer", _of_trainer("pairs", {}, "ref_model"),
+        (
+            {"ref_model": "none", **_PAIRED}, {"ld_alpha": 0.5, "precompute_ref_log_probs": True, **_CUT},
+            {
+                "loss_type": ["sigmoid", "bco_pair", "sft", "robust", "exo_pair", "aot"],
+                "loss_weights": [1.0, 0.5, 0.25, 0.75, 0.375, 0.625], "label_smoothing": 0.125,
+            },
+            {"loss_type": ["ipo", "hinge", "nca_pair", "sppo_hard", "apo_zero"], "f_divergence_type": "js_divergence"},
+            {"loss_type": ["apo_down", "discopop", "aot_unpaired", "sigmoid_norm"], "f_divergence_type": "forward_kl"},
+            {"f_divergence_type": "alpha_divergence", "use_weighting": True}, _SYNC,
+        ),
+    ),
+    (
+        "trl.trainer.kto_trainer.KTOTrainer", _of_trainer("labels", {}, "ref_model"),
+        (
+            {"ref_model": "none", **_PAIRED}, {"desirable_weight": 2.0, "precompute_ref_log_probs": True, **_CUT},
+            {"loss_type": "apo_zero_unpaired", "undesirable_weight": 0.5}, _SYNC,
+        ),
+    ),
     (
         "trl.trainer.reward_trainer.RewardTrainer", _of_trainer("pairs", {}, head="SequenceClassification"),
-        (_EVALUATES,),
+        (_EVALUATES, {"center_rewards_coefficient": 0.125, "pad_to_multiple_of": 8, **_CUT}),
     ),
-    ("trl.trainer.grpo_trainer.GRPOTrainer", _of_trainer("prompts", _SAMPLES, "reward_funcs"), (_EVALUATES,)),
-    ("trl.trainer.rloo_trainer.RLOOTrainer", _of_trainer("prompts", _SAMPLES, "reward_funcs"), (_EVALUATES,)),
-    (f"{_OWN}.a2po.a2po_trainer.A2POTrainer", _of_trainer("prompts", _LIMIT, "reward_funcs"), ()),
-    (f"{_OWN}.bco.bco_trainer.BCOTrainer", _of_trainer("labels", {}, "ref_model"), (_EVALUATES,)),
-    (f"{_OWN}.cpo.cpo_trainer.CPOTrainer", _of_trainer("pairs", {}), (_EVALUATES,)),
-    (f"{_OWN}.orpo.orpo_trainer.ORPOTrainer", _of_trainer("pairs", {}), (_EVALUATES,)),
-    (f"{_OWN}.tpo.tpo_trainer.TPOTrainer", _of_trainer("triples", {}), (_EVALUATES,)),
-    (f"{_OWN}.prm.prm_trainer.PRMTrainer", _of_trainer("steps", {}, head="TokenClassification", labels=2), ()),
-    (f"{_OWN}.gkd.gkd_trainer.GKDTrainer", _of_trainer("messages", _NEW, "teacher_model"), ()),
-    (f"{_OWN}.gold.gold_trainer.GOLDTrainer", _of_trainer("messages", _LIMIT, "teacher_model"), ()),
-    (f"{_OWN}.iw_opd.iw_opd_trainer.IWOPDTrainer", _of_trainer("messages", _LIMIT, "teacher_model"), ()),
+    (
+        "trl.trainer.grpo_trainer.GRPOTrainer", _of_trainer("prompts", *_SAMPLED),
+        (
+            {"beta": 0.25, **_FUNCTIONS, **_AGAIN, **_EVALUATES}, {**_MODELS, **_DRAWS, "scale_rewards": "batch"},
+            {
+                "loss_type": "grpo", "importance_sampling_level": "sequence", "mask_truncated_completions": True,
+                "cast_lm_head_to_fp32": True, "model": "small",
+            },
+            {
+                "loss_type": "dr_grpo", "top_entropy_quantile": 0.5, "entropy_coef": 0.125, "scale_rewards": "none",
+                "off_policy_mask_threshold": 0.5, **_AGAIN,
+            },
+            {"loss_type": "vespo", "multi_objective_aggregation": "normalize_then_sum", **_FUNCTIONS, **_PRINTS},
+            {"loss_type": "cispo", "epsilon_high": 2.0, "beta": 0.25, "use_bias_correction_kl": True, **_SYNC},
+            {"loss_type": "sapo", "use_adaptive_entropy": True, "entropy_coef": 0.125, "pad_to_multiple_of": 8},
+        ),
+    ),
+    (
+        "trl.trainer.rloo_trainer.RLOOTrainer", _of_trainer("prompts", *_SAMPLED),
+        (
+            {**_FUNCTIONS, **_AGAIN, **_EVALUATES}, {**_MODELS, **_DRAWS, "normalize_advantages": True},
+            {"mask_truncated_completions": True, "model": "small", **_PRINTS}, {**_SYNC, "pad_to_multiple_of": 8},
+        ),
+    ),
+    (
+        f"{_OWN}.a2po.a2po_trainer.A2POTrainer",
+        _of_trainer("prompts", {**_LIMIT, "num_value_samples": 3, "filter_all_incorrect": False}, "reward_funcs"),
+        (
+            {"filter_all_incorrect": True, "reward_funcs": "two numbers", "max_prompt_length": 8},
+            {"model": "small", **_DRAWS_FEW},
+        ),
+    ),
+    (
+        f"{_OWN}.bco.bco_trainer.BCOTrainer", _of_trainer("labels", {}, "ref_model"),
+        (_EVALUATES, {"precompute_ref_log_probs": True, **_PAIRED}, {**_WITHOUT, **_CUT_BOTH}),
+    ),
+    (
+        f"{_OWN}.cpo.cpo_trainer.CPOTrainer", _of_trainer("pairs", {}),
+        (
+            _EVALUATES, {"loss_type": "simpo", "cpo_alpha": 0.0, **_CUT_BOTH}, {"loss_type": "hinge", "beta": 0.25},
+            {"loss_type": "ipo", "alpha": 0.5}, {"label_smoothing": 0.125, "max_length": 28},
+        ),
+    ),
+    (f"{_OWN}.orpo.orpo_trainer.ORPOTrainer", _of_trainer("pairs", {}), (_PAIRED, _CUT_BOTH, {"max_length": 28})),
+    (
+        f"{_OWN}.tpo.tpo_trainer.TPOTrainer", _of_trainer("triples", {}),
+        (
+            _PAIRED, {"loss_type": "tpo-l", **_CUT}, {"loss_type": "ipo", "pad_to_multiple_of": 8},
+            {"loss_type": "hinge", "max_length": 28, "truncation_mode": "keep_end"}, {"label_smoothing": 0.125},
+        ),
+    ),
+    (
+        f"{_OWN}.prm.prm_trainer.PRMTrainer", _of_trainer("steps", {}, head="TokenClassification", labels=2),
+        (_EVALUATES, {"train_on_last_step_only": True, "step_separator": " so"}),
+    ),
+    (
+        f"{_OWN}.gkd.gkd_trainer.GKDTrainer", _of_trainer("messages", {**_NEW, "lmbda": 1.0}, "teacher_model"),
+        ({"lmbda": 0.0, "beta": 0.25, **_EVALUATES}, {"lmbda": 0.0, "seq_kd": True, "temperature": 0.75}),
+    ),
+    (
+        f"{_OWN}.gold.gold_trainer.GOLDTrainer", _of_trainer("messages", {**_LIMIT, "lmbda": 1.0}, "teacher_model"),
+        (
+            {**_PRINTS_EACH, **_DRAWS_FEW}, {"lmbda": 0.0, "beta": 0.25, **_EVALUATES},
+            {"use_uld_loss": True, "teacher_tokenizer_name_or_path": "small", "uld_crossentropy_weight": 0.5},
+            {
+                "use_uld_loss": True, "teacher_tokenizer_name_or_path": "small", "uld_use_hybrid_loss": True,
+                "lmbda": 0.0, "uld_skip_student_eos": False, "uld_skip_teacher_eos": False, "model": "small",
+            },
+            {"lmbda": 0.0, "seq_kd": True, "uld_use_hybrid_loss": True},
+        ),
+    ),
+    (
+        f"{_OWN}.iw_opd.iw_opd_trainer.IWOPDTrainer", _of_trainer("messages", _LIMIT, "teacher_model"),
+        (
+            {**_PRINTS_EACH, **_DRAWS_FEW}, {"lmbda": 0.0, "distillation_objective": "jsd", "beta": 0.5, **_EVALUATES},
+            {"distillation_objective": "jsd", "loss_top_k": 0, "beta": 0.25, "max_prompt_length": 8, **_CUT},
+        ),
+    ),
     (
         f"{_OWN}.distillation.distillation_trainer.DistillationTrainer",
-        _of_trainer("prompts", _LIMIT, "teacher_model"), (),
+        _of_trainer("chats", _LIMIT, "teacher_model"),
+        ({**_PRINTS_EACH, **_DRAWS_FEW}, {"beta": 0.25, "temperature": 0.75, **_EVALUATES}, {"model": "small"}),
     ),
     (
         f"{_OWN}.minillm.minillm_trainer.MiniLLMTrainer",
-        _of_trainer("prompts", _SAMPLES, "teacher_model", "reward_funcs"), (),
+        _of_trainer("prompts", _SAMPLES, "teacher_model", "reward_funcs"),
+        (
+            {"gamma": 0.5, "length_normalization": False, "kd_temperature": 0.75},
+            {"single_step_decomposition": False, "rkl_advantage": False, **_FUNCTIONS},
+        ),
     ),
     (
         f"{_OWN}.online_dpo.online_dpo_trainer.OnlineDPOTrainer",
-        _of_trainer("prompts", _NEW, "ref_model", "reward_funcs"), (_EVALUATES,),
+        _of_trainer("prompts", _NEW, "ref_model", "reward_funcs"),
+        (
+            {**_FUNCTIONS, "loss_type": "ipo", **_DRAWS}, {"reward_funcs": "a model", "missing_eos_penalty": 1.0},
+            {**_WITHOUT, "model": "small", "torch_empty_cache_steps": 1, "beta": 0.5, **_MODELS},
+        ),
     ),
-    (f"{_OWN}.xpo.xpo_trainer.XPOTrainer", _of_trainer("prompts", {**_NEW, "reward_funcs": "a model"}, "ref_model", "reward_funcs"), ()),
-    (f"{_OWN}.nash_md.nash_md_trainer.NashMDTrainer", _of_trainer("prompts", {**_NEW, "reward_funcs": "a model"}, "ref_model", "reward_funcs"), ()),
+    (f"{_OWN}.xpo.xpo_trainer.XPOTrainer", _of_trainer("prompts", *_JUDGED), ({"loss_type": "ipo", "alpha": 0.5},)),
+    (f"{_OWN}.nash_md.nash_md_trainer.NashMDTrainer", _of_trainer("prompts", *_JUDGED), ({"mixture_coef": 0.25},)),
     (
         f"{_OWN}.ppo.ppo_trainer.PPOTrainer",
-        _of_trainer("ids", {"response_length": 6, "total_episodes": 4, "num_sample_generations": 0}, "ref_model", "reward_model", "value_model"), (),
+        _of_trainer(
+            "ids", {"response_length": 6, "total_episodes": 4, "num_sample_generations": 0},
+            "ref_model", "reward_model", "value_model",
+        ),
+        (
+            {
+                "per_device_train_batch_size": 8, "total_episodes": 8, "whiten_rewards": True, "kl_estimator": "k3",
+                "stop_token": "eos", "missing_eos_penalty": 1.0,
+            },
+            {"num_mini_batches": 2, "gamma": 0.5, "local_rollout_forward_batch_size": 2, **_WITHOUT},
+            {"num_sample_generations": 1, **_EVALUATES},
+        ),
     ),
-    (f"{_OWN}.sdft.sdft_trainer.SDFTTrainer", _of_trainer("hints", _SAMPLES), ()),
-    (f"{_OWN}.sdpo.sdpo_trainer.SDPOTrainer", _of_trainer("hints", _SAMPLES, "reward_funcs"), ()),
-    (f"{_OWN}.ssd.ssd_trainer.SSDTrainer", _of_trainer("prompts", _LIMIT), ()),
-    (f"{_OWN}.gmpo.gmpo_trainer.GMPOTrainer", _of_trainer("prompts", _SAMPLES, "reward_funcs"), ()),
+    (
+        f"{_OWN}.sdft.sdft_trainer.SDFTTrainer", _of_trainer("hints", {**_SAMPLES, "distillation_topk": 4}),
+        (
+            {"generate_from_teacher": True, "teacher_model_kind": "ema", "distillation_add_tail": True},
+            {"distillation_mode": "full_logits", "num_loss_tokens_to_skip": 1, "model": "small", **_AGAIN},
+            {"distillation_mode": "sampled_token", "distillation_alpha": 1.0, **_EVALUATES},
+        ),
+    ),
+    (
+        f"{_OWN}.sdpo.sdpo_trainer.SDPOTrainer",
+        _of_trainer("hints", {**_SAMPLES, "success_reward_threshold": 0.25}, "reward_funcs"),
+        (
+            {"distillation_mode": "topk_logits", "distillation_topk": 4, "include_environment_feedback": True},
+            {"distillation_mode": "full_logits", "teacher_model_kind": "base", **_AGAIN, **_FUNCTIONS},
+            {"distillation_weight": 0.5, "beta": 0.25, "loss_type": "grpo", **_MODELS, **_EVALUATES},
+            {"dont_reprompt_on_self_success": False, "scale_rewards": "batch", "loss_type": "dr_grpo", **_DRAWS},
+        ),
+    ),
+    (
+        f"{_OWN}.ssd.ssd_trainer.SSDTrainer", _of_trainer("prompts", {**_LIMIT, "filter_empty": False}),
+        ({**_DRAWS, "filter_empty": True, **_EVALUATES}, {"model": "small", "max_prompt_length": 8, **_AGAIN}),
+    ),
+    (f"{_OWN}.gmpo.gmpo_trainer.GMPOTrainer", _of_trainer("prompts", *_SAMPLED), ({"beta": 0.25, **_AGAIN},)),
     (
         f"{_OWN}.grpo_with_replay_buffer.grpo_with_replay_buffer_trainer.GRPOWithReplayBufferTrainer",
-        _of_trainer("prompts", _SAMPLES, "reward_funcs"), (),
+        _of_trainer("prompts", *_SAMPLED), ({"replay_buffer_size": 4, "beta": 0.25}, {**_FUNCTIONS, **_DRAWS}),
     ),
 )  # fmt: skip
 
@@ -266,7 +422,11 @@ _STAND_INS = (
 
 RUNS = tuple(
     Binding(
-        f"{trainer}.__init__", "training_run", call=call, stand_ins=_STAND_INS, accepts={"options": ({}, *options)},
+        f"{trainer}.__init__",
+        "training_run",
+        call=call,
+        stand_ins=_STAND_INS,
+        accepts={"options": ({}, *options), "form": forms},
     )
-    for trainer, call, options in _RUNS
-)  # fmt: skip
+    for trainer, (call, forms), options in _RUNS
+)

@@ -182,6 +182,10 @@ ROUTER_REPLAY = Contract(
 # -- a trainer and one of its training steps ---------------------------------------------------------------------------
 
 
+#: The rounding of a logged loss to four decimals.
+_ROUNDED = 1e-4
+
+
 def _measure_training_run(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe one training step of a trainer that its own constructor has built.
 
@@ -198,7 +202,7 @@ def _measure_training_run(call: Callable[..., Mapping[str, Any]], inputs: Mappin
     return {
         "other_settings": len([name for name, value in inputs["options"].items() if had.get(name, value) != value]),
         "steps": run["steps"],
-        "loss_gap": told - sum(losses) if losses and told is not None else 0.0,
+        "loss_gap": 0.0 if told is None or not losses or abs(told - sum(losses)) < _ROUNDED else told - sum(losses),
         "update": run["update"],
         "logged": torch.tensor([float(value) for value in numbers.values()]) if numbers else None,
         "names": ", ".join([*numbers, *(f"{name} {list(column.shape)}" for name, column in columns)]),
