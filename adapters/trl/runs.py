@@ -6,9 +6,13 @@ constructor, the preparation of the rows, collators, generation, and the logs.
 
 from __future__ import annotations
 
+import base64
 import importlib
+import queue
+import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -70,8 +74,8 @@ def _rows(kind: str, chat: bool) -> list[dict[str, Any]]:
         said = {name: [{"role": "assistant", "content": text.strip()}] for name, text in texts.items()}
         said["prompt"] = [{"role": "user", "content": prompt}]
         row: dict[str, Any] = {name: (said if chat else texts).get(name) for name in _COLUMNS[kind]}
-        if kind == "messages":
-            row = {"messages": said["prompt"] + said["chosen"]}
+        if kind in ("messages", "chats"):
+            row |= {"messages": said["prompt"] + said["chosen"]}  # until June 2026, distillation needs them
         elif kind == "ids":
             row = {"input_ids": _make_tokenizer().encode(prompt)}
         elif kind == "steps":
@@ -109,11 +113,26 @@ def _length(completions: Any, missing: int = 6, **_: Any) -> list[Any]:
     return [len(text) / 8 if len(text) != missing else None for text in map(_text_of, completions)]
 
 
+def _make_worker() -> Any:
+    """Make a rollout worker whose queue has finished rollouts."""
+    done: Any = queue.Queue()
+    tokenizer = _make_tokenizer()
+    for place, (prompt, good) in enumerate([*zip(_PROMPTS, _GOOD)] * 2):
+        asked, said = tokenizer.encode(prompt), [*tokenizer.encode(f" {good}"), 1]
+        sample = {"prompt": [], "completion": [], "input_ids": asked + said, "model_version": 0, "group_id": place // 2}
+        sample["completion_mask"] = [0] * len(asked) + [1] * len(said)
+        sample["old_log_probs"] = [0.0] * len(asked) + [-0.25 * (n % 5) - 1 for n in range(len(said))]
+        done.put(kit.stand_in(**sample, advantage=(-1.0) ** place * (1 + place), metrics={"reward": place / 4}))
+    return kit.bookkeeping(rollout_buffer=done)
+
+
 #: Parameter of a constructor -> the objects that it gets; options may name another one than the first.
 _OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
     "ref_model": {"a model": lambda: _make_model(2), "none": lambda: None},
     "teacher_model": {"a model": lambda: _make_model(3)},
     "reward_model": {"a model": lambda: _make_model(4, "SequenceClassification")},
+    "rollout_worker": {"a worker": _make_worker},
+    "weight_transfer": {"nothing": kit.bookkeeping},
     "value_model": {"a model": lambda: _make_model(5, "SequenceClassification")},
     "reward_funcs": {
         "a function": lambda: _count,
@@ -146,7 +165,7 @@ def _of_trainer(
     def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         datasets: Any = importlib.import_module("datasets")
         datasets.disable_progress_bars()
-        configuration, given = kit.config_class_of(boundary), {**fixed, **inputs["options"]}
+        configuration, given = _configuration_of(boundary.owner), {**fixed, **inputs["options"]}
         parts = {name: _OBJECTS[name][given.pop(name, next(iter(_OBJECTS[name])))]() for name in objects}
         parts["model"] = given.pop("model", None) or _make_model(1, head, labels)
         known = {**kit.one_step(len(_PROMPTS), inputs["micro_batch_size"]), "logging_steps": 1, "optim": "sgd"}
@@ -154,7 +173,13 @@ def _of_trainer(
         rows = datasets.Dataset.from_list(_rows(kind, inputs["form"] == "chat"))
         if "eval_strategy" in given:
             parts["eval_dataset"] = rows
-        with _loaded(), kit.swap(boundary.owner, "_send_telemetry", lambda *_: None), kit.keep_random_state():
+        served = given.get("use_vllm") or any(name.endswith("server_url") for name in given)
+        with (
+            _loaded(),
+            _served() if served else nullcontext(),
+            kit.swap(boundary.owner, "_send_telemetry", lambda *_: None),
+            kit.keep_random_state(),
+        ):
             args = configuration(**known)
             trainer = boundary.owner(args=args, train_dataset=rows, processing_class=_make_tokenizer(), **parts)
             # transformers calls these methods
@@ -165,6 +190,80 @@ def _of_trainer(
             return _trained(trainer, trainer.compute_loss, hooks, known)
 
     return call, _FORMS.get(kind, ("text", "chat"))
+
+
+class _Server:
+    """A vLLM server of TRL, without HTTP. Completions depend on all of a request, and log-probs on its tokens."""
+
+    status_code, text, headers = 200, "", {}  # noqa: RUF012
+
+    def __init__(self, *path: Any, json: Mapping[str, Any] | None = None, **_: Any) -> None:
+        self.json = partial(self._answer, path[-1].rstrip("/").rpartition("/")[2], json or {})
+
+    def _answer(self, kind: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if kind == "get_sequence_logprobs":
+            return self._score(**asked)
+        given = asked.get("prompts") or asked.get("messages") or ()
+        tokenizer = _make_tokenizer()
+        prompts = [tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in given]
+        if kind == "chat":
+            prompts = [
+                tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"] for prompt in given
+            ]
+        wanted, count = {name: value for name, value in asked.items() if name != "prompts"}, asked.get("n", 1)
+        texts = [f"{sorted(wanted.items())} {prompt} {n}" for prompt in prompts for n in range(count)]
+        seeds = [zlib.crc32(text.encode()) for text in texts]
+        most = asked.get("max_tokens", 1)
+        answers = [[3 + (seed >> place) % 20 for place in range(1 + seed % most)] for seed in seeds]
+        answers = [[*ids, 1] if len(ids) < most else ids for ids in answers]
+        return {
+            "prompt_ids": prompts, "completion_ids": answers,
+            "logprobs": [[[-1.0 - token / 16] for token in ids] for ids in answers],
+            "logprob_token_ids": [[[token] for token in ids] for ids in answers], "world_size": 1,
+        }  # fmt: skip
+
+    def _score(self, sequences: Any, prompt_lengths: Any, top_logprobs: int, temperature: float, **_: Any) -> Any:
+        teacher, width = _make_model(3), max(map(len, sequences))
+        counts = [len(ids) - start for ids, start in zip(sequences, prompt_lengths)]
+        best = torch.full((len(sequences), width, top_logprobs), -torch.inf)
+        places, own = best.int().clamp(min=0), best[..., :1].clone()
+        ids_of = own.int().clamp(min=0)
+        for row, (ids, start) in enumerate(zip(sequences, prompt_lengths)):
+            with torch.no_grad():
+                scores = (teacher(torch.tensor([ids])).logits[0] / temperature).log_softmax(-1)[start - 1 : -1]
+            tokens = torch.tensor(ids[start:])[:, None]
+            values, order = scores.topk(top_logprobs)
+            best[row, : len(tokens)], places[row, : len(tokens)] = values, order.int()
+            own[row, : len(tokens)], ids_of[row, : len(tokens)] = scores.gather(1, tokens), tokens.int()
+        columns = {"logprobs": best, "token_ids": places, "actual_logprobs": own, "actual_token_ids": ids_of}
+        coded = {f"{name}_b64": base64.b64encode(each.numpy().tobytes()).decode() for name, each in columns.items()}
+        return {"shape": list(best.shape), "completion_lengths": counts, **coded}
+
+
+def _configuration_of(owner: Any) -> Any:
+    """Return the configuration class of a trainer, from its module or from that of a class that it extends."""
+    name = owner.__name__.replace("Trainer", "Config")
+    return next(
+        getattr(module, name) for base in owner.__mro__ if hasattr(module := sys.modules[base.__module__], name)
+    )
+
+
+@contextmanager
+def _served() -> Iterator[None]:
+    """Answer the requests of TRL's clients of a vLLM server."""
+    import requests
+
+    with ExitStack() as swaps:
+        for owner in (requests, requests.Session):
+            for name in ("get", "post"):
+                swaps.enter_context(kit.swap(owner, name, _Server))
+        for name, module in list(sys.modules.items()):
+            if name.startswith("trl."):
+                swaps.enter_context(kit.swap(module, "is_vllm_available", partial(kit.return_first, True)))
+        client = importlib.import_module("trl.generation.vllm_client").VLLMClient
+        for name in ("init_communicator", "update_named_param", "close_communicator"):
+            swaps.enter_context(kit.swap(client, name, lambda *_, **__: None))
+        yield
 
 
 @contextmanager
@@ -228,6 +327,8 @@ _PRINTS_EACH: _Form = {**_PRINTS, "log_completions_steps": 1, "num_generations":
 _DRAWS: _Form = {"temperature": 0.75, "top_k": 12, "top_p": 0.875, "min_p": 0.01, "repetition_penalty": 1.25}
 _DRAWS_FEW: _Form = {"temperature": 0.75, "top_k": 12, "top_p": 0.875}
 _AGAIN: _Form = {"num_iterations": 2, "steps_per_generation": 2}
+_SERVER: _Form = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": "http://127.0.0.1:1"}
+_TEACHER: _Form = {"teacher_model_server_url": "http://127.0.0.1:1"}
 _PAIRED: _Form = {"beta": 0.25, **_EVALUATES}
 _MODELS: _Form = {"reward_funcs": "a function and models", "reward_weights": [1.0, 0.5, 0.25]}
 _FUNCTIONS: _Form = {"reward_funcs": "two functions", "reward_weights": [1.0, 0.5]}
@@ -285,6 +386,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             {"loss_type": "vespo", "multi_objective_aggregation": "normalize_then_sum", **_FUNCTIONS, **_PRINTS},
             {"loss_type": "cispo", "epsilon_high": 2.0, "beta": 0.25, "use_bias_correction_kl": True, **_SYNC},
             {"loss_type": "sapo", "use_adaptive_entropy": True, "entropy_coef": 0.125, "pad_to_multiple_of": 8},
+            {**_SERVER, "beta": 0.25, **_DRAWS},
         ),
     ),
     (
@@ -292,7 +394,15 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
         (
             {**_FUNCTIONS, **_AGAIN, **_EVALUATES}, {**_MODELS, **_DRAWS, "normalize_advantages": True},
             {"mask_truncated_completions": True, "model": "small", **_PRINTS}, {**_SYNC, "pad_to_multiple_of": 8},
+            {**_SERVER, **_DRAWS},
         ),
+    ),
+    (
+        f"{_OWN}.async_grpo.async_grpo_trainer.AsyncGRPOTrainer",
+        _of_trainer(
+            "chats", {"model": "small", "token_budget": 0}, "reward_funcs", "rollout_worker", "weight_transfer"
+        ),
+        ({"token_budget": 48, "temperature": 0.75}, {"epsilon": 0.125, "epsilon_high": 0.25, "weight_sync_steps": 1}),
     ),
     (
         f"{_OWN}.a2po.a2po_trainer.A2POTrainer",
@@ -338,7 +448,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
                 "use_uld_loss": True, "teacher_tokenizer_name_or_path": "small", "uld_use_hybrid_loss": True,
                 "lmbda": 0.0, "uld_skip_student_eos": False, "uld_skip_teacher_eos": False, "model": "small",
             },
-            {"lmbda": 0.0, "seq_kd": True, "uld_use_hybrid_loss": True},
+            {"lmbda": 0.0, "seq_kd": True, "uld_use_hybrid_loss": True}, {**_SERVER, "num_generations": 2},
         ),
     ),
     (
@@ -346,12 +456,24 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
         (
             {**_PRINTS_EACH, **_DRAWS_FEW}, {"lmbda": 0.0, "distillation_objective": "jsd", "beta": 0.5, **_EVALUATES},
             {"distillation_objective": "jsd", "loss_top_k": 0, "beta": 0.25, "max_prompt_length": 8, **_CUT},
+            {**_SERVER, "num_generations": 2}, {**_TEACHER, "use_teacher_server": True},
         ),
     ),
     (
         f"{_OWN}.distillation.distillation_trainer.DistillationTrainer",
         _of_trainer("chats", _LIMIT, "teacher_model"),
-        ({**_PRINTS_EACH, **_DRAWS_FEW}, {"beta": 0.25, "temperature": 0.75, **_EVALUATES}, {"model": "small"}),
+        (
+            {**_PRINTS_EACH, **_DRAWS_FEW}, {"beta": 0.25, "temperature": 0.75, **_EVALUATES}, {"model": "small"},
+            {**_SERVER, "num_generations": 2},
+        ),
+    ),
+    (
+        f"{_OWN}.server_distillation.server_distillation_trainer.ServerDistillationTrainer",
+        _of_trainer("chats", {**_LIMIT, **_TEACHER}),
+        (
+            {"beta": 0.0, "loss_top_k": 4}, {"beta": 0.5},
+            {"loss_add_tail": False, "beta": 0.0, "loss_top_k": 2, "temperature": 0.75},
+        ),
     ),
     (
         f"{_OWN}.minillm.minillm_trainer.MiniLLMTrainer",
@@ -392,6 +514,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             {"generate_from_teacher": True, "teacher_model_kind": "ema", "distillation_add_tail": True},
             {"distillation_mode": "full_logits", "num_loss_tokens_to_skip": 1, "model": "small", **_AGAIN},
             {"distillation_mode": "sampled_token", "distillation_alpha": 1.0, **_EVALUATES},
+            {**_SERVER, "use_teacher_server": True, "teacher_model_kind": "live"},
         ),
     ),
     (
@@ -402,20 +525,33 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             {"distillation_mode": "full_logits", "teacher_model_kind": "base", **_AGAIN, **_FUNCTIONS},
             {"distillation_weight": 0.5, "beta": 0.25, "loss_type": "grpo", **_MODELS, **_EVALUATES},
             {"dont_reprompt_on_self_success": False, "scale_rewards": "batch", "loss_type": "dr_grpo", **_DRAWS},
+            {
+                **_SERVER, "use_teacher_server": True, "distillation_mode": "topk_logits", "distillation_topk": 4,
+                "teacher_model_kind": "live",
+            },
         ),
     ),
     (
         f"{_OWN}.ssd.ssd_trainer.SSDTrainer", _of_trainer("prompts", {**_LIMIT, "filter_empty": False}),
-        ({**_DRAWS, "filter_empty": True, **_EVALUATES}, {"model": "small", "max_prompt_length": 8, **_AGAIN}),
+        ({**_DRAWS, "filter_empty": True, **_EVALUATES}, {"model": "small", "max_prompt_length": 8, **_AGAIN}, _SERVER),
     ),
     (f"{_OWN}.gmpo.gmpo_trainer.GMPOTrainer", _of_trainer("prompts", *_SAMPLED), ({"beta": 0.25, **_AGAIN},)),
+    (
+        f"{_OWN}.gspo_token.grpo_trainer.GRPOTrainer", _of_trainer("prompts", *_SAMPLED),
+        ({"importance_sampling_level": "sequence_token", "beta": 0.25, "loss_type": "grpo", **_AGAIN},),
+    ),
     (
         f"{_OWN}.grpo_with_replay_buffer.grpo_with_replay_buffer_trainer.GRPOWithReplayBufferTrainer",
         _of_trainer("prompts", *_SAMPLED), ({"replay_buffer_size": 4, "beta": 0.25}, {**_FUNCTIONS, **_DRAWS}),
     ),
 )  # fmt: skip
 
+#: What a trainer needs beside the shared base class: a name that versions lack whose steps fail with this transformers.
+_NEEDS = {"NashMDTrainer": f"{_OWN}.nash_md.nash_md_trainer.GeometricMixtureWrapper.get_experts_implementation"}
+
 _STAND_INS = (
+    StandIn("rollout_worker", "has finished rollouts, which need a vLLM server"),
+    StandIn("requests", "the replies of a vLLM server: completions depend on the request, log-probs on the tokens"),
     StandIn("model", "random weights and one layer; the trainers' code does not depend on a model's size"),
     StandIn("from_pretrained", "returns this model, or a small tokenizer, instead of a download"),
 )
@@ -427,6 +563,7 @@ RUNS = tuple(
         call=call,
         stand_ins=_STAND_INS,
         accepts={"options": ({}, *options), "form": forms},
+        requires=(_NEEDS.get(trainer.rpartition(".")[2], "trl.trainer.base_trainer._BaseTrainer"),),
     )
     for trainer, (call, forms), options in _RUNS
 )
