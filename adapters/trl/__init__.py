@@ -1261,7 +1261,7 @@ TARGET = Target(
     pypi="trl",
     preload=(
         *("transformers", "transformers.trainer", "transformers.models.auto.processing_auto", "torch.distributed.fsdp"),
-        *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
+        *("accelerate", "datasets", "huggingface_hub", "pandas", "pyarrow", "requests"),
     ),
     moved={  # trainers that moved to trl.experimental in 2025, one that moved back in 2026, and a renamed class
         DISTILLATION: ("trl.trainer.distillation_trainer",),

@@ -117,12 +117,12 @@ def _make_worker() -> Any:
     """Make a rollout worker whose queue has finished rollouts."""
     done: Any = queue.Queue()
     tokenizer = _make_tokenizer()
-    for place, (prompt, good) in enumerate([*zip(_PROMPTS, _GOOD)] * 2):
+    for place, (prompt, good) in enumerate([*zip(_PROMPTS, _GOOD)] * 8):
         asked, said = tokenizer.encode(prompt), [*tokenizer.encode(f" {good}"), 1]
         sample = {"prompt": [], "completion": [], "input_ids": asked + said, "model_version": 0, "group_id": place // 2}
         sample["completion_mask"] = [0] * len(asked) + [1] * len(said)
         sample["old_log_probs"] = [0.0] * len(asked) + [-0.25 * (n % 5) - 1 for n in range(len(said))]
-        done.put(kit.stand_in(**sample, advantage=(-1.0) ** place * (1 + place), metrics={"reward": place / 4}))
+        done.put(kit.stand_in(**sample, advantage=(-1.0) ** place * (1 + place % 3), metrics={"reward": place % 4 / 4}))
     return kit.bookkeeping(rollout_buffer=done)
 
 
@@ -195,7 +195,7 @@ def _of_trainer(
 class _Server:
     """A vLLM server of TRL, without HTTP. Completions depend on all of a request, and log-probs on its tokens."""
 
-    status_code, text, headers = 200, "", {}  # noqa: RUF012
+    status_code, text, headers = 200, "", {}
 
     def __init__(self, *path: Any, json: Mapping[str, Any] | None = None, **_: Any) -> None:
         self.json = partial(self._answer, path[-1].rstrip("/").rpartition("/")[2], json or {})
