@@ -223,8 +223,8 @@ TRAINING_RUN = rule(
         Input(
             "options",
             "mapping",
-            "options of the trainer's configuration, besides those that limit the run to one step",
-            default={},
+            "options of the trainer's configuration, besides those that limit the run to one step; {}: the defaults",
+            choices=({},),
         ),
         drawn("form", "the form of the rows: text, or messages of a chat", ("text", "chat")),
         drawn("micro_batch_size", "rows of one forward pass", (2, 4)),
