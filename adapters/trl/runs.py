@@ -547,7 +547,10 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
 )  # fmt: skip
 
 #: What a trainer needs beside the shared base class: a name that versions lack whose steps fail with this transformers.
-_NEEDS = {"NashMDTrainer": f"{_OWN}.nash_md.nash_md_trainer.GeometricMixtureWrapper.get_experts_implementation"}
+_NEEDS = {
+    "AsyncGRPOTrainer": f"{_OWN}.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.__init__(weight_transfer)",
+    "NashMDTrainer": f"{_OWN}.nash_md.nash_md_trainer.GeometricMixtureWrapper.get_experts_implementation",
+}
 
 _STAND_INS = (
     StandIn("rollout_worker", "has finished rollouts, which need a vLLM server"),
