@@ -165,7 +165,7 @@ def _of_trainer(
     def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         datasets: Any = importlib.import_module("datasets")
         datasets.disable_progress_bars()
-        configuration, given = _configuration_of(boundary.owner), {**fixed, **inputs["options"]}
+        configuration, given = kit.config_class_of(boundary), {**fixed, **inputs["options"]}
         parts = {name: _OBJECTS[name][given.pop(name, next(iter(_OBJECTS[name])))]() for name in objects}
         parts["model"] = given.pop("model", None) or _make_model(1, head, labels)
         known = {**kit.one_step(len(_PROMPTS), inputs["micro_batch_size"]), "logging_steps": 1, "optim": "sgd"}
@@ -238,14 +238,6 @@ class _Server:
         columns = {"logprobs": best, "token_ids": places, "actual_logprobs": own, "actual_token_ids": ids_of}
         coded = {f"{name}_b64": base64.b64encode(each.numpy().tobytes()).decode() for name, each in columns.items()}
         return {"shape": list(best.shape), "completion_lengths": counts, **coded}
-
-
-def _configuration_of(owner: Any) -> Any:
-    """Return the configuration class of a trainer, from its module or from that of a class that it extends."""
-    name = owner.__name__.replace("Trainer", "Config")
-    return next(
-        getattr(module, name) for base in owner.__mro__ if hasattr(module := sys.modules[base.__module__], name)
-    )
 
 
 @contextmanager
