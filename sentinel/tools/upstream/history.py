@@ -19,16 +19,14 @@ _PULL = re.compile(r"refs/pull/(\d+)/head")
 
 @dataclass(frozen=True)
 class Touch:
-    """A commit that changes a function, or whose subject contains the name of the function.
+    """A commit that changes a function.
 
     :ivar ref: the ref through which git found the commit.
-    :ivar why: ``lines`` (of the function) or ``subject`` (names it).
     """
 
     commit: str
     ref: str
     subject: str
-    why: str
 
     @property
     def pull(self) -> int | None:
@@ -65,13 +63,6 @@ def touching(git_dir: Path, target: Target, recipe: Recipe, revisions: Sequence[
     return list(_touched(log.split("\n"), re.compile(rf"\b{re.escape(name_of(recipe))}\b")))
 
 
-def named(git_dir: Path, words: Sequence[str], revisions: Sequence[str]) -> list[Touch]:
-    """Return the commits whose message contains one of these words."""
-    greps = [f"--grep={word}" for word in words]
-    log = _log(git_dir, ["--fixed-strings", "--regexp-ignore-case", *greps, *revisions])
-    return [_commit(line, "subject") for line in log.split("\n") if line.startswith("\x01")]
-
-
 def _log(git_dir: Path, arguments: Sequence[str]) -> str:
     done = gitbinary.run(git_dir, "log", "--format=%x01%H%x09%S%x09%s", "--no-ext-diff", *arguments, settings=_PYTHON)
     if done.status:
@@ -79,10 +70,10 @@ def _log(git_dir: Path, arguments: Sequence[str]) -> str:
     return done.out.decode("utf-8", "replace")  # split it at "\n" only: a patch may contain other line ends
 
 
-def _commit(line: str, why: str) -> Touch:
+def _commit(line: str) -> Touch:
     commit, _, rest = line[1:].partition("\t")
     ref, _, subject = rest.partition("\t")
-    return Touch(commit, ref, subject, why)
+    return Touch(commit, ref, subject)
 
 
 def _touched(lines: Iterable[str], name: re.Pattern[str]) -> Iterator[Touch]:
@@ -95,7 +86,7 @@ def _touched(lines: Iterable[str], name: re.Pattern[str]) -> Iterator[Touch]:
     inside = False
     for line in lines:
         if line.startswith("\x01"):
-            current, inside = _commit(line, "lines"), False
+            current, inside = _commit(line), False
         elif current is None or line.startswith(("+++", "---")):
             continue
         elif line.startswith("@@"):
