@@ -12,7 +12,7 @@ from sentinel.recipes.fixes import Fix
 from sentinel.reports.escaping import message
 from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Target
-from sentinel.tools.upstream.history import files_of, name_of, touching
+from sentinel.tools.upstream.history import files_of, name_of, touching, touching_pulls
 from sentinel.tools.upstream.words import similar, terms
 
 #: The most matches of a source that are listed.
@@ -60,7 +60,7 @@ def duplicates(
     return [
         _recipes(recipe, others),
         _guarded("upstream history", lambda: _history(recipe, target, store)),
-        _guarded("pull requests of the mirror", lambda: _pulls(recipe, others, target, store)),
+        _guarded("pull requests of the mirror", lambda: _pulls(recipe, target, store)),
         _guarded("pull requests that name it", lambda: _similar(recipe, fix, target, store)),
     ]
 
@@ -114,21 +114,15 @@ def _history(recipe: Recipe, target: Target, store: MirrorStore) -> Source:
     return _listed("upstream history", note, [Match(item.commit[:12], message(item.subject)) for item in touches])
 
 
-def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: MirrorStore) -> Source:
-    """Search pull requests by the lines that they change, and list those of recipes for the same bug."""
+def _pulls(recipe: Recipe, target: Target, store: MirrorStore) -> Source:
     git_dir = store.path(target.name)
-    outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
-    like = [other for other in others if other.target == recipe.target and likeness(recipe, other)]
-    numbers = {int(item.upstream["pull"]) for item in (recipe, *like) if item.upstream.get("pull")}
-    matches: dict[int, Match] = {}
-    for number in sorted(numbers, reverse=True):
-        matches[number] = Match(f"#{number}", "a recipe of the same bug refers to it")
-    for item in touching(git_dir, target, recipe, outside):
-        if item.pull is not None:
-            matches.setdefault(item.pull, Match(f"#{item.pull}", f"changes its lines: {message(item.subject)}"))
+    matches = {
+        touch.pull: Match(f"#{touch.pull}", f"changes its lines: {message(touch.subject)}")
+        for touch in reversed(touching_pulls(git_dir, target, recipe))
+    }
     matches.pop(int(recipe.upstream.get("pull") or 0), None)
     note = f"every pull/N/head that changes lines of {name_of(recipe)}{_shallow(git_dir)}"
-    return _listed("pull requests of the mirror", note, list(matches.values()))
+    return _listed("pull requests of the mirror", note, list(matches.values())[::-1])
 
 
 def _similar(recipe: Recipe, fix: Fix | None, target: Target, store: MirrorStore) -> Source:

@@ -29,9 +29,10 @@ class Touch:
     subject: str
 
     @property
-    def pull(self) -> int | None:
+    def pull(self) -> int:
+        """The number of the pull request, 0 if the ref is none."""
         match = _PULL.fullmatch(self.ref)
-        return int(match.group(1)) if match else None
+        return int(match.group(1)) if match else 0
 
 
 def files_of(target: Target, boundary: str) -> list[str]:
@@ -61,6 +62,12 @@ def touching(git_dir: Path, target: Target, recipe: Recipe, revisions: Sequence[
     """
     log = _log(git_dir, ["-p", "-U0", "--no-renames", *revisions, "--", *files_of(target, recipe.boundary)])
     return list(_touched(log.split("\n"), re.compile(rf"\b{re.escape(name_of(recipe))}\b")))
+
+
+def touching_pulls(git_dir: Path, target: Target, recipe: Recipe) -> list[Touch]:
+    """Return the commits of pull requests, not on the default branch, that change lines of the recipe's function."""
+    outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
+    return [touch for touch in touching(git_dir, target, recipe, outside) if touch.pull]
 
 
 def _log(git_dir: Path, arguments: Sequence[str]) -> str:
