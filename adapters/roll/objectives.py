@@ -154,7 +154,7 @@ _DISTILLATION = (
     Binding(
         "roll.pipeline.distill.distill_worker.StudentWorker.loss_func", "distillation_loss", call=_student,
         imports=(PROTOCOL, _DIVERGENCE, _STRATEGY.rpartition(".")[0]), stand_ins=(_SELF, _RANK, _ADDRESS),
-        requires=(f"{_STRATEGY}.op_compute_topk_probs_and_indices",), accepts={"beta": tuple(_OBJECTIVES)},
+        requires=(f"{_STRATEGY}._get_batch_num_tokens",), accepts={"beta": tuple(_OBJECTIVES)},
         dtypes=("float32",),
     ),
     *(
