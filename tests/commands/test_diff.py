@@ -104,7 +104,10 @@ expected_fixed: {one.returned: [0.25, 0.75]}
 @pytest.mark.parametrize(
     ("divisors", "said"),
     [
-        (("len(values)", "sum(values)"), "tiny.losses.shares: better\n   fixes TINY-SHARES; returned.0 is 0.5 times the previous value\n"),
+        (
+            ("len(values)", "sum(values)"),
+            "tiny.losses.shares: better\n   fixes TINY-SHARES; returned.0 is 0.5 times the previous value\n",
+        ),
         (("sum(values)", "len(values)"), "tiny.losses.shares: worse\n   introduces TINY-SHARES"),
         (
             ("sum(values)", "sum(list(values))"),
