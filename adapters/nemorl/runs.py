@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import count
+from itertools import count, cycle
 from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
@@ -214,6 +214,12 @@ class _Run:
     def save_checkpoint(self, **paths: Any) -> None:
         """Write a checkpoint."""
 
+    def get_latest_checkpoint_path(self) -> None:
+        """Return None: no earlier run was saved."""
+
+    def blocks_training(self) -> bool:
+        return False
+
     def save_loader(self, state: Any, path: Any) -> None:
         """Write the state of a data loader."""
 
@@ -224,8 +230,9 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool) ->
     :param waits: whether rollouts are coroutines.
     """
     estimator, losses = "gae" if name == "ppo" else "grpo", boundary.imported[f"{ALGORITHMS}.loss.loss_functions"]
+    planned = inputs["epochs"] * len(inputs["rewards"])
     options = {
-        "max_num_steps": 10**6 if inputs["max_steps"] is None else inputs["max_steps"],
+        "max_num_steps": planned if inputs["max_steps"] is None else min(planned, inputs["max_steps"]),
         "max_num_epochs": inputs["epochs"],
         "val_period": inputs["validation_period"],
         "val_at_start": inputs["validates_first"],
@@ -249,16 +256,18 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool) ->
         gae = dict.fromkeys(("gae_lambda", "gae_gamma"), 1.0) | {"normalize_advantages": False}
         usual = {"gae_lambda_value": None, "gae_lambda_policy": None, "length_adaptive_alpha": 0.0}
         own.adv_estimator = Options({**options, **gae, **usual, "name": estimator, "reward_weights": None})
-    generation = {"colocated": {"enabled": True}, "backend": "vllm", "vllm_cfg": {"async_engine": waits}}
+    apart = "async" in boundary.path
+    shared = {"enabled": not apart, "resources": {"num_nodes": 1, "gpus_per_node": 1}}
+    generation = {"colocated": shared, "backend": "vllm", "vllm_cfg": {"async_engine": waits}}
     policy = {"generation": generation, "precision": "float32", "max_total_sequence_length": 100}
     policy |= {"train_global_batch_size": 2, "train_micro_batch_size": 1, "make_sequence_length_divisible_by": 4}
     saving = {"enabled": True, "checkpoint_must_save_by": None, "save_period": inputs["save_period"]}
-    return Options(
-        {name: own},
+    return boundary.module.MasterConfig.model_construct(
+        **{name: own},
         policy=policy,
-        loss_fn=losses.ClippedPGLossConfig(),
+        loss_fn=losses.ClippedPGLossConfig(use_importance_sampling_correction=apart),
         checkpointing={**saving, "metric_name": "train:loss"},
-        cluster={"num_nodes": 1, "gpus_per_node": 2},
+        cluster={"num_nodes": 2, "gpus_per_node": 2},
         logger={"num_val_samples_to_print": 1, "wandb_enabled": False, "wandb": {}},
         data={"use_multiple_dataloader": False},
         env={},
@@ -267,11 +276,82 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool) ->
     )
 
 
+class _Answer:
+    """The answer of an actor, which can be awaited or passed to ``ray.get``."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __await__(self) -> Iterator[Any]:
+        yield from ()
+        return self.value
+
+
+class _Actor:
+    """An object whose methods are called as Ray calls them, at once."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+
+    def __getattr__(self, name: str) -> Any:
+        return kit.stand_in(remote=lambda *_, **__: _Answer(getattr(self._made, name)(*_, **__)))
+
+
+def _actors(make: Callable[..., Any]) -> Any:
+    return kit.stand_in(options=lambda **_: kit.stand_in(remote=lambda **named: _Actor(make(**named))))
+
+
+def _get(answers: Any, **_: Any) -> Any:
+    return answers.value if isinstance(answers, _Answer) else [answer() for answer in answers]
+
+
+def _collector(kind: Any, run: _Run) -> Any:
+    """Derive a collector that collects at once, instead of in a thread, as much as NeMo-RL's collector allows."""
+
+    class Collector(kind):  # type: ignore[misc]
+        def start_collection(self, dataloader: Any) -> None:
+            self.running, self.dataloader, self.batches = True, dataloader, cycle(dataloader)
+            self.fill()
+
+        def set_weight_version(self, version: int) -> None:
+            super().set_weight_version(version)
+            self.fill()
+
+        def set_generation_window(self, **window: int) -> None:
+            super().set_generation_window(**window)
+            self.fill()
+
+        def resume_after_refit(self) -> None:
+            super().resume_after_refit()
+            self.fill()
+
+        def fill(self) -> None:
+            while (
+                self.running and self._refit_pause_cleared.is_set() and not self._should_pause_for_generation_limits()
+            ):
+                run.did.setdefault("versions", []).append(run._loaded)
+                self._process_batch(next(self.batches))
+
+    return Collector
+
+
+class _Thread:
+    """A thread that runs when it is started."""
+
+    def __init__(self, target: Callable[[], None], daemon: bool = False) -> None:
+        self.start = target
+
+    def is_alive(self) -> bool:
+        return False
+
+
 async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
 _OF_CRITIC = ("returns_mean", "values_mean", "returns_sq_mean", "residual_sq_mean", "values_min", "values_max")
+_ASYNC = f"{ALGORITHMS}.async_utils"
+_BUFFER, _COLLECTOR = f"{_ASYNC}.replay_buffer", f"{_ASYNC}.trajectory_collector"
 _ROLLOUTS, _TIMER = "nemo_rl.experience.rollouts", "nemo_rl.utils.timer"
 _GRPO = f"{ALGORITHMS}.grpo"
 
@@ -296,17 +376,32 @@ def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, 
         f"{name}_save_state": initial(),
     }  # fmt: skip
     seconds = count()
-    clock = kit.stand_in(**dict.fromkeys(("perf_counter", "time"), lambda: float(next(seconds))))
-    replaced = {"refit_policy_generation": run.load, "_write_latest_checkpoint_status": run.write_status}
+    clock = kit.stand_in(**dict.fromkeys(("perf_counter", "time"), lambda: float(next(seconds))), sleep=lambda *_: None)
+    ray = kit.stand_in(get=_get, kill=lambda *_: None)
+    replaced = {
+        "refit_policy_generation": run.load, "_write_latest_checkpoint_status": run.write_status, "ray": ray,
+        **dict.fromkeys(("get_actor_python_env", "make_actor_runtime_env"), lambda name: name), "time": clock,
+    }  # fmt: skip
     with ExitStack() as alone:
         alone.enter_context(kit.swap_all(module, MemoryTracker=kit.bookkeeping, **replaced))
         alone.enter_context(kit.swap(imported[_TIMER], "time", clock))
         alone.enter_context(kit.swap(module.torch, "save", run.save_loader))
         alone.enter_context(kit.swap(imported[_ROLLOUTS].asyncio, "to_thread", _at_once))
-        answered = kit.stand_in(get=lambda futures: [answer() for answer in futures])
-        alone.enter_context(kit.swap(imported[_ROLLOUTS], "ray", answered))
+        alone.enter_context(kit.swap(imported[_ROLLOUTS], "ray", ray))
+        if _COLLECTOR in imported:
+            collects = imported[_COLLECTOR]
+            collector = _collector(collects.AsyncTrajectoryCollector, run)
+            buffer = imported[_BUFFER].ReplayBufferImpl
+            alone.enter_context(kit.swap_all(collects, ray=ray, _threading=_threads(collects._threading), time=clock))
+            actors = {"AsyncTrajectoryCollector": _actors(collector), "ReplayBuffer": _actors(buffer)}
+            alone.enter_context(kit.swap_all(imported[_ASYNC], **actors))
         boundary.function(**{key: value for key, value in named.items() if key in boundary.parameters})
     return run.did
+
+
+def _threads(module: Any) -> Any:
+    names = ("Lock", "RLock", "Event", "current_thread", "Condition", "local")
+    return kit.stand_in(Thread=_Thread, **{name: getattr(module, name) for name in names})
 
 
 _OF_GAE = (
@@ -314,18 +409,22 @@ _OF_GAE = (
         "centred", False, "GAE (arXiv:1506.02438) with values of 0 is the reward", f"{MAIN}/algorithms/ppo.py#L1199"
     ),
 )
+_AHEAD = (Dialect("ahead", 1, "an engine collects one step ahead", f"{MAIN}/algorithms/grpo.py#L4450"),)
 _STAND_INS = (
     StandIn("policy, engine, environment", "return the scenario's rewards and fixed tokens; no model runs"),
     StandIn("logger, checkpointer, clock", "record what they get"),
 )
+_IMPORTS = (BATCHES, _ROLLOUTS, _TIMER, f"{ALGORITHMS}.loss.loss_functions")
 BINDINGS = tuple(
     Binding(
         f"{ALGORITHMS}.{path}", "training_run", call=partial(_ran, name, make, waits), stand_ins=_STAND_INS,
-        imports=(BATCHES, _ROLLOUTS, _TIMER, f"{ALGORITHMS}.loss.loss_functions"),
-        requires=(f"{_GRPO}._initial_grpo_save_state",), dialects=_OF_GAE if name == "ppo" else (),
+        imports=(*_IMPORTS, *((_ASYNC, _BUFFER, _COLLECTOR) if "async" in path else ())),
+        requires=(f"{_GRPO}._initial_grpo_save_state",),
+        dialects=(*(_OF_GAE if name == "ppo" else ()), *(_AHEAD if "async" in path else ())),
     )
     for path, name, make, waits in (
         ("grpo.grpo_train", "grpo", "prompts", False), ("ppo.ppo_train", "ppo", "prompts", True),
+        ("grpo.async_grpo_train", "grpo", "prompts", True), ("ppo.async_ppo_train", "ppo", "prompts", True),
         ("distillation.distillation_train", "distillation", "prompts", True),
         ("sft.sft_train", "sft", "answers", False), ("dpo.dpo_train", "dpo", "pairs", False),
         ("rm.rm_train", "rm", "pairs", False),

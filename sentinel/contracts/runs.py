@@ -29,7 +29,7 @@ def _oracle_training_run(inputs: Mapping[str, Any]) -> dict[str, Any]:
     samples = [value for part in inputs["validation"] for value in part]
     return {
         "trained": [ROWS * batch + row for batch in batches for row in range(ROWS)],
-        "versions": [step - 1 for step in steps],
+        "versions": [max(0, step - 1 - inputs["ahead"]) for step in steps],
         "advantages": [
             value for each in pairs for value in (each - inputs["centred"] * each.mean(-1, keepdim=True)).flatten()
         ],
@@ -59,6 +59,7 @@ TRAINING_RUN = rule(
         drawn("validates_first", "whether it validates before the first step", (False, True)),
         drawn("validates_last", "whether it validates after the last step", (False, True)),
         drawn("save_period", "steps between checkpoints", (1, 2)),
+        dialect("ahead", 0, "number of steps by which rollouts are collected ahead"),
         dialect("centred", True, "whether an advantage is relative to the prompt's mean reward"),
     ),
     observes=(
