@@ -34,7 +34,7 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-from . import runs
+from . import runs, workers
 from .shared import ALGORITHMS, BATCHES, MAIN, Options, Words, message
 
 _UTILS, _GRPO, _ESTIMATORS, _LOSSES, _PREPARED = (
@@ -1366,6 +1366,7 @@ _BINDINGS = (
     *_RULES,
     *_CALLS,
     *runs.BINDINGS,
+    *workers.BINDINGS,
 )
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
