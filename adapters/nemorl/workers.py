@@ -6,16 +6,18 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
-from sentinel import AbsentError, Binding, StandIn
+from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
-from sentinel.binding.families import RANKS
+from sentinel.binding.families import RANKS, aggregated
 from sentinel.binding.kit import torch
 
-from .shared import ALGORITHMS, BATCHES
+from .shared import ALGORITHMS, BATCHES, MAIN
 
 _LOSSES = f"{ALGORITHMS}.loss.loss_functions"
 _WORKERS, _AUTOMODEL = "nemo_rl.models.policy.workers", "nemo_rl.models.automodel"
 _V1, _V2 = f"{_WORKERS}.dtensor_policy_worker", f"{_WORKERS}.dtensor_policy_worker_v2"
+_VALUES = "nemo_rl.models.value.workers.dtensor_value_worker_v2"
+_BUDGET = "max_tokens_per_microbatch"
 _MODULES = (f"{_AUTOMODEL}.data", f"{_AUTOMODEL}.train", "nemo_rl.models.dtensor.parallelize", "nemo_rl.utils.nsys")
 
 
@@ -70,45 +72,77 @@ def _sequences(boundary: Any, inputs: Mapping[str, Any], **columns: Any) -> Any:
 
 def _dynamic(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with which the driver shards a batch by numbers of tokens; empty if it does not."""
-    budget = inputs["max_tokens_per_microbatch"]
+    budget = inputs[_BUDGET]
     if budget is None:
         return {}
-    names = {"input_key": "input_ids", "input_lengths_key": "input_lengths"}
-    rounds = {
-        "sequence_length_round": 1,
-        "max_tokens_per_microbatch": max(budget, inputs["response_mask"].shape[1] + 1),
-    }
-    return {"dynamic_batching_args": {**names, **rounds}}
+    width = inputs["response_mask"].shape[1] + 1
+    options = {"input_key": "input_ids", "input_lengths_key": "input_lengths", "sequence_length_round": 1}
+    options[_BUDGET] = max(budget, width)
+    if not _packs(inputs):
+        return {"dynamic_batching_args": options}
+    packing = {"algorithm": "modified_first_fit_decreasing", "sequence_length_pad_multiple": 1}
+    return {"sequence_packing_args": {**options, **packing}}
 
 
-def _worker(boundary: Any, inputs: Mapping[str, Any], ranks: int) -> tuple[Any, Any]:
-    """Make one rank's worker, and the table that is its model."""
-    model = kit.token_table(inputs["log_probs"].detach())
+def _packs(inputs: Mapping[str, Any]) -> bool:
+    """Return True if sequences are packed into one row. Otherwise a budget makes rows of similar lengths."""
+    return inputs[_BUDGET] is not None and inputs["micro_batch_size"] is not None
+
+
+def _worker(boundary: Any, inputs: Mapping[str, Any], ranks: int, makes: Callable[[Any], Any]) -> Any:
+    """Make one rank's worker.
+
+    :param makes: returns a model of the scenario, and the table that is its parameter.
+    """
+    model, table = makes(inputs)
     mesh = kit.stand_in(get_group=lambda: None)
-    dynamic = inputs["max_tokens_per_microbatch"] is not None
-    size = inputs["micro_batch_size"] or len(inputs["log_probs"]) // ranks
+    packs, dynamic = _packs(inputs), inputs[_BUDGET] is not None and not _packs(inputs)
+    rows = len(inputs["response_mask"])
+    size = inputs["micro_batch_size"] or rows // ranks
     cfg = {
-        "train_global_batch_size": len(inputs["log_probs"]),
-        "train_micro_batch_size": size, "logprob_batch_size": size,
+        "train_global_batch_size": rows,
+        "train_micro_batch_size": size,
+        "logprob_batch_size": size,
         "dynamic_batching": {"enabled": dynamic},
-        "sequence_packing": {"enabled": False},
+        "sequence_packing": {"enabled": packs, "train_mb_tokens": 0},
         "dtensor_cfg": {"sequence_parallel": False},
     }
-    worker = kit.make_unbuilt(
+    return kit.make_unbuilt(
         boundary.owner,
         cfg=cfg,
         model=model,
-        optimizer=_Optimizer(model.model.table),
+        optimizer=_Optimizer(table),
         scheduler=kit.stand_in(step=lambda: None),
         timer=kit.stand_in(start=lambda _: None, stop=lambda _: None),
         tokenizer=kit.stand_in(eos_token_id=0),
-        dp_size=ranks, cp_size=1, tp_size=1, dtype=inputs["log_probs"].dtype, max_grad_norm=None,
+        dp_size=ranks,
+        cp_size=1,
+        tp_size=1,
+        dtype=inputs["log_probs"].dtype,
+        max_grad_norm=None,
         **dict.fromkeys(("dp_mesh", "cp_mesh", "tp_mesh", "dp_cp_mesh", "device_mesh"), mesh),
         **dict.fromkeys(("sampling_params", "moe_mesh")),
-        **dict.fromkeys(("enable_seq_packing", "is_gemma3", "_is_reward_model", "autocast_enabled"), False),
+        enable_seq_packing=packs,
+        **dict.fromkeys(("is_gemma3", "_is_reward_model", "autocast_enabled"), False),
         allow_flash_attn_args=True,
     )
-    return worker, model.model.table
+
+
+def _policy(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
+    model = kit.token_table(inputs["log_probs"].detach())
+    return model, model.model.table
+
+
+def _critic(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Make a model with one value per position, which belongs to the next token."""
+    body = kit.token_table(inputs["log_probs"].detach(), scores=True).model
+
+    class Critic(type(body)):  # type: ignore[misc]
+        def forward(self, input_ids: Any, **_: Any) -> Any:
+            return kit.stand_in(logits=super().forward(input_ids)[..., None])
+
+    body.__class__ = Critic
+    return body, body.table
 
 
 def _on_ranks(boundary: Any, count: int, work: Callable[[int], Any]) -> list[Any]:
@@ -116,14 +150,27 @@ def _on_ranks(boundary: Any, count: int, work: Callable[[int], Any]) -> list[Any
     with ExitStack() as alone:
         for module in (boundary.module, *(boundary.imported[name] for name in _MODULES if name in boundary.imported)):
             alone.enter_context(kit.swap_all(module, torch=_OnCpu(), get_train_context=lambda **_: nullcontext()))
+        alone.enter_context(kit.swap(boundary.imported[_MODULES[1]], "to_local_if_dtensor", kit.return_first))
         alone.enter_context(kit.swap(boundary.module, "scale_grads_and_clip_grad_norm", lambda *_, **__: 0.0))
         alone.enter_context(kit.swap(torch.Tensor, "cuda", lambda self: self))
         alone.enter_context(kit.swap(boundary.imported[BATCHES].BatchedDataDict, "to", lambda self, _: self))
         return kit.on_ranks(count, work)
 
 
+def _trained(
+    boundary: Any, inputs: Mapping[str, Any], batch: Any, loss: Any, makes: Callable[[Any], Any]
+) -> tuple[Any, list[Any]]:
+    """Train a worker on each rank. Return the gradient, which FSDP averages over the ranks, and the ranks' reports."""
+    count = inputs["dp_size"] or 1
+    shards = batch.shard_by_batch_size(count, batch_size=len(inputs["response_mask"]), **_dynamic(inputs))
+    shards = shards[0] if isinstance(shards, tuple) else shards
+    workers = [_worker(boundary, inputs, count, makes) for _ in range(count)]
+    reports = _on_ranks(boundary, count, lambda rank: boundary.function(workers[rank], shards[rank], loss))
+    return sum(worker.optimizer.gradient for worker in workers)[:, 1:-1] / count, reports
+
+
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Train a worker on each rank. FSDP averages the gradients over the ranks."""
+    """Train the policy with its clipped loss."""
     losses, count, mask = boundary.imported[_LOSSES], inputs["dp_size"], inputs["response_mask"]
     old = inputs["old_log_probs"]
     if ((inputs["log_probs"] - old).abs() * (mask != 0)).max() > _LARGEST:
@@ -134,46 +181,85 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     loss = losses.ClippedPGLossFn(
         losses.ClippedPGLossConfig(**options, token_level_loss=inputs["loss_agg_mode"] == "token-mean")
     )
-    shards = batch.shard_by_batch_size(count, batch_size=len(mask), **_dynamic(inputs))
-    shards = shards[0] if isinstance(shards, tuple) else shards
-    workers = [_worker(boundary, inputs, count) for _ in range(count)]
-    reports = _on_ranks(boundary, count, lambda rank: boundary.function(workers[rank][0], shards[rank], loss))
-    total = sum(worker.optimizer.gradient for worker, _ in workers) / count
+    total, reports = _trained(boundary, inputs, batch, loss, _policy)
     # the older worker reports its loss times the number of ranks
     told = None if count > 1 and boundary.module.__name__ == _V1 else reports[0]["global_loss"].sum()
-    return {"gradient": total[:, 1:-1], "pg_loss": told, "kl_loss": None}
+    return {"gradient": total, "pg_loss": told, "kl_loss": None}
+
+
+def _regressed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Train the critic with its squared error."""
+    losses = boundary.imported[_LOSSES]
+    batch = _sequences(boundary, inputs, values=inputs["values"], returns=inputs["returns"])
+    loss = losses.MseValueLossFn(losses.MseValueLossConfig(cliprange=inputs["cliprange_value"]))
+    uncut = {"log_probs": inputs["vpreds"], "dp_size": 1, **dict.fromkeys(("micro_batch_size", _BUDGET))}
+    gradient, reports = _trained(boundary, {**inputs, **uncut}, batch, loss, _critic)
+    return {"loss": kit.attach_gradient(reports[0]["global_loss"].sum(), inputs["vpreds"], gradient)}
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch, order = _sequences(boundary, inputs), None
     if dynamic := _dynamic(inputs):
         (batch,), order = batch.shard_by_batch_size(1, **dynamic)
-    worker = _worker(boundary, inputs, 1)[0]
+    worker = _worker(boundary, inputs, 1, _critic if "Value" in boundary.path else _policy)
     made = _on_ranks(boundary, 1, lambda _: boundary.function(worker, batch))[0]
     if order is not None:
         made.reorder_data(order)
-    return {"log_probs": made["logprobs"][:, 1:]}
+    return {"log_probs": made["values" if "values" in made else "logprobs"][:, 1:]}
+
+
+def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Read log-probs from the logits that a worker exports, which are ordered by size. Several rows are packed."""
+    logits = inputs["logits"]
+    size, packs = logits.shape[-1], len(logits) > 1
+    cut = {"micro_batch_size": 1 if packs else None, _BUDGET: 8 if packs else None}
+    whole = {"response_mask": torch.ones(logits.shape[:2]), "log_probs": logits, **cut}
+    batch, order = _sequences(boundary, whole), None
+    if packs:
+        (batch,), order = batch.shard_by_batch_size(1, **_dynamic(whole))
+    worker = _worker(boundary, whole, 1, _policy)
+    made = _on_ranks(boundary, 1, lambda _: boundary.function(worker, batch, k=size))[0]
+    if order is not None:
+        made.reorder_data(order)
+    values, places = (made[name][:, :-1] for name in ("topk_logits", "topk_indices"))
+    known = torch.full_like(values, float("-inf")).scatter(-1, places.clamp(max=size - 1), values)
+    return {"log_probs": known.log_softmax(-1).gather(-1, inputs["token_ids"][..., None])[..., 0], "entropy": None}
 
 
 _MODEL = StandIn("model", "a table of log-probs, in which the forward pass looks up its input tokens")
 _MESH = StandIn("meshes, optimizer, timer", "one device per rank; the optimizer adds up gradients")
-_NEW = (f"{ALGORITHMS}.grpo._initial_grpo_save_state",)
-BINDINGS = tuple(
-    binding
-    for path, imports in ((f"{_V1}.DTensorPolicyWorkerImpl", _MODULES), (f"{_V2}.DTensorPolicyWorkerV2Impl", _MODULES))
-    for binding in (
+_FIRST, _SECOND = f"{_V1}.DTensorPolicyWorkerImpl", f"{_V2}.DTensorPolicyWorkerV2Impl"
+_CRITIC = f"{_VALUES}.DTensorValueWorkerV2Impl"
+_COMMON: dict[str, Any] = {
+    "imports": (BATCHES, _LOSSES, *_MODULES),
+    "stand_ins": (_MODEL, _MESH, RANKS),
+    "requires": (f"{ALGORITHMS}.grpo._initial_grpo_save_state",),
+}
+BINDINGS = (
+    *(
         Binding(
-            f"{path}.train", "policy_update", call=_updated, imports=(BATCHES, _LOSSES, *imports),
-            stand_ins=(_MODEL, _MESH, RANKS), requires=_NEW,
+            f"{path}.train", "policy_update", call=_updated, **_COMMON,
             fixed={
                 **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),
                 **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0),
             },
             accepts={"dual_clip": (None, 3.0), "loss_agg_mode": ("token-mean", "seq-mean-token-mean")},
-        ),
+        )
+        for path in (_FIRST, _SECOND)
+    ),
+    Binding(
+        f"{_CRITIC}.train", "value_loss", call=_regressed, **_COMMON, fixed=aggregated("token-mean"),
+        dialects=(Dialect("factor", 0.5, "half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),),
+    ),
+    *(
         Binding(
-            f"{path}.get_logprobs", "recomputed_log_probs", call=_recomputed, imports=(BATCHES, *imports),
-            stand_ins=(_MODEL, _MESH, RANKS), requires=_NEW, fixed={"entropies": None},
-        ),
-    )
+            f"{path}.get_topk_logits", "token_log_probs", call=_ranked, **_COMMON,
+            fixed={"temperature": 1.0, "with_entropy": False},
+        )
+        for path in (_FIRST, _SECOND)
+    ),
+    *(
+        Binding(path, "recomputed_log_probs", call=_recomputed, **_COMMON, fixed={"entropies": None})
+        for path in (f"{_FIRST}.get_logprobs", f"{_SECOND}.get_logprobs", f"{_CRITIC}.get_values")
+    ),
 )  # fmt: skip
