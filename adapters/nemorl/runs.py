@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -10,7 +11,7 @@ from functools import partial
 from itertools import count, cycle
 from typing import Any
 
-from sentinel import Binding, Dialect, StandIn
+from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
 from sentinel.binding.kit import torch
 
@@ -345,6 +346,27 @@ class _Thread:
         return False
 
 
+class _Waits:
+    """Counts waits. Nothing happens during a wait, so a loop that waits often would never end."""
+
+    def __init__(self) -> None:
+        self._left = 20
+
+    def sleep(self, *_: Any) -> None:
+        self._left -= 1
+        if not self._left:
+            raise AbsentError("with these options, the run waits for something that does not happen")
+
+    async def pause(self, *_: Any) -> None:
+        self.sleep()
+
+    def event(self) -> Any:
+        """Make an event. Waiting for it ends at once if it is set."""
+        made = threading.Event()
+        made.wait = lambda timeout=None: made.is_set() or self.sleep() or False  # type: ignore[method-assign]
+        return made
+
+
 async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
@@ -375,7 +397,7 @@ def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, 
         "val_dataloader": {"one": validation} if make == "pairs" else validation,
         f"{name}_save_state": initial(),
     }  # fmt: skip
-    seconds = count()
+    seconds, patience = count(), _Waits()
     clock = kit.stand_in(**dict.fromkeys(("perf_counter", "time"), lambda: float(next(seconds))), sleep=lambda *_: None)
     ray = kit.stand_in(get=_get, kill=lambda *_: None)
     replaced = {
@@ -392,16 +414,18 @@ def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, 
             collects = imported[_COLLECTOR]
             collector = _collector(collects.AsyncTrajectoryCollector, run)
             buffer = imported[_BUFFER].ReplayBufferImpl
-            alone.enter_context(kit.swap_all(collects, ray=ray, _threading=_threads(collects._threading), time=clock))
+            threads = _threads(collects._threading, patience)
+            alone.enter_context(kit.swap_all(collects, ray=ray, _threading=threads, time=clock))
+            alone.enter_context(kit.swap(collects.asyncio, "sleep", patience.pause))
             actors = {"AsyncTrajectoryCollector": _actors(collector), "ReplayBuffer": _actors(buffer)}
             alone.enter_context(kit.swap_all(imported[_ASYNC], **actors))
         boundary.function(**{key: value for key, value in named.items() if key in boundary.parameters})
     return run.did
 
 
-def _threads(module: Any) -> Any:
-    names = ("Lock", "RLock", "Event", "current_thread", "Condition", "local")
-    return kit.stand_in(Thread=_Thread, **{name: getattr(module, name) for name in names})
+def _threads(module: Any, waits: _Waits) -> Any:
+    names = ("Lock", "RLock", "current_thread", "Condition", "local")
+    return kit.stand_in(Thread=_Thread, Event=waits.event, **{name: getattr(module, name) for name in names})
 
 
 _OF_GAE = (

@@ -201,6 +201,8 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch, order = _sequences(boundary, inputs), None
     if dynamic := _dynamic(inputs):
         (batch,), order = batch.shard_by_batch_size(1, **dynamic)
+    if "Value" in boundary.path and _packs(inputs):
+        raise AbsentError("the worker returns the values of packed sequences as one row")
     worker = _worker(boundary, inputs, 1, _critic if "Value" in boundary.path else _policy)
     made = _on_ranks(boundary, 1, lambda _: boundary.function(worker, batch))[0]
     if order is not None:
