@@ -31,6 +31,10 @@ class _Rows(list[Callable[[], Any]]):
         return {"batches": len(self)}
 
 
+#: The prompt that asks for a brief answer, and a token that an answer must not have.
+_BRIEF, _UNWANTED = "Be brief.", 9
+
+
 class _Run:
     """The objects that a loop calls, and a record of what it did. Calls of other names do nothing.
 
@@ -41,7 +45,7 @@ class _Run:
     checkpoint_dir = "checkpoints"
     requires_kv_scale_sync = False
     weight_synchronizer = None
-    cfg: Mapping[str, Any] = {"backend": "vllm", "vllm_cfg": {"async_engine": True}}
+    cfg: Mapping[str, Any] = {"backend": "vllm", "vllm_cfg": {"async_engine": True, "max_model_len": 7}}
 
     def __init__(self, boundary: Any, inputs: Mapping[str, Any]) -> None:
         self._batch, self._rewards = boundary.imported[BATCHES].BatchedDataDict, inputs["rewards"]
@@ -68,7 +72,11 @@ class _Run:
     def prompts(self, numbers: Sequence[int], rewards: Sequence[Sequence[float]]) -> Any:
         """Make a batch of prompts. The third token of each is its number; the environment knows its rewards."""
         logs = [[message("user", [1, 2, number])] for number in numbers]
-        info = [{"prompt": number, "rewards": list(own)} for number, own in zip(numbers, rewards)]
+        info = []
+        for number, own in zip(numbers, rewards):
+            asks = [{"role": "user", "content": "" if any(own) else _BRIEF}]
+            row = {"responses_create_params": {"input": asks}, "agent_ref": {"name": "one"}}
+            info.append({"prompt": number, "rewards": list(own), **row})
         columns = {"task_name": ["one" if number % 2 else "two" for number in numbers], "extra_env_info": info}
         lengths = torch.full((len(logs),), 3)
         weights = torch.ones(len(logs))
@@ -178,13 +186,38 @@ class _Run:
         self._loaded = self._updates
         return {"refitted": 1.0}
 
-    # -- the environment, the logger and the checkpointer
+    # -- NeMo-Gym
 
-    def step(self, messages: Any, infos: Any) -> Callable[[], Any]:
+    def run_examples(self, examples: Sequence[Mapping[str, Any]], head_server_config: Any) -> list[Any]:
+        """Answer each example, the last one first. Answers without a reward have faults that are penalised."""
+        if examples[0]["prompt"] < _VALIDATION and len(self._list("versions")) == self._updates:
+            self._list("versions").append(self._loaded)
+        results = []
+        for place, (row, reward) in enumerate(zip(examples, self._next_rewards(examples))):
+            number, good = row["prompt"], bool(reward)
+            text, thought = ("yes", "hm") if good else (("", "hm"), ("same", "same"), ("no", "hm"))[place % 3]
+            ids = [5, 6] if good or place % 3 < 2 else [_UNWANTED, 5, 8]
+            say = {"type": "message", "content": [{"text": text}], "generation_token_ids": ids}
+            say |= {"prompt_token_ids": [1, 2, number], "generation_log_probs": [-0.1 * (1 + place)] * len(ids)}
+            items = [{"type": "reasoning", "summary": [{"text": thought}]}, say]
+            if number % 2:
+                more = {"prompt_token_ids": [1, 2, number, *ids, 6], "generation_token_ids": [5]}
+                items += [*items[:1], {**say, **more, "generation_log_probs": [-0.2]}]
+            asked = {"responses_create_params": dict(row["responses_create_params"]), "reward": float(reward)}
+            results.append(_Answer((row, {"response": {"output": items}, **asked})))
+        return results[::-1]
+
+    def _next_rewards(self, infos: Sequence[Mapping[str, Any]]) -> list[float]:
         rewards = []
         for info in infos:
             rewards.append(info["rewards"][self._times[info["prompt"]] % len(info["rewards"])])
             self._times[info["prompt"]] += 1
+        return rewards
+
+    # -- the environment, the logger and the checkpointer
+
+    def step(self, messages: Any, infos: Any) -> Callable[[], Any]:
+        rewards = self._next_rewards(infos)
         rows = len(infos)
         texts = [{"role": "environment", "content": "6"}] * rows
         return lambda: (texts, [None] * rows, [None] * rows, torch.tensor(rewards), torch.ones(rows), [None] * rows)
@@ -225,10 +258,11 @@ class _Run:
         """Write the state of a data loader."""
 
 
-def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool) -> Any:
+def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gym: bool) -> Any:
     """Make the configuration of an algorithm. All other options have NeMo-RL's defaults.
 
     :param waits: whether rollouts are coroutines.
+    :param gym: whether NeMo-Gym runs them.
     """
     estimator, losses = "gae" if name == "ppo" else "grpo", boundary.imported[f"{ALGORITHMS}.loss.loss_functions"]
     planned = inputs["epochs"] * len(inputs["rewards"])
@@ -259,7 +293,13 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool) ->
         own.adv_estimator = Options({**options, **gae, **usual, "name": estimator, "reward_weights": None})
     apart = "async" in boundary.path
     shared = {"enabled": not apart, "resources": {"num_nodes": 1, "gpus_per_node": 1}}
-    generation = {"colocated": shared, "backend": "vllm", "vllm_cfg": {"async_engine": waits}}
+    engine = {"async_engine": waits, "expose_http_server": True, "max_model_len": 7}
+    generation = {"colocated": shared, "backend": "vllm", "vllm_cfg": engine, "max_new_tokens": 50, "top_k": None}
+    generation |= {"temperature": 1.0, "top_p": 1.0, "stop_strings": None, "stop_token_ids": None}
+    generation |= {"val_temperature": 0.5, "val_top_p": 0.9, "val_top_k": None}
+    penalties = {f"penalize_{fault}": True for fault in _FAULTS} if gym else {}
+    tokens = {"unwanted": [_UNWANTED], "think_open": 7, "think_close": 8}
+    brief = {"low_weight": 1.0, "low_penalty": 1.0, "low_ub": 4, "low_string": _BRIEF}
     policy = {"generation": generation, "precision": "float32", "max_total_sequence_length": 100}
     policy |= {"train_global_batch_size": 2, "train_micro_batch_size": 1, "make_sequence_length_divisible_by": 4}
     saving = {"enabled": True, "checkpoint_must_save_by": None, "save_period": inputs["save_period"]}
@@ -271,8 +311,8 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool) ->
         cluster={"num_nodes": 2, "gpus_per_node": 2},
         logger={"num_val_samples_to_print": 1, "wandb_enabled": False, "wandb": {}},
         data={"use_multiple_dataloader": False},
-        env={},
-        reward_penalties=None,
+        env={"should_use_nemo_gym": gym, "nemo_gym": {"effort_levels": brief}} if gym else {},
+        reward_penalties={**penalties, "token_ids": tokens},
         on_policy_distillation=None,
     )
 
@@ -306,6 +346,18 @@ def _get(answers: Any, **_: Any) -> Any:
     return answers.value if isinstance(answers, _Answer) else [answer() for answer in answers]
 
 
+def _gym(kind: Any, run: _Run) -> Any:
+    """Make the actor of NeMo-Gym, without its servers."""
+    served = {"rh": run, "rch": run, "head_server_config": None, "_tokenizer": Words(), "cfg": {}}
+    made = kit.make_unbuilt(kind, **served, _processor=None)
+
+    async def stream(*arguments: Any) -> Any:
+        async for result in made.run_rollouts(*arguments):
+            yield _Answer(result)
+
+    return kit.stand_in(run_rollouts=kit.stand_in(options=lambda **_: kit.stand_in(remote=stream)))
+
+
 def _collector(kind: Any, run: _Run) -> Any:
     """Derive a collector that collects at once, instead of in a thread, as much as NeMo-RL's collector allows."""
 
@@ -327,11 +379,12 @@ def _collector(kind: Any, run: _Run) -> Any:
             self.fill()
 
         def fill(self) -> None:
-            while (
-                self.running and self._refit_pause_cleared.is_set() and not self._should_pause_for_generation_limits()
-            ):
-                run.did.setdefault("versions", []).append(run._loaded)
-                self._process_batch(next(self.batches))
+            """Collect as far ahead as the collector allows, which is less than four steps."""
+            for _ in range(4):
+                paused = not self._refit_pause_cleared.is_set() or self._should_pause_for_generation_limits()
+                if self.running and not paused and self._fatal_error_message is None:
+                    run.did.setdefault("versions", []).append(run._loaded)
+                    self._process_batch(next(self.batches))
 
     return Collector
 
@@ -372,7 +425,8 @@ async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 _OF_CRITIC = ("returns_mean", "values_mean", "returns_sq_mean", "residual_sq_mean", "values_min", "values_max")
-_ASYNC = f"{ALGORITHMS}.async_utils"
+_FAULTS = ("duplicated_reasoning", "empty_final_answer", "unwanted_tokens", "malformed_think_tag")
+_GYM, _ASYNC = "nemo_rl.environments.nemo_gym", f"{ALGORITHMS}.async_utils"
 _BUFFER, _COLLECTOR = f"{_ASYNC}.replay_buffer", f"{_ASYNC}.trajectory_collector"
 _ROLLOUTS, _TIMER = "nemo_rl.experience.rollouts", "nemo_rl.utils.timer"
 _GRPO = f"{ALGORITHMS}.grpo"
@@ -381,12 +435,15 @@ _GRPO = f"{ALGORITHMS}.grpo"
 def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run a training loop. A clock that advances by one second at each reading makes reported times repeatable."""
     run, imported, module = _Run(boundary, inputs), boundary.imported, boundary.module
-    config, critic = _config(boundary, inputs, name, waits), _Run(boundary, inputs)
+    gym = name in ("grpo", "distillation") and len(inputs["rewards"]) > 1
+    config, critic = _config(boundary, inputs, name, waits or gym, gym), _Run(boundary, inputs)
     critic._metrics = [*_OF_CRITIC]
     for kind in ("DPOValMetrics", "RMValMetrics"):
         if hasattr(module, kind):
             run._metrics = [field.name for field in dataclasses.fields(getattr(module, kind))]
     environments = dict.fromkeys(("one", "two"), kit.stand_in(step=kit.stand_in(remote=run.step)))
+    if _GYM in imported:
+        environments["nemo_gym"] = _gym(imported[_GYM].NemoGym, run)
     initial = next(value for key, value in vars(module).items() if key.startswith("_") and key.endswith("save_state"))
     validation = run.validation_loader(make)
     named = {
@@ -438,11 +495,12 @@ _STAND_INS = (
     StandIn("policy, engine, environment", "return the scenario's rewards and fixed tokens; no model runs"),
     StandIn("logger, checkpointer, clock", "record what they get"),
 )
+_OF_ROLLOUTS, _OF_ASYNC = (_GYM,), (_ASYNC, _BUFFER, _COLLECTOR)
 _IMPORTS = (BATCHES, _ROLLOUTS, _TIMER, f"{ALGORITHMS}.loss.loss_functions")
 BINDINGS = tuple(
     Binding(
         f"{ALGORITHMS}.{path}", "training_run", call=partial(_ran, name, make, waits), stand_ins=_STAND_INS,
-        imports=(*_IMPORTS, *((_ASYNC, _BUFFER, _COLLECTOR) if "async" in path else ())),
+        imports=(*_IMPORTS, *(_OF_ROLLOUTS if make == "prompts" else ()), *(_OF_ASYNC if "async" in path else ())),
         requires=(f"{_GRPO}._initial_grpo_save_state",),
         dialects=(*(_OF_GAE if name == "ppo" else ()), *(_AHEAD if "async" in path else ())),
     )
