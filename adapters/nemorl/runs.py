@@ -427,6 +427,7 @@ async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
 _OF_CRITIC = ("returns_mean", "values_mean", "returns_sq_mean", "residual_sq_mean", "values_min", "values_max")
 _FAULTS = ("duplicated_reasoning", "empty_final_answer", "unwanted_tokens", "malformed_think_tag")
 _GYM, _ASYNC = "nemo_rl.environments.nemo_gym", f"{ALGORITHMS}.async_utils"
+_HISTOGRAMS = "nemo_rl.experience.metric_utils"
 _BUFFER, _COLLECTOR = f"{_ASYNC}.replay_buffer", f"{_ASYNC}.trajectory_collector"
 _ROLLOUTS, _TIMER = "nemo_rl.experience.rollouts", "nemo_rl.utils.timer"
 _GRPO = f"{ALGORITHMS}.grpo"
@@ -435,7 +436,7 @@ _GRPO = f"{ALGORITHMS}.grpo"
 def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run a training loop. A clock that advances by one second at each reading makes reported times repeatable."""
     run, imported, module = _Run(boundary, inputs), boundary.imported, boundary.module
-    gym = name in ("grpo", "distillation") and len(inputs["rewards"]) > 1
+    gym = name in ("grpo", "distillation") and len(inputs["rewards"]) == 1
     config, critic = _config(boundary, inputs, name, waits or gym, gym), _Run(boundary, inputs)
     critic._metrics = [*_OF_CRITIC]
     for kind in ("DPOValMetrics", "RMValMetrics"):
@@ -462,11 +463,15 @@ def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, 
         **dict.fromkeys(("get_actor_python_env", "make_actor_runtime_env"), lambda name: name), "time": clock,
     }  # fmt: skip
     with ExitStack() as alone:
-        alone.enter_context(kit.swap_all(module, MemoryTracker=kit.bookkeeping, **replaced))
+        alone.enter_context(
+            kit.swap_all(module, MemoryTracker=lambda: kit.stand_in(snapshot_start_of_stage={}.get), **replaced)
+        )
         alone.enter_context(kit.swap(imported[_TIMER], "time", clock))
         alone.enter_context(kit.swap(module.torch, "save", run.save_loader))
         alone.enter_context(kit.swap(imported[_ROLLOUTS].asyncio, "to_thread", _at_once))
         alone.enter_context(kit.swap(imported[_ROLLOUTS], "ray", ray))
+        if _HISTOGRAMS in imported:
+            alone.enter_context(kit.swap(imported[_HISTOGRAMS], "Histogram", list))
         if _COLLECTOR in imported:
             collects = imported[_COLLECTOR]
             collector = _collector(collects.AsyncTrajectoryCollector, run)
@@ -495,7 +500,7 @@ _STAND_INS = (
     StandIn("policy, engine, environment", "return the scenario's rewards and fixed tokens; no model runs"),
     StandIn("logger, checkpointer, clock", "record what they get"),
 )
-_OF_ROLLOUTS, _OF_ASYNC = (_GYM,), (_ASYNC, _BUFFER, _COLLECTOR)
+_OF_ROLLOUTS, _OF_ASYNC = (_GYM, _HISTOGRAMS), (_ASYNC, _BUFFER, _COLLECTOR)
 _IMPORTS = (BATCHES, _ROLLOUTS, _TIMER, f"{ALGORITHMS}.loss.loss_functions")
 BINDINGS = tuple(
     Binding(

@@ -25,25 +25,6 @@ _MODULES = (f"{_AUTOMODEL}.data", f"{_AUTOMODEL}.train", "nemo_rl.models.dtensor
 _LARGEST = 40.0
 
 
-class _OnCpu:
-    """torch, whose CUDA functions do nothing and whose tensors are on the CPU."""
-
-    cuda = kit.stand_in(
-        empty_cache=lambda: None,
-        get_device_name=lambda *_: "cpu",
-        nvtx=kit.stand_in(range_push=lambda _: None, range_pop=lambda: None),
-    )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-    def tensor(self, value: Any, device: Any = None, **options: Any) -> Any:
-        return torch.tensor(value, **options)
-
-    def autocast(self, **_: Any) -> Any:
-        return nullcontext()
-
-
 class _Optimizer:
     """Adds up the gradients of all steps, and changes no parameter."""
 
@@ -147,13 +128,15 @@ def _critic(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _on_ranks(boundary: Any, count: int, work: Callable[[int], Any]) -> list[Any]:
     """Run a worker's method on simulated ranks, on the CPU."""
+    imported = boundary.imported
+    used = [module for module in (boundary.module, *map(imported.get, _MODULES)) if module is not None]
     with ExitStack() as alone:
-        for module in (boundary.module, *(boundary.imported[name] for name in _MODULES if name in boundary.imported)):
-            alone.enter_context(kit.swap_all(module, torch=_OnCpu(), get_train_context=lambda **_: nullcontext()))
-        alone.enter_context(kit.swap(boundary.imported[_MODULES[1]], "to_local_if_dtensor", kit.return_first))
+        alone.enter_context(kit.on_cpu(*used))
+        for module in used:
+            alone.enter_context(kit.swap(module, "get_train_context", lambda **_: nullcontext()))
+        alone.enter_context(kit.swap(imported[_MODULES[1]], "to_local_if_dtensor", kit.return_first))
         alone.enter_context(kit.swap(boundary.module, "scale_grads_and_clip_grad_norm", lambda *_, **__: 0.0))
-        alone.enter_context(kit.swap(torch.Tensor, "cuda", lambda self: self))
-        alone.enter_context(kit.swap(boundary.imported[BATCHES].BatchedDataDict, "to", lambda self, _: self))
+        alone.enter_context(kit.swap(imported[BATCHES].BatchedDataDict, "to", lambda self, _: self))
         return kit.on_ranks(count, work)
 
 

@@ -1017,6 +1017,45 @@ def make_single_rank_mpu(**answers: Any) -> Any:
     return stand_in(**{name: partial(return_first, answer) for name, answer in {**said, **answers}.items()})
 
 
+class _OnCpu:
+    """torch, whose CUDA functions do nothing and whose tensors are on the CPU."""
+
+    cuda = StandInNamespace(
+        **dict.fromkeys(("empty_cache", "reset_peak_memory_stats", "synchronize"), lambda: None),
+        **dict.fromkeys(("max_memory_reserved", "max_memory_allocated"), lambda: 0),
+        mem_get_info=lambda: (1 << 30, 1 << 31),
+        get_device_name=lambda *_: "cpu",
+        nvtx=StandInNamespace(range_push=lambda _: None, range_pop=lambda: None),
+    )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def tensor(self, value: Any, device: Any = None, **options: Any) -> Any:
+        return torch.tensor(value, **options)
+
+    def empty(self, *size: Any, device: Any = None, **options: Any) -> Any:
+        return torch.empty(*size, **options)
+
+    def autocast(self, **_: Any) -> Any:
+        return nullcontext()
+
+
+@contextmanager
+def on_cpu(*modules: Any) -> Iterator[None]:
+    """Replace CUDA by the CPU during a ``with`` block, for code in these modules and for the methods of tensors."""
+    move = torch.Tensor.to
+
+    def to(tensor: Any, *place: Any, **options: Any) -> Any:
+        return tensor if place[:1] == ("cuda",) else move(tensor, *place, **options)
+
+    with ExitStack() as alone:
+        for module in modules:
+            alone.enter_context(swap(module, "torch", _OnCpu()))
+        alone.enter_context(swap_all(torch.Tensor, cuda=return_first, to=to))
+        yield
+
+
 # -- models and trainers of transformers -------------------------------------------------------------------------------
 
 #: The ids of padding, end of text and any other token. The ids of a table's tokens start at ``_FIRST``.

@@ -28,7 +28,8 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-_MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537b8805cc77f3824a5e64/src/prime_rl"
+from . import runs
+
 _LOSS = "prime_rl.trainer.rl.loss"
 _BEFORE = "zeroband"
 _BATCH = "prime_rl.trainer.batch"
@@ -667,7 +668,7 @@ _SCHEDULES = (
             accepts={"min_ratio": (0.1, 1.0)},
             dialects=(
                 Dialect(
-                    "warmup_from", "minimum", "the warm-up begins at min_lr", f"{_MAIN}/trainer/scheduler.py#L{line}"
+                    "warmup_from", "minimum", "it begins at min_lr", f"{runs.MAIN}/trainer/scheduler.py#L{line}"
                 ),
             ),
         )
@@ -838,7 +839,7 @@ TARGET = Target(
     preload=("torch._dynamo", "jaxtyping", "beartype", "msgspec", "pydantic"),
     bindings=tuple(
         replace(binding, dtypes=("float32",))
-        for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_SCHEDULES, *_ROLLOUTS)
+        for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_SCHEDULES, *_ROLLOUTS, *runs.BINDINGS)
     ),
     no_signal=_NO_SIGNAL,
 )
