@@ -18,6 +18,7 @@ _WORKERS, _AUTOMODEL = "nemo_rl.models.policy.workers", "nemo_rl.models.automode
 _V1, _V2 = f"{_WORKERS}.dtensor_policy_worker", f"{_WORKERS}.dtensor_policy_worker_v2"
 _VALUES = "nemo_rl.models.value.workers.dtensor_value_worker_v2"
 _BUDGET = "max_tokens_per_microbatch"
+_MCORE, _MEGATRON = f"{_WORKERS}.megatron_policy_worker", "nemo_rl.models.megatron"
 _MODULES = (f"{_AUTOMODEL}.data", f"{_AUTOMODEL}.train", "nemo_rl.models.dtensor.parallelize", "nemo_rl.utils.nsys")
 
 
@@ -31,12 +32,15 @@ class _Optimizer:
     def __init__(self, table: Any) -> None:
         self._table, self.gradient = table, torch.zeros_like(table)
         self.param_groups = [{"lr": 0.5}]
+        self.grad_norms_by_group: dict[str, float] = {}
 
     def zero_grad(self) -> None:
         self._table.grad = None
 
-    def step(self) -> None:
-        self.gradient += torch.zeros_like(self._table) if self._table.grad is None else self._table.grad
+    def step(self) -> tuple[bool, float, float]:
+        own = torch.zeros_like(self._table) if self._table.grad is None else self._table.grad
+        self.gradient += own
+        return True, float(own.norm()), 0.0
 
 
 def _sequences(boundary: Any, inputs: Mapping[str, Any], **columns: Any) -> Any:
@@ -87,13 +91,16 @@ def _worker(boundary: Any, inputs: Mapping[str, Any], ranks: int, makes: Callabl
         "dynamic_batching": {"enabled": dynamic},
         "sequence_packing": {"enabled": packs, "train_mb_tokens": 0},
         "dtensor_cfg": {"sequence_parallel": False},
+        "megatron_cfg": {"empty_unused_memory_level": 0, **_ONE_DEVICE},
+        "make_sequence_length_divisible_by": 1,
+        "max_total_sequence_length": inputs["response_mask"].shape[1] + 1,
     }
     return kit.make_unbuilt(
         boundary.owner,
         cfg=cfg,
         model=model,
         optimizer=_Optimizer(table),
-        scheduler=kit.stand_in(step=lambda: None),
+        scheduler=kit.stand_in(step=lambda **_: None, get_lr=lambda _: 0.5, get_wd=lambda: 0.25),
         timer=kit.stand_in(start=lambda _: None, stop=lambda _: None),
         tokenizer=kit.stand_in(eos_token_id=0),
         dp_size=ranks,
@@ -106,7 +113,72 @@ def _worker(boundary: Any, inputs: Mapping[str, Any], ranks: int, makes: Callabl
         enable_seq_packing=packs,
         **dict.fromkeys(("is_gemma3", "_is_reward_model", "autocast_enabled"), False),
         allow_flash_attn_args=True,
+        **(_of_megatron(model) if _MEGATRON in boundary.imported else {}),
     )
+
+
+_OF_MEGATRON = (_MEGATRON, f"{_MEGATRON}.data", f"{_MEGATRON}.train", f"{ALGORITHMS}.loss.utils")
+_ONE_DEVICE = dict.fromkeys(("tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size"), 1)
+_ONE_DEVICE |= {"sequence_parallel": False, "fp8_cfg": None}
+
+
+def _of_megatron(model: Any) -> dict[str, Any]:
+    """Return the attributes that only Megatron's workers have, and stand-ins for methods that reach Megatron."""
+    model.zero_grad_buffer = lambda: None
+    names = ("_copy_main_params_to_param_buffer", "_set_moe_grad_scale_func", "_set_mtp_grad_scale_func")
+    names += ("_collect_mtp_metrics", "_compute_moe_grad_scale")
+    off = ("delegate_pack_to_model", "delegate_mtp_loss_mask_to_model", "model_slices_context_parallel_inputs")
+    off += ("should_disable_forward_pre_hook", "_first_train_step_forward_pre_hook_disabled", "_router_replay_enabled")
+    return {
+        **dict.fromkeys(names, lambda *_: None),
+        **dict.fromkeys((*off, "defer_fp32_logits"), False),
+        **dict.fromkeys(("media_placeholder_token_id", "draft_model")),
+        "_get_model_config": kit.stand_in,
+        "mcore_state": kit.stand_in(straggler_timer=None),
+    }
+
+
+def _schedule(forward_step_func: Any, data_iterator: Any, model: Any, num_microbatches: int, **more: Any) -> list[Any]:
+    """Run microbatches one after another, and average their losses, as Megatron's schedule without pipelining does."""
+    reports = []
+    for _ in range(num_microbatches):
+        outputs, compute = forward_step_func(data_iterator, lambda **named: model(**named).logits)
+        loss, report = compute(outputs)
+        if not more["forward_only"]:
+            (loss / num_microbatches).backward()
+        reports.append(report)
+    return reports
+
+
+def _megatron_names() -> dict[str, Any]:
+    """Return stand-ins for the functions of Megatron that NeMo-RL imports: one device for each data-parallel rank."""
+    own = lambda *_: (torch.distributed.get_rank(),)  # noqa: E731
+    groups = dict.fromkeys(("get_context_parallel_group", "get_tensor_model_parallel_group"), own)
+    first = iter(range(1_000_000))
+    return {
+        **groups,
+        **dict.fromkeys(("get_context_parallel_rank", "get_tensor_model_parallel_rank"), lambda *_: 0),
+        "get_context_parallel_world_size": lambda *_: 1,
+        "PackedSeqParams": kit.stand_in,
+        "PipelineOffloadManager": kit.stand_in(OFFLOAD_MGR=None),
+        "get_model_config": lambda _: kit.stand_in(fine_grained_activation_offloading=False),
+        "get_forward_backward_func": lambda: _schedule,
+        "get_ltor_masks_and_position_ids": lambda data, **_: (None, None, None),
+        "parallel_state": kit.make_single_rank_mpu(get_data_parallel_group=None),
+        "get_rerun_state_machine": lambda: kit.stand_in(
+            should_run_forward_backward=lambda _, left=iter((True, False)): next(left)
+        ),
+        "get_pg_collection": lambda _: kit.stand_in(mp=None),
+        **dict.fromkeys(
+            ("logical_and_across_model_parallel_group", "reduce_max_stat_across_model_parallel_group"),
+            lambda value, **_: value,
+        ),
+        **dict.fromkeys(
+            ("broadcast_loss_metrics_from_last_stage", "broadcast_tensors_from_last_stage"), lambda value: value
+        ),
+        "time": kit.stand_in(perf_counter=lambda: float(next(first))),
+        "get_capture_context": lambda *_: (nullcontext(), None),
+    }
 
 
 def _policy(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -129,12 +201,18 @@ def _critic(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
 def _on_ranks(boundary: Any, count: int, work: Callable[[int], Any]) -> list[Any]:
     """Run a worker's method on simulated ranks, on the CPU."""
     imported = boundary.imported
-    used = [module for module in (boundary.module, *map(imported.get, _MODULES)) if module is not None]
+    used = [
+        module for module in (boundary.module, *map(imported.get, (*_MODULES, *_OF_MEGATRON))) if module is not None
+    ]
     with ExitStack() as alone:
         alone.enter_context(kit.on_cpu(*used))
+        names = {"get_train_context": lambda **_: nullcontext()}
+        if _MEGATRON in imported:
+            names |= _megatron_names()
         for module in used:
-            alone.enter_context(kit.swap(module, "get_train_context", lambda **_: nullcontext()))
-        alone.enter_context(kit.swap(imported[_MODULES[1]], "to_local_if_dtensor", kit.return_first))
+            alone.enter_context(kit.swap_all(module, **names))
+        if _MODULES[1] in imported:
+            alone.enter_context(kit.swap(imported[_MODULES[1]], "to_local_if_dtensor", kit.return_first))
         alone.enter_context(kit.swap(boundary.module, "scale_grads_and_clip_grad_norm", lambda *_, **__: 0.0))
         alone.enter_context(kit.swap(imported[BATCHES].BatchedDataDict, "to", lambda self, _: self))
         return kit.on_ranks(count, work)
@@ -143,13 +221,16 @@ def _on_ranks(boundary: Any, count: int, work: Callable[[int], Any]) -> list[Any
 def _trained(
     boundary: Any, inputs: Mapping[str, Any], batch: Any, loss: Any, makes: Callable[[Any], Any]
 ) -> tuple[Any, list[Any]]:
-    """Train a worker on each rank. Return the gradient, which FSDP averages over the ranks, and the ranks' reports."""
+    """Train a worker on each rank. Return the gradient, which FSDP averages and Megatron adds up over the
+    ranks, and the ranks' reports.
+    """
     count = inputs["dp_size"] or 1
     shards = batch.shard_by_batch_size(count, batch_size=len(inputs["response_mask"]), **_dynamic(inputs))
     shards = shards[0] if isinstance(shards, tuple) else shards
     workers = [_worker(boundary, inputs, count, makes) for _ in range(count)]
     reports = _on_ranks(boundary, count, lambda rank: boundary.function(workers[rank], shards[rank], loss))
-    return sum(worker.optimizer.gradient for worker in workers)[:, 1:-1] / count, reports
+    adds = _MEGATRON in boundary.imported
+    return sum(worker.optimizer.gradient for worker in workers)[:, 1:-1] / (1 if adds else count), reports
 
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,7 +268,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "Value" in boundary.path and _packs(inputs):
         raise AbsentError("the worker returns the values of packed sequences as one row")
     worker = _worker(boundary, inputs, 1, _critic if "Value" in boundary.path else _policy)
-    made = _on_ranks(boundary, 1, lambda _: boundary.function(worker, batch))[0]
+    made = _on_ranks(boundary, 1, lambda _: boundary.function(worker, data=batch))[0]
     if order is not None:
         made.reorder_data(order)
     return {"log_probs": made["values" if "values" in made else "logprobs"][:, 1:]}
@@ -203,7 +284,7 @@ def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if packs:
         (batch,), order = batch.shard_by_batch_size(1, **_dynamic(whole))
     worker = _worker(boundary, whole, 1, _policy)
-    made = _on_ranks(boundary, 1, lambda _: boundary.function(worker, batch, k=size))[0]
+    made = _on_ranks(boundary, 1, lambda _: boundary.function(worker, data=batch, k=size))[0]
     if order is not None:
         made.reorder_data(order)
     values, places = (made[name][:, :-1] for name in ("topk_logits", "topk_indices"))
@@ -215,36 +296,47 @@ _MODEL = StandIn("model", "a table of log-probs, in which the forward pass looks
 _MESH = StandIn("meshes, optimizer, timer", "one device per rank; the optimizer adds up gradients")
 _FIRST, _SECOND = f"{_V1}.DTensorPolicyWorkerImpl", f"{_V2}.DTensorPolicyWorkerV2Impl"
 _CRITIC = f"{_VALUES}.DTensorValueWorkerV2Impl"
-_COMMON: dict[str, Any] = {
-    "imports": (BATCHES, _LOSSES, *_MODULES),
-    "stand_ins": (_MODEL, _MESH, RANKS),
-    "requires": (f"{ALGORITHMS}.grpo._initial_grpo_save_state",),
-}
+_THIRD = f"{_MCORE}.MegatronPolicyWorkerImpl"
+
+
+def _common(path: str) -> dict[str, Any]:
+    imports = ("nemo_rl.utils.nsys", *_OF_MEGATRON) if path == _THIRD else _MODULES
+    return {
+        "imports": (BATCHES, _LOSSES, *imports),
+        "stand_ins": (_MODEL, _MESH, RANKS),
+        "requires": (f"{ALGORITHMS}.grpo._initial_grpo_save_state",),
+    }
+
+
 BINDINGS = (
     *(
         Binding(
-            f"{path}.train", "policy_update", call=_updated, **_COMMON,
+            f"{path}.train", "policy_update", call=_updated, **_common(path),
             fixed={
                 **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),
                 **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0),
             },
             accepts={"dual_clip": (None, 3.0), "loss_agg_mode": ("token-mean", "seq-mean-token-mean")},
         )
-        for path in (_FIRST, _SECOND)
+        for path in (_FIRST, _SECOND, _THIRD)
     ),
     Binding(
-        f"{_CRITIC}.train", "value_loss", call=_regressed, **_COMMON, fixed=aggregated("token-mean"),
+        f"{_CRITIC}.train", "value_loss", call=_regressed, **_common(_CRITIC), fixed=aggregated("token-mean"),
         dialects=(Dialect("factor", 0.5, "half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),),
     ),
     *(
         Binding(
-            f"{path}.get_topk_logits", "token_log_probs", call=_ranked, **_COMMON,
+            f"{path}.get_topk_logits", "token_log_probs", call=_ranked, **_common(path),
             fixed={"temperature": 1.0, "with_entropy": False},
         )
-        for path in (_FIRST, _SECOND)
+        for path in (_FIRST, _SECOND, _THIRD)
     ),
     *(
-        Binding(path, "recomputed_log_probs", call=_recomputed, **_COMMON, fixed={"entropies": None})
-        for path in (f"{_FIRST}.get_logprobs", f"{_SECOND}.get_logprobs", f"{_CRITIC}.get_values")
+        Binding(
+            f"{path}.{method}", "recomputed_log_probs", call=_recomputed, fixed={"entropies": None}, **_common(path),
+        )
+        for path, method in (
+            (_FIRST, "get_logprobs"), (_SECOND, "get_logprobs"), (_THIRD, "get_logprobs"), (_CRITIC, "get_values"),
+        )
     ),
 )  # fmt: skip
