@@ -203,6 +203,7 @@ class _Run:
             if number % 2:
                 more = {"prompt_token_ids": [1, 2, number, *ids, 6], "generation_token_ids": [5]}
                 items += [*items[:1], {**say, **more, "generation_log_probs": [-0.2]}]
+            items.append({"type": "message", "content": []})
             asked = {"responses_create_params": dict(row["responses_create_params"]), "reward": float(reward)}
             results.append(_Answer((row, {"response": {"output": items}, **asked})))
         return results[::-1]

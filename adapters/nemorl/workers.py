@@ -98,6 +98,7 @@ def _worker(boundary: Any, inputs: Mapping[str, Any], ranks: int, makes: Callabl
     return kit.make_unbuilt(
         boundary.owner,
         cfg=cfg,
+        _policy_like_cfg=cfg,
         model=model,
         optimizer=_Optimizer(table),
         scheduler=kit.stand_in(step=lambda **_: None, get_lr=lambda _: 0.5, get_wd=lambda: 0.25),
@@ -176,6 +177,9 @@ def _megatron_names() -> dict[str, Any]:
         **dict.fromkeys(
             ("broadcast_loss_metrics_from_last_stage", "broadcast_tensors_from_last_stage"), lambda value: value
         ),
+        "is_pipeline_last_stage": lambda **_: True,
+        **dict.fromkeys(("get_pipeline_model_parallel_group", "get_pipeline_model_parallel_last_rank"), lambda: None),
+        "broadcast_tensor": lambda value, *_: value,
         "time": kit.stand_in(perf_counter=lambda: float(next(first))),
         "get_capture_context": lambda *_: (nullcontext(), None),
     }
@@ -211,6 +215,7 @@ def _on_ranks(boundary: Any, count: int, work: Callable[[int], Any]) -> list[Any
             names |= _megatron_names()
         for module in used:
             alone.enter_context(kit.swap_all(module, **names))
+        alone.enter_context(kit.swap(boundary.module.torch.distributed, "broadcast_object_list", lambda *_, **__: None))
         if _MODULES[1] in imported:
             alone.enter_context(kit.swap(imported[_MODULES[1]], "to_local_if_dtensor", kit.return_first))
         alone.enter_context(kit.swap(boundary.module, "scale_grads_and_clip_grad_norm", lambda *_, **__: 0.0))
@@ -265,7 +270,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch, order = _sequences(boundary, inputs), None
     if dynamic := _dynamic(inputs):
         (batch,), order = batch.shard_by_batch_size(1, **dynamic)
-    if "Value" in boundary.path and _packs(inputs):
+    if boundary.path.startswith(_CRITIC) and _packs(inputs):
         raise AbsentError("the worker returns the values of packed sequences as one row")
     worker = _worker(boundary, inputs, 1, _critic if "Value" in boundary.path else _policy)
     made = _on_ranks(boundary, 1, lambda _: boundary.function(worker, data=batch))[0]
@@ -297,10 +302,11 @@ _MESH = StandIn("meshes, optimizer, timer", "one device per rank; the optimizer 
 _FIRST, _SECOND = f"{_V1}.DTensorPolicyWorkerImpl", f"{_V2}.DTensorPolicyWorkerV2Impl"
 _CRITIC = f"{_VALUES}.DTensorValueWorkerV2Impl"
 _THIRD = f"{_MCORE}.MegatronPolicyWorkerImpl"
+_MCORE_CRITIC = "nemo_rl.models.value.workers.megatron_value_worker.MegatronValueWorkerImpl"
 
 
 def _common(path: str) -> dict[str, Any]:
-    imports = ("nemo_rl.utils.nsys", *_OF_MEGATRON) if path == _THIRD else _MODULES
+    imports = ("nemo_rl.utils.nsys", *_OF_MEGATRON) if path in (_THIRD, _MCORE_CRITIC) else _MODULES
     return {
         "imports": (BATCHES, _LOSSES, *imports),
         "stand_ins": (_MODEL, _MESH, RANKS),
@@ -320,10 +326,10 @@ BINDINGS = (
         )
         for path in (_FIRST, _SECOND, _THIRD)
     ),
-    Binding(
-        f"{_CRITIC}.train", "value_loss", call=_regressed, **_common(_CRITIC), fixed=aggregated("token-mean"),
+    *(Binding(
+        f"{path}.train", "value_loss", call=_regressed, **_common(path), fixed=aggregated("token-mean"),
         dialects=(Dialect("factor", 0.5, "half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),),
-    ),
+    ) for path in (_CRITIC, _MCORE_CRITIC)),
     *(
         Binding(
             f"{path}.get_topk_logits", "token_log_probs", call=_ranked, **_common(path),
@@ -337,6 +343,7 @@ BINDINGS = (
         )
         for path, method in (
             (_FIRST, "get_logprobs"), (_SECOND, "get_logprobs"), (_THIRD, "get_logprobs"), (_CRITIC, "get_values"),
+            (_MCORE_CRITIC, "get_values"),
         )
     ),
 )  # fmt: skip
