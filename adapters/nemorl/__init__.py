@@ -34,7 +34,7 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-from . import runs, workers
+from . import alignment, runs, workers
 from .shared import ALGORITHMS, BATCHES, MAIN, Options, Words, message
 
 _UTILS, _GRPO, _ESTIMATORS, _LOSSES, _PREPARED = (
@@ -1365,6 +1365,7 @@ _BINDINGS = (
     *_ROWS,
     *_RULES,
     *_CALLS,
+    *alignment.BINDINGS,
     *runs.BINDINGS,
     *workers.BINDINGS,
 )

@@ -19,6 +19,8 @@ from .shared import ALGORITHMS, BATCHES, MAIN, Options, Words, message
 
 #: Rows of a step, two of them to each prompt; ids of the first token that names a training prompt or a validation one.
 _ROWS, _NAMES, _VALIDATION = 4, 10, 100
+#: The most updates and validation batches of a run.
+_MOST = 30
 
 
 class _Rows(list[Callable[[], Any]]):
@@ -50,6 +52,7 @@ class _Run:
     def __init__(self, boundary: Any, inputs: Mapping[str, Any]) -> None:
         self._batch, self._rewards = boundary.imported[BATCHES].BatchedDataDict, inputs["rewards"]
         self._parts, self._updates, self._loaded, self._calls = inputs["validation"], 0, 0, count()
+        self._trainings = count()
         self._times: Counter[int] = Counter()
         self._metrics: list[str] = []
         self.did: dict[str, list[Any]] = {name: [] for name in ("trained", "validated", "saved")}
@@ -153,6 +156,8 @@ class _Run:
         self, data: Any, loss_fn: Any, eval_mode: bool = False, gbs: Any = None, mbs: Any = None, timer: Any = None
     ) -> dict[str, Any]:
         """Train the policy, or compute the loss of a validation batch: the mean of its samples' values."""
+        if next(self._trainings) > _MOST:
+            raise AbsentError("with these options, the run has too many steps")
         first = data["input_ids"][:, 2 if "generation_logprobs" in data or "teacher_topk_logits" in data else 0]
         weights = data["sample_mask"] != 0
         loss = ((first[weights] >= 2 * _VALIDATION) * 1.0).mean() if eval_mode else torch.tensor(0.5)
