@@ -547,17 +547,18 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows that dynamic sampling keeps. The step requests more prompts than exist, so it never drops
-    surplus prompts.
+    """Return the rows that dynamic sampling keeps. Each row occurs twice, and the step needs as many rows as are kept
+    of the first half, so that the others are surplus.
     """
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
     std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
-    step = {"num_prompts_per_step": rows + 1, "num_generations_per_prompt": 1}
+    step = {"num_prompts_per_step": int((std != 0).sum()) or rows + 1, "num_generations_per_prompt": 1}
     options = Options({**step, "use_dynamic_sampling": True, "dynamic_sampling_max_gen_batches": 9})
-    batch = boundary.imported[BATCHES].BatchedDataDict({"number": torch.arange(rows), "total_reward": rewards})
+    columns = {"number": torch.arange(rows), "total_reward": rewards}
+    batch = boundary.imported[BATCHES].BatchedDataDict({name: column.repeat(2) for name, column in columns.items()})
     timer = kit.bookkeeping(time=lambda _: nullcontext())
-    made = boundary.function(batch, std, std, 1, Options(grpo=options, ppo=options), timer)[0]
+    made = boundary.function(batch, std.repeat(2), std.repeat(2), 1, Options(grpo=options, ppo=options), timer)[0]
     return {"numbers": made["number"].tolist(), "rewards": made["filtered_reward"].tolist()}
 
 
@@ -821,6 +822,8 @@ def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
     def score(own: Any, rank: int) -> Any:
         bounds = rank * own.shape[-1], (rank + 1) * own.shape[-1]
+        if way == "gathered":
+            return module.ChunkedDistributedGatherLogprob.apply(own, ids[:, 1:, None], *bounds, 2, 0)[..., 0]
         if way == "entropy":
             return -module.ChunkedDistributedEntropy.apply(own, 2, 0)[:, :-1]
         return module.from_parallel_logits_to_logprobs(own, ids, *bounds, 0, cp_group=(rank,), **chunks)
@@ -871,6 +874,7 @@ _SCORED = (
             *((f"{_PARALLEL}.DistributedLogprob.{one}", "whole") for one in ("forward", "backward")),
             *((f"{_PARALLEL}.ChunkedDistributedLogprob.{one}", "chunks") for one in ("forward", "backward")),
             (f"{_PARALLEL}.ChunkedDistributedEntropy.forward", "entropy"),
+            *((f"{_PARALLEL}.ChunkedDistributedGatherLogprob.{one}", "gathered") for one in ("forward", "backward")),
             (f"{_PARALLEL}.get_next_token_logprobs_from_logits", "alone"),
             (f"{_PARALLEL}.vocab_parallel_log_softmax", "columns"), (f"{_SAMPLING}.apply_top_k_top_p", "alone"),
         )
@@ -1301,7 +1305,8 @@ _RULES = (
     rule_reward(f"{_CODE}.CodeJaccardVerifyWorker.verify", "{answer}", call=_verified),
     *(
         rule_reward(
-            f"{worker}.verify", _LINES[0], call=_verified, accepts=_LETTERS, requires=(worker,),
+            f"{worker}.verify", _LINES[0], call=_verified, requires=(worker,),
+            accepts={**_LETTERS, "ground_truth": ("A", "C", "**A**") if "English" in worker else ("A", "C")},
             formerly=(f"{_MATH}.MultichoiceVerifyWorker.verify",),
         )
         for worker in (f"{_MATH}.{kind}MultichoiceVerifyWorker" for kind in ("Multilingual", "English"))

@@ -131,7 +131,14 @@ class _Run:
             whole[row, :end], whole[row, end : end + size] = ids[row, :end], torch.arange(5, 5 + size)
             log_probs[row, end : end + size] = -0.1 * (1 + row)
         lengths = {"unpadded_sequence_lengths": ends + sizes, "generation_lengths": sizes}
-        return {"output_ids": whole, "logprobs": log_probs, "truncated": sizes == 3, **lengths}
+        routes = (whole[..., None, None] + torch.arange(2)).repeat(1, 1, 2, 1).int()
+        return {
+            "output_ids": whole,
+            "logprobs": log_probs,
+            "truncated": sizes == 3,
+            "routed_experts": routes,
+            **lengths,
+        }
 
     async def generate_async(self, data: Any, greedy: bool = False) -> Any:
         rows = self.generate(data, greedy)
@@ -308,6 +315,7 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gy
     brief = {"low_weight": 1.0, "low_penalty": 1.0, "low_ub": 4, "low_string": _BRIEF}
     policy = {"generation": generation, "precision": "float32", "max_total_sequence_length": 100}
     policy |= {"train_global_batch_size": 2, "train_micro_batch_size": 1, "make_sequence_length_divisible_by": 4}
+    policy |= {"router_replay": {"enabled": not gym}}
     saving = {"enabled": True, "checkpoint_must_save_by": None, "save_period": inputs["save_period"]}
     return boundary.module.MasterConfig.model_construct(
         **{name: own},

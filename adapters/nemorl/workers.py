@@ -88,6 +88,7 @@ def _worker(boundary: Any, inputs: Mapping[str, Any], ranks: int, makes: Callabl
         "train_global_batch_size": rows,
         "train_micro_batch_size": size,
         "logprob_batch_size": size,
+        "logprob_chunk_size": 2 if inputs["micro_batch_size"] else None,
         "dynamic_batching": {"enabled": dynamic},
         "sequence_packing": {"enabled": packs, "train_mb_tokens": 0},
         "dtensor_cfg": {"sequence_parallel": False},
