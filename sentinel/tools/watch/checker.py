@@ -40,7 +40,7 @@ from sentinel.search.checks import subjects
 from sentinel.search.scenarios import cut_to, sizes_of
 from sentinel.targets import Target
 from sentinel.tools.watch import meeting
-from sentinel.tools.watch.invariants import INVARIANTS, Invariant, Memory, mismatch
+from sentinel.tools.watch.invariants import ELSEWHERE, IN_EVALUATION, INVARIANTS, Invariant, Memory, mismatch
 from sentinel.tools.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.tools.watch.values import unpacked
 from sentinel.tools.watch.wrapping import ENDED, Call, function_at
@@ -226,8 +226,8 @@ class Checker:
             if self._place is None or not meeting.is_stopped(self._place):
                 self._lost.append(process.pid)
                 _say(
-                    f"process {process.pid}{_rank_of(process)} ended without a report, because it was killed or the "
-                    "checker was too busy to receive it: its last calls were not examined"
+                    f"process {process.pid}{_rank_of(process)} ended without a report: it was killed, or could not "
+                    f"send its last calls within {meeting.PATIENCE:g} s. These calls were not examined"
                 )
         if message[0] == "end":
             self._end(process, message[1])
@@ -346,12 +346,19 @@ class Checker:
         lines = {name: why for name, why in skipped.items() if name not in self._without}
         applies = [one for one in INVARIANTS if not one.note and not one.unless(facts, process.memory.steps)]
         of = [one.name for one in applies if one.name not in (*lines, *self._without)]
-        self._applied |= dict.fromkeys(of, "its inputs did not occur in a checked step")
+        in_evaluation = [one.name + IN_EVALUATION for one in applies if one.name in of and one.of != ("evaluated",)
+                         and one.evaluates and facts.get("evaluates")]  # fmt: skip
+        self._applied |= dict.fromkeys([*of, *in_evaluation], "its inputs did not occur in a checked step")
         if self._told_of == (facts["class"], lines):
             return
         self._told_of = facts["class"], lines
         name = facts["class"].rpartition(".")[2] or "the trainer"
-        _say(f"{name}: {len(of)} of {len(of) + len(lines)} invariants of this trainer apply to this run")
+        others = [one.name for one in INVARIANTS if one.unless(facts, process.memory.steps) == ELSEWHERE]
+        evaluations = f"{len(in_evaluation)} of these in evaluations, too; " if facts.get("evaluates") else ""
+        _say(
+            f"{name}: {len(of)} of {len(of) + len(lines) + len(others)} invariants apply to this run; {evaluations}"
+            f"{len(others)} concern other trainers: {_some(others)}"
+        )
         for why, names in _by_reason(lines):
             _say(f"not checked: {_some(names)}: {why}")
 
@@ -562,9 +569,13 @@ class Checker:
 
         Invariants count as an examination if one of them has compared a loss, advantages or samples.
         """
-        compared = sum(self._invariants[one.name] for one in INVARIANTS if one.where in _EXAMINES)
+        names = {name.removesuffix(IN_EVALUATION) for name in +self._invariants}
+        compared = any(one.name in names for one in INVARIANTS if one.where in _EXAMINES)
         if self._kinds or compared or (self._counts["read"] and self._checked()):
             return ""
+        own = next((why for why in self._skipped.values() if why.endswith(" is your own")), "")
+        if own and self._watched and not self._counts["copied"]:
+            return f"{own}, so no loss, advantages or samples were compared"
         why: Mapping[str, int]
         if not self._watched:
             why = {reason: len(names) for reason, names in self._failed.items()} or self._not["watched"]
@@ -581,17 +592,24 @@ class Checker:
     def _tell_summary(self, counts: Mapping[str, Any]) -> None:
         several = f" in {len(self._ranks)} processes" if len(self._ranks) > 1 else ""
         kinds = counts["violations"]
-        if "nothing_examined" in counts:
-            _say(f"nothing was examined: {counts['nothing_examined']}", True)
         laws = ", ".join(f"{law} (step {step})" for law, step in self._firsts.items())
         looks, functions = sum(self._invariants.values()), counted(len(self._readings), "function")
-        _say(
-            f"{counted(len(kinds), 'kind')} of violation" + f": {laws}" * bool(laws) + "\n  "
-            f"checked{several}: {counted(len(+self._invariants), 'invariant')} {looks} times; "
-            f"{counts['read']} of {counted(counts['copied'], 'copied call')} of {functions} by laws "
-            f"{self._counts['laws']} times; in {counts['seconds']:.2f} s of the run",
-            True,
-        )
+        names = {name.removesuffix(IN_EVALUATION) for name in +self._invariants}
+        checked = f"{counted(len(names), 'invariant')} {looks} times"
+        if "nothing_examined" in counts:
+            _say(
+                f"nothing was examined: {counts['nothing_examined']}"
+                + f"\n  checked{several}: only settings, rows and the optimizer, by {checked}" * bool(names),
+                True,
+            )
+        else:
+            _say(
+                f"{counted(len(kinds), 'kind')} of violation" + f": {laws}" * bool(laws) + "\n  "
+                f"checked{several}: {checked}; "
+                f"{counts['read']} of {counted(counts['copied'], 'copied call')} of {functions} by laws "
+                f"{self._counts['laws']} times; in {counts['seconds']:.2f} s of the run",
+                True,
+            )
         if counts["held_back"]:
             _say(f"not checked: {counted(counts['held_back'], 'more step')}, to stay within the time limit")
         for why, names in _by_reason(counts["skipped"]):

@@ -26,6 +26,7 @@ SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
 #: Methods of every trainer whose places are given in messages.
 _METHODS = (
     "compute_loss",
+    "evaluation_loop",
     "training_step",
     "create_optimizer",
     "create_scheduler",
@@ -89,6 +90,8 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "ends": getattr(getattr(trainer, "processing_class", None), "eos_token_id", None),
         "pads": getattr(getattr(trainer, "processing_class", None), "pad_token_id", None),
         "started": _started(trainer.model),
+        "evaluates": str(getattr(getattr(options, "eval_strategy", "no"), "value", "no")) != "no",
+        "weights_swap": hasattr(_optimizer_of(trainer), "eval"),
         **plain({"first_step": trainer.state.global_step, "adapters": hasattr(trainer.model, "peft_config")}),
     }
 
@@ -141,9 +144,14 @@ def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def arguments_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the names of the arguments that a constructor was given, and the types of a dataset's columns."""
+    """Return the names of the arguments that a constructor was given, the types of a dataset's columns, and the columns
+    of tokens that the user's datasets already have."""
     given: dict[str, Any] = {name: True for name, value in arguments.items() if value not in (None, (None, None))}
     rows: Any = arguments.get("train_dataset")
+    several = [rows, arguments.get("eval_dataset")]
+    datasets = [one for each in several for one in (each.values() if isinstance(each, dict) else [each])]
+    columns = {name for one in datasets for name in getattr(one, "column_names", None) or ()}
+    given["tokens"] = sorted(name for name in columns if name.endswith("_ids") or name == "labels")
     if isinstance(getattr(rows, "column_names", None), list):
         with contextlib.suppress(Exception):  # a streamed dataset has no first row
             given["columns"] = {name: type(value).__name__ for name, value in dict(rows[0]).items()}
@@ -186,6 +194,15 @@ def _random(trainer: Any) -> Iterator[str]:
         yield "noise of the router (router_jitter_noise)"
 
 
+def active_dropout(model: Any) -> str:
+    """Return the name of a dropout that is switched on; empty if there is none."""
+    for name, module in model.named_modules():
+        rate = getattr(module, "p", 0.0) if "Dropout" in type(module).__name__ else 0.0
+        if module.training and isinstance(rate, float) and rate:
+            return f"{name} ({rate:g})"
+    return ""
+
+
 def _generation(model: Any) -> list[str]:
     """Return those generation options in a model's own configuration that may change the policy."""
     config: Any = getattr(model, "generation_config", None)
@@ -199,6 +216,14 @@ def is_optimizer_of(trainer: Any, optimizer: Any) -> bool:
     while own is not None and own is not optimizer:
         own = getattr(own, "optimizer", None)
     return own is not None
+
+
+def _optimizer_of(trainer: Any) -> Any:
+    """Return the trainer's optimizer without its wrappers."""
+    own = getattr(trainer, "optimizer", None)
+    while hasattr(own, "optimizer"):
+        own = own.optimizer
+    return own
 
 
 def is_plain_module(head: Any) -> bool:
