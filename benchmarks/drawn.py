@@ -837,7 +837,8 @@ def _in_collator(kind: str, name: str, *changes: str) -> Callable[[], None]:
 def _rows_not_shared() -> None:
     edited(
         _module("transformers").Trainer, "_get_dataloader",
-        "self.accelerator.prepare(DataLoader(dataset, **dataloader_params))", "DataLoader(dataset, **dataloader_params)",
+        "self.accelerator.prepare(DataLoader(dataset, **dataloader_params))",
+        "DataLoader(dataset, **dataloader_params)",
     )  # fmt: skip
 
 
@@ -852,7 +853,7 @@ def _evaluates(change: Callable[[Any, Any], Any]) -> Callable[[], None]:
     """Return an injection that changes the loss of each batch of an evaluation."""
 
     def inject() -> None:
-        trainer = _module("transformers").Trainer
+        trainer = _module("trl").SFTTrainer
         usual = trainer.prediction_step
 
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:

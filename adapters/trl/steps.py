@@ -552,9 +552,9 @@ def _other_tokens(number: int, name: str, got: list[int], expected: list[int], t
     """Return a description of tokens that are not those of a row's text."""
     end = trainer.processing_class.eos_token_id
     if got == expected[:-1] and expected[-1] == end:
-        return f"{name} of row {number} have no end token, which the trainer appends to a text"
+        return f"{name} of row {number} has no end token, which the trainer appends to a text"
     place = _shared(got, expected)
-    return f"{name} of row {number} are {len(got)} tokens, and its text has {len(expected)}: they differ from token {place}"
+    return f"{name} of row {number} has {len(got)} tokens, and its text has {len(expected)}: token {place} differs"
 
 
 def _answered_tokens(trainer: Any, rows: Any, sides: Mapping[str, str]) -> str:
@@ -698,7 +698,7 @@ def _reward_tokens(trainer: Any, rows: Any) -> str:
                 texts = [_ended(trainer, prompt + whole), *(texts if whole[: len(prompt)] == prompt else ())]
             several = [_tokenized(trainer, text)["input_ids"] for text in texts]
             if row[f"{side}_ids"] not in several:
-                return _other_tokens(number, f"{side}_ids", row[f"{side}_ids"], several[0], trainer)
+                return _other_tokens(number, f"{side}_ids", row[f"{side}_ids"], several[-1], trainer)
     return ""
 
 

@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -52,6 +52,8 @@ from sentinel.worker.serving import Server
 #: The most rows and tokens of a call that laws vary. The limits are small because rounding hides differences in a large
 #: call.
 MOST_ROWS, MOST_TOKENS = 8, 12
+#: Messages that are received before they are handled, so that a process need not wait for a slow check.
+_RECEIVED = 32
 #: Calls per boundary that laws vary; for later calls, only the result is checked.
 _VARIED = 20
 #: Largest number of elements of a tensor in a written scenario.
@@ -148,6 +150,8 @@ class Checker:
             for binding in [self._target.binding(recipe.boundary)]
         ]
         self._processes: dict[Connection, Process] = {}
+        self._open: list[Connection] = []  # whose last message has not been received
+        self._received: deque[tuple[Process, Sequence[Any]]] = deque()
         self._ranks: dict[int, int | None] = {}
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
@@ -192,22 +196,27 @@ class Checker:
         """Accept messages from a process of the run."""
         memory = Memory(self._without, self._together, self._invariants, known=self._target.steps)
         self._processes[connection] = Process(connection, memory)
+        self._open.append(connection)
 
     def serve(self, listening: socket.socket | None = None, place: Path | None = None) -> None:
         """Serve the run's processes until the last one ends."""
         self._place = place
         while True:
             faulthandler.dump_traceback_later(_LONGEST, exit=True, file=sys.stderr)
-            sources: list[Any] = [*self._processes, *([listening] if listening is not None else ())]
-            ready = wait(sources, 0.0 if self._waiting else None)
+            connections = self._open if len(self._received) < _RECEIVED else ()
+            sources: list[Any] = [*connections, *([listening] if listening is not None else ())]
+            ready = wait(sources, 0.0 if self._waiting or self._received else None)
             for one in ready:
                 if isinstance(one, socket.socket):
                     self.attach(meeting.accepted(one))
                 else:
-                    self._hear(one)  # type: ignore[arg-type]
+                    self._receive(one)  # type: ignore[arg-type]
+            idle = not ready and not self._received
+            if self._received:
+                self._handle(*self._received.popleft())
             if self._processes:
                 self._tell_numbers()
-                if not ready:
+                if idle:
                     self._plan(*self._waiting.pop(0))
                 self._offer()
                 continue
@@ -217,19 +226,23 @@ class Checker:
             self.attach(later)
         faulthandler.cancel_dump_traceback_later()
 
-    def _hear(self, connection: Connection) -> None:
-        process = self._processes[connection]
+    def _receive(self, connection: Connection) -> None:
         try:
             message = connection.recv()
         except (EOFError, OSError):
-            message = ("end", {})
-            if self._place is None or not meeting.is_stopped(self._place):
-                self._lost.append(process.pid)
-                _say(
-                    f"process {process.pid}{_rank_of(process)} ended without a report: it was killed, or could not "
-                    f"send its last calls within {meeting.PATIENCE:g} s. These calls were not examined"
-                )
-        if message[0] == "end":
+            message = ("lost", {})
+        if message[0] in ("end", "lost"):
+            self._open.remove(connection)
+        self._received.append((self._processes[connection], message))
+
+    def _handle(self, process: Process, message: Sequence[Any]) -> None:
+        if message[0] == "lost" and (self._place is None or not meeting.is_stopped(self._place)):
+            self._lost.append(process.pid)
+            _say(
+                f"process {process.pid}{_rank_of(process)} ended without a report: it was killed, or could not "
+                f"send its last calls within {meeting.PATIENCE:g} s. These calls were not examined"
+            )
+        if message[0] in ("end", "lost"):
             self._end(process, message[1])
         else:
             self._take(process, message)

@@ -90,7 +90,7 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "ends": getattr(getattr(trainer, "processing_class", None), "eos_token_id", None),
         "pads": getattr(getattr(trainer, "processing_class", None), "pad_token_id", None),
         "started": _started(trainer.model),
-        "evaluates": str(getattr(getattr(options, "eval_strategy", "no"), "value", "no")) != "no",
+        "evaluates": getattr(trainer, "eval_dataset", None) is not None,
         "weights_swap": hasattr(_optimizer_of(trainer), "eval"),
         **plain({"first_step": trainer.state.global_step, "adapters": hasattr(trainer.model, "peft_config")}),
     }

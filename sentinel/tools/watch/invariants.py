@@ -189,6 +189,10 @@ def _has_reference(facts: Mapping[str, Any], steps: Steps | None) -> str:
     return "there is no reference (beta is 0)" if none else ""
 
 
+def _refers(facts: Mapping[str, Any], steps: Steps | None) -> str:
+    return ELSEWHERE if steps and "references" in steps.lacks else ""
+
+
 def _evaluates(facts: Mapping[str, Any], steps: Steps | None) -> str:
     return "" if facts.get("evaluates") else ELSEWHERE
 
@@ -722,7 +726,7 @@ def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
     if world > 1 and not values.get("replicated"):
         raise DoesNotApply("ranks share parameters or rows")
     over = world if values["facts"]["options"].get("average_tokens_across_devices") else 1
-    several = _of_all(memory, (values["step"], values["process"] if over == 1 else 0), values, dict(own), over)
+    several = _of_all(memory, (values["step"], values.get("process") if over == 1 else 0), values, dict(own), over)
     if several is None:
         return None
     items = [one for each in several for one in each["items"]]
@@ -1261,13 +1265,14 @@ INVARIANTS = (
     ),
     Invariant(
         "the_reference_stays", ("stepping",), "the reference model does not change", f"{_TRAINER} with a reference",
-        _reference_stays, _also(_own("training_step"), _callback("on_step_begin", "on_step_end", "on_substep_end")),
+        _reference_stays,
+        _also(_refers, _own("training_step"), _callback("on_step_begin", "on_step_end", "on_substep_end")),
         "", "Look for code that shares or loads weights between both models.",
     ),
     Invariant(
         "the_reference_may_stay", ("stepping",), "only a callback of yours may change the reference",
         f"{_TRAINER} with a reference", _reference_stays,
-        lambda facts, steps: "" if facts.get("callbacks") else ELSEWHERE,
+        _also(_refers, lambda facts, steps: "" if facts.get("callbacks") else ELSEWHERE),
         advice="If your callback does not update the reference, look for shared weights.", note=True,
     ),
     Invariant(

@@ -280,18 +280,20 @@ def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, c
     one.attach(theirs)
     facts = {"class": "demo.Trainer", "own": {"training_step": "Mine.training_step"}, "changed": [], "random": [],
              "scaler": False, "distributed": "NO", "options": {}, "loss_function": False, "smoothing": False,
-             "generation": [], "callbacks": {}, "places": {}, "collator": "", "given": {}}  # fmt: skip
+             "generation": [], "callbacks": {}, "places": {}, "collator": "", "given": {},
+             "weights_swap": False}  # fmt: skip
     for step in range(2):
         ours.send(("event", training.Event("facts", step, 0, facts)))
     ours.send(("end", {}))
     one.serve()
     said = capfd.readouterr().err
-    assert len(re.findall(r"Trainer: \d+ of \d+ invariants of this trainer apply to this run\n", said)) == 1
-    assert len(re.findall(r"not checked: .*: demo.Trainer is not documented in the adapter\n", said)) == 2
+    assert len(re.findall(r"Trainer: \d+ of \d+ invariants apply to this run; \d+ concern other trainers: ", said)) == 1
+    assert len(re.findall(r"not checked: .*: the adapter does not document demo.Trainer\n", said)) == 2
     assert len(re.findall(r"not checked: .*, micro_batches_add_up.*: Mine.training_step is your own\n", said)) == 2
     assert len(re.findall(r"not checked: .*: its inputs did not occur in a checked step\n", said)) == 1, "at the end"
     assert max(map(len, said.splitlines())) < 250
     assert "nothing was examined" in said
+    assert "kinds of violation" not in said, "which would look like an all-clear"
 
 
 def test_the_checker_is_killed_before_the_run_when_memory_ends():
