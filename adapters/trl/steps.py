@@ -37,7 +37,7 @@ def _trained(micro: Any, name: str = "log_probs", place: int = 0, model: str = "
 
 
 def _router(micro: Any) -> Any:
-    """Return the weighted auxiliary loss of a mixture-of-experts router, or 0 if the model has no router."""
+    """Return the weighted auxiliary loss of the router of a mixture of experts; 0 if the model has no router."""
     if not micro.attributes.get("aux_loss_enabled"):
         return 0.0
     return micro.attributes["router_aux_loss_coef"] * micro.forwards[0]["reported"]["aux_loss"].double()
@@ -271,7 +271,7 @@ def _rloo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _completion_ends(micro: Any) -> str:
-    """Return a mask of completions that ends after their first end token."""
+    """Return which completions' masks do not stop after the first end token; empty if all do."""
     had, batch = micro.attributes, micro.batch
     for name in ("tools", "environments", "rollout_func", "environment_factories"):
         _need(not had.get(name), f"{name} makes completions of several turns")
@@ -353,9 +353,10 @@ def _decoded(trainer: Any, rows: Any, ids: Any) -> Any:
 
 
 def _referred(micro: Any, place: int = 0, passes: int = 1) -> Any:
-    """Return the log-probs of the reference, which is a separate model or the trained model without its adapter.
+    """Return the reference's log-probs. The reference is a separate model, or the trained model without its adapter.
 
-    :param passes: the number of forward passes of each model.
+    :param place: the number of the reference's forward pass, from 0.
+    :param passes: the number of forward passes of the trained model, which come first.
     """
     if any(one["model"] == "reference" for one in micro.forwards):
         return _trained(micro, place=place, model="reference")
@@ -710,19 +711,15 @@ def _reward_collated(collator: Any, rows: Any, batch: Any) -> str:
 
 
 def _right_padding(micro: Any) -> str:
-    """Return an attention mask that is 0 only for the padding at the end of each row."""
+    """Return which row attends to the padding at its end; empty if none does."""
     pads, ends, attention = micro.facts["pads"], micro.facts["ends"], micro.batch.get("attention_mask")
     _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
-    _need(attention is not None and pads is not None and pads != ends, "the padding is unknown")
+    _need(attention is not None, "rows are packed")
+    _need(pads is not None and pads != ends, "the padding token is also the end token")
     ids = micro.batch["input_ids"]
     trailing = (ids != pads).flip(-1).cumsum(-1).flip(-1) == 0
     wrong = ((attention != 0) & trailing).sum(-1)
     return f"row {int(wrong.argmax())} attends to {int(wrong.max())} tokens of padding" if wrong.max() > 1 else ""
-
-
-def _dpo_batch(micro: Any) -> str:
-    _need("completion_mask" in micro.batch and "attention_mask" in micro.batch, "rows are packed (padding_free)")
-    return _right_padding(micro)
 
 
 # -- SFT ---------------------------------------------------------------------------------------------------------------
@@ -807,15 +804,6 @@ def _sft_collated(collator: Any, rows: Any, batch: Any) -> str:
             ]
         columns = {name: [[one for row in several for one in row]] for name, several in columns.items()}
     return _other_rows(batch, columns)
-
-
-def _sft_batch(micro: Any) -> str:
-    places, attention = micro.batch.get("position_ids"), micro.batch.get("attention_mask")
-    if places is not None and attention is None and not micro.facts["collator"]:
-        first = int(((places == 0) & (micro.batch["labels"] != -100))[:, 1:].sum())
-        return f"{first} first tokens of documents are predicted from the document before" if first else ""
-    _need(not micro.options.get("packing") and not micro.options.get("padding_free"), "rows are packed")
-    return _right_padding(micro)
 
 
 # -- what is known of each trainer -------------------------------------------------------------------------------------
@@ -936,7 +924,7 @@ STEPS = (
             "loss_types": "loss_type",
             "loss_weights": "loss_weights",
         },
-        loss=_dpo_loss, references=_dpo_references, batch=_dpo_batch, tokens=_pair_tokens,
+        loss=_dpo_loss, references=_dpo_references, batch=_right_padding, tokens=_pair_tokens,
         collators={"trl.trainer.dpo_trainer.DataCollatorForPreference.torch_call": _dpo_collated},
         lacks=_OFFLINE,
     ),
@@ -944,7 +932,7 @@ STEPS = (
         "trl.trainer.sft_trainer.SFTTrainer",
         methods={"loss": ("compute_loss", "_prepare_inputs"), **_OF_TOKENS},
         knows=_SHARED | _OF_SFT,
-        loss=_sft_loss, batch=_sft_batch, tokens=_sft_tokens, lacks=_OFFLINE | {"references"},
+        loss=_sft_loss, batch=_right_padding, tokens=_sft_tokens, lacks=_OFFLINE | {"references"},
         collators={"trl.trainer.sft_trainer.DataCollatorForLanguageModeling.torch_call": _sft_collated},
     ),
     Steps(
@@ -958,7 +946,7 @@ STEPS = (
             **_named("beta desirable_weight undesirable_weight loss_type"),
             "precompute_ref_logps": "precompute_ref_log_probs",
         },
-        loss=_kto_loss, references=_kto_references, batch=_dpo_batch, tokens=_kto_tokens,
+        loss=_kto_loss, references=_kto_references, batch=_right_padding, tokens=_kto_tokens,
         collators={"trl.trainer.kto_trainer.DataCollatorForUnpairedPreference.torch_call": _kto_collated},
         lacks=_OFFLINE,
     ),

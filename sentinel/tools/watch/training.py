@@ -86,7 +86,8 @@ class Training:
         self._first: dict[str, Any] = {}
         self._sampling: dict[str, Any] = {}
         self._numbers: dict[str, float] = {}
-        self._cost = self._spent = self._ended = 0.0  # at the last observation; at the end of the last step; its time
+        self._cost = 0.0  # of the last checked step, in seconds
+        self._spent = self._ended = 0.0  # the seconds that had been spent, and the time, when the last step ended
         self._held: list[tuple[str, Any, int | None]] | None = None
         self._settings = tuple(dict.fromkeys(path for one in steps for path in one.settings))
         self._given: dict[int, dict[str, Any]] = {}
@@ -898,12 +899,11 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
 
 
 def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -> tuple[str, Any, Any]:
-    """Return which tokens of a forward pass must not affect others (``padding`` or ``document``), their mask, and the
-    mask of the others.
+    """Return tokens of a forward pass that must not affect others: what they are, their mask, and that of the others.
 
-    The tokens are either padding and the real tokens, or each row's first document and the later ones. The first value
-    is empty if the pass has neither. The batch decides what is padding, because the model may have received another
-    mask.
+    They are ``padding``, which must not affect real tokens, or the first ``document`` of each row, which must not
+    affect later ones. The first value is empty if the pass has neither. What is padding is read from the batch, because
+    the model may have received another mask.
     """
     torch, rows = sys.modules["torch"], len(ids)
     tokens, mask = batch.get("input_ids"), batch.get("attention_mask")

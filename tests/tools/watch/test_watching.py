@@ -440,9 +440,9 @@ def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
     )
     assert ran.stdout == "False trained\n[] []\n"
     assert ran.stderr.startswith(
-        "\nsentinel watch: nothing was examined: the run imported no function that is bound\n"
-        "\nsentinel watch: 0 kinds of violation\n  checked: 0 invariants 0 times; "
+        "\nsentinel watch: nothing was examined: the run imported no function that is bound\nsentinel watch: "
     )
+    assert "kinds of violation" not in ran.stderr
 
 
 def test_an_unknown_version_is_watched_or_reported(tmp_path):
