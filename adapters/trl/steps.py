@@ -621,6 +621,10 @@ def _other_rows(batch: Any, columns: Mapping[str, list[Any]]) -> str:
     for name, expected in columns.items():
         if name not in batch:
             continue
+        if len(batch[name]) != len(expected):
+            return (
+                f"{name} of a batch has {len(batch[name])} rows, and {len(expected)} rows of the dataset were collated"
+            )
         for number, (row, other) in enumerate(zip(batch[name].tolist(), expected)):
             if not isinstance(other, list):
                 if not math.isclose(row, other, rel_tol=1e-6, abs_tol=1e-6):
@@ -640,6 +644,7 @@ def _other_rows(batch: Any, columns: Mapping[str, list[Any]]) -> str:
 
 def _answered_rows(collator: Any, prompts: Any, answers: Any, prefix: str = "") -> dict[str, list[Any]]:
     """Return the columns of a batch that has a prompt and an answer in each row."""
+    _need(hasattr(collator, "max_length"), "this version truncates rows in another place")
     pairs = [*zip(prompts, answers)]
     mode = getattr(collator, "truncation_mode", "keep_start")
     most = SimpleNamespace(max_length=collator.max_length, truncation_mode=mode)

@@ -46,9 +46,8 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
     configuration, and ``changed`` lists the framework's options that are not at their defaults. ``random`` has the
     reasons why two forward passes differ. ``places`` has the source lines of all these methods.
     """
-    theirs = {*packages, "transformers"}
-    names = [one for one in type(trainer).__mro__ if _root(one) in theirs]
-    users = type(trainer).__mro__[: type(trainer).__mro__.index(names[0])] if names else type(trainer).__mro__
+    theirs, kinds = {*packages, "transformers"}, type(trainer).__mro__
+    users = kinds[: next((place for place, one in enumerate(kinds) if _root(one) in theirs), len(kinds))]
     own = {
         name: f"{one.__name__}.{name}"
         for one in reversed(users)
@@ -63,7 +62,7 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
     callbacks = list(getattr(getattr(trainer, "callback_handler", None), "callbacks", ()))
     accelerator, options = getattr(trainer, "accelerator", None), trainer.args
     return {
-        "class": f"{names[0].__module__}.{names[0].__qualname__}" if names else "",
+        "class": class_of(trainer, packages),
         "own": own,
         "callbacks": {
             name: type(one).__name__
@@ -94,6 +93,12 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "weights_swap": hasattr(_optimizer_of(trainer), "eval"),
         **plain({"first_step": trainer.state.global_step, "adapters": hasattr(trainer.model, "peft_config")}),
     }
+
+
+def class_of(trainer: Any, packages: Sequence[str]) -> str:
+    """Return the dotted path of a trainer's first class that is not the user's; empty if there is none."""
+    theirs = {*packages, "transformers"}
+    return next((f"{one.__module__}.{one.__qualname__}" for one in type(trainer).__mro__ if _root(one) in theirs), "")
 
 
 def _started(model: Any) -> str:
@@ -195,8 +200,8 @@ def _random(trainer: Any) -> Iterator[str]:
 
 
 def active_dropout(model: Any) -> str:
-    """Return the name of a dropout that is switched on; empty if there is none."""
-    for name, module in model.named_modules():
+    """Return the name of a dropout of a model in training mode; empty if there is none."""
+    for name, module in model.named_modules() if model.training else ():
         rate = getattr(module, "p", 0.0) if "Dropout" in type(module).__name__ else 0.0
         if module.training and isinstance(rate, float) and rate:
             return f"{name} ({rate:g})"

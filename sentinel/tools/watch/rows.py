@@ -30,16 +30,16 @@ def tokens_of(ids: Any, mask: Any) -> list[list[int]]:
 _ROWS = 32
 
 
-def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, Any] | None) -> str:
-    """Return how rows of a trainer's dataset differ from the tokens of their own text; empty if they do not.
+def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, Any]) -> str:
+    """Return how rows of a new trainer's dataset differ from the tokens of their own text; empty if they do not.
 
     :param name: the trainer's attribute, which is a dataset or a mapping of several.
-    :param given: what the trainer's constructor was given; None if it ran before watching began.
+    :param given: what the trainer's constructor was given.
     :raises DoesNotApply: with the reason why they cannot be compared.
     """
     several = getattr(trainer, name, None)
-    if steps.tokens is None or given is None:
-        raise DoesNotApply("the trainer was created before watching began" if steps.tokens else "")
+    if steps.tokens is None:
+        raise DoesNotApply("")
     if given.get("tokens"):
         raise DoesNotApply(f"your dataset has tokens of its own ({given['tokens'][0]})")
     if "formatting_func" in given or getattr(trainer, "_is_vlm", False):

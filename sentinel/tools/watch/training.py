@@ -25,6 +25,7 @@ from sentinel.tools.watch.facts import (
     active_dropout,
     arguments_of,
     attributes_of,
+    class_of,
     facts_of,
     is_optimizer_of,
     is_plain_module,
@@ -174,7 +175,8 @@ class Training:
         """Store the attributes that a trainer's constructor has just set."""
         trainer, given = args[0], self._given.pop(id(args[0]), None)
         if given is not None:
-            self._notes[trainer] = {"given": given, "made": attributes_of(trainer, self._settings)}
+            tokens = self._compare_tokens(trainer, given)
+            self._notes[trainer] = {"given": given, "made": attributes_of(trainer, self._settings), "tokens": tokens}
 
     def _resume(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Store the checkpoint from which a training resumes."""
@@ -242,7 +244,8 @@ class Training:
             self._forget()
             self._notes.pop(trainer, None)
             self._send("configuration", _plain_options(trainer.args))
-            self._compare_tokens(trainer, facts.get("given"))
+            for name, found in facts.get("tokens", {}).items():
+                self._send("tokens", {}, {"tokens": found, "evaluating": name == "eval_dataset"})
             function = inspect.getattr_static(type(trainer), "compute_loss", None)
             if isinstance(function, FunctionType):
                 self._wrap(function, self._computing)
@@ -255,15 +258,22 @@ class Training:
             for name, one, _ in self._sampled(trainer, getattr(trainer, "optimizer", None)):
                 self._summed.append(one.register_hook(lambda gradient, name=name: self._add(name, gradient)))
 
-    def _compare_tokens(self, trainer: Any, given: Mapping[str, Any] | None) -> None:
-        """Compare the trainer's datasets with their texts. Send the differences to the checker."""
+    def _compare_tokens(self, trainer: Any, given: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+        """Compare a new trainer's datasets with their texts, before the user can replace them.
+
+        Return the difference of each dataset, and the reason if it was not compared.
+        """
+        kind, found = class_of(trainer, self._packages), {}
+        steps = next((one for one in self._steps if one.trainer == kind), None)
         for name in ("train_dataset", "eval_dataset"):
-            if self._documented is not None and getattr(trainer, name, None) is not None:
+            if steps is not None and getattr(trainer, name, None) is not None:
                 try:
-                    found = compare_tokens(self._documented, trainer, name, given), ""
+                    found[name] = compare_tokens(steps, trainer, name, given), ""
                 except DoesNotApply as why:
-                    found = "", str(why)
-                self._send("tokens", {}, {"tokens": found, "evaluating": name == "eval_dataset"})
+                    found[name] = "", str(why)
+                except Exception as error:  # its message may contain a text
+                    found[name] = "", f"its rows cannot be tokenized again: {type(error).__name__}"
+        return found
 
     def _forget(self) -> None:
         """Drop what was observed of an earlier trainer in this process."""
@@ -344,7 +354,11 @@ class Training:
             evaluation = self._evaluation
             looks = self._observes and (self._training_step or evaluation is not None)
             if not looks or not watcher.on or trainer is not self._trainer():
-                result = original(*args, **kwargs)
+                self._inside = evaluation is not None
+                try:
+                    result = original(*args, **kwargs)
+                finally:
+                    self._inside = False
                 if evaluation is not None:
                     evaluation["losses"].append(_loss_of(result))
                 return result

@@ -342,7 +342,6 @@ def test_datasets_are_compared_with_their_texts():
         ("stream", {}, "stream is a stream"),
         ("train_dataset", {"tokens": ["input_ids"]}, "your dataset has tokens of its own"),
         ("train_dataset", {"formatting_func": True}, "formatting_func makes the texts"),
-        ("train_dataset", None, "created before watching began"),
     ):
         with pytest.raises(DoesNotApply, match=why):
             compare_tokens(_STEPS, trainer, name, given)
