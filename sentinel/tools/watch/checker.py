@@ -607,12 +607,12 @@ class Checker:
         kinds = counts["violations"]
         laws = ", ".join(f"{law} (step {step})" for law, step in self._firsts.items())
         looks, functions = sum(self._invariants.values()), counted(len(self._readings), "function")
-        names = {name.removesuffix(IN_EVALUATION) for name in +self._invariants}
-        checked = f"{counted(len(names), 'invariant')} {looks} times"
+        looked = {name.removesuffix(IN_EVALUATION) for name in +self._invariants}
+        checked = f"{counted(len(looked), 'invariant')} {looks} times"
         if "nothing_examined" in counts:
             _say(
                 f"nothing was examined: {counts['nothing_examined']}"
-                + f"\n  checked{several}: only settings, rows and the optimizer, by {checked}" * bool(names),
+                + f"\n  checked{several}: only settings, rows and the optimizer, by {checked}" * bool(looked),
                 True,
             )
         else:

@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from types import FunctionType
 from typing import Any
 
@@ -121,18 +122,20 @@ def _places(kind: type, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a mapping. Values other than numbers, short strings and short lists of these become
     ``"set"``."""
-    kept = {}
-    for name, value in values.items():
-        one = getattr(value, "value", value)
-        several = list(one) if isinstance(one, (list, tuple)) else [one]
-        several = [getattr(item, "value", item) for item in several]
-        known = len(several) <= _LONGEST and all(map(_is_plain, several)) and not isinstance(one, dict)
-        kept[name] = (several if isinstance(one, (list, tuple)) else one) if known else SET
-    return kept
+    return {name: _plain(value) for name, value in values.items()}
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (bool, int, float, type(None))) or (isinstance(value, str) and len(value) <= _LONGEST)
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST else SET
+    if not isinstance(value, (list, tuple)) or len(value) > _LONGEST:
+        return SET
+    several = [_plain(one) for one in value]
+    return SET if any(isinstance(one, list) or one is SET for one in several) else several
 
 
 def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
@@ -225,7 +228,7 @@ def is_optimizer_of(trainer: Any, optimizer: Any) -> bool:
 
 def _optimizer_of(trainer: Any) -> Any:
     """Return the trainer's optimizer without its wrappers."""
-    own = getattr(trainer, "optimizer", None)
+    own: Any = getattr(trainer, "optimizer", None)
     while hasattr(own, "optimizer"):
         own = own.optimizer
     return own

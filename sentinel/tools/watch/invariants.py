@@ -708,7 +708,7 @@ def _of_all(memory: dict[str, Any], key: Any, values: Mapping[str, Any], own: An
 
 def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     """Compare the number of tokens by which a supervised loss is divided with the labels of a whole step."""
-    own = memory.setdefault(("of", values.get("process")), {})
+    own = memory.setdefault(f"process {values.get('process')}", {})
     if kind == "answers":
         labels, items = values["batch"].get("labels"), values["items"]
         if own.get("step") != values["step"]:

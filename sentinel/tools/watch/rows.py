@@ -37,7 +37,7 @@ def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, An
     :param given: what the trainer's constructor was given.
     :raises DoesNotApply: with the reason why they cannot be compared.
     """
-    several = getattr(trainer, name, None)
+    several: Any = getattr(trainer, name, None)
     if steps.tokens is None:
         raise DoesNotApply("")
     if given.get("tokens"):

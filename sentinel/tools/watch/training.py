@@ -497,11 +497,11 @@ class Training:
         tensors = {name for name, value in kwargs.items() if isinstance(value, torch.Tensor)}
         if self._random or state is None or tensors - _INPUTS or kwargs.get("past_key_values") is not None:
             return
-        if ids is None or ids.device.type not in ("cpu", "cuda") or not is_undisturbed_by_calls(module):
+        if ids is None or ids.device.type not in ("cpu", "cuda"):
             return
         what, changed, compared = _neighbours(batch, kwargs, ids)
         two: Any = ids[compared].unique()[:2] if what else ()
-        if len(two) < 2:
+        if len(two) < 2 or not is_undisturbed_by_calls(module):
             return
         first = bool(((changed.cumsum(-1) > 0) & compared).any())
         if not first and self._looks:  # padding at the end reaches no token of a causal model
