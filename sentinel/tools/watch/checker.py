@@ -211,7 +211,9 @@ class Checker:
                     self.attach(meeting.accepted(one))
                 else:
                     self._receive(one)  # type: ignore[arg-type]
-            idle = not ready and not self._received
+            if ready and len(self._received) < _RECEIVED:
+                continue  # a process waits while its messages are not received
+            idle = not self._received
             if self._received:
                 self._handle(*self._received.popleft())
             if self._processes:
@@ -582,11 +584,12 @@ class Checker:
 
         Invariants count as an examination if one of them has compared a loss, advantages or samples.
         """
-        names = {name.removesuffix(IN_EVALUATION) for name in +self._invariants}
-        compared = any(one.name in names for one in INVARIANTS if one.where in _EXAMINES)
+        examining = [one.name for one in INVARIANTS if one.where in _EXAMINES]
+        compared = any(self._invariants[name + where] for name in examining for where in ("", IN_EVALUATION))
         if self._kinds or compared or (self._counts["read"] and self._checked()):
             return ""
-        own = next((why for why in self._skipped.values() if why.endswith(" is your own")), "")
+        reasons = (self._skipped.get(name, "") for name in examining)
+        own = next((why for why in reasons if why.endswith(" is your own")), "")
         if own and self._watched and not self._counts["copied"]:
             return f"{own}, so no loss, advantages or samples were compared"
         why: Mapping[str, int]
