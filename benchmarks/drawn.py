@@ -1026,6 +1026,9 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
     "missed-dpo-sides-interleaved": ({"kind": "dpo"}, _in_collator(
         "dpo", "DataCollatorForPreference", "completion_mask = chosen_mask + rejected_mask",
         "completion_mask = rejected_mask + chosen_mask")),
+    "missed-reward-sides-swapped": ({"kind": "reward"}, _in_collator(
+        "reward", "DataCollatorForPreference", "input_ids = chosen_ids + rejected_ids",
+        "input_ids = rejected_ids + chosen_ids")),
     "missed-dpo-rows-of-all-ranks": ({"kind": "dpo", "ranks": 2}, _rows_not_shared),
     "missed-evaluation-of-other-groups": ({**_EVALUATING, "kind": "grpo", "options": {
         **_EVALUATING["options"], "num_generations_eval": 2, "per_device_eval_batch_size": 8}}, _in(

@@ -189,8 +189,12 @@ def _has_reference(facts: Mapping[str, Any], steps: Steps | None) -> str:
     return "there is no reference (beta is 0)" if none else ""
 
 
-def _refers(facts: Mapping[str, Any], steps: Steps | None) -> str:
-    return ELSEWHERE if steps and "references" in steps.lacks else ""
+def _concerns(part: str) -> Unless:
+    """Return a condition that holds if the trainer can have this part, a name of :attr:`Steps.lacks`."""
+    return lambda facts, steps: ELSEWHERE if steps and part in steps.lacks else ""
+
+
+_generates, _supervised = _concerns("advantages"), _concerns("tokens")
 
 
 def _evaluates(facts: Mapping[str, Any], steps: Steps | None) -> str:
@@ -999,7 +1003,7 @@ INVARIANTS = (
         "rows_stay_together", ("produced", "consumed"),
         "advantages, masks and old log-probs of a row belong to that row's tokens",
         f"{_TRAINER}, and a bound function that returns a batch with advantages", _rows_stay,
-        _own("advantages", "training_step", "compute_loss", "_compute_loss"), "_prepare_inputs",
+        _also(_generates, _own("advantages", "training_step", "compute_loss", "_compute_loss")), "_prepare_inputs",
         "Compare the batch before and after it is shuffled and split.",
     ),
     Invariant(
@@ -1112,13 +1116,14 @@ INVARIANTS = (
     ),
     Invariant(
         "sampling_is_as_asked", ("generated",), "the policy samples at the configured temperature",
-        f"{_TRAINER} that generates with transformers", _sampling_options, _own("samples"), "samples",
+        f"{_TRAINER} that generates with transformers", _sampling_options, _also(_generates, _own("samples")),
+        "samples",
         "Print the generation config that is passed to generate().",
     ),
     Invariant(
         "the_first_ratio_is_one", ("fresh",), "before a step, the policy is still the one that generated the samples",
         "a loss with old log-probs whose calls can be read", _ratio_is_one,
-        _also(lambda facts, steps: _repeatable(facts, steps) if facts else "", _callback("on_substep_end")),
+        _also(_generates, lambda facts, steps: _repeatable(facts, steps) if facts else "", _callback("on_substep_end")),
         "advantages",
         "Compare the temperature and the weights of both log-probs.", across=True,
     ),
@@ -1137,15 +1142,20 @@ INVARIANTS = (
     Invariant(
         "labels_are_tokens", ("answers",), "a label is the token at its position; the model shifts them",
         f"{_TRAINER}, and labels", _labels_are_tokens,
-        _also(_own("loss", "compute_loss"), lambda facts, steps: "compute_loss_func is yours" if facts["loss_function"]
-              else ""),
+        _also(
+            _supervised, _own("loss", "compute_loss"),
+            lambda facts, steps: "compute_loss_func is yours" if facts["loss_function"] else "",
+        ),
         "compute_loss", "Print input_ids and labels of one batch of the collator.", evaluates=True,
     ),
     Invariant(
         "prompts_are_not_learned", ("answers",), "the configuration trains on completions only",
         f"{_TRAINER}, labels", _prompts_are_masked,
-        lambda facts, steps: f"your collator {facts['collator']} makes the batches" if facts.get("collator")
-        else _facts_read(facts, steps),
+        _also(
+            _facts_read,
+            lambda facts, steps: "" if "completion_only_loss" in facts["options"] else ELSEWHERE,
+            lambda facts, steps: f"your collator {facts['collator']} makes the batches" if facts["collator"] else "",
+        ),
         "compute_loss", "Print input_ids and labels of one batch of the collator.",
     ),
     Invariant(
@@ -1162,7 +1172,7 @@ INVARIANTS = (
         "the_divisor_is_the_number_of_labels", ("answers", "stepping"),
         "a supervised loss is divided by the labels of the whole step", f"{_TRAINER}, and labels",
         _items,
-        _also(
+        _also(_supervised, 
             _own("compute_loss", "training_step", "get_batch_samples", "_get_num_items_in_batch"),
             lambda facts, steps: _ENDS if facts.get("streams") else "",
             lambda facts, steps: "several devices in one process" if (facts["options"].get("_n_gpu") or 1) > 1 else "",
@@ -1174,7 +1184,7 @@ INVARIANTS = (
         "the_divisor_is_the_number_of_tokens", ("scored",),
         "a policy loss is divided by the trained tokens of all ranks",
         f"{_TRAINER} whose batch has num_items_in_batch", _tokens_counted,
-        _own("advantages", "training_step"), "advantages",
+        _also(_generates, _own("advantages", "training_step")), "advantages",
         "Print num_items_in_batch next to completion_mask.sum() on each rank.", across=True, evaluates=True,
     ),
     Invariant(
@@ -1266,13 +1276,14 @@ INVARIANTS = (
     Invariant(
         "the_reference_stays", ("stepping",), "the reference model does not change", f"{_TRAINER} with a reference",
         _reference_stays,
-        _also(_refers, _own("training_step"), _callback("on_step_begin", "on_step_end", "on_substep_end")),
+        _also(_concerns("references"), _own("training_step"),
+              _callback("on_step_begin", "on_step_end", "on_substep_end")),
         "", "Look for code that shares or loads weights between both models.",
     ),
     Invariant(
         "the_reference_may_stay", ("stepping",), "only a callback of yours may change the reference",
         f"{_TRAINER} with a reference", _reference_stays,
-        _also(_refers, lambda facts, steps: "" if facts.get("callbacks") else ELSEWHERE),
+        _also(_concerns("references"), lambda facts, steps: "" if facts.get("callbacks") else ELSEWHERE),
         advice="If your callback does not update the reference, look for shared weights.", note=True,
     ),
     Invariant(

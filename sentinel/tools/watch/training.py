@@ -147,7 +147,7 @@ class Training:
         for one in self._steps:
             module, _, kind = one.trainer.rpartition(".")
             constructor = function_at(module, f"{kind}.__init__")
-            if constructor is not None and f"{kind}.__init__" not in self._attached:
+            if constructor is not None and f"{one.trainer}.__init__" not in self._attached:
                 names = tuple(inspect.signature(constructor).parameters)
                 places.append((module, f"{kind}.__init__", self._around(self._making(names), self._make)))
             for path, compare in one.collators.items():
@@ -155,8 +155,9 @@ class Training:
             makes = one.methods.get("advantages", ())[:1]
             places += [(module, f"{kind}.{name}", self._around(self._produce, self._hold)) for name in makes]
         for module, name, wrapper in places:
-            if name not in self._attached and self._watcher.replace(module, name, wrapper):
-                self._attached.add(name)
+            path = f"{module}.{name}"  # classes of several modules may have one name
+            if path not in self._attached and self._watcher.replace(module, name, wrapper):
+                self._attached.add(path)
 
     def stop(self) -> None:
         for handles in (self._handles, self._summed):
