@@ -365,7 +365,7 @@ class _OutsideContract(_LineTracer):
         super().__init__(roots, boundary, lines)
         self._functions = frozenset(functions)
         binding = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "binding")
-        self._outside = (adapter, *(os.path.join(binding, name) for name in ("kit.py", "families.py")))
+        self._outside = (adapter, *(os.path.join(binding, name) for name in ("kit", "families.py")))
 
     def around(self, call: Any) -> Any:
         traced = super().around(call)
