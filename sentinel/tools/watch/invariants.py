@@ -113,7 +113,7 @@ class Memory:
                 self.looks[name] += 1
                 self.skipped.pop(name, None)
                 looks.append((one, how))
-        place = "in an evaluation, " * evaluating
+        place = "in an evaluation, " * (evaluating and kind != "tokens")
         return [(one, place + how + self._more(one)) for one, how in looks if how]
 
     def _more(self, one: Invariant) -> str:
@@ -1089,7 +1089,7 @@ INVARIANTS = (
             lambda facts, steps: "other processes collate the rows (dataloader_num_workers)"
             if facts["options"].get("dataloader_num_workers") else "",
         ),
-        "", "Print position_ids and labels of one batch of the collator, and the lengths of its documents.",
+        "", "Print one row of the dataset next to its row in a batch that the collator makes.",
     ),
     Invariant(
         "tokens_are_the_datasets", ("tokens",), "rows of a dataset have the tokens and labels of their own text",

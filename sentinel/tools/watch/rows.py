@@ -52,7 +52,7 @@ def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, An
             if rows and column in rows[0]:
                 raise DoesNotApply(f"the dataset has the column {column}")
         if rows and (wrong := steps.tokens(trainer, rows)):
-            return wrong
+            return f"{name}: {wrong}"
     return ""
 
 

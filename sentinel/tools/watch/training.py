@@ -200,8 +200,11 @@ class Training:
         loaded in advance, and before the trainer is known."""
         compared = self._collated is not None and not self._collated[1]
         if self._look and not compared and len(args) > 1:
+            kind = type(args[0])
+            place = f" (made by {kind.__qualname__} in {kind.__module__.replace('.', '/')}.py)"
             try:
-                self._collated = compare(args[0], args[1], batch), ""
+                fault = compare(args[0], args[1], batch)
+                self._collated = fault and fault + place, ""
             except DoesNotApply as why:
                 self._collated = "", str(why)
 

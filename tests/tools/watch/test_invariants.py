@@ -336,7 +336,7 @@ def test_a_supervised_loss_is_divided_by_the_labels_of_all_ranks():
 def test_datasets_are_compared_with_their_texts():
     rows = [{"text": "a", "ids": [7]}, {"text": "b", "ids": [8]}]
     trainer = SimpleNamespace(train_dataset=rows, eval_dataset={"one": rows[:1]}, stream=iter(rows))
-    assert compare_tokens(_STEPS, trainer, "train_dataset", {}) == "b has [8]"
+    assert compare_tokens(_STEPS, trainer, "train_dataset", {}) == "train_dataset: b has [8]"
     assert compare_tokens(_STEPS, trainer, "eval_dataset", {}) == ""
     for name, given, why in (
         ("stream", {}, "stream is a stream"),
