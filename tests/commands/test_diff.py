@@ -905,7 +905,10 @@ def test_a_partly_run_line_is_not_examined(run_sentinel, tree, line):
     before, after = (tree(name, ONE_LINE.format(line=text)) for name, text in (("one", "pass"), ("other", line)))
     answer = run_sentinel("diff", "tiny", before, after, *FEW)
     assert (answer.status, "no difference" in answer.out) == (2, False)
-    assert "tiny/losses.py:4 agg_loss (guarded by a condition or a default inside the line" in answer.out
+    reason = "guarded by a condition or a default inside the line"
+    if " for " in line and sys.version_info >= (3, 12):  # the parts of a comprehension are not told apart
+        reason = "it ran, but no compared result depends on it"
+    assert f"tiny/losses.py:4 agg_loss ({reason}" in answer.out
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="code objects of Python 3.10 have no columns")
