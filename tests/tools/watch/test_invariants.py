@@ -123,7 +123,7 @@ def _counted(items: int, **changed: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _evaluated(**changed: Any) -> tuple[str, dict[str, Any]]:
-    said = {"losses": [1.0, 3.0], "returned": 2.0, "changed": [], "dropout": "", "evaluating": True}
+    said = {"losses": [1.0, 3.0], "batches": 2, "returned": 2.0, "changed": [], "dropout": "", "evaluating": True}
     return "evaluated", {**said, **changed}
 
 
