@@ -347,6 +347,26 @@ def test_datasets_are_compared_with_their_texts():
             compare_tokens(_STEPS, trainer, name, given)
 
 
+def test_collators_of_one_name_in_two_modules_are_compared(monkeypatch):
+    seen: list[str] = []
+    steps = []
+    for name in ("one_rl", "two_rl"):
+        module = ModuleType(name)
+        exec("class Collator:\n    def collate(self, rows):\n        return rows\n", module.__dict__)
+        monkeypatch.setitem(sys.modules, name, module)
+        compared = {f"{name}.Collator.collate": lambda collator, rows, batch, name=name: seen.append(name) or ""}
+        steps.append(Steps(f"{name}.Trainer", collators=compared))
+    watcher = Watcher(Budget())
+    training = Training(watcher, steps=steps)
+    training.attach()
+    for name in ("one_rl", "two_rl"):
+        sys.modules[name].Collator().collate([1])
+        training._collated = None
+    training.stop()
+    watcher.restore()
+    assert seen == ["one_rl", "two_rl"]
+
+
 def test_a_message_names_the_function_the_settings_and_one_thing_to_try():
     (said,) = [how for _, how in _memory({**_DOCUMENTED, **_MADE}).look(*_documented(loss=4.0))]
     assert said == (
