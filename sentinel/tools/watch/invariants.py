@@ -786,7 +786,7 @@ def _mean_of_batches(kind: str, values: Mapping[str, Any], memory: dict[str, Any
     slack = 1e-3 * max(map(abs, losses)) + 1e-6
     if min(means) - slack <= returned <= max(means) + slack:
         return ""
-    return f"the evaluation's loss is {returned:.6g}, and the mean of its {len(losses)} batches is {means[0]:.6g}"
+    return f"the loss is {returned:.6g}, and the mean of its {len(losses)} batches is {means[0]:.6g}"
 
 
 def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:

@@ -314,7 +314,8 @@ def test_a_report_describes_the_violation(seen, how):
         ([_of_rank(rank, _counted(3)) for rank in range(2)],
          "num_items_in_batch is 3, and the completions of 2 processes have 6 trained tokens"),
         ([_evaluated(dropout="layers.0 (0.1)")], "in an evaluation, dropout is on: layers.0 (0.1)"),
-        ([_evaluated(returned=4.0)], "the evaluation's loss is 4, and the mean of its 2 batches is 2"),
+        ([_evaluated(returned=4.0)], "in an evaluation, the loss is 4, and the mean of its 2 batches is 2"),
+        ([_evaluated(changed=["w", "the learning rate"])], "in an evaluation, w changed (2 values in all)"),
     ],
 )  # fmt: skip
 def test_evaluations_and_counts_over_ranks_are_described(seen, how):
