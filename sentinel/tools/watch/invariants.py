@@ -769,9 +769,7 @@ def _evaluated(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
     if values["dropout"]:
         return f"dropout is on: {values['dropout']}"
     changed = values["changed"]
-    return (
-        f"the evaluation changed {changed[0]} ({len(changed)} of the trained parameters and rates)" if changed else ""
-    )
+    return f"{changed[0]} changed ({counted(len(changed), 'value')} in all)" if changed else ""
 
 
 def _mean_of_batches(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
