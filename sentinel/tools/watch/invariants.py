@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from sentinel.commands.console import counted
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.targets import Steps
 from sentinel.tools.watch.facts import SET, SHARDED
