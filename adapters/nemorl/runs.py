@@ -518,7 +518,7 @@ _OF_ROLLOUTS, _OF_ASYNC = (_GYM, _HISTOGRAMS), (_ASYNC, _BUFFER, _COLLECTOR)
 _IMPORTS = (BATCHES, _ROLLOUTS, _TIMER, f"{ALGORITHMS}.loss.loss_functions")
 BINDINGS = tuple(
     Binding(
-        f"{ALGORITHMS}.{path}", "training_run", call=partial(_ran, name, make, waits), stand_ins=_STAND_INS,
+        f"{ALGORITHMS}.{path}", "training_loop", call=partial(_ran, name, make, waits), stand_ins=_STAND_INS,
         imports=(*_IMPORTS, *(_OF_ROLLOUTS if make == "prompts" else ()), *(_OF_ASYNC if "async" in path else ())),
         requires=(f"{_GRPO}._initial_grpo_save_state",),
         dialects=(*(_OF_GAE if name == "ppo" else ()), *(_AHEAD if "async" in path else ())),

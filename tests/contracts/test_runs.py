@@ -17,7 +17,7 @@ RUN: dict[str, Any] = {
 
 
 def test_a_run_trains_validates_and_saves_at_its_periods():
-    seen = measured("training_run", **RUN)
+    seen = measured("training_loop", **RUN)
     assert seen["trained"] == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3]
     assert seen["versions"] == [0, 1, 2]
     assert seen["advantages"] == [0.5, -0.5, 0, 0, 0, 0, 0, 0, 0.5, -0.5, 0, 0]
@@ -26,13 +26,13 @@ def test_a_run_trains_validates_and_saves_at_its_periods():
 
 
 def test_a_run_validates_first_and_last_and_collects_ahead():
-    seen = measured("training_run", **RUN, validates_first=True, validates_last=True, ahead=1, centred=False)
+    seen = measured("training_loop", **RUN, validates_first=True, validates_last=True, ahead=1, centred=False)
     assert (seen["validated"], seen["versions"]) == ([0, 2, 3], [0, 0, 1])
     assert seen["advantages"][:4] == [1, 0, 1, 1]
 
 
 def test_a_run_without_rollouts_has_only_rows_and_steps():
-    seen = measured("training_run", lambda **_: {"trained": [0], "validated": [], "saved": [1]}, **RUN)
+    seen = measured("training_loop", lambda **_: {"trained": [0], "validated": [], "saved": [1]}, **RUN)
     assert (seen["versions"], seen["advantages"], seen["reward"], seen["validation"]) == (None,) * 4
 
 
