@@ -15,7 +15,7 @@ from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
 from sentinel.binding.kit import torch
 
-from .shared import ALGORITHMS, BATCHES, MAIN, Options, Words, message
+from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, Options, Words, message
 
 #: Rows of a step, two of them to each prompt; ids of the first token that names a training prompt or a validation one.
 _ROWS, _NAMES, _VALIDATION = 4, 10, 100
@@ -277,7 +277,7 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gy
     :param waits: whether rollouts are coroutines.
     :param gym: whether NeMo-Gym runs them.
     """
-    estimator, losses = "gae" if name == "ppo" else "grpo", boundary.imported[f"{ALGORITHMS}.loss.loss_functions"]
+    estimator, losses = "gae" if name == "ppo" else "grpo", boundary.imported[LOSSES]
     planned = inputs["epochs"] * len(inputs["rewards"])
     options = {
         "max_num_steps": planned if inputs["max_steps"] is None else min(planned, inputs["max_steps"]),
@@ -515,10 +515,10 @@ _STAND_INS = (
     StandIn("logger, checkpointer, clock", "record what they get"),
 )
 _OF_ROLLOUTS, _OF_ASYNC = (_GYM, _HISTOGRAMS), (_ASYNC, _BUFFER, _COLLECTOR)
-_IMPORTS = (BATCHES, _ROLLOUTS, _TIMER, f"{ALGORITHMS}.loss.loss_functions")
+_IMPORTS = (BATCHES, _ROLLOUTS, _TIMER, LOSSES)
 BINDINGS = tuple(
     Binding(
-        f"{ALGORITHMS}.{path}", "training_run", call=partial(_ran, name, make, waits), stand_ins=_STAND_INS,
+        f"{ALGORITHMS}.{path}", "training_loop", call=partial(_ran, name, make, waits), stand_ins=_STAND_INS,
         imports=(*_IMPORTS, *(_OF_ROLLOUTS if make == "prompts" else ()), *(_OF_ASYNC if "async" in path else ())),
         requires=(f"{_GRPO}._initial_grpo_save_state",),
         dialects=(*(_OF_GAE if name == "ppo" else ()), *(_AHEAD if "async" in path else ())),

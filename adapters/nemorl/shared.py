@@ -10,6 +10,9 @@ from sentinel.binding.kit import torch
 
 MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
 ALGORITHMS, BATCHES = "nemo_rl.algorithms", "nemo_rl.distributed.batched_data_dict"
+BATCH = f"{BATCHES}.BatchedDataDict"
+LOSSES, PREPARED = f"{ALGORITHMS}.loss.loss_functions", f"{ALGORITHMS}.loss.utils"
+SAMPLING = f"{ALGORITHMS}.logits_sampling_utils"
 
 
 class Options(dict[str, Any]):
@@ -35,3 +38,11 @@ class Words:
 
 def message(role: str, ids: Sequence[int], **more: Any) -> dict[str, Any]:
     return {"role": role, "content": "", "token_ids": torch.tensor(ids), **more}
+
+
+def configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
+    """Make one of NeMo-RL's configurations: a typed dictionary or a pydantic model.
+
+    :raises AbsentError: if the scenario needs an option that this version does not have.
+    """
+    return kind(**kit.keep_accepted(kind, {**defaults, **options}, defaults))

@@ -11,9 +11,8 @@ from sentinel.binding import kit
 from sentinel.binding.families import RANKS, aggregated
 from sentinel.binding.kit import torch
 
-from .shared import ALGORITHMS, BATCHES, MAIN
+from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN
 
-_LOSSES = f"{ALGORITHMS}.loss.loss_functions"
 _WORKERS, _AUTOMODEL = "nemo_rl.models.policy.workers", "nemo_rl.models.automodel"
 _V1, _V2 = f"{_WORKERS}.dtensor_policy_worker", f"{_WORKERS}.dtensor_policy_worker_v2"
 _VALUES = "nemo_rl.models.value.workers.dtensor_value_worker_v2"
@@ -241,7 +240,7 @@ def _trained(
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Train the policy with its clipped loss."""
-    losses, count, mask = boundary.imported[_LOSSES], inputs["dp_size"], inputs["response_mask"]
+    losses, count, mask = boundary.imported[LOSSES], inputs["dp_size"], inputs["response_mask"]
     old = inputs["old_log_probs"]
     if ((inputs["log_probs"] - old).abs() * (mask != 0)).max() > _LARGEST:
         raise AbsentError("the loss overflows: NEMORL-PPO-OVERFLOWED-RATIO-NAN-GRADIENT")
@@ -259,7 +258,7 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _regressed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Train the critic with its squared error."""
-    losses = boundary.imported[_LOSSES]
+    losses = boundary.imported[LOSSES]
     batch = _sequences(boundary, inputs, values=inputs["values"], returns=inputs["returns"])
     loss = losses.MseValueLossFn(losses.MseValueLossConfig(cliprange=inputs["cliprange_value"]))
     uncut = {"log_probs": inputs["vpreds"], "dp_size": 1, **dict.fromkeys(("micro_batch_size", _BUDGET))}
@@ -309,7 +308,7 @@ _MCORE_CRITIC = "nemo_rl.models.value.workers.megatron_value_worker.MegatronValu
 def _common(path: str) -> dict[str, Any]:
     imports = ("nemo_rl.utils.nsys", *_OF_MEGATRON) if path in (_THIRD, _MCORE_CRITIC) else _MODULES
     return {
-        "imports": (BATCHES, _LOSSES, *imports),
+        "imports": (BATCHES, LOSSES, *imports),
         "stand_ins": (_MODEL, _MESH, RANKS),
         "requires": (f"{ALGORITHMS}.grpo._initial_grpo_save_state",),
     }

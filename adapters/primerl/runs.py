@@ -242,7 +242,7 @@ BINDINGS = (
         ),
     ),
     Binding(
-        f"{_RL}.train", "training_run", call=_ran, stand_ins=_STAND_INS, imports=(_UTILS,),
+        f"{_RL}.train", "training_loop", call=_ran, stand_ins=_STAND_INS, imports=(_UTILS,),
         fixed={"validation_period": 0, "validates_first": False, "validates_last": False},
         requires=(f"{_UTILS}.scale_gradients_",),
     ),

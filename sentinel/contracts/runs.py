@@ -12,7 +12,7 @@ from sentinel.values.lazy import torch
 ROWS = 4
 
 
-def _oracle_training_run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _oracle_training_loop(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Follow the configuration: train on one batch after another, and validate and save after every n-th step.
 
     The last step is saved too, and validated if the options say so. A response's advantage is its reward minus the mean
@@ -40,15 +40,15 @@ def _oracle_training_run(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _arrange_training_run(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+def _arrange_training_loop(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     inputs["rewards"] = [choose.integers(ROWS, 0, 1) for _ in range(choose.integer(1, 2))]
     inputs["validation"] = [choose.integers(size, 0, 1) for size in (4, choose.integer(0, 3)) if size]
     return inputs
 
 
-TRAINING_RUN = rule(
-    name="training_run",
-    summary="a training run: what its steps train on and report, and when it validates and saves",
+TRAINING_LOOP = rule(
+    name="training_loop",
+    summary="a training loop: what its steps train on and report, and when it validates and saves",
     source="the meaning of the options: epochs, a limit of steps, and periods of validation and of checkpoints",
     inputs=(
         Input("rewards", "any", f"for each batch, the reward of each of {ROWS} rows, two to a prompt", choices=((),)),
@@ -75,7 +75,7 @@ TRAINING_RUN = rule(
         trained="integers", versions="integers?", advantages="singles?", reward="singles?",
         validated="integers", validation="singles?", saved="integers",
     ),
-    oracle=_oracle_training_run,
+    oracle=_oracle_training_loop,
     laws=(*AS_DEFINED, "metrics_tell_the_truth"),
-    arrange=_arrange_training_run,
+    arrange=_arrange_training_loop,
 )  # fmt: skip

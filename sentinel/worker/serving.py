@@ -386,7 +386,8 @@ class _OutsideContract(_LineTracer):
         self._names, self._gradients = names, gradients
         self._functions = frozenset(functions)
         binding = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "binding")
-        self._outside = (adapter, *(os.path.join(binding, name) for name in ("kit", "families.py")))
+        ours = adapter.removesuffix("__init__.py")  # all modules of an adapter that is a package
+        self._outside = (ours, *(os.path.join(binding, name) for name in ("kit", "families.py")))
 
     def around(self, call: Any) -> Any:
         traced = super().around(call)

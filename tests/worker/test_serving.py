@@ -74,7 +74,9 @@ def process(lab: Lab) -> TargetProcess:
     return lab.open(tree, "pkg", timeout=30.0)
 
 
-def ask(session: Session, function: str, describe: Any = True, **calls: dict[str, Any]) -> dict[str, Any]:
+def ask(
+    session: Session, function: str, describe: Any = True, adapter: Path | None = None, **calls: dict[str, Any]
+) -> Any:
     inputs = {"arguments": {"values": tensor([1.0, 2.0], "float32")}, "positional": [], "self": None, "catch": False}
     plain = calls or {"": {}}
     session.send(
@@ -82,7 +84,7 @@ def ask(session: Session, function: str, describe: Any = True, **calls: dict[str
             "boundary": f"pkg.code.{function}",
             "contract": "call",
             "contract_file": bundled_catalog().contracts["call"].file,
-            "adapter": str(bundled("adapters") / "demo.py"),
+            "adapter": str(adapter or bundled("adapters") / "demo.py"),
             "given": ["arguments"],
             "describe": describe,
             "calls": {name: {"inputs": inputs, **call} for name, call in plain.items()},
@@ -147,6 +149,32 @@ def test_a_described_answer_names_the_functions_that_ran(process):
     """A function is named by the path of its definition, and by the path that its package exports."""
     names = ask(process.session(), "inner").functions
     assert names == ("pkg.code.double", "pkg.code.inner", "pkg.double")
+
+
+ADAPTER = """
+from sentinel import Binding, PackageRoot, Target
+from .models import call
+
+TARGET = Target(
+    name="lab", repository="", roots=(PackageRoot("pkg"),), bindings=(Binding("pkg.code.report", "call", call=call),)
+)
+"""
+MODELS = """
+class Model:
+    def log(self, values): ...
+
+def call(boundary, inputs):
+    boundary.function(Model(), inputs["arguments"]["values"])
+    return {"returned": 0}
+"""
+
+
+def test_what_the_code_passes_to_a_stand_in_is_reported_for_each_module_of_an_adapter(lab):
+    code = "def report(model, values):\n    model.log(values * 3)\n"
+    tree = lab.write({"code.py": code, "../made/__init__.py": ADAPTER, "../made/models.py": MODELS})
+    session = lab.open(tree, timeout=30.0).session()
+    answer = ask(session, "report", {"beside": [], "lines": {}}, tree / "made" / "__init__.py", one={})
+    assert answer.answers["one"].beside["log 1: given.values"].nested() == [3.0, 6.0]
 
 
 def test_only_lines_of_the_target_are_reported(process):
