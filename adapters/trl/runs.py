@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
+from unittest import mock
 
 from sentinel import Binding, StandIn
 from sentinel.binding import kit
@@ -109,6 +110,11 @@ def _count(completions: Any, **_: Any) -> list[float]:
     return [sum(map(ord, _text_of(each))) % 7 / 7 for each in completions]
 
 
+def _of_one_prompt(prompts: Any, completions: Any, **_: Any) -> list[float]:
+    """Return different rewards for the completions of the first prompt, and equal ones for those of all others."""
+    return [place / 4 if prompt == prompts[0] else 0.5 for place, prompt in enumerate(prompts)]
+
+
 def _length(completions: Any, missing: int = 6, **_: Any) -> list[Any]:
     return [len(text) / 8 if len(text) != missing else None for text in map(_text_of, completions)]
 
@@ -139,6 +145,7 @@ _OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
         "two functions": lambda: [_count, _length],
         "two numbers": lambda: [_count, partial(_length, missing=-1)],
         "a model": lambda: _make_model(4, "SequenceClassification"),
+        "a function of one prompt": lambda: _of_one_prompt,
         "a function and models": lambda: [
             _count, *(_make_model(seed, "SequenceClassification") for seed in (4, 6)),
         ],
@@ -176,6 +183,7 @@ def _of_trainer(
         served = given.get("use_vllm") or any(name.endswith("server_url") for name in given)
         with (
             _loaded(),
+            _fused(boundary.module) if given.get("use_liger_kernel") else nullcontext(),
             _served() if served else nullcontext(),
             kit.swap(boundary.owner, "_send_telemetry", lambda *_: None),
             kit.keep_random_state(),
@@ -238,6 +246,38 @@ class _Server:
         columns = {"logprobs": best, "token_ids": places, "actual_logprobs": own, "actual_token_ids": ids_of}
         coded = {f"{name}_b64": base64.b64encode(each.numpy().tobytes()).decode() for name, each in columns.items()}
         return {"shape": list(best.shape), "completion_lengths": counts, **coded}
+
+
+class _Kernel:
+    """A fused loss of another package: its results depend on its options and on every tensor that it gets."""
+
+    def __init__(self, metrics: int, **options: Any) -> None:
+        self._metrics, self._factor = metrics, 1 + zlib.crc32(repr(sorted(options.items())).encode()) % 97 / 97
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        tensors = [each for each in (*given, *named.values()) if isinstance(each, torch.Tensor)]
+        parts = [(each.float() / (2 + place)).tanh().flatten() for place, each in enumerate(tensors)]
+        places = [torch.linspace(0.5, 1.5, len(part)) for part in parts]
+        loss = self._factor * sum((part * place).mean() for part, place in zip(parts, places))
+        told = [loss.detach()[None] / (1 + place) for place in range(self._metrics)]
+        return (loss, told) if told else loss
+
+
+#: Fused losses of another package -> the number of metrics that they return beside the loss.
+_KERNELS = {"GRPO": 2, "DPO": 7, "KTO": 6, "JSD": 0}
+
+
+@contextmanager
+def _fused(module: Any) -> Iterator[None]:
+    """Provide the fused losses that a module would import from another package."""
+    trainers: Any = importlib.import_module("transformers.trainer")
+    with ExitStack() as swaps:
+        for name, metrics in _KERNELS.items():
+            kernel = partial(_Kernel, metrics)
+            swaps.enter_context(mock.patch.object(module, f"LigerFusedLinear{name}Loss", kernel, create=True))
+        swaps.enter_context(kit.swap(module, "is_liger_kernel_available", partial(kit.return_first, True)))
+        swaps.enter_context(kit.swap(trainers, "apply_liger_kernel", lambda *_: None))
+        yield
 
 
 @contextmanager
@@ -321,6 +361,7 @@ _DRAWS_FEW: _Form = {"temperature": 0.75, "top_k": 12, "top_p": 0.875}
 _AGAIN: _Form = {"num_iterations": 2, "steps_per_generation": 2}
 _SERVER: _Form = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": "http://127.0.0.1:1"}
 _TEACHER: _Form = {"teacher_model_server_url": "http://127.0.0.1:1"}
+_FUSED: _Form = {"use_liger_kernel": True}
 _PAIRED: _Form = {"beta": 0.25, **_EVALUATES}
 _MODELS: _Form = {"reward_funcs": "a function and models", "reward_weights": [1.0, 0.5, 0.25]}
 _FUNCTIONS: _Form = {"reward_funcs": "two functions", "reward_weights": [1.0, 0.5]}
@@ -349,14 +390,14 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             },
             {"loss_type": ["ipo", "hinge", "nca_pair", "sppo_hard", "apo_zero"], "f_divergence_type": "js_divergence"},
             {"loss_type": ["apo_down", "discopop", "aot_unpaired", "sigmoid_norm"], "f_divergence_type": "forward_kl"},
-            {"f_divergence_type": "alpha_divergence", "use_weighting": True}, _SYNC,
+            {"f_divergence_type": "alpha_divergence", "use_weighting": True}, _SYNC, _FUSED,
         ),
     ),
     (
         "trl.trainer.kto_trainer.KTOTrainer", _of_trainer("labels", {}, "ref_model"),
         (
             {"ref_model": "none", **_PAIRED}, {"desirable_weight": 2.0, "precompute_ref_log_probs": True, **_CUT},
-            {"loss_type": "apo_zero_unpaired", "undesirable_weight": 0.5}, _SYNC,
+            {"loss_type": "apo_zero_unpaired", "undesirable_weight": 0.5}, _SYNC, _FUSED,
         ),
     ),
     (
@@ -378,7 +419,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             {"loss_type": "vespo", "multi_objective_aggregation": "normalize_then_sum", **_FUNCTIONS, **_PRINTS},
             {"loss_type": "cispo", "epsilon_high": 2.0, "beta": 0.25, "use_bias_correction_kl": True, **_SYNC},
             {"loss_type": "sapo", "use_adaptive_entropy": True, "entropy_coef": 0.125, "pad_to_multiple_of": 8},
-            {**_SERVER, "beta": 0.25, **_DRAWS},
+            {**_SERVER, "beta": 0.25, **_DRAWS}, {"beta": 0.25, **_FUSED, **_AGAIN},
         ),
     ),
     (
@@ -429,7 +470,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     ),
     (
         f"{_OWN}.gkd.gkd_trainer.GKDTrainer", _of_trainer("messages", {**_NEW, "lmbda": 1.0}, "teacher_model"),
-        ({"lmbda": 0.0, "beta": 0.25, **_EVALUATES}, {"lmbda": 0.0, "seq_kd": True, "temperature": 0.75}),
+        ({"lmbda": 0.0, "beta": 0.25, **_EVALUATES}, {"lmbda": 0.0, "seq_kd": True, "temperature": 0.75}, _FUSED),
     ),
     (
         f"{_OWN}.gold.gold_trainer.GOLDTrainer", _of_trainer("messages", {**_LIMIT, "lmbda": 1.0}, "teacher_model"),
@@ -440,7 +481,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
                 "use_uld_loss": True, "teacher_tokenizer_name_or_path": "small", "uld_use_hybrid_loss": True,
                 "lmbda": 0.0, "uld_skip_student_eos": False, "uld_skip_teacher_eos": False, "model": "small",
             },
-            {"lmbda": 0.0, "seq_kd": True, "uld_use_hybrid_loss": True}, {**_SERVER, "num_generations": 2},
+            {"lmbda": 0.0, "seq_kd": True, "uld_use_hybrid_loss": True}, {**_SERVER, "num_generations": 2}, _FUSED,
         ),
     ),
     (
@@ -449,6 +490,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             {**_PRINTS_EACH, **_DRAWS_FEW}, {"lmbda": 0.0, "distillation_objective": "jsd", "beta": 0.5, **_EVALUATES},
             {"distillation_objective": "jsd", "loss_top_k": 0, "beta": 0.25, "max_prompt_length": 8, **_CUT},
             {**_SERVER, "num_generations": 2}, {**_TEACHER, "use_teacher_server": True},
+            {"distillation_objective": "jsd", "loss_top_k": 0, **_FUSED},
         ),
     ),
     (
@@ -456,7 +498,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
         _of_trainer("chats", _LIMIT, "teacher_model"),
         (
             {**_PRINTS_EACH, **_DRAWS_FEW}, {"beta": 0.25, "temperature": 0.75, **_EVALUATES}, {"model": "small"},
-            {**_SERVER, "num_generations": 2},
+            {**_SERVER, "num_generations": 2}, _FUSED,
         ),
     ),
     (
@@ -534,7 +576,11 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     ),
     (
         f"{_OWN}.grpo_with_replay_buffer.grpo_with_replay_buffer_trainer.GRPOWithReplayBufferTrainer",
-        _of_trainer("prompts", *_SAMPLED), ({"replay_buffer_size": 4, "beta": 0.25}, {**_FUNCTIONS, **_DRAWS}),
+        _of_trainer("prompts", *_SAMPLED),
+        (
+            {"replay_buffer_size": 4, "beta": 0.25, "reward_funcs": "a function of one prompt", **_AGAIN},
+            {**_FUNCTIONS, **_DRAWS},
+        ),
     ),
 )  # fmt: skip
 
@@ -546,6 +592,7 @@ _NEEDS = {
 
 _STAND_INS = (
     StandIn("rollout_worker", "has finished rollouts, which need a vLLM server"),
+    StandIn("liger_loss", "from another package: a number that depends on each argument"),
     StandIn("requests", "the replies of a vLLM server: completions depend on the request, log-probs on the tokens"),
     StandIn("model", "random weights and one layer; the trainers' code does not depend on a model's size"),
     StandIn("from_pretrained", "returns this model, or a small tokenizer, instead of a download"),
