@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import importlib
 import queue
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -153,7 +154,7 @@ _OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
 }  # fmt: skip
 
 #: Logged values that are times.
-_TIMES = ("time", "_per_second", "flos", "eps")
+_TIMES = re.compile(r"(time|time_s|/s|_per_second|flos)$|^eps$")
 _PLAIN = (bool, int, float, str)
 _RATE = 0.125
 
@@ -333,7 +334,7 @@ def _trained(trainer: Any, computes: Any, hooks: Any, options: Mapping[str, Any]
     kit.train_quickly(trainer)
     update = [(weight.detach() - before[name]).flatten() for name, weight in weights.items() if weight.requires_grad]
     logs = [
-        {name: value for name, value in sorted(log.items()) if not name.endswith(_TIMES)}
+        {name: value for name, value in sorted(log.items()) if not _TIMES.search(name)}
         for log in trainer.state.log_history
     ]
     return {
