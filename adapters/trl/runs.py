@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from sentinel import Binding, StandIn
+from sentinel import AbsentError, Binding, StandIn
 from sentinel.binding import kit
 from sentinel.binding.kit import torch
 
@@ -126,11 +126,22 @@ def _make_worker() -> Any:
     tokenizer = _make_tokenizer()
     for place, (prompt, good) in enumerate([*zip(_PROMPTS, _GOOD)] * 8):
         asked, said = tokenizer.encode(prompt), [*tokenizer.encode(f" {good}"), 1]
-        sample = {"prompt": [], "completion": [], "input_ids": asked + said, "model_version": 0, "group_id": place // 2}
-        sample["completion_mask"] = [0] * len(asked) + [1] * len(said)
-        sample["old_log_probs"] = [0.0] * len(asked) + [-0.25 * (n % 5) - 1 for n in range(len(said))]
-        done.put(kit.stand_in(**sample, advantage=(-1.0) ** place * (1 + place % 3), metrics={"reward": place % 4 / 4}))
-    return kit.bookkeeping(rollout_buffer=done)
+        columns = {
+            "input_ids": asked + said,
+            "completion_mask": [0] * len(asked) + [1] * len(said),
+            "old_log_probs": [0.0] * len(asked) + [-0.25 * (n % 5) - 1 for n in range(len(said))],
+        }
+        about = {"prompt": [], "completion": [], "model_version": 0, "group_id": place // 2, "enqueued_at": None}
+        scored = {"advantage": (-1.0) ** place * (1 + place % 3), "metrics": {"reward": place % 4 / 4}}
+        tensors = {name: torch.tensor(column) for name, column in columns.items()}
+        done.put(kit.stand_in(**tensors, **about, **scored))
+    return kit.stand_in(
+        rollout_buffer=done, metrics_queue=queue.Queue(), **_idle("start stop update_model_version check_health")
+    )
+
+
+def _idle(names: str) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), lambda *_: None)
 
 
 #: Parameter of a constructor -> the objects that it gets; options may name another one than the first.
@@ -139,7 +150,9 @@ _OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
     "teacher_model": {"a model": lambda: _make_model(3)},
     "reward_model": {"a model": lambda: _make_model(4, "SequenceClassification")},
     "rollout_worker": {"a worker": _make_worker},
-    "weight_transfer": {"nothing": kit.bookkeeping},
+    "weight_transfer": {
+        "nothing": lambda: kit.stand_in(**_idle("init_weight_transfer pause send_weights resume destroy"))
+    },
     "value_model": {"a model": lambda: _make_model(5, "SequenceClassification")},
     "reward_funcs": {
         "a function": lambda: _count,
@@ -154,7 +167,7 @@ _OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
 }  # fmt: skip
 
 #: Logged values that are times.
-_TIMES = re.compile(r"(time|time_s|/s|_per_second|flos)$|^eps$")
+_TIMES = re.compile(r"(time|_s|/s|_per_second|flos)$|^eps$")
 _PLAIN = (bool, int, float, str)
 _RATE = 0.125
 
@@ -187,6 +200,7 @@ def _of_trainer(
             _fused(boundary.module) if given.get("use_liger_kernel") else nullcontext(),
             _served() if served else nullcontext(),
             kit.swap(boundary.owner, "_send_telemetry", lambda *_: None),
+            kit.swap(boundary.module, "get_peak_flops_per_device", lambda *_: None),  # it needs a GPU
             kit.keep_random_state(),
         ):
             args = configuration(**known)
@@ -210,6 +224,8 @@ class _Server:
         self.json = partial(self._answer, path[-1].rstrip("/").rpartition("/")[2], json or {})
 
     def _answer(self, kind: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if kind in ("models", "completions"):
+            raise AbsentError("not in this version: TRL's own protocol of a vLLM server; it uses that of OpenAI")
         if kind == "get_sequence_logprobs":
             return self._score(**asked)
         given = asked.get("prompts") or asked.get("messages") or ()
