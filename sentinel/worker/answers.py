@@ -208,7 +208,7 @@ def _reply(part: Any) -> Reply:
         failure: Failed = fields["refused"]
         # A single call cannot report that the checkout needs another Python, or that the request timed out.
         more = failure.kind in ("python", "timeout")
-        return Reply(refused=replace(failure, kind="raised") if more else failure)
+        return Reply(refused=replace(failure, kind="raised") if more else failure, beside=fields.get("beside", {}))
     return Reply(silent=fields["silent"] or "no reason given")
 
 

@@ -104,13 +104,17 @@ expected_fixed: {one.returned: [0.25, 0.75]}
 @pytest.mark.parametrize(
     ("divisors", "said"),
     [
-        (("len(values)", "sum(values)"), "tiny.losses.shares: better\n   fixes TINY-SHARES\n"),
+        (
+            ("len(values)", "sum(values)"),
+            "tiny.losses.shares: better\n   fixes TINY-SHARES; returned.0 is 0.5 times the previous value\n",
+        ),
         (("sum(values)", "len(values)"), "tiny.losses.shares: worse\n   introduces TINY-SHARES"),
         (
             ("sum(values)", "sum(list(values))"),
-            "its known bugs have the same verdicts at both revisions: TINY-SHARES; nothing else",
+            "only the scenarios of its known bugs were tried, because no contract is bound to it: TINY-SHARES",
         ),
-        (("sum(values)", "nothing"), "not compared: tiny.losses.shares"),
+        (("sum(values)", "2 * sum(values)"), "tiny.losses.shares: other"),
+        (("sum(values)", "nothing"), "tiny.losses.shares: worse\n   it can no longer be called"),
     ],
 )
 def test_known_bugs_of_unbound_functions_are_decided_at_both_revisions(

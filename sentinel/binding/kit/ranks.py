@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from unittest import mock
 
-from sentinel.binding.drift import RanksDisagreeError
-from sentinel.binding.kit.objects import return_first, stand_in
+from sentinel.binding.drift import RanksDisagreeError, StandInNamespace
+from sentinel.binding.kit.objects import return_first, stand_in, swap, swap_all
 from sentinel.values.lazy import torch
 
 
@@ -206,3 +206,42 @@ def make_single_rank_mpu(**answers: Any) -> Any:
     said = {f"get_{axis}_{kind}": answer for axis in axes for kind, answer in kinds.items()}
     said |= dict.fromkeys(("is_pipeline_first_stage", "is_pipeline_last_stage"), True)
     return stand_in(**{name: partial(return_first, answer) for name, answer in {**said, **answers}.items()})
+
+
+class _OnCpu:
+    """torch, whose CUDA functions do nothing and whose tensors are on the CPU."""
+
+    cuda = StandInNamespace(
+        **dict.fromkeys(("empty_cache", "reset_peak_memory_stats", "synchronize"), lambda: None),
+        **dict.fromkeys(("max_memory_reserved", "max_memory_allocated"), lambda: 0),
+        mem_get_info=lambda: (1 << 30, 1 << 31),
+        get_device_name=lambda *_: "cpu",
+        nvtx=StandInNamespace(range_push=lambda _: None, range_pop=lambda: None),
+    )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def tensor(self, value: Any, device: Any = None, **options: Any) -> Any:
+        return torch.tensor(value, **options)
+
+    def empty(self, *size: Any, device: Any = None, **options: Any) -> Any:
+        return torch.empty(*size, **options)
+
+    def autocast(self, **_: Any) -> Any:
+        return nullcontext()
+
+
+@contextmanager
+def on_cpu(*modules: Any) -> Iterator[None]:
+    """Replace CUDA by the CPU during a ``with`` block, for code in these modules and for the methods of tensors."""
+    move = torch.Tensor.to
+
+    def to(tensor: Any, *place: Any, **options: Any) -> Any:
+        return tensor if place[:1] == ("cuda",) else move(tensor, *place, **options)
+
+    with ExitStack() as alone:
+        for module in modules:
+            alone.enter_context(swap(module, "torch", _OnCpu()))
+        alone.enter_context(swap_all(torch.Tensor, cuda=return_first, to=to))
+        yield
