@@ -331,7 +331,7 @@ def _loaded() -> Iterator[None]:
 
 
 def _trained(trainer: Any, computes: Any, hooks: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Train for a step, and return what :data:`TRAINING_RUN` observes."""
+    """Train for a step, and return what :data:`CONSTRUCTED_TRAINER` observes."""
     model, losses, batches = trainer.model, list[float](), list[dict[str, Any]]()
     weights = dict(model.named_parameters())
     before = {name: weight.detach().clone() for name, weight in weights.items()}
@@ -618,7 +618,7 @@ _STAND_INS = (
 RUNS = tuple(
     Binding(
         f"{trainer}.__init__",
-        "training_run",
+        "constructed_trainer",
         call=call,
         stand_ins=_STAND_INS,
         accepts={"options": ({}, *options), "form": forms},

@@ -40,7 +40,9 @@ CHANGES = [
     ),
 ]  # fmt: skip
 TRAINERS = [
-    subject.boundary for subject in subjects(bundled_catalog(), "trl")[0] if subject.contract.name == "training_run"
+    subject.boundary
+    for subject in subjects(bundled_catalog(), "trl")[0]
+    if subject.contract.name == "constructed_trainer"
 ]
 #: In every run; the other trainers in nightly runs.
 FEW = ("SFTTrainer", "AsyncGRPOTrainer", "PPOTrainer")
