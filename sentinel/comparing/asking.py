@@ -34,8 +34,18 @@ from sentinel.deciding.law_session import SETTINGS, AlteredSession, LawSession, 
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch, draw_around, example, glimpses, turn
-from sentinel.search.guards import CALLS_AWAY, Constants, Part, Setting, constants, function_of, options, ways_from
-from sentinel.search.scenarios import Around
+from sentinel.search.guards import (
+    CALLS_AWAY,
+    Constants,
+    Part,
+    Setting,
+    constants,
+    function_of,
+    options,
+    other_kinds,
+    ways_from,
+)
+from sentinel.search.scenarios import Around, distinct
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.values.literals import HALVES, Tensor, from_array
@@ -494,6 +504,8 @@ class Asking:
             values_of.setdefault(name, []).extend(value for value in values if value not in values_of[name])
         turns = [{name: value} for name, values in values_of.items() for value in values[:_VALUES]][:_TURNS]
         yield from turns
+        kinds = [each for unit in units if (part := _part(unit)) is not None for each in other_kinds(part.node)]
+        yield from ({**way, **each} for each in distinct(kinds) for way in ({}, *ways[:1]))
         yield from [{**way, **each} for way in ways for each in turns if not way.keys() & each.keys()][:_TURNS]
 
 
