@@ -35,7 +35,7 @@ WorkerKind = Literal[
 ]
 KINDS = frozenset(get_args(WorkerKind))
 
-#: Keys of settings for the texts and the numbers that a changed function gets: ``"blanks"``, ``"case"``, ``"empty"``, or
+#: Keys of settings for the texts and the numbers that a changed function gets: ``"blanks"``, ``"case"``, ``"empty"`` or
 #: how many characters to append to the longest text; ``"tensor"`` or ``"numpy"``.
 TEXTS, NUMBERS = "#texts", "#numbers"
 
