@@ -50,7 +50,7 @@ from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker import protocol
-from sentinel.worker.answers import Replies, Reply
+from sentinel.worker.answers import NUMBERS, TEXTS, Replies, Reply
 
 #: Draw up to this many times as many scenarios if a revision raises on some.
 _REFUSED = 5
@@ -448,7 +448,8 @@ class Asking:
         for settings in self._turn_options(subject, changed, ran, ways):
             usual = usual or self._usual(subject, count)
             if not self.budget.over() and renamed.isdisjoint(settings):
-                yield self._with(subject, settings, usual)
+                few = not settings.keys().isdisjoint((TEXTS, NUMBERS))
+                yield self._with(subject, settings, usual[:_GUARDED] if few else usual)
 
     def _usual(self, subject: Subject, count: int) -> list[Inputs]:
         if not subject.laws:
