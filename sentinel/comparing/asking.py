@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentinel.comparing.branches import Condition, chains_to, conditions_around, conditions_inside, locate
+from sentinel.comparing.branches import Condition, called_name, chains_to, conditions_around, conditions_inside, locate
 from sentinel.comparing.influence import Influence, find_sites
 from sentinel.comparing.observations import (
     AFTER,
@@ -420,7 +420,12 @@ class Asking:
             return [each for each in conditions_inside(place, unit, line) if each]
         found: list[list[Condition]] = []
         for chain in chains_to(place, line, {**units, place: unit}, ran, CALLS_AWAY):
-            steps = [each for at, there in chain for each in conditions_around(at, {**units, place: unit}[at], there)]
+            names = [*(called_name(at) for at, _ in chain[1:]), ""]
+            steps = [
+                each
+                for (at, there), name in zip(chain, names)
+                for each in conditions_around(at, {**units, place: unit}[at], there, name)
+            ]
             own = steps[-1:] if len(chain) == 1 else []
             found += [each for each in (own, steps) if each and each not in found]
         return found

@@ -147,7 +147,7 @@ def _other_text(value: Any, way: str | int) -> Any:
     if not isinstance(value, str):
         return _SAME
     if isinstance(way, int):
-        return value + (" and so on" * way)[:way]
+        return value + (" so" * way)[:way]
     return {"blanks": f" \t{value}\u00a0\n", "case": value.swapcase(), "empty": ""}[way]
 
 

@@ -95,7 +95,7 @@ def test_values_that_share_memory_are_named():
         ({"answer": {"listed": True}}, {"answer": ["a b"]}),
         ({TEXTS: "case"}, {"answer": "A B", "texts": ["X"]}),
         ({TEXTS: "empty"}, {"answer": "", "texts": [""]}),
-        ({TEXTS: 4}, {"answer": "a b and"}),
+        ({TEXTS: 4}, {"answer": "a b so "}),
         ({NUMBERS: "numpy"}, {"rewards": np.array([1.0, 2.0]), "count": np.array(3)[()]}),
     ],
 )
