@@ -199,6 +199,14 @@ def replaced_arguments(arguments: Mapping[str, Any], settings: Mapping[str, Any]
                 yield name, new
 
 
+def hidden_state(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the private attributes of ``self``, in which classes keep metrics and counters."""
+    own = getattr(arguments.get("self"), "__dict__", {})
+    module = "_parameters" in own  # these belong to torch
+    names = [name for name in own if isinstance(name, str) and name.startswith("_") and not name.startswith("__")]
+    return {f"given.self.{name}": own[name] for name in ([] if module else names)}
+
+
 def shared_parts(path: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield the pairs of tensors in a value that share memory, so that writing to one changes the other."""
     owners: dict[int, str] = {}

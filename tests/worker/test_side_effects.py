@@ -10,7 +10,7 @@ from sentinel.binding.drift import StandInNamespace
 from sentinel.search.guards import options
 from sentinel.worker import stubs
 from sentinel.worker.answers import NUMBERS, TEXTS
-from sentinel.worker.side_effects import gradients, parts, replaced_arguments, shared_parts, turned
+from sentinel.worker.side_effects import gradients, hidden_state, parts, replaced_arguments, shared_parts, turned
 from sentinel.worker.stubs import StubModule
 
 
@@ -78,6 +78,12 @@ def test_gradients_of_all_outputs_have_different_upstream_gradients():
     found = gradients({"loss": weight * 2, "more": [weight.sum(), "text"]})
     assert [each.tolist() for each in found.values()] == [[2 * 1 / 4 + 1, 2 * 2 / 4 + 1]]
     assert gradients([weight, 3]) == {}
+
+
+def test_private_attributes_of_self_are_state_except_for_those_of_torch():
+    trainer = argparse.Namespace(_metrics={"kl": [0.5]}, lr=1.0, __secret=2)
+    assert hidden_state({"self": trainer, "other": trainer}) == {"given.self._metrics": {"kl": [0.5]}}
+    assert hidden_state({"self": torch.nn.Linear(1, 1)}) == {}
 
 
 def test_values_that_share_memory_are_named():
