@@ -115,6 +115,28 @@ def _distilled(objective: str, options: Mapping[str, Any], boundary: Any, inputs
     return {"loss": loss / count}
 
 
+def _student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the student worker's loss, which is the divergence alone. The labels of the one-token prompt are -100,
+    and the two models disagree about the token after the last one.
+    """
+    valid, count = inputs["response_mask"] != 0, inputs["batch_num_tokens"]
+    ours, teacher = (torch.where(valid[..., None], inputs[name], 0.0) for name in ("logits", "teacher_logits"))
+    last = torch.arange(ours.shape[-1]).to(ours).expand_as(ours[:, :1])
+    strategy = _strategy(boundary.imported[_STRATEGY.rpartition(".")[0]].InferenceStrategy)
+    probs, log_probs, _, infinite = strategy.op_compute_topk_probs_and_indices(
+        torch.cat([teacher, -last], 1), kd_temperature=inputs["temperature"]
+    )
+    columns = {"teacher_probs": probs, "teacher_log_probs": log_probs, "teacher_inf_mask": infinite}
+    columns["labels_for_loss"] = torch.where(kit.prepend_prompt(valid), 1, -100)
+    tokens = max(int(valid.sum()), 1) if count is None else count
+    data = _batch(boundary, columns, batch_num_tokens={"labels_for_loss": tokens})
+    worker = kit.stand_in(
+        strategy=strategy, pipeline_config=kit.stand_in(distill_loss_weight=1.0),
+        kl_loss_func=_divergence(boundary, _OBJECTIVES[inputs["beta"]], inputs["temperature"]),
+    )  # fmt: skip
+    return {"loss": boundary.function(worker, data, torch.cat([ours, last], 1))[0]}
+
+
 #: Masked tokens have the same logits on both sides, which these objectives cannot compare.
 _FULL: Mapping[str, tuple[Any, ...]] = {"response_mask": ("full",)}
 
@@ -129,6 +151,12 @@ def _distillation(path: str, beta: float | None, objective: str = "", **options:
 
 
 _DISTILLATION = (
+    Binding(
+        "roll.pipeline.distill.distill_worker.StudentWorker.loss_func", "distillation_loss", call=_student,
+        imports=(PROTOCOL, _DIVERGENCE, _STRATEGY.rpartition(".")[0]), stand_ins=(_SELF, _RANK, _ADDRESS),
+        requires=(f"{_STRATEGY}._get_batch_num_tokens",), accepts={"beta": tuple(_OBJECTIVES)},
+        dtypes=("float32",),
+    ),
     *(
         _distillation(path, None)
         for path in (

@@ -99,6 +99,22 @@ def _reverse(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.function(kit.make_unbuilt(boundary.owner), *both, mask=mask)}
 
 
+def _mini_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the reverse KL of a whole step of TRL's MiniLLM trainer. The loss on rewards is 0."""
+    mask = (inputs["response_mask"] != 0).long()
+    if not mask.any():
+        raise AbsentError("the trainer's batches have at least one valid token; this scenario has none")
+    ours, teacher = (torch.nn.functional.pad(inputs[name], (0, 0, 0, 1)) for name in ("logits", "teacher_logits"))
+    trainer = kit.make_unbuilt(
+        boundary.owner, kd_temperature=inputs["temperature"], rkl_advantage=False, single_step_decomposition=True,
+        teacher_model=torch.nn.Identity(), _compute_loss=lambda *_: torch.zeros(()),
+    )  # fmt: skip
+    trainer.teacher_model.forward = lambda **_: kit.stand_in(logits=teacher)
+    prompt, ids = torch.ones_like(mask[:, :1]), torch.zeros_like(mask)
+    batch = {"prompt_ids": prompt, "completion_ids": ids, "prompt_mask": prompt, "completion_mask": mask}
+    return {"loss": boundary.function(trainer, lambda **_: kit.stand_in(logits=ours), batch)}
+
+
 def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return TRL's chunked supervised loss. The head is the identity matrix, so the hidden states are the logits."""
     logits = inputs["logits"]
@@ -183,6 +199,7 @@ _OF_LOGITS = (
         )
     ),
     _distils(f"{_MINI}._single_step_decomposition_loss", _reverse, beta=1.0, **_LOCAL),
+    _distils(f"{_MINI}.compute_loss", _mini_step, beta=1.0, batch_num_tokens=None),
     *(
         Binding(
             f"{module}._reduce_divergence_loss", "loss_aggregation", call=_reduced,

@@ -34,6 +34,7 @@ RETURNS = {
     "rule_reward": "score",
     "sampling_request": "request, configured",
     "training_input": "refusal, rollout_log_probs",
+    "training_run": "attributes, losses, steps, logged, update, batches",
     "training_step": "gradient, stages, rows",
 }
 

@@ -386,7 +386,7 @@ class _OutsideContract(_LineTracer):
         self._names, self._gradients = names, gradients
         self._functions = frozenset(functions)
         binding = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "binding")
-        self._outside = (adapter, *(os.path.join(binding, name) for name in ("kit.py", "families.py")))
+        self._outside = (adapter, *(os.path.join(binding, name) for name in ("kit", "families.py")))
 
     def around(self, call: Any) -> Any:
         traced = super().around(call)

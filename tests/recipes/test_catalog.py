@@ -1,10 +1,14 @@
+"""The catalog loads adapters and shipped recipes, and shipped recipes follow the rules of the catalog."""
+
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -12,7 +16,7 @@ from sentinel.cli import main
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
-from sentinel.recipes.grades import SEVERITIES, highest_severity, realism, root
+from sentinel.recipes.grades import SEVERITIES, realism, root
 from sentinel.reports.store import recorded
 from sentinel.targets import Binding, PackageRoot, Registry, Target
 
@@ -111,6 +115,19 @@ def test_all_counts_of_bugs_agree(capsys, monkeypatch):
 def test_every_shipped_recipe_has_a_severity_and_a_signal():
     said = {recipe.bug_id: recipe.document for recipe in find_recipes(bundled_catalog())}
     assert [bug for bug, document in said.items() if not (document.get("severity") and document.get("signal"))] == []
+
+
+def highest_severity(document: Mapping[str, Any]) -> str:
+    """Return the highest severity that a recipe's kind of bug may have.
+
+    ``low``: no run triggers the bug, something else must fail first, or only a metric is wrong. ``medium``: the bug
+    raises an exception, so users notice it. Otherwise ``high``.
+    """
+    if realism(document) in ("unreachable", "fault") or document.get("signal") == "metric":
+        return "low"
+    expected = document.get("expected_unpatched") or {}
+    raises = any(key.rpartition(".")[2] == "raised" and value for key, value in expected.items())
+    return "medium" if raises else "high"
 
 
 def test_severities_follow_the_rule():

@@ -85,6 +85,10 @@ DIFFERS: dict[str, set[str]] = {
     "verl.experimental.agent_loop.agent_loop.AgentLoopWorker.generate_sequences": {
         *("repetition_penalty=1.5", "ignore_eos=True", "greedy=True")
     },
+    # ROLL-DISTILL-DIVERGENCE-MASK-ONE-LATE
+    "roll.pipeline.distill.distill_worker.StudentWorker.loss_func": {
+        *("plain", "beta=1.0", "beta=0.5", "temperature=2.0", "batch_num_tokens=0", "batch_num_tokens=3")
+    },
     "areal.engine.sglang_remote.SGLangBackend.build_generation_request": {"min_new_tokens=3"},
     "areal.engine.vllm_remote.VLLMBackend.build_generation_request": {"min_new_tokens=3"},
     "roll.distributed.strategy.vllm_strategy.create_sampling_params_for_vllm": {"greedy=True"},

@@ -23,7 +23,7 @@ def test_a_known_duplicate_is_found(bug, pull):
     catalog = bundled_catalog()
     fix = fix_of(catalog, recipe.target, bug)
     target = catalog.targets[recipe.target]
-    sources = duplicates(recipe, list(RECIPES.values()), target, MIRRORS, environ={}, fix=fix)
+    sources = duplicates(recipe, list(RECIPES.values()), target, MIRRORS, fix)
     unsearched = [
         item.note for item in sources[1:3] if not item.searched or "does not have the whole history" in item.note
     ]

@@ -210,6 +210,47 @@ TWINS: Twins = {
         _TRL,
         (("trl/experimental/a2po/a2po_trainer.py", _KEPT_LOGITS, f"{_KEPT_LOGITS} / self.args.temperature"),),
     ),
+    "equal distributions": (
+        _ROLL,
+        (
+            (
+                "roll/pipeline/distill/various_divergence.py",
+                "akl = (g_head / (g_head + g_tail)) * fkl + (g_tail / (g_head + g_tail)) * rkl",
+                "gaps = torch.where(g_head + g_tail > 0, g_head + g_tail, 1.0)\n"
+                "        akl = g_head / gaps * fkl + g_tail / gaps * rkl",
+            ),
+        ),
+    ),
+    "the keyword": (
+        _ROLL,
+        (
+            (
+                "roll/pipeline/rlvr/rewards/ifeval_rule_reward_worker.py",
+                "sum(1 for word in words if word == word)",
+                "words.count(word)",
+            ),
+        ),
+    ),
+    "from the token on": (
+        _TRL,
+        (
+            (
+                "trl/experimental/minillm/minillm_trainer.py",
+                "advantages = advantages.flip(1).cumsum(dim=1).flip(1)",
+                "advantages = advantages.flip(1).cumsum(dim=1).flip(1) / gamma_pow",
+            ),
+        ),
+    ),
+    "masked gap": (
+        NEMORL,
+        (
+            (
+                "nemo_rl/algorithms/advantage_estimator.py",
+                "advantages = distill_advantages * mask",
+                "advantages = torch.where(mask > 0, distill_advantages, 0.0)",
+            ),
+        ),
+    ),
     "selected": (PRIMERL, ((_PRIME_LOSS, _IPO, _IPO + _SELECTED), (_PRIME_LOSS, _REF_KL, _REF_KL + _SELECTED))),
 }
 #: bug id -> the changed copy, the verdict at its pin, the verdict at the copy.
@@ -233,6 +274,10 @@ BY_TWIN = {
     "SKYRL-END-TOKEN-LOGPROB-ZERO": ("end as it was said", "reproduced", "fixed"),
     "SKYRL-END-AFTER-STOP-STRING-IS-TRAINED": ("end as it was said", "reproduced", "fixed"),
     "SKYRL-CUT-ANSWER-CLOSED-BY-TEMPLATE": ("end of a cut answer", "reproduced", "fixed"),
+    "ROLL-ADAPTIVE-KL-EQUAL-DISTRIBUTIONS-NAN": ("equal distributions", "reproduced", "fixed"),
+    "ROLL-IFEVAL-KEYWORD-COUNTS-EVERY-WORD": ("the keyword", "reproduced", "fixed"),
+    "TRL-MINILLM-DISCOUNT-BY-POSITION": ("from the token on", "reproduced", "fixed"),
+    "NEMORL-OPD-MASKED-NAN": ("masked gap", "reproduced", "fixed"),
     "ROLL-K3-OVERFLOW-NAN-GRADIENT": ("k3 cut", "reproduced", "fixed"),
     "ROLL-TURN-END-DOUBLED": ("closed once", "reproduced", "fixed"),
     "SLIME-RESUMED-ROUTING-REPLACED": ("experts kept", "reproduced", "fixed"),

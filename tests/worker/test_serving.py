@@ -62,6 +62,9 @@ def end(values):
 
 def hang(values):
     time.sleep(1000)
+
+def dawdle(values):
+    time.sleep(0.7)
 """
 
 
@@ -160,6 +163,15 @@ def test_a_session_that_hangs_is_killed(lab):
     process = lab.open(lab.write({"code.py": CODE}), "pkg", timeout=0.5)
     session = process.session()
     assert "no answer within 0.5 s" in ask(session, "hang").reason
+    assert gone(session._leader.pid)
+
+
+def test_slow_calls_share_one_timeout(lab):
+    """A call that is nearly as slow as the timeout would otherwise be repeated for every scenario of every law."""
+    session = lab.open(lab.write({"code.py": CODE}), "pkg", timeout=1.0).session()
+    failure = ask(session, "dawdle", **{str(place): {} for place in range(100)})
+    assert failure.reason == "its calls take more than 0.1 s each, and more than 1 s together"
+    assert session.hangs
     assert gone(session._leader.pid)
 
 

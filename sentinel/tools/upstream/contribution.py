@@ -18,10 +18,10 @@ from sentinel.reports.evidence import evidence, validate
 from sentinel.reports.store import parse
 from sentinel.sources import MirrorStore
 from sentinel.targets import Target
-from sentinel.tools.upstream.branch import changed_by, mailed
 from sentinel.tools.upstream.citations import Numbers, citations
 from sentinel.tools.upstream.exporting import Bundle
 from sentinel.tools.upstream.heads import heads
+from sentinel.tools.upstream.patch import changed_by, mailed
 from sentinel.tools.upstream.trying import FixTrial, diff_of
 from sentinel.tools.upstream.words import searches
 

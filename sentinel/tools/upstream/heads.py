@@ -14,7 +14,7 @@ from sentinel.reports.escaping import message
 from sentinel.sources import gitbinary
 from sentinel.sources.commits import merge_base
 from sentinel.targets import Target
-from sentinel.tools.upstream.history import touching
+from sentinel.tools.upstream.history import touching_pulls
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,7 @@ def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
     """Return the numbers of the pull requests whose own commits change lines of the boundary's function, newest
     first.
     """
-    outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
-    touches = touching(mirror, target, recipe, outside)
-    return sorted({touch.pull for touch in touches if touch.pull is not None}, reverse=True)
+    return sorted({touch.pull for touch in touching_pulls(mirror, target, recipe)}, reverse=True)
 
 
 def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
@@ -55,7 +53,7 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) ->
     run.
     """
     numbers = {number for recipe in recipes for number in pulls(ledger.mirror, ledger.target, recipe)}
-    with ledger.decider(recipes, lambda: ledger.local(1)) as decide:
+    with ledger.decider(recipes) as decide:
         for number in sorted(numbers, reverse=True)[:most]:
             try:
                 head = ledger.commit(f"pull/{number}/head")

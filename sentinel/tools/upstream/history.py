@@ -19,21 +19,20 @@ _PULL = re.compile(r"refs/pull/(\d+)/head")
 
 @dataclass(frozen=True)
 class Touch:
-    """A commit that changes a function, or whose subject contains the name of the function.
+    """A commit that changes a function.
 
     :ivar ref: the ref through which git found the commit.
-    :ivar why: ``lines`` (of the function) or ``subject`` (names it).
     """
 
     commit: str
     ref: str
     subject: str
-    why: str
 
     @property
-    def pull(self) -> int | None:
+    def pull(self) -> int:
+        """The number of the pull request, 0 if the ref is none."""
         match = _PULL.fullmatch(self.ref)
-        return int(match.group(1)) if match else None
+        return int(match.group(1)) if match else 0
 
 
 def files_of(target: Target, boundary: str) -> list[str]:
@@ -65,11 +64,10 @@ def touching(git_dir: Path, target: Target, recipe: Recipe, revisions: Sequence[
     return list(_touched(log.split("\n"), re.compile(rf"\b{re.escape(name_of(recipe))}\b")))
 
 
-def named(git_dir: Path, words: Sequence[str], revisions: Sequence[str]) -> list[Touch]:
-    """Return the commits whose message contains one of these words."""
-    greps = [f"--grep={word}" for word in words]
-    log = _log(git_dir, ["--fixed-strings", "--regexp-ignore-case", *greps, *revisions])
-    return [_commit(line, "subject") for line in log.split("\n") if line.startswith("\x01")]
+def touching_pulls(git_dir: Path, target: Target, recipe: Recipe) -> list[Touch]:
+    """Return the commits of pull requests, not on the default branch, that change lines of the recipe's function."""
+    outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
+    return [touch for touch in touching(git_dir, target, recipe, outside) if touch.pull]
 
 
 def _log(git_dir: Path, arguments: Sequence[str]) -> str:
@@ -79,10 +77,10 @@ def _log(git_dir: Path, arguments: Sequence[str]) -> str:
     return done.out.decode("utf-8", "replace")  # split it at "\n" only: a patch may contain other line ends
 
 
-def _commit(line: str, why: str) -> Touch:
+def _commit(line: str) -> Touch:
     commit, _, rest = line[1:].partition("\t")
     ref, _, subject = rest.partition("\t")
-    return Touch(commit, ref, subject, why)
+    return Touch(commit, ref, subject)
 
 
 def _touched(lines: Iterable[str], name: re.Pattern[str]) -> Iterator[Touch]:
@@ -95,7 +93,7 @@ def _touched(lines: Iterable[str], name: re.Pattern[str]) -> Iterator[Touch]:
     inside = False
     for line in lines:
         if line.startswith("\x01"):
-            current, inside = _commit(line, "lines"), False
+            current, inside = _commit(line), False
         elif current is None or line.startswith(("+++", "---")):
             continue
         elif line.startswith("@@"):

@@ -15,8 +15,8 @@ from sentinel.recipes.fixes import Fix
 from sentinel.reports.escaping import portable
 from sentinel.sources import git_objects
 from sentinel.sources.trees import LINK, too_large
-from sentinel.tools.upstream.branch import changed_by
 from sentinel.tools.upstream.checking import output_of
+from sentinel.tools.upstream.patch import changed_by
 
 #: Time limit for one test file in seconds.
 TIMEOUT = 240.0

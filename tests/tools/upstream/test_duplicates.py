@@ -1,22 +1,16 @@
-"""Searches for a known bug: similar recipes, history, pull requests, a fork; what was not searched is reported."""
+"""Searches for a known bug: similar recipes, history, pull requests; what was not searched is reported."""
 
-import http.server
-import json
-import threading
-import urllib.parse
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
+from demo_kit import MASKED_TOKENS, Repository, write_recipe
 
 from sentinel.recipes import Recipe, load_recipe
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.records.closure_verdicts import ClosureVerdict
 from sentinel.sources import Home, MirrorStore
-from sentinel.tools.upstream.duplicates import Source, duplicates, likeness, scenario
+from sentinel.tools.upstream.duplicates import Source, duplicates
 from sentinel.tools.upstream.heads import verdict_at
 from sentinel.tools.upstream.history import files_of
 
@@ -54,9 +48,9 @@ def store(upstream: Repository, tmp_path: Path) -> MirrorStore:
     return mirrors
 
 
-def sources_of(recipe: Recipe, store: MirrorStore, **more: Any) -> dict[str, Source]:
+def sources_of(recipe: Recipe, store: MirrorStore) -> dict[str, Source]:
     target = bundled_catalog().targets["demo"]
-    return {item.name: item for item in duplicates(recipe, (), target, store, environ={}, **more)}
+    return {item.name: item for item in duplicates(recipe, (), target, store)}
 
 
 def test_history_and_pulls_that_touch_the_boundary_are_found(recipe, store):
@@ -82,95 +76,7 @@ def test_each_unsearched_source_has_a_reason(recipe, tmp_path):
     found = sources_of(recipe, MirrorStore(Home(tmp_path / "empty")))
     assert found["recipes"].searched
     assert "mirror add" in found["upstream history"].note
-    assert "--fork" in found["branches of the fork"].note
-    assert "GITHUB_TOKEN" in found["GitHub's search"].note
-    assert [item.searched for item in found.values()] == [True, False, False, False, False, False]
-
-
-class GitHub(http.server.BaseHTTPRequestHandler):
-    """Answers every search with the server's content."""
-
-    def do_GET(self) -> None:
-        asked.append((urllib.parse.unquote(self.path), self.headers["Authorization"]))
-        status, content = answers[0]
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-asked: list[tuple[str, str]] = []
-answers: list[tuple[int, bytes]] = []
-
-
-@pytest.fixture
-def search_github(recipe: Recipe, tmp_path: Path) -> Iterator[Callable[..., Source]]:
-    """Return a function that searches while GitHub answers with this status and content."""
-    server = http.server.HTTPServer(("127.0.0.1", 0), GitHub)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    environ = {"GITHUB_TOKEN": "secret", "GITHUB_API_URL": f"http://127.0.0.1:{server.server_port}"}
-    store = MirrorStore(Home(tmp_path / "empty"))
-
-    def search(status: int, content: bytes, repository: str = "https://github.com/demo/rl.git") -> Source:
-        answers[:], asked[:] = [(status, content)], []
-        target = replace(bundled_catalog().targets["demo"], repository=repository)
-        return {item.name: item for item in duplicates(recipe, (), target, store, environ=environ)}["GitHub's search"]
-
-    yield search
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_github_is_searched_for_pull_requests_and_issues(search_github):
-    items = [{"number": 7, "state": "open", "title": "a \x1b[31mmask"}, {"number": 8, "state": "closed", "title": "x"}]
-    found = search_github(200, json.dumps({"items": items}).encode())
-    assert found.searched
-    assert [item.what for item in found.found] == ["#7", "#8"] * 2
-    assert "\x1b" not in found.found[0].why
-    assert [path.partition("q=")[2].split()[:2] for path, _ in asked] == [
-        ["repo:demo/rl", "is:pull-request"],
-        ["repo:demo/rl", "is:issue"],
-    ]
-    assert {token for _, token in asked} == {"Bearer secret"}
-
-
-@pytest.mark.parametrize(
-    ("status", "content"),
-    [
-        (403, b'{"message": "rate limit"}'),
-        (200, b""),
-        (200, b"[]"),
-        (200, b"null"),
-        (200, b'{"items": 3}'),
-        (200, b'{"items": [{"number": 1}]}'),
-        (200, b'{"items": ' + b"[" * 100_000),
-    ],
-)
-def test_an_invalid_response_of_github_is_not_a_search(status, content, search_github):
-    found = search_github(status, content)
-    assert not found.searched
-    assert found.note.startswith(("the request to GitHub failed: ", "the response of GitHub is not"))
-    assert "secret" not in found.note
-
-
-def test_row_order_and_group_names_do_not_change_the_scenario(tmp_path):
-    one = recipe_of(tmp_path / "a", REJECTED_ROW)
-    turned = {
-        "token_level_rewards": [[0, 2], [0, 0], [0, 1]],
-        "response_mask": [[1, 1], [0, 0], [1, 1]],
-        "group": ["g", "g", "g"],
-    }
-    variants = {"low": {}, "high": {"token_level_rewards": [[0, 2], [0, 9], [0, 1]]}}
-    other = recipe_of(tmp_path / "b", REJECTED_ROW, bug_id="DEMO-OTHER", scenario=turned, variants=variants)
-    assert scenario(one) == scenario(other)
-    assert "same scenario" in likeness(one, other)
-    changed = recipe_of(tmp_path / "c", REJECTED_ROW, scenario={**turned, "group": ["g", "h", "g"]}, variants=variants)
-    assert scenario(one) != scenario(changed)
+    assert [item.searched for item in found.values()] == [True, False, False, False]
 
 
 def test_files_follow_the_package_roots_and_former_paths():

@@ -1,5 +1,4 @@
-"""``sentinel contribute``: prepare a pull request for a bug: a branch with the fix, a page, evidence, a
-runner."""
+"""``sentinel contribute``: prepare a pull request for a bug: a patch with the fix, a page, evidence, a runner."""
 
 from __future__ import annotations
 
@@ -24,7 +23,6 @@ from sentinel.reports.summary import causes
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
-from sentinel.tools.upstream.branch import Branch, contribute
 from sentinel.tools.upstream.commands.fix import tests_options
 from sentinel.tools.upstream.contribution import (
     Contribution,
@@ -38,11 +36,10 @@ from sentinel.tools.upstream.page import pages, remove_other, title, write
 from sentinel.tools.upstream.trying import opening, try_fix
 
 GROUP = "publish"
-SUMMARY = "turn a bug into a pull request: branch, page, runner"
+SUMMARY = "turn a bug into a pull request: patch, page, runner"
 
 _EXAMPLE = """\
-  sentinel contribute ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS --into ~/src/ROLL    a branch there, the pages in contribution/
-  sentinel contribute ROLL-AGGLOSS-TOKENMEAN-MASK                           only the pages
+  sentinel contribute ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS     the pages and a patch for `git am`, in contribution/
   sentinel contribute MY-BUG --recipes . --base git:<sha> --repo ~/src/verl  a commit without the fix, a tree with it
   sentinel contribute --all --no-check --out export                         every shipped recipe
   sentinel contribute --rewrite findings                                    write these pages again
@@ -60,7 +57,6 @@ def declare(commands: Commands) -> None:
     parser = command(commands, "contribute", _contribute, SUMMARY, _EXAMPLE)
     parser.add_argument("bug", metavar="BUG", nargs="*", help="a bug id, or a pattern with *")
     parser.add_argument("--all", action="store_true", help="every recipe")
-    parser.add_argument("--into", metavar="DIR", type=Path, help="a clone of upstream in which to create the branch")
     parser.add_argument("--base", metavar="REF", help="the revision with the bug (default: the fix's commit, or a pin)")
     parser.add_argument("--head", metavar="REF", help="the revision without it (default: with the fix, or a pin)")
     parser.add_argument("--repo", metavar="DIR", help="a working tree with the fix, instead of --head")
@@ -87,10 +83,6 @@ def _contribute(arguments: argparse.Namespace) -> int:
     if arguments.repo:
         head = Ref("path", str(Path(arguments.repo).expanduser().absolute()))
     fixes = {recipe.bug_id: fix_of(catalog, recipe.target, recipe.bug_id) for recipe in recipes if not (base or head)}
-    if arguments.into and not all(fixes.get(recipe.bug_id) for recipe in recipes):
-        raise SentinelError(
-            "--into creates a branch with a fix, but some of these bugs have no testable fix; leave --into out"
-        )
     left = incomplete = 0
     with progress() as notify, _Maker(arguments, catalog, settings, notify) as maker:
         for recipe in recipes:
@@ -110,14 +102,13 @@ def _contribute(arguments: argparse.Namespace) -> int:
                 incomplete += 1
                 continue
             folder = write(arguments.out, made, bundles, log)
-            branch = contribute(arguments.into, fix, made.target.branch) if fix and arguments.into else None
             problems = (made.document["tried"] or {"problems": []})["problems"]
             bad = bool(problems) or not bundles[0].decided
             incomplete += bad
             if len(recipes) > 1:
                 echo(f"{made.recipe.bug_id}: {_state(bundles[0], problems)}")
             else:
-                _notify(made, bundles[0], folder, branch, problems, arguments)
+                _notify(made, bundles[0], folder, problems, arguments)
     if len(recipes) > 1:
         echo(f"{counted(left - incomplete, 'bug')} complete, {incomplete} incomplete")
     return 1 if incomplete else 0
@@ -226,7 +217,6 @@ def _notify(
     made: Contribution,
     bundle: Bundle,
     folder: Path,
-    branch: Branch | None,
     problems: Sequence[str],
     arguments: argparse.Namespace,
 ) -> None:
@@ -238,10 +228,6 @@ def _notify(
         echo(_state(bundle, ()))
     elif arguments.no_check:
         echo("the runner was not tested")
-    if branch is not None:
-        where = "the clone's main" if branch.ahead else "the commit at which the fix was tested"
-        echo(f"branch {branch.name} at {branch.commit[:12]}, on {where} ({branch.base[:12]})")
-        echo(f"git -C {shlex.quote(str(arguments.into))} push YOUR-FORK {branch.name}")
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
     body = shlex.quote(str(folder / "PULL_REQUEST.md"))
     if made.fix and made.fix.comment:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from dataclasses import asdict
-from pathlib import Path
 
 from sentinel.commands.console import (
     Commands,
@@ -19,7 +18,6 @@ from sentinel.commands.console import (
     progress,
 )
 from sentinel.commands.options import catalog_and_settings, recipe_named, settings_options
-from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.fixes import fix_of
 from sentinel.records.ledger import Ledger
@@ -31,10 +29,8 @@ from sentinel.tools.upstream.words import searches
 
 _EXAMPLE = """\
   sentinel report duplicates VERL-REJECTED-ROW-GRPO      recipes, upstream's history, every pull request of the mirror
-  sentinel report duplicates MY-BUG --recipes . --fork ~/src/verl      and the branches of your clone
   sentinel report duplicates 'VERL-*' --run              run each unreported bug at the head of each pull request that
                                                          changes its function, to find fixes
-  GITHUB_TOKEN=... sentinel report duplicates MY-BUG     and GitHub's own search
 
 All sources are listed, with the reason if a source was not searched. The matches are hints for a reader, not verdicts.
 exit status: 0; 2 if only the recipes could be searched; with --run, 1 if a pull request fixes a bug
@@ -47,7 +43,6 @@ def declare(commands: Commands) -> None:
     parser.add_argument(
         "--run", dest="at_heads", action="store_true", help="run the recipe at the heads of pull requests"
     )
-    parser.add_argument("--fork", metavar="DIR", type=Path, help="your clone of the framework")
     settings_options(parser, "recipes")
     json_option(parser)
 
@@ -59,11 +54,8 @@ def _duplicates(arguments: argparse.Namespace) -> int:
     recipe = recipe_named(catalog, arguments.bug)
     with progress() as notify:
         notify(f"looking for {recipe.bug_id}")
-        fork = arguments.fork.expanduser() if arguments.fork else None
-        if fork is not None and not fork.is_dir():
-            raise SentinelError(f"--fork {arguments.fork}: no such folder; name your clone of the framework")
         target, fix = catalog.targets[recipe.target], fix_of(catalog, recipe.target, recipe.bug_id)
-        sources = duplicates(recipe, find_recipes(catalog), target, MirrorStore(), fork, fix=fix)
+        sources = duplicates(recipe, find_recipes(catalog), target, MirrorStore(), fix)
     asked = searches([recipe], fix)
     if arguments.json:
         echo_json([asdict(source) for source in sources])
@@ -80,10 +72,7 @@ def _duplicates(arguments: argparse.Namespace) -> int:
             echo(f"a mirror has no issues; search them for {', '.join(asked)}")
     if any(source.searched for source in sources[1:]):
         return 0
-    return nothing_examined(
-        "only the recipes could be searched; run `sentinel mirror add TARGET`, name your clone "
-        "with --fork DIR, or set GITHUB_TOKEN"
-    )
+    return nothing_examined("only the recipes could be searched; run `sentinel mirror add TARGET`")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -34,12 +34,13 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-_MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
-_ALGORITHMS, _BATCHES = "nemo_rl.algorithms", "nemo_rl.distributed.batched_data_dict"
+from . import alignment, runs, workers
+from .shared import ALGORITHMS, BATCHES, MAIN, Options, Words, message
+
 _UTILS, _GRPO, _ESTIMATORS, _LOSSES, _PREPARED = (
-    f"{_ALGORITHMS}.{name}" for name in ("utils", "grpo", "advantage_estimator", "loss.loss_functions", "loss.utils")
+    f"{ALGORITHMS}.{name}" for name in ("utils", "grpo", "advantage_estimator", "loss.loss_functions", "loss.utils")
 )
-_BATCH = f"{_BATCHES}.BatchedDataDict"
+_BATCH = f"{BATCHES}.BatchedDataDict"
 _VALUES = "nemo_rl.models.value.workers.dtensor_value_worker_v2"
 _MESSAGES_OF, _PROCESSORS = "nemo_rl.data.llm_message_utils", "nemo_rl.data.processors"
 
@@ -88,7 +89,7 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
     sequences = inputs.get("global_batch_size") or _rows(counted).sum()
     tokens = inputs.get("batch_num_tokens") or counted.sum()
     counts = {"global_valid_seqs": torch.tensor(float(sequences)), "global_valid_toks": torch.tensor(float(tokens))}
-    batch = boundary.imported[_BATCHES].BatchedDataDict({"input_ids": torch.ones_like(mask, dtype=torch.int64), **data})
+    batch = boundary.imported[BATCHES].BatchedDataDict({"input_ids": torch.ones_like(mask, dtype=torch.int64), **data})
     if "wrapper" in boundary.path:
         return _wrapped(boundary, loss, log_probs, batch, counts)
     if "next_token_logprobs" in boundary.parameters:
@@ -299,7 +300,7 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
     loss = boundary.owner(boundary.module.MseValueLossConfig(cliprange=inputs["cliprange_value"]))
     data = {"token_mask": mask, "sample_mask": _rows(mask), **{name: inputs[name] for name in ("returns", "values")}}
-    batch = boundary.imported[_BATCHES].BatchedDataDict(data)
+    batch = boundary.imported[BATCHES].BatchedDataDict(data)
     value_loss, metrics = boundary.function(loss, inputs["vpreds"], batch, _rows(mask).sum(), _count(inputs))
     clipped = metrics["vf_clipfrac"] if inputs["cliprange_value"] is not None else None
     return {"loss": value_loss, "clip_fraction": clipped}
@@ -315,7 +316,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.function(loss, *distributions, None, data, _rows(mask).sum(), _count(inputs))[0]}
 
 
-_CLAMPED = Dialect("clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99")
+_CLAMPED = Dialect("clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{MAIN}/algorithms/utils.py#L99")
 _LOSS_BINDINGS = (
     *(
         policy_loss(
@@ -324,9 +325,9 @@ _LOSS_BINDINGS = (
             accepts={"importance_weight_cap": (None, 2.0), "loss_agg_mode": tuple(_MODES)},
         )
         for boundary, imports in (
-            (f"{_LOSSES}.ClippedPGLossFn.__call__", (_BATCHES,)),
+            (f"{_LOSSES}.ClippedPGLossFn.__call__", (BATCHES,)),
             *(
-                (f"{_ALGORITHMS}.loss.wrapper.{name}", (_BATCHES, _LOSSES, _PREPARED))
+                (f"{ALGORITHMS}.loss.wrapper.{name}", (BATCHES, _LOSSES, _PREPARED))
                 for name in (
                     "SequencePackingLossWrapper.__call__", "SequencePackingFusionLossWrapper.__call__",
                     "wrap_loss_fn_with_input_preparation",
@@ -335,7 +336,7 @@ _LOSS_BINDINGS = (
         )
     ),
     Binding(
-        f"{_LOSSES}.ClippedPGLossFn.__call__", "importance_weight", call=_weights, imports=(_BATCHES,),
+        f"{_LOSSES}.ClippedPGLossFn.__call__", "importance_weight", call=_weights, imports=(BATCHES,),
         accepts={"level": ("token", "sequence"), "response_mask": ("full", "right")},
         fixed=IMPORTANCE_WEIGHT.lacking("level", "mode", "threshold_low", "threshold_high"),
     ),
@@ -343,41 +344,41 @@ _LOSS_BINDINGS = (
         f"{_LOSSES}.DistillationLossFn.__call__", "distillation_loss", call=_distilled, fixed={"temperature": 1.0},
         accepts={"beta": (0.0, 1.0)}, requires=(_PREPARED,),
     ),
-    Binding(f"{_LOSSES}.ClippedPGLossFn.__call__", "ratio_report", call=_ratios, imports=(_BATCHES,)),
+    Binding(f"{_LOSSES}.ClippedPGLossFn.__call__", "ratio_report", call=_ratios, imports=(BATCHES,)),
     Binding(
-        f"{_LOSSES}.ClippedPGLossFn.__call__", "rollout_kl", call=_kl_loss, imports=(_BATCHES,),
+        f"{_LOSSES}.ClippedPGLossFn.__call__", "rollout_kl", call=_kl_loss, imports=(BATCHES,),
         accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(
             _CLAMPED,
             Dialect(
                 "of_the_samples", "differentiated", "the KL loss includes the gradient of the sampling probability",
-                f"{_MAIN}/algorithms/loss/loss_functions.py#L478",
+                f"{MAIN}/algorithms/loss/loss_functions.py#L478",
             ),
         ),
     ),
     policy_loss(
         f"{_LOSSES}.NLLLossFn.__call__", _supervised, "cross_entropy", (), mode="token-mean",
-        formerly=(f"{_ALGORITHMS}.loss_functions.NLLLoss.__call__",), imports=(_BATCHES,),
+        formerly=(f"{ALGORITHMS}.loss_functions.NLLLoss.__call__",), imports=(BATCHES,),
     ),
     Binding(
         f"{_LOSSES}.PreferenceLossFn.__call__", "preference_loss", call=_ranked,
-        formerly=(f"{_ALGORITHMS}.loss_functions.PreferenceLoss.__call__",),
+        formerly=(f"{ALGORITHMS}.loss_functions.PreferenceLoss.__call__",),
         fixed={"ld_alpha": None, "loss_type": "sigmoid", "beta": 1.0},
-        dialects=(Dialect("reference", "none", "of rewards", f"{_MAIN}/algorithms/loss/loss_functions.py#L919"),),
+        dialects=(Dialect("reference", "none", "of rewards", f"{MAIN}/algorithms/loss/loss_functions.py#L919"),),
     ),
     Binding(
         f"{_LOSSES}.DraftCrossEntropyLossFn.__call__", "distillation_loss", call=_drafted,
         fixed={"temperature": 1.0, "beta": 0.0},
     ),
     Binding(
-        f"{_LOSSES}.DPOLossFn.__call__", "preference_loss", call=_preference, imports=(_BATCHES,),
+        f"{_LOSSES}.DPOLossFn.__call__", "preference_loss", call=_preference, imports=(BATCHES,),
         fixed={"ld_alpha": None, "loss_type": "sigmoid"},
     ),
     Binding(
-        f"{_LOSSES}.MseValueLossFn.__call__", "value_loss", call=_value, imports=(_BATCHES,),
+        f"{_LOSSES}.MseValueLossFn.__call__", "value_loss", call=_value, imports=(BATCHES,),
         fixed=aggregated("token-mean"),
         dialects=(
-            Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/algorithms/loss/loss_functions.py"),
+            Dialect("factor", 0.5, "the loss is half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),
         ),
     ),
 )  # fmt: skip
@@ -397,7 +398,7 @@ def _limited(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _LENGTHS = (
     Binding(
-        f"{_ALGORITHMS}.single_controller_utils.setup._clamp_max_num_steps", "schedule_length", call=_limited,
+        f"{ALGORITHMS}.single_controller_utils.setup._clamp_max_num_steps", "schedule_length", call=_limited,
         fixed={"samples_per_prompt": 1, "turns": 1, "update_epochs": 1, "warmup_ratio": 0.0, "unit": "steps"},
     ),
 )  # fmt: skip
@@ -430,7 +431,7 @@ def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _REPORTS = (
     Binding("nemo_rl.evals.eval.eval_pass_k", "pass_at_k", call=_passed, accepts={"of": ("any",)}),
     Binding(
-        f"{_ALGORITHMS}.dpo.validate_one_dataset", "mean_of_parts", call=_validated, fixed={"missing": False},
+        f"{ALGORITHMS}.dpo.validate_one_dataset", "mean_of_parts", call=_validated, fixed={"missing": False},
         stand_ins=(StandIn("policy", "returns a batch's metrics; no model runs"),),
     ),
 )  # fmt: skip
@@ -438,7 +439,7 @@ _REPORTS = (
 # -- KL and masked statistics ------------------------------------------------------------------------------------------
 
 _COUNT_EPSILON = Dialect(
-    "count_epsilon", 1e-8, "eps is added to a count, which may be 0", f"{_MAIN}/algorithms/utils.py#L224"
+    "count_epsilon", 1e-8, "eps is added to a count, which may be 0", f"{MAIN}/algorithms/utils.py#L224"
 )
 _NUMBERS = (
     Binding(  # this option exists since November 2025
@@ -469,12 +470,6 @@ def _prompts(group: Sequence[Any]) -> Any:
     return torch.tensor([[labels.index(label)] for label in group])
 
 
-class _Options(dict[str, Any]):
-    """Options that can be read as attributes (as in NeMo-RL since July 2026) and as dictionary keys (as before)."""
-
-    __getattr__ = dict.__getitem__
-
-
 def _estimator(boundary: Any, **options: Any) -> Any:
     """Build an advantage estimator with its own constructor. Options that are not given have their defaults."""
     kl = kit.stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
@@ -485,8 +480,8 @@ def _estimator(boundary: Any, **options: Any) -> Any:
         "reward_weights": None,
     }
 
-    of_loss = _Options({**vars(kl), **{name: options.pop(name) for name in list(options) if name in vars(kl)}})
-    return boundary.owner(_Options({**usual, **options}), of_loss)
+    of_loss = Options({**vars(kl), **{name: options.pop(name) for name in list(options) if name in vars(kl)}})
+    return boundary.owner(Options({**usual, **options}), of_loss)
 
 
 def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -552,17 +547,18 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows that dynamic sampling keeps. The step requests more prompts than exist, so it never drops
-    surplus prompts.
+    """Return the rows that dynamic sampling keeps. Each row occurs twice, and the step needs as many rows as are kept
+    of the first half, so that the others are surplus.
     """
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
     std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
-    step = {"num_prompts_per_step": rows + 1, "num_generations_per_prompt": 1}
-    options = _Options({**step, "use_dynamic_sampling": True, "dynamic_sampling_max_gen_batches": 9})
-    batch = boundary.imported[_BATCHES].BatchedDataDict({"number": torch.arange(rows), "total_reward": rewards})
+    step = {"num_prompts_per_step": int((std != 0).sum()) or rows + 1, "num_generations_per_prompt": 1}
+    options = Options({**step, "use_dynamic_sampling": True, "dynamic_sampling_max_gen_batches": 9})
+    columns = {"number": torch.arange(rows), "total_reward": rewards}
+    batch = boundary.imported[BATCHES].BatchedDataDict({name: column.repeat(2) for name, column in columns.items()})
     timer = kit.bookkeeping(time=lambda _: nullcontext())
-    made = boundary.function(batch, std, std, 1, _Options(grpo=options, ppo=options), timer)[0]
+    made = boundary.function(batch, std.repeat(2), std.repeat(2), 1, Options(grpo=options, ppo=options), timer)[0]
     return {"numbers": made["number"].tolist(), "rewards": made["filtered_reward"].tolist()}
 
 
@@ -572,7 +568,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _OF_LOSS = StandIn("configurations", "the options of an estimator, readable as attributes and as dictionary keys")
-_AT = f"{_MAIN}/algorithms/advantage_estimator.py#L"
+_AT = f"{MAIN}/algorithms/advantage_estimator.py#L"
 _NUMBER = ("a reward is one number per response", f"{_AT}80")
 _BIASED = Dialect("std", "biased", "the variance divides by the token count", f"{_AT}259")
 _COUNTED = (Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER))
@@ -618,7 +614,7 @@ _ADVANTAGES = (
         fixed={**DISCOUNTED_RETURN.lacking(), "gamma": 1.0, "reward_layout": "outcome"}, stand_ins=(_OF_LOSS,),
     ),
     *(
-        Binding(f"{_ALGORITHMS}.{module}.dynamic_sampling", "group_filter", call=_sampled, imports=(_UTILS, _BATCHES))
+        Binding(f"{ALGORITHMS}.{module}.dynamic_sampling", "group_filter", call=_sampled, imports=(_UTILS, BATCHES))
         for module in ("grpo", "ppo")
     ),
     Binding(
@@ -641,17 +637,13 @@ def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"rewards": boundary.function(batch, config)["total_reward"]}
 
 
-def _message(role: str, ids: Sequence[int], **more: Any) -> dict[str, Any]:
-    return {"role": role, "content": "", "token_ids": torch.tensor(ids), **more}
-
-
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the group number of each rollout, by its prompt. Prompts differ in one token."""
     labels = inputs["labels"].tolist()
     groups = list(dict.fromkeys(labels))
-    answer = _message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
+    answer = message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
     places = enumerate(map(groups.index, labels))
-    logs = [[_message("user", [1, 2, 10 + place]), answer, _message("user", [40 + row])] for row, place in places]
+    logs = [[message("user", [1, 2, 10 + place]), answer, message("user", [40 + row])] for row, place in places]
     prompts = boundary.invoke({}, message_logs=logs, original_prompt_lengths=torch.full((len(logs),), 3))
     ids = [tuple(token for message in log for token in message["token_ids"].tolist()) for log in prompts]
     order = list(dict.fromkeys(ids))
@@ -663,10 +655,10 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     The function also masks the environment's text after the last turn, which is removed here.
     """
-    log = [_message("user", [1, 2]), _message("assistant", [3]), _message("user", [4])]
+    log = [message("user", [1, 2]), message("assistant", [3]), message("user", [4])]
     for generated, observed in zip(inputs["said"], inputs["heard"]):
-        log.append(_message("assistant", [5] * generated, generation_logprobs=torch.zeros(generated)))
-        log.append(_message("user", [6] * observed))
+        log.append(message("assistant", [5] * generated, generation_logprobs=torch.zeros(generated)))
+        log.append(message("user", [6] * observed))
     if inputs["max_tokens"] < 100:
         raise AbsentError("the engine applies the limit; the function gets only its output")
     boundary.function([log])
@@ -693,12 +685,12 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     environment = kit.stand_in(step=kit.stand_in(remote=step))
     rows = {
-        "message_log": [[_message("user", [1, 2])]],
+        "message_log": [[message("user", [1, 2])]],
         "task_name": ["task"],
         "extra_env_info": [None],
         "stop_strings": [None],
     }
-    arguments = kit.stand_in(generate=generate), boundary.imported[_BATCHES].BatchedDataDict(rows), _Words()
+    arguments = kit.stand_in(generate=generate), boundary.imported[BATCHES].BatchedDataDict(rows), Words()
     with kit.swap(boundary.module, "ray", kit.stand_in(get=lambda futures: [answer() for answer in futures])):
         made, _ = boundary.function(*arguments, {"task": environment}, 1000, inputs["turns"])
     boundary.imported[_GRPO].add_grpo_token_loss_masks_and_generation_logprobs(made["message_log"])
@@ -780,7 +772,7 @@ _BEHIND = "the newline after the end of an answer is part of the message, and is
 _CHATS: dict[str, Any] = {
     "stand_ins": (WORDS,),
     "imports": (_MESSAGES_OF, _PROCESSORS),
-    "dialects": (Dialect("after_the_end", "counted", _BEHIND, f"{_MAIN}/data/llm_message_utils.py#L560"),),
+    "dialects": (Dialect("after_the_end", "counted", _BEHIND, f"{MAIN}/data/llm_message_utils.py#L560"),),
 }
 _COLLATES, _PAIR = "nemo_rl.data.collate_fn.preference_collate_fn", f"{_PROCESSORS}.preference_preprocessor"
 _MASKED = f"{_GRPO}.add_grpo_token_loss_masks_and_generation_logprobs"
@@ -793,9 +785,9 @@ _MESSAGES = (
         formerly=("nemo_rl.data.datasets.preference_collate_fn", "nemo_rl.data.datasets.dpo_collate_fn"),
     ),
     Binding(
-        f"{_ALGORITHMS}.reward_functions.apply_reward_shaping", "overlong_penalty", call=_overlong,
+        f"{ALGORITHMS}.reward_functions.apply_reward_shaping", "overlong_penalty", call=_overlong,
         dialects=(
-            Dialect("beyond_limit", "linear", "grows with each token", f"{_MAIN}/algorithms/reward_functions.py#L163"),
+            Dialect("beyond_limit", "linear", "grows with each token", f"{MAIN}/algorithms/reward_functions.py#L163"),
         ),
     ),
     Binding(
@@ -809,14 +801,14 @@ _MESSAGES = (
     ),
     Binding(
         "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_rolled, requires=(_MASKED,),
-        imports=(_GRPO, _BATCHES),
+        imports=(_GRPO, BATCHES),
         stand_ins=(StandIn("engine, environment, ray", "return the scenario's text immediately"),),
     ),
 )  # fmt: skip
 
 # -- log-probs ---------------------------------------------------------------------------------------------------------
 
-_PARALLEL, _SAMPLING = "nemo_rl.distributed.model_utils", f"{_ALGORITHMS}.logits_sampling_utils"
+_PARALLEL, _SAMPLING = "nemo_rl.distributed.model_utils", f"{ALGORITHMS}.logits_sampling_utils"
 
 
 def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -830,6 +822,8 @@ def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
     def score(own: Any, rank: int) -> Any:
         bounds = rank * own.shape[-1], (rank + 1) * own.shape[-1]
+        if way == "gathered":
+            return module.ChunkedDistributedGatherLogprob.apply(own, ids[:, 1:, None], *bounds, 2, 0)[..., 0]
         if way == "entropy":
             return -module.ChunkedDistributedEntropy.apply(own, 2, 0)[:, :-1]
         return module.from_parallel_logits_to_logprobs(own, ids, *bounds, 0, cp_group=(rank,), **chunks)
@@ -880,6 +874,7 @@ _SCORED = (
             *((f"{_PARALLEL}.DistributedLogprob.{one}", "whole") for one in ("forward", "backward")),
             *((f"{_PARALLEL}.ChunkedDistributedLogprob.{one}", "chunks") for one in ("forward", "backward")),
             (f"{_PARALLEL}.ChunkedDistributedEntropy.forward", "entropy"),
+            *((f"{_PARALLEL}.ChunkedDistributedGatherLogprob.{one}", "gathered") for one in ("forward", "backward")),
             (f"{_PARALLEL}.get_next_token_logprobs_from_logits", "alone"),
             (f"{_PARALLEL}.vocab_parallel_log_softmax", "columns"), (f"{_SAMPLING}.apply_top_k_top_p", "alone"),
         )
@@ -895,7 +890,7 @@ _SCORED = (
             dialects=(
                 Dialect(
                     "outside_the_mask", "any", "the function returns the value of every position",
-                    f"{_MAIN}/models/value/workers/dtensor_value_worker_v2.py#L64",
+                    f"{MAIN}/models/value/workers/dtensor_value_worker_v2.py#L64",
                 ),
             ),
         )
@@ -927,10 +922,10 @@ def _clipped_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute advantages with the estimator that NeMo-RL selects by its name in the configuration."""
-    kl = _Options(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
+    kl = Options(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
     options = {"use_leave_one_out_baseline": False, "normalize_rewards": inputs["norm_by_std"] is not False}
-    config = _Options(adv_estimator=_Options(name="grpo", minus_baseline=True, reward_weights=None, **options))
-    estimator = boundary.function(_Options(grpo=config, ppo=config, loss_fn=kl))
+    config = Options(adv_estimator=Options(name="grpo", minus_baseline=True, reward_weights=None, **options))
+    estimator = boundary.function(Options(grpo=config, ppo=config, loss_fn=kl))
     rewards = inputs["token_level_rewards"].sum(-1)
     advantages = estimator.compute_advantage(_prompts(inputs["group"]), rewards, inputs["response_mask"])
     return {"advantages": advantages, "returns": advantages}
@@ -971,7 +966,7 @@ def _filled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     fields = inputs["fields"]
     rows = len(fields["number"])
     tokens = torch.arange(3 * rows).reshape(rows, 3)
-    batch = boundary.imported[_BATCHES].BatchedDataDict(
+    batch = boundary.imported[BATCHES].BatchedDataDict(
         {
             "input_ids": torch.cat([fields["number"][:, None], fields["tokens"]], 1),
             "input_lengths": fields["number"] * 1,
@@ -1004,8 +999,8 @@ _STEPS = (
         Binding(path, "mean_of_parts", call=_averaged, fixed={"missing": False})
         for path in (
             f"{_GRPO}.aggregate_rollout_metrics",
-            f"{_ALGORITHMS}.single_controller_utils.utils.reduce_advantage_pump_metrics",
-            f"{_ALGORITHMS}.single_controller_utils.utils.aggregate_step_metrics",
+            f"{ALGORITHMS}.single_controller_utils.utils.reduce_advantage_pump_metrics",
+            f"{ALGORITHMS}.single_controller_utils.utils.aggregate_step_metrics",
         )
     ),
     Binding(
@@ -1013,7 +1008,7 @@ _STEPS = (
         accepts={"of": ("all",)},
     ),
     Binding(
-        f"{_UTILS}.maybe_pad_last_batch", "row_surgery", call=_filled, imports=(_BATCHES,),
+        f"{_UTILS}.maybe_pad_last_batch", "row_surgery", call=_filled, imports=(BATCHES,),
         fixed={
             "surgery": "repeat", "count": 1,
             "layouts": {name: LAYOUTS[name] for name in ("number", "tokens", "weights")},
@@ -1046,7 +1041,7 @@ def _flattened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "compose" not in boundary.path and "reconstruct" not in boundary.path and "attach" not in boundary.path:
         cut = ({ours: flat[name][row, :length] for ours, name in columns.items()} for row, length in enumerate(lengths))
         return {"samples": [{**own, "tag": flat["content"][row][0]} for row, own in enumerate(cut)]}
-    batch = boundary.imported[_BATCHES].BatchedDataDict(
+    batch = boundary.imported[BATCHES].BatchedDataDict(
         {"input_ids": flat["token_ids"], "generation_logprobs": flat["generation_logprobs"]}
     )
     batch.update(data.decompose_message_log(logs))
@@ -1117,7 +1112,7 @@ _SAMPLES = {
 _COMMON = "nemo_rl.models.huggingface.common"
 _COLLATED = (
     *(
-        Binding(path, "collation", call=call, fixed=_SAMPLES, imports=(_MESSAGES_OF, _BATCHES), requires=(path,))
+        Binding(path, "collation", call=call, fixed=_SAMPLES, imports=(_MESSAGES_OF, BATCHES), requires=(path,))
         for path, call in (
             *(
                 (f"{_MESSAGES_OF}.{name}", _flattened)
@@ -1149,7 +1144,7 @@ _COLLATED = (
 
 def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
     rows = {name: column if isinstance(column, torch.Tensor) else list(column) for name, column in fields.items()}
-    return boundary.imported[_BATCHES].BatchedDataDict(rows)
+    return boundary.imported[BATCHES].BatchedDataDict(rows)
 
 
 def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -1209,7 +1204,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _PACKERS = "nemo_rl.data.packing.algorithms"
-_CONTAINER = Container(_batch, _read, {"imports": (_BATCHES,), "fixed": {"remainder": 0}})
+_CONTAINER = Container(_batch, _read, {"imports": (BATCHES,), "fixed": {"remainder": 0}})
 _ROWS = (
     _CONTAINER.surgery(f"{_BATCH}.chunk", "cut", _chunks),
     _CONTAINER.surgery(f"{_BATCH}.repeat_interleave", "repeat", kit.apply_count),
@@ -1310,7 +1305,8 @@ _RULES = (
     rule_reward(f"{_CODE}.CodeJaccardVerifyWorker.verify", "{answer}", call=_verified),
     *(
         rule_reward(
-            f"{worker}.verify", _LINES[0], call=_verified, accepts=_LETTERS, requires=(worker,),
+            f"{worker}.verify", _LINES[0], call=_verified, requires=(worker,),
+            accepts={**_LETTERS, "ground_truth": ("A", "C", "**A**") if "English" in worker else ("A", "C")},
             formerly=(f"{_MATH}.MultichoiceVerifyWorker.verify",),
         )
         for worker in (f"{_MATH}.{kind}MultichoiceVerifyWorker" for kind in ("Multilingual", "English"))
@@ -1338,7 +1334,7 @@ def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     options = {**dict.fromkeys((*names, "disable_ppo_ratio"), True), "token_level_loss": False}
     loss = losses.ClippedPGLossFn(_configured(losses.ClippedPGLossConfig, options, _OPTIONS))
-    batch = boundary.imported[_BATCHES].BatchedDataDict(data)
+    batch = boundary.imported[BATCHES].BatchedDataDict(data)
     params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=arguments["top_k"])
     with kit.swap(torch.Tensor, "cuda", lambda self: self):
         made, batch = boundary.function(arguments["logits"], batch, loss, sampling_params=params)
@@ -1346,24 +1342,9 @@ def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": loss(data=batch, **counts, **made)[0]}
 
 
-class _Words:
-    """A tokenizer whose tokens are words, with a chat template that joins the messages."""
-
-    pad_token_id = 0
-
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], **_: Any) -> str:
-        return " ".join(message["content"] for message in messages)
-
-    def __call__(self, text: str, **_: Any) -> kit.Named:
-        return kit.Named({"input_ids": torch.tensor([[int(word) for word in text.split()]])})
-
-    def batch_decode(self, rows: Any, **_: Any) -> list[str]:
-        return [str(row) for row in rows]
-
-
 def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the prompt tokens that NeMo-RL sends to the engine for the next turn."""
-    answer = boundary.function(inputs["arguments"], None, _Words(), 100, 0)
+    answer = boundary.function(inputs["arguments"], None, Words(), 100, 0)
     return {"returned": [token for message in answer["message_log"] for token in message["token_ids"].tolist()]}
 
 
@@ -1372,7 +1353,7 @@ _CALLS = (
         f"{_PROCESSORS}.helpsteer3_data_processor", "call", call=_prompted,
         stand_ins=(StandIn("tokenizer", "each word is a token, and its number is the token's id"),),
     ),
-    Binding(f"{_PREPARED}.prepare_loss_input", "call", call=_filtered, imports=(_LOSSES, _BATCHES, _SAMPLING)),
+    Binding(f"{_PREPARED}.prepare_loss_input", "call", call=_filtered, imports=(_LOSSES, BATCHES, _SAMPLING)),
 )  # fmt: skip
 
 
@@ -1389,6 +1370,9 @@ _BINDINGS = (
     *_ROWS,
     *_RULES,
     *_CALLS,
+    *alignment.BINDINGS,
+    *runs.BINDINGS,
+    *workers.BINDINGS,
 )
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
@@ -1401,7 +1385,7 @@ TARGET = Target(
     repository="https://github.com/NVIDIA-NeMo/RL", roots=(PackageRoot("nemo_rl"), PackageRoot("nemo_reinforcer")),
     moved={
         "nemo_rl": ("nemo_reinforcer",),
-        _LOSSES: (f"{_ALGORITHMS}.loss_functions", "nemo_reinforcer.algorithms.loss_functions"),
+        _LOSSES: (f"{ALGORITHMS}.loss_functions", "nemo_reinforcer.algorithms.loss_functions"),
     },
     preload=("torch._dynamo", "pydantic", "transformers", "transformers.models.auto.processing_auto", "requests"),
     # NeMo-RL patches tokenizers of transformers before 5.12, and pydantic requires the TypedDict of Python 3.12.
