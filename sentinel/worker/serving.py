@@ -30,6 +30,7 @@ from sentinel.worker.side_effects import (
     Watch,
     argument_names,
     gradients,
+    hidden_state,
     parts,
     replaced_arguments,
     shared_parts,

@@ -1172,7 +1172,7 @@ INVARIANTS = (
         "the_divisor_is_the_number_of_labels", ("answers", "stepping"),
         "a supervised loss is divided by the labels of the whole step", f"{_TRAINER}, and labels",
         _items,
-        _also(_supervised, 
+        _also(_supervised,
             _own("compute_loss", "training_step", "get_batch_samples", "_get_num_items_in_batch"),
             lambda facts, steps: _ENDS if facts.get("streams") else "",
             lambda facts, steps: "several devices in one process" if (facts["options"].get("_n_gpu") or 1) > 1 else "",
