@@ -299,6 +299,8 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gy
         "skip_reference_policy_logprobs_calculation": False,
     }
     kind = next(value for key, value in vars(boundary.module).items() if key.lower() == f"{name}config")
+    if not hasattr(kind, "model_fields"):
+        raise AbsentError("not in this version: a configuration with defaults")
     own = kind(**{key: value for key, value in options.items() if key in kind.model_fields})
     if "adv_estimator" in kind.model_fields:
         gae = dict.fromkeys(("gae_lambda", "gae_gamma"), 1.0) | {"normalize_advantages": False}
@@ -396,7 +398,7 @@ def _collector(kind: Any, run: _Run) -> Any:
             """Collect as far ahead as the collector allows, which is less than four steps."""
             for _ in range(4):
                 paused = not self._refit_pause_cleared.is_set() or self._should_pause_for_generation_limits()
-                if self.running and not paused and self._fatal_error_message is None:
+                if self.running and not paused and getattr(self, "_fatal_error_message", None) is None:
                     run.did.setdefault("versions", []).append(run._loaded)
                     self._process_batch(next(self.batches))
 

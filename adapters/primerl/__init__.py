@@ -663,7 +663,7 @@ _ROWS = (
         Binding(f"{_ORCHESTRATOR}.{name}", "pass_at_k", call=_passed)
         for name in ("utils.compute_pass_metrics", "metrics.pass_at_k")
     ),
-    Binding(f"{_SFT}.SFTDataset.__iter__", "epoch_order", call=_epochs),
+    Binding(f"{_SFT}.SFTDataset.__iter__", "epoch_order", call=_epochs, requires=(f"{_SFT}.SFTDataset._process",)),
     Binding(f"{_BATCH}.packed_samples_into_micro_bs", "microbatch_packing", call=_packed),
     Binding(f"{_BATCH}.prepare_batch", "microbatch_packing", call=_prepared),
     Binding(
