@@ -495,6 +495,8 @@ def _in_one_bin(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     batch, data = boundary.imported[_BATCH], boundary.imported[_LOADER]
     samples = inputs["samples"]
+    if "seq_lens" not in batch.MicroBatch.__struct_fields__:
+        raise AbsentError("not in this version: microbatches with the lengths of their sequences")
     rows = []
     for sample in samples:
         values = {name: column.tolist() for name, column in sample.items()}
