@@ -9,14 +9,16 @@ from __future__ import annotations
 import base64
 import importlib
 import queue
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
+from unittest import mock
 
-from sentinel import Binding, StandIn
+from sentinel import AbsentError, Binding, StandIn
 from sentinel.binding import kit
 from sentinel.binding.kit import torch
 
@@ -109,6 +111,11 @@ def _count(completions: Any, **_: Any) -> list[float]:
     return [sum(map(ord, _text_of(each))) % 7 / 7 for each in completions]
 
 
+def _of_one_prompt(prompts: Any, completions: Any, **_: Any) -> list[float]:
+    """Return different rewards for the completions of the first prompt, and equal ones for those of all others."""
+    return [place / 4 if prompt == prompts[0] else 0.5 for place, prompt in enumerate(prompts)]
+
+
 def _length(completions: Any, missing: int = 6, **_: Any) -> list[Any]:
     return [len(text) / 8 if len(text) != missing else None for text in map(_text_of, completions)]
 
@@ -119,11 +126,22 @@ def _make_worker() -> Any:
     tokenizer = _make_tokenizer()
     for place, (prompt, good) in enumerate([*zip(_PROMPTS, _GOOD)] * 8):
         asked, said = tokenizer.encode(prompt), [*tokenizer.encode(f" {good}"), 1]
-        sample = {"prompt": [], "completion": [], "input_ids": asked + said, "model_version": 0, "group_id": place // 2}
-        sample["completion_mask"] = [0] * len(asked) + [1] * len(said)
-        sample["old_log_probs"] = [0.0] * len(asked) + [-0.25 * (n % 5) - 1 for n in range(len(said))]
-        done.put(kit.stand_in(**sample, advantage=(-1.0) ** place * (1 + place % 3), metrics={"reward": place % 4 / 4}))
-    return kit.bookkeeping(rollout_buffer=done)
+        columns = {
+            "input_ids": asked + said,
+            "completion_mask": [0] * len(asked) + [1] * len(said),
+            "old_log_probs": [0.0] * len(asked) + [-0.25 * (n % 5) - 1 for n in range(len(said))],
+        }
+        about = {"prompt": [], "completion": [], "model_version": 0, "group_id": place // 2, "enqueued_at": None}
+        scored = {"advantage": (-1.0) ** place * (1 + place % 3), "metrics": {"reward": place % 4 / 4}}
+        tensors = {name: torch.tensor(column) for name, column in columns.items()}
+        done.put(kit.stand_in(**tensors, **about, **scored))
+    return kit.stand_in(
+        rollout_buffer=done, metrics_queue=queue.Queue(), **_idle("start stop update_model_version check_health")
+    )
+
+
+def _idle(names: str) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), lambda *_: None)
 
 
 #: Parameter of a constructor -> the objects that it gets; options may name another one than the first.
@@ -132,13 +150,16 @@ _OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
     "teacher_model": {"a model": lambda: _make_model(3)},
     "reward_model": {"a model": lambda: _make_model(4, "SequenceClassification")},
     "rollout_worker": {"a worker": _make_worker},
-    "weight_transfer": {"nothing": kit.bookkeeping},
+    "weight_transfer": {
+        "nothing": lambda: kit.stand_in(**_idle("init_weight_transfer pause send_weights resume destroy"))
+    },
     "value_model": {"a model": lambda: _make_model(5, "SequenceClassification")},
     "reward_funcs": {
         "a function": lambda: _count,
         "two functions": lambda: [_count, _length],
         "two numbers": lambda: [_count, partial(_length, missing=-1)],
         "a model": lambda: _make_model(4, "SequenceClassification"),
+        "a function of one prompt": lambda: _of_one_prompt,
         "a function and models": lambda: [
             _count, *(_make_model(seed, "SequenceClassification") for seed in (4, 6)),
         ],
@@ -146,7 +167,7 @@ _OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
 }  # fmt: skip
 
 #: Logged values that are times.
-_TIMES = ("time", "_per_second", "flos", "eps")
+_TIMES = re.compile(r"(time|_s|/s|_per_second|flos)$|^eps$")
 _PLAIN = (bool, int, float, str)
 _RATE = 0.125
 
@@ -176,8 +197,10 @@ def _of_trainer(
         served = given.get("use_vllm") or any(name.endswith("server_url") for name in given)
         with (
             _loaded(),
+            _fused(boundary.module) if given.get("use_liger_kernel") else nullcontext(),
             _served() if served else nullcontext(),
             kit.swap(boundary.owner, "_send_telemetry", lambda *_: None),
+            kit.swap(boundary.module, "get_peak_flops_per_device", lambda *_: None),  # it needs a GPU
             kit.keep_random_state(),
         ):
             args = configuration(**known)
@@ -201,6 +224,8 @@ class _Server:
         self.json = partial(self._answer, path[-1].rstrip("/").rpartition("/")[2], json or {})
 
     def _answer(self, kind: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if kind in ("models", "completions"):
+            raise AbsentError("not in this version: TRL's own protocol of a vLLM server; it uses that of OpenAI")
         if kind == "get_sequence_logprobs":
             return self._score(**asked)
         given = asked.get("prompts") or asked.get("messages") or ()
@@ -240,6 +265,38 @@ class _Server:
         return {"shape": list(best.shape), "completion_lengths": counts, **coded}
 
 
+class _Kernel:
+    """A fused loss of another package: its results depend on its options and on every tensor that it gets."""
+
+    def __init__(self, metrics: int, **options: Any) -> None:
+        self._metrics, self._factor = metrics, 1 + zlib.crc32(repr(sorted(options.items())).encode()) % 97 / 97
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        tensors = [each for each in (*given, *named.values()) if isinstance(each, torch.Tensor)]
+        parts = [(each.float() / (2 + place)).tanh().flatten() for place, each in enumerate(tensors)]
+        places = [torch.linspace(0.5, 1.5, len(part)) for part in parts]
+        loss = self._factor * sum((part * place).mean() for part, place in zip(parts, places))
+        told = [loss.detach()[None] / (1 + place) for place in range(self._metrics)]
+        return (loss, told) if told else loss
+
+
+#: Fused losses of another package -> the number of metrics that they return beside the loss.
+_KERNELS = {"GRPO": 2, "DPO": 7, "KTO": 6, "JSD": 0}
+
+
+@contextmanager
+def _fused(module: Any) -> Iterator[None]:
+    """Provide the fused losses that a module would import from another package."""
+    trainers: Any = importlib.import_module("transformers.trainer")
+    with ExitStack() as swaps:
+        for name, metrics in _KERNELS.items():
+            kernel = partial(_Kernel, metrics)
+            swaps.enter_context(mock.patch.object(module, f"LigerFusedLinear{name}Loss", kernel, create=True))
+        swaps.enter_context(kit.swap(module, "is_liger_kernel_available", partial(kit.return_first, True)))
+        swaps.enter_context(kit.swap(trainers, "apply_liger_kernel", lambda *_: None))
+        yield
+
+
 @contextmanager
 def _served() -> Iterator[None]:
     """Answer the requests of TRL's clients of a vLLM server."""
@@ -274,7 +331,7 @@ def _loaded() -> Iterator[None]:
 
 
 def _trained(trainer: Any, computes: Any, hooks: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Train for a step, and return what :data:`TRAINING_RUN` observes."""
+    """Train for a step, and return what :data:`CONSTRUCTED_TRAINER` observes."""
     model, losses, batches = trainer.model, list[float](), list[dict[str, Any]]()
     weights = dict(model.named_parameters())
     before = {name: weight.detach().clone() for name, weight in weights.items()}
@@ -293,7 +350,7 @@ def _trained(trainer: Any, computes: Any, hooks: Any, options: Mapping[str, Any]
     kit.train_quickly(trainer)
     update = [(weight.detach() - before[name]).flatten() for name, weight in weights.items() if weight.requires_grad]
     logs = [
-        {name: value for name, value in sorted(log.items()) if not name.endswith(_TIMES)}
+        {name: value for name, value in sorted(log.items()) if not _TIMES.search(name)}
         for log in trainer.state.log_history
     ]
     return {
@@ -321,6 +378,7 @@ _DRAWS_FEW: _Form = {"temperature": 0.75, "top_k": 12, "top_p": 0.875}
 _AGAIN: _Form = {"num_iterations": 2, "steps_per_generation": 2}
 _SERVER: _Form = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": "http://127.0.0.1:1"}
 _TEACHER: _Form = {"teacher_model_server_url": "http://127.0.0.1:1"}
+_FUSED: _Form = {"use_liger_kernel": True}
 _PAIRED: _Form = {"beta": 0.25, **_EVALUATES}
 _MODELS: _Form = {"reward_funcs": "a function and models", "reward_weights": [1.0, 0.5, 0.25]}
 _FUNCTIONS: _Form = {"reward_funcs": "two functions", "reward_weights": [1.0, 0.5]}
@@ -349,14 +407,14 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             },
             {"loss_type": ["ipo", "hinge", "nca_pair", "sppo_hard", "apo_zero"], "f_divergence_type": "js_divergence"},
             {"loss_type": ["apo_down", "discopop", "aot_unpaired", "sigmoid_norm"], "f_divergence_type": "forward_kl"},
-            {"f_divergence_type": "alpha_divergence", "use_weighting": True}, _SYNC,
+            {"f_divergence_type": "alpha_divergence", "use_weighting": True}, _SYNC, _FUSED,
         ),
     ),
     (
         "trl.trainer.kto_trainer.KTOTrainer", _of_trainer("labels", {}, "ref_model"),
         (
             {"ref_model": "none", **_PAIRED}, {"desirable_weight": 2.0, "precompute_ref_log_probs": True, **_CUT},
-            {"loss_type": "apo_zero_unpaired", "undesirable_weight": 0.5}, _SYNC,
+            {"loss_type": "apo_zero_unpaired", "undesirable_weight": 0.5}, _SYNC, _FUSED,
         ),
     ),
     (
@@ -378,7 +436,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             {"loss_type": "vespo", "multi_objective_aggregation": "normalize_then_sum", **_FUNCTIONS, **_PRINTS},
             {"loss_type": "cispo", "epsilon_high": 2.0, "beta": 0.25, "use_bias_correction_kl": True, **_SYNC},
             {"loss_type": "sapo", "use_adaptive_entropy": True, "entropy_coef": 0.125, "pad_to_multiple_of": 8},
-            {**_SERVER, "beta": 0.25, **_DRAWS},
+            {**_SERVER, "beta": 0.25, **_DRAWS}, {"beta": 0.25, **_FUSED, **_AGAIN},
         ),
     ),
     (
@@ -429,7 +487,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     ),
     (
         f"{_OWN}.gkd.gkd_trainer.GKDTrainer", _of_trainer("messages", {**_NEW, "lmbda": 1.0}, "teacher_model"),
-        ({"lmbda": 0.0, "beta": 0.25, **_EVALUATES}, {"lmbda": 0.0, "seq_kd": True, "temperature": 0.75}),
+        ({"lmbda": 0.0, "beta": 0.25, **_EVALUATES}, {"lmbda": 0.0, "seq_kd": True, "temperature": 0.75}, _FUSED),
     ),
     (
         f"{_OWN}.gold.gold_trainer.GOLDTrainer", _of_trainer("messages", {**_LIMIT, "lmbda": 1.0}, "teacher_model"),
@@ -440,7 +498,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
                 "use_uld_loss": True, "teacher_tokenizer_name_or_path": "small", "uld_use_hybrid_loss": True,
                 "lmbda": 0.0, "uld_skip_student_eos": False, "uld_skip_teacher_eos": False, "model": "small",
             },
-            {"lmbda": 0.0, "seq_kd": True, "uld_use_hybrid_loss": True}, {**_SERVER, "num_generations": 2},
+            {"lmbda": 0.0, "seq_kd": True, "uld_use_hybrid_loss": True}, {**_SERVER, "num_generations": 2}, _FUSED,
         ),
     ),
     (
@@ -449,6 +507,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             {**_PRINTS_EACH, **_DRAWS_FEW}, {"lmbda": 0.0, "distillation_objective": "jsd", "beta": 0.5, **_EVALUATES},
             {"distillation_objective": "jsd", "loss_top_k": 0, "beta": 0.25, "max_prompt_length": 8, **_CUT},
             {**_SERVER, "num_generations": 2}, {**_TEACHER, "use_teacher_server": True},
+            {"distillation_objective": "jsd", "loss_top_k": 0, **_FUSED},
         ),
     ),
     (
@@ -456,7 +515,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
         _of_trainer("chats", _LIMIT, "teacher_model"),
         (
             {**_PRINTS_EACH, **_DRAWS_FEW}, {"beta": 0.25, "temperature": 0.75, **_EVALUATES}, {"model": "small"},
-            {**_SERVER, "num_generations": 2},
+            {**_SERVER, "num_generations": 2}, _FUSED,
         ),
     ),
     (
@@ -534,7 +593,11 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     ),
     (
         f"{_OWN}.grpo_with_replay_buffer.grpo_with_replay_buffer_trainer.GRPOWithReplayBufferTrainer",
-        _of_trainer("prompts", *_SAMPLED), ({"replay_buffer_size": 4, "beta": 0.25}, {**_FUNCTIONS, **_DRAWS}),
+        _of_trainer("prompts", *_SAMPLED),
+        (
+            {"replay_buffer_size": 4, "beta": 0.25, "reward_funcs": "a function of one prompt", **_AGAIN},
+            {**_FUNCTIONS, **_DRAWS},
+        ),
     ),
 )  # fmt: skip
 
@@ -546,6 +609,7 @@ _NEEDS = {
 
 _STAND_INS = (
     StandIn("rollout_worker", "has finished rollouts, which need a vLLM server"),
+    StandIn("liger_loss", "from another package: a number that depends on each argument"),
     StandIn("requests", "the replies of a vLLM server: completions depend on the request, log-probs on the tokens"),
     StandIn("model", "random weights and one layer; the trainers' code does not depend on a model's size"),
     StandIn("from_pretrained", "returns this model, or a small tokenizer, instead of a download"),
@@ -554,7 +618,7 @@ _STAND_INS = (
 RUNS = tuple(
     Binding(
         f"{trainer}.__init__",
-        "training_run",
+        "constructed_trainer",
         call=call,
         stand_ins=_STAND_INS,
         accepts={"options": ({}, *options), "form": forms},

@@ -466,7 +466,8 @@ def _dpo_loss(micro: Any) -> tuple[Any, Any]:
     policy = policy if policy.requires_grad else policy.requires_grad_()
     for kind, share in zip(had["loss_types"], had["loss_weights"]):
         loss = loss + (_pair_loss(kind, micro, policy, reference, tokens) * weights).mean() * share
-    (slope,) = torch.autograd.grad(loss, policy, retain_graph=True, allow_unused=True)
+    through = loss.requires_grad  # the loss type sft uses the log-probs of tokens only
+    (slope,) = torch.autograd.grad(loss, policy, retain_graph=True, allow_unused=True) if through else (None,)
     largest = policy.detach().abs() + reference.abs() + 1
     size = loss.detach().abs() + ((slope.abs() * largest).sum() if slope is not None else 0.0) + had["beta"]
     return loss, _ROUNDING * size

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentinel.comparing.branches import Condition, chains_to, conditions_around, conditions_inside, locate
+from sentinel.comparing.branches import Condition, called_name, chains_to, conditions_around, conditions_inside, locate
 from sentinel.comparing.influence import Influence, find_sites
 from sentinel.comparing.observations import (
     AFTER,
@@ -34,13 +34,23 @@ from sentinel.deciding.law_session import SETTINGS, AlteredSession, LawSession, 
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch, draw_around, example, glimpses, turn
-from sentinel.search.guards import CALLS_AWAY, Constants, Part, Setting, constants, function_of, options, ways_from
-from sentinel.search.scenarios import Around
+from sentinel.search.guards import (
+    CALLS_AWAY,
+    Constants,
+    Part,
+    Setting,
+    constants,
+    function_of,
+    options,
+    other_kinds,
+    ways_from,
+)
+from sentinel.search.scenarios import Around, distinct
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker import protocol
-from sentinel.worker.answers import Replies, Reply
+from sentinel.worker.answers import NUMBERS, TEXTS, Replies, Reply
 
 #: Draw up to this many times as many scenarios if a revision raises on some.
 _REFUSED = 5
@@ -410,7 +420,12 @@ class Asking:
             return [each for each in conditions_inside(place, unit, line) if each]
         found: list[list[Condition]] = []
         for chain in chains_to(place, line, {**units, place: unit}, ran, CALLS_AWAY):
-            steps = [each for at, there in chain for each in conditions_around(at, {**units, place: unit}[at], there)]
+            names = [*(called_name(at) for at, _ in chain[1:]), ""]
+            steps = [
+                each
+                for (at, there), name in zip(chain, names)
+                for each in conditions_around(at, {**units, place: unit}[at], there, name)
+            ]
             own = steps[-1:] if len(chain) == 1 else []
             found += [each for each in (own, steps) if each and each not in found]
         return found
@@ -438,7 +453,8 @@ class Asking:
         for settings in self._turn_options(subject, changed, ran, ways):
             usual = usual or self._usual(subject, count)
             if not self.budget.over() and renamed.isdisjoint(settings):
-                yield self._with(subject, settings, usual)
+                few = not settings.keys().isdisjoint((TEXTS, NUMBERS))
+                yield self._with(subject, settings, usual[:_GUARDED] if few else usual)
 
     def _usual(self, subject: Subject, count: int) -> list[Inputs]:
         if not subject.laws:
@@ -494,6 +510,8 @@ class Asking:
             values_of.setdefault(name, []).extend(value for value in values if value not in values_of[name])
         turns = [{name: value} for name, values in values_of.items() for value in values[:_VALUES]][:_TURNS]
         yield from turns
+        kinds = [each for unit in units if (part := _part(unit)) is not None for each in other_kinds(part.node)]
+        yield from ({**way, **each} for each in distinct(kinds) for way in ({}, *ways[:1]))
         yield from [{**way, **each} for way in ways for each in turns if not way.keys() & each.keys()][:_TURNS]
 
 

@@ -67,13 +67,30 @@ def _conditions(place: Place, unit: Unit, steps: Sequence[tuple[ast.expr, bool]]
     ]
 
 
-def conditions_around(place: Place, unit: Unit, line: int) -> list[Condition]:
+def conditions_around(place: Place, unit: Unit, line: int, name: str = "") -> list[Condition]:
     """Return the conditions that must hold before a line of a function runs, the outermost first.
 
     :param line: counted from the first line of the function.
+    :param name: a name that the line must use, which may be in a part of it.
     """
     parsed = function_in(unit)
-    return [] if parsed is None else _conditions(place, unit, list(steps_to(parsed[0].body, line + parsed[1])))
+    if parsed is None:
+        return []
+    steps = list(steps_to(parsed[0].body, line + parsed[1]))
+    for node in ast.walk(parsed[0]) if name else ():
+        if isinstance(node, ast.expr) and node.lineno <= line + parsed[1] <= (node.end_lineno or 0):
+            parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else getattr(node, "values", [])[1:]
+            inside = [name in names_of_expression(part) for part in parts]
+            ways = steps_inside(node)
+            if any(inside) and ways:
+                steps += ways[inside.index(True)] if isinstance(node, ast.IfExp) else ways[0][: inside.index(True) + 1]
+    return _conditions(place, unit, steps)
+
+
+def names_of_expression(node: ast.AST) -> set[str]:
+    """Return the names and attributes that an expression uses."""
+    nodes = [each for each in ast.walk(node) if isinstance(each, (ast.Name, ast.Attribute))]
+    return {each.id if isinstance(each, ast.Name) else each.attr for each in nodes}
 
 
 def conditions_inside(place: Place, unit: Unit, line: int) -> list[list[Condition]]:
@@ -98,6 +115,12 @@ def locate(condition: Condition, unit: Unit | None) -> Span | None:
     return next(((a + unit.span[0], b, c + unit.span[0], d) for a, b, c, d in spans), None)
 
 
+def called_name(place: Place) -> str:
+    """Return the name by which a function is called; of a constructor, the class."""
+    owner, _, last = place[1].rpartition(".")
+    return owner.rpartition(".")[2] if last == "__init__" else last
+
+
 def chains_to(
     place: Place, line: int, units: Mapping[Place, Unit], ran: Collection[str], calls: int
 ) -> list[list[tuple[Place, int]]]:
@@ -113,11 +136,10 @@ def chains_to(
 def _chains(
     place: Place, line: int, units: Mapping[Place, Unit], ran: Collection[str], calls: int
 ) -> Iterator[list[tuple[Place, int]]]:
-    owner, _, last = place[1].rpartition(".")
+    name, last = called_name(place), place[1].rpartition(".")[2]
     if last in ran:
         yield [(place, line)]
         return
-    name = owner.rpartition(".")[2] if last == "__init__" else last
     for caller, unit in units.items() if calls else ():
         node = function_of(unit.text) if unit.kind == "function" and caller != place else None
         for use in Part(unit.name, node).uses.get(name, ()) if node is not None else ():

@@ -186,7 +186,7 @@ ROUTER_REPLAY = Contract(
 _ROUNDED = 1e-4
 
 
-def _measure_training_run(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _measure_constructed_trainer(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe one training step of a trainer that its own constructor has built.
 
     ``call`` returns ``attributes`` (the trainer's plain attributes by name), ``losses`` (of the step's micro-batches,
@@ -210,13 +210,13 @@ def _measure_training_run(call: Callable[..., Mapping[str, Any]], inputs: Mappin
     }
 
 
-def _oracle_training_run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _oracle_constructed_trainer(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return what holds for every trainer: the options arrive, the trainer takes one step, and logs its loss."""
     return {"attributes": {}, "losses": [], "steps": 1, "logged": [], "update": None, "batches": []}
 
 
-TRAINING_RUN = rule(
-    name="training_run",
+CONSTRUCTED_TRAINER = rule(
+    name="constructed_trainer",
     summary="a trainer: its constructor, and a training step on a small random model and four rows of text",
     source="an option has the value that the configuration gives it; the logged loss is the loss that was minimised",
     inputs=(
@@ -238,7 +238,7 @@ TRAINING_RUN = rule(
         Observed("names", "the names of these metrics, and the columns of the batches with their shapes", role="other"),
         Observed("batches", "the numbers in all columns of the batches", ("numbers",), "other"),
     ),
-    measure=_measure_training_run,
-    oracle=_oracle_training_run,
+    measure=_measure_constructed_trainer,
+    oracle=_oracle_constructed_trainer,
     laws=("the_oracle_agrees",),
 )

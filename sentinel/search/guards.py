@@ -18,6 +18,7 @@ from sentinel.search.bindings import Definitions, Name, absolute, names_of, span
 from sentinel.sources.gittrees import Folder
 from sentinel.sources.trees import FILE
 from sentinel.targets import PackageRoot, module_of
+from sentinel.worker.answers import NUMBERS, TEXTS
 from sentinel.worker.codes import read_source
 
 #: A value that is not None: the worker uses another argument of a similar name, or a number.
@@ -303,6 +304,7 @@ _SEARCHING = (
     "removesuffix",
     "replace",
 )
+_CHANGING = ("strip", "lstrip", "rstrip", "lower", "upper", "casefold", "splitlines", "join")
 _MATCHING = ("search", "match", "fullmatch", "findall", "finditer", "sub")
 
 
@@ -332,6 +334,17 @@ def options(source: str) -> dict[str, list[Any]]:
         for name in filter(None, map(_option_name, sides)):
             values_of[name] += [value for value in values if value not in values_of[name]]
     return values_of
+
+
+def other_kinds(function: _Function) -> list[Setting]:
+    """Return settings that give a function other texts, if it works on texts, and other types of numbers, if it tests
+    types."""
+    attributes = {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
+    found = constants([function])
+    texts = ["blanks", "case", "empty"] if attributes & {*_SEARCHING, *_MATCHING, *_CHANGING} else []
+    names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    numbers = ["tensor", "numpy"] if "isinstance" in names else []
+    return [{TEXTS: each} for each in (*texts, *found.lengths[:_LENGTHS])] + [{NUMBERS: each} for each in numbers]
 
 
 def ways_to(function: _Function, line: int) -> list[Setting]:

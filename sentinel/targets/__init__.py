@@ -185,8 +185,8 @@ class Steps:
     :class:`~sentinel.contracts.contract.DoesNotApply` with a reason if a value that it needs is unknown.
 
     :ivar trainer: dotted path of the trainer's class.
-    :ivar methods: ``loss``, ``advantages`` or ``samples`` -> the methods that compute them, the main one first. If the
-        user overrides one, the value is not checked.
+    :ivar methods: ``loss``, ``advantages``, ``samples``, ``rewards``, ``prompts`` or ``tokens`` -> the methods that
+        compute them, the main one first. If the user overrides one, the value is not checked.
     :ivar knows: the options that the functions take into account. If another option is not at its default, a step is
         not checked.
     :ivar settings: dotted attribute of a new trainer -> the option whose value it has, or a function of the options.

@@ -35,6 +35,10 @@ WorkerKind = Literal[
 ]
 KINDS = frozenset(get_args(WorkerKind))
 
+#: Keys of settings for the texts and the numbers that a changed function gets: ``"blanks"``, ``"case"``, ``"empty"`` or
+#: how many characters to append to the longest text; ``"tensor"`` or ``"numpy"``.
+TEXTS, NUMBERS = "#texts", "#numbers"
+
 #: The most parts of values outside the contract that are recorded for one call (:attr:`Reply.beside`).
 PARTS = 1000
 

@@ -30,6 +30,7 @@ from sentinel.worker.side_effects import (
     Watch,
     argument_names,
     gradients,
+    hidden_state,
     parts,
     replaced_arguments,
     shared_parts,
@@ -429,7 +430,7 @@ class _OutsideContract(_LineTracer):
             with suppress(Exception):
                 who, values, before = self._open[frame]
                 given = {f"given.{name}": each for name, each in values.items()}
-                after = self._parts({"returned": argument, **given, **_hidden_state(values)})
+                after = self._parts({"returned": argument, **given, **hidden_state(values)})
                 after |= dict(shared_parts("returned", argument))
                 if self._gradients:
                     after = self._parts(gradients(argument))
@@ -465,7 +466,7 @@ class _OutsideContract(_LineTracer):
         if name != code.co_name:
             self._times[name] += 1
             again = f"{self._times[name]}: " if self._times[name] > 1 else ""
-            before |= self._parts(_hidden_state(arguments))
+            before |= self._parts(hidden_state(arguments))
             self._open[frame] = f"{name}({digest}): " if name else again, arguments, before
         elif digest not in self._digests:  # a repeated call with equal arguments adds nothing
             self._digests.add(digest)
@@ -480,14 +481,6 @@ class _OutsideContract(_LineTracer):
             if len(own) > PARTS // 10:
                 found[f"{key}{CUT}"] = True
         return found
-
-
-def _hidden_state(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the private attributes of ``self``, in which classes keep metrics and counters."""
-    own = getattr(arguments.get("self"), "__dict__", {})
-    module = "_parameters" in own  # these belong to torch
-    names = [name for name in own if isinstance(name, str) and name.startswith("_") and not name.startswith("__")]
-    return {f"given.self.{name}": own[name] for name in ([] if module else names)}
 
 
 class _BranchTracer(_Tracer):

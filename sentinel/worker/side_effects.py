@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from sentinel.worker import tensors
+from sentinel.worker.answers import NUMBERS, TEXTS
 from sentinel.worker.stubs import StubModule
 
 #: Maximum depth at which parts of a value are compared.
@@ -139,6 +140,28 @@ def _with_dimensions(value: torch.Tensor, dims: int) -> Any:
     return value
 
 
+def _other_text(value: Any, way: str | int) -> Any:
+    """Return a text with blanks around it, with the other case, without letters, or with more words after it."""
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return [_other_text(item, way) for item in value]
+    if not isinstance(value, str):
+        return _SAME
+    if isinstance(way, int):
+        return value + (" so" * way)[:way]
+    return {"blanks": f" \t{value}\u00a0\n", "case": value.swapcase(), "empty": ""}[way]
+
+
+def _other_number(value: Any, way: str) -> Any:
+    """Return numbers in a tensor or an array, also in a dictionary."""
+    if isinstance(value, dict) and value:
+        new = {key: _other_number(item, way) for key, item in value.items()}
+        return {key: value[key] if item is _SAME else item for key, item in new.items()}
+    items = value if isinstance(value, list) and value else [value]
+    if not all(type(item) in (int, float) for item in items):
+        return _SAME
+    return torch.tensor(value) if way == "tensor" else np.array(value)[()]
+
+
 def _spread(name: str, value: Any) -> Any:
     """Return the value of a similar argument, for an option. If it is a mask, return numbers below, at and above 1."""
     if "mask" in name or not isinstance(value, torch.Tensor) or value.dtype.is_complex:
@@ -156,11 +179,32 @@ def argument_names(code: CodeType) -> tuple[str, ...]:
 
 def replaced_arguments(arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the arguments that a call's settings replace, with their new values."""
+    changes: tuple[tuple[Callable[[Any, Any], Any], Any], ...]
+    changes = (_other_text, settings.get(TEXTS)), (_other_number, settings.get(NUMBERS))
+    longest = max(
+        (name for name, each in arguments.items() if type(each) is str),
+        key=lambda each: len(arguments[each]),
+        default="",
+    )
+    for change, way in changes:
+        names = [longest] if type(way) is int and longest else [name for name in arguments if name != "self"]
+        for name in names if way is not None else ():
+            new = change(arguments[name], way)
+            if new is not _SAME:
+                yield name, new
     for name, value in settings.items():
         if name in arguments and name != "self":
             new = _replacement(name, arguments[name], value, arguments)
             if new is not _SAME:
                 yield name, new
+
+
+def hidden_state(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the private attributes of ``self``, in which classes keep metrics and counters."""
+    own = getattr(arguments.get("self"), "__dict__", {})
+    module = "_parameters" in own  # these belong to torch
+    names = [name for name in own if isinstance(name, str) and name.startswith("_") and not name.startswith("__")]
+    return {f"given.self.{name}": own[name] for name in ([] if module else names)}
 
 
 def shared_parts(path: str, value: Any) -> Iterator[tuple[str, str]]:

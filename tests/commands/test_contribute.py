@@ -167,7 +167,7 @@ def test_a_failing_fix_is_reported(run_sentinel, few_scenarios, fixed_by, mended
     fixed_by(mended)
     answer = run_sentinel("fix", "check", "TINY-MEAN", "--no-tests")
     assert answer.status == 1
-    assert f"PROBLEM: {told}" in answer.out
+    assert f"Problem: {told}" in answer.out
 
 
 def test_an_edit_for_another_blob_is_rejected(run_sentinel, fixed_by):

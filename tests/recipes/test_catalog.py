@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sentinel.cli import main
+from sentinel.contracts import reports
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
@@ -85,6 +86,12 @@ def test_an_unused_target_is_not_imported():
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "['skyrl']"
+
+
+def test_two_bundled_contracts_of_one_name_are_an_error(monkeypatch):
+    monkeypatch.setattr(reports, "TWICE", replace(reports.PASS_AT_K), raising=False)
+    with pytest.raises(SentinelError, match="duplicate contract 'pass_at_k'; rename one"):
+        bundled_catalog.__wrapped__()
 
 
 def test_a_bundled_adapter_has_the_name_of_its_file():

@@ -4,6 +4,7 @@
 committed evidence (``.ci/run``). Here, one pin of each verdict is decided twice.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -11,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+import yaml
 from demo_kit import Consult
 from shipped import MIRRORS, PINS, RECIPES, Decisions, pin_id, runner
 from test_recipe_twins import BY_TWIN
@@ -77,6 +79,17 @@ def test_committed_evidence_is_about_pins_and_watched_refs():
     }
     strangers = {place.parts for place in _committed()} - known
     assert {parts for parts in strangers if parts[1] != "laws"} == set()
+
+
+def test_no_text_ends_before_the_number_of_a_pull_request():
+    """YAML reads the rest of a line as a comment from `` #`` on, unless the text is quoted."""
+    cut = []
+    for file in sorted((REPORTS.parent / "recipes").rglob("*.yaml")):
+        text = file.read_text("utf-8")
+        plain = [token for token in yaml.scan(text) if isinstance(token, yaml.ScalarToken) and token.plain]
+        ends = [token.end_mark for token in plain]
+        cut += [f"{file.name}:{end.line + 1}" for end in ends if re.match(r" +#\d", text[end.index :])]
+    assert cut == []
 
 
 def test_the_committed_evidence_is_small():

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from sentinel.tools.audit.options import Options, is_trainer
+from sentinel.tools.audit.options import Options, is_trainer, with_sections
 
 #: ``${actor.path}``, ``${oc.select:actor.path,1}``: the value of another setting. Relative references (``${.path}``)
 #: are not read.
@@ -85,9 +85,9 @@ class Training:
             return []
         found: dict[str, None] = {}
         for name in self.configuration:
-            if name in self.added or not self._variables.isdisjoint(_with_sections(name)):
+            if name in self.added or not self._variables.isdisjoint(with_sections(name)):
                 continue
-            first = next((part for part in _with_sections(name) if options.closed(part)), None)
+            first = next((part for part in with_sections(name) if options.closed(part)), None)
             if first is not None:
                 found[first] = None
         return list(found)
@@ -97,7 +97,7 @@ class Training:
         """Return the settings and sections that other settings refer to (``${name}``) and that are not options."""
         referred = {name for text in self.configuration.values() for name in _REFERRED.findall(text)}
         known = self.options if self.options is not None else ()
-        first = (next((each for each in _with_sections(name) if each not in known), "") for name in referred)
+        first = (next((each for each in with_sections(name) if each not in known), "") for name in referred)
         return frozenset(filter(None, first))
 
     @cached_property
@@ -110,7 +110,7 @@ class Training:
         found: dict[str, str] = {}
         for name in self.configuration:
             parts, known = name.split("."), {*self._variables, *self.added}
-            if not any((self.options and each in self.options) or each in known for each in _with_sections(name)):
+            if not any((self.options and each in self.options) or each in known for each in with_sections(name)):
                 tails = (".".join(parts[start:]) for start in range(1, len(parts)))
                 found[name] = next(filter(options.__contains__, tails), "")
         return {name: option for name, option in found.items() if option}
@@ -177,7 +177,7 @@ class Training:
             return Setting(name, None if name in self.invalid else self.configuration[name])
         if self._written(name):
             return Setting(name, "{…}")
-        for section in _with_sections(name)[:-1]:
+        for section in with_sections(name)[:-1]:
             if self.configuration.get(section):  # the section is null or a single value, so it has no members
                 return Setting(section, "null" if self.configuration[section] == "null" else None)
         return self._default(name)
@@ -185,7 +185,7 @@ class Training:
     def _default(self, name: str) -> Setting | None:
         if self.options is None or name not in self.options:
             return None
-        for section in _with_sections(name)[:-1]:
+        for section in with_sections(name)[:-1]:
             option = self.options.options.get(section)
             if option is not None and option.default == "null" and not self._written(section):
                 return Setting(section, None if self._doubtful(name) else "null", default=True)
@@ -207,12 +207,6 @@ class Training:
         other = self._resolved(self._lookup(reference[1]), steps - 1)
         value = other.value if other is not None else reference[2]
         return Setting(setting.name, value, setting.default and (other is None or other.default))
-
-
-def _with_sections(name: str) -> list[str]:
-    """Return the sections above a setting, the highest first, and the setting."""
-    parts = name.split(".")
-    return [".".join(parts[:size]) for size in range(1, len(parts) + 1)]
 
 
 def covers(items: Collection[str], name: str) -> bool:

@@ -198,7 +198,7 @@ def checks(made: Contribution) -> Iterator[str]:
         statuses = ", ".join(f"{code(status)} {names.get(name, f'at {name}')}" for name, status in sides)
         yield f"`run_validation.py` with only {_and(runner['packages'])} installed: exit status {statuses}."
     if made.document["tried"]:
-        yield from _tried(made, made.document["tried"])
+        yield from trial_lines(made.target.name, made.document["tried"])
     related = made.document["related"]
     if related:
         pulls: dict[str, list[str]] = {}
@@ -224,7 +224,8 @@ def checks(made: Contribution) -> Iterator[str]:
         yield "No pull request in the mirror changes lines of this function."
 
 
-def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
+def trial_lines(target: str, tried: Mapping[str, Any]) -> Iterator[str]:
+    """Return the results of testing a fix as lines of Markdown."""
     tried = {
         name: dict(sorted(result.items())) if isinstance(result, Mapping) else result for name, result in tried.items()
     }
@@ -237,7 +238,7 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
         if bugs := [bug for bug, names in others.items() if tuple(names) == (before, after)]:
             parts.append(f"{words}: {', '.join(map(code, bugs))}")
     parts.append("the other verdicts are unchanged" if parts else "their verdicts are unchanged")
-    yield f"{len(others)} other known bugs of {made.target.name}: {'; '.join(parts)}."
+    yield f"{len(others)} other known bugs of {target}: {'; '.join(parts)}."
     for boundary, result in tried["boundaries"].items():
         name = _short(boundary)
         parts = [f"{result['mended'] or 'none'} trigger the bug without the fix"]

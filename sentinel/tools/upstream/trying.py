@@ -264,7 +264,6 @@ def _compared(
     counts = dict.fromkeys(("scenarios", "outside", "mended", "unjudged", "changed", "refused"), 0)
     worse: dict[str, str] = {}
     uncovered: dict[str, str] = {}
-    mended: dict[str, None] = {}
     largest = 0.0
     quiet: list[tuple[bool, dict[str, float]]] = []
     changed: set[str] = set()
@@ -296,7 +295,6 @@ def _compared(
         otherwise = otherwise or next(filter(None, (_otherwise(*pair) for pair in pairs)), "")
         if broken != still:
             counts["mended"] += 1
-            mended |= dict.fromkeys(sorted({name for name, _, _ in broken - still}))
             spoiled |= apart.keys()
         else:
             quiet.append((bool(broken), apart))
@@ -311,7 +309,6 @@ def _compared(
     return {
         **counts,
         "largest_difference": largest,
-        "mended_laws": list(mended),
         "uncovered": uncovered,
         "worse": list(worse.values()),
         "keys": sorted(changed),

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from sentinel.commands.console import counted
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.targets import Steps
 from sentinel.tools.watch.facts import SET, SHARDED
@@ -769,9 +770,7 @@ def _evaluated(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
     if values["dropout"]:
         return f"dropout is on: {values['dropout']}"
     changed = values["changed"]
-    return (
-        f"the evaluation changed {changed[0]} ({len(changed)} of the trained parameters and rates)" if changed else ""
-    )
+    return f"{changed[0]} changed ({counted(len(changed), 'value')} in all)" if changed else ""
 
 
 def _mean_of_batches(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
@@ -779,12 +778,14 @@ def _mean_of_batches(kind: str, values: Mapping[str, Any], memory: dict[str, Any
     losses, returned = [float(one) for one in values["losses"]], values["returned"]
     if returned is None or not losses or not all(map(math.isfinite, losses)):
         raise DoesNotApply("the evaluation returned no loss")
+    if values["batches"] != len(losses):
+        raise DoesNotApply("the number of batches is unknown, or a batch has several losses")
     whole, last = losses[:-1], losses[-1]
     means = [sum(losses) / len(losses), sum(whole) / len(whole) if whole else last]
     slack = 1e-3 * max(map(abs, losses)) + 1e-6
     if min(means) - slack <= returned <= max(means) + slack:
         return ""
-    return f"the evaluation's loss is {returned:.6g}, and the mean of its {len(losses)} batches is {means[0]:.6g}"
+    return f"the loss is {returned:.6g}, and the mean of its {len(losses)} batches is {means[0]:.6g}"
 
 
 def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -1172,7 +1173,7 @@ INVARIANTS = (
         "the_divisor_is_the_number_of_labels", ("answers", "stepping"),
         "a supervised loss is divided by the labels of the whole step", f"{_TRAINER}, and labels",
         _items,
-        _also(_supervised, 
+        _also(_supervised,
             _own("compute_loss", "training_step", "get_batch_samples", "_get_num_items_in_batch"),
             lambda facts, steps: _ENDS if facts.get("streams") else "",
             lambda facts, steps: "several devices in one process" if (facts["options"].get("_n_gpu") or 1) > 1 else "",

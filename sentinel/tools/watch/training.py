@@ -355,7 +355,7 @@ class Training:
             if self._inside:  # a method that a subclass overrides and calls
                 return original(*args, **kwargs)
             watcher.moment += 1
-            evaluation = self._evaluation
+            evaluation = self._evaluation if trainer is self._trainer() else None
             looks = self._observes and (self._training_step or evaluation is not None)
             if not looks or not watcher.on or trainer is not self._trainer():
                 self._inside = evaluation is not None
@@ -364,7 +364,8 @@ class Training:
                 finally:
                     self._inside = False
                 if evaluation is not None:
-                    evaluation["losses"].append(_loss_of(result))
+                    with self._guard():
+                        evaluation["losses"].append(_loss_of(result))
                 return result
             batch: Any = None
             forwards: list[dict[str, Any]] = []
@@ -386,10 +387,10 @@ class Training:
                     handle.remove()
             with self._guard():
                 items = kwargs.get("num_items_in_batch", args[4] if len(args) > 4 else None)
-                self._answered(trainer, batch, forwards, result, items)
                 if evaluation is not None:
                     evaluation["losses"].append(_loss_of(result))
                     evaluation["dropout"] = evaluation["dropout"] or active_dropout(trainer.model)
+                self._answered(trainer, batch, forwards, result, items)
             return result
 
         return called
@@ -541,6 +542,8 @@ class Training:
             state = _state_of(trainer) if looks else {}
             name = f"{kwargs.get('metric_key_prefix', 'eval')}_loss"
             self._evaluation = {"looks": looks, "losses": [], "state": state, "dropout": "", "name": name}
+            with contextlib.suppress(TypeError, IndexError):  # a stream has no length
+                self._evaluation["batches"] = len(args[1])
 
     def _evaluated(self, args: tuple[Any, ...], output: Any) -> None:
         """Send what an evaluation returned, and what it changed."""
@@ -554,7 +557,13 @@ class Training:
         self._send(
             "evaluated",
             {"losses": evaluation["losses"], **_ranks(trainer)},
-            {"changed": changed, "dropout": evaluation["dropout"], "returned": returned, "evaluating": True},
+            {
+                "changed": changed,
+                "dropout": evaluation["dropout"],
+                "returned": returned,
+                "evaluating": True,
+                "batches": evaluation.get("batches"),
+            },
         )
 
     # -- rows ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from demo_kit import MASKED_TOKENS
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports.numbers import distinguish
 from sentinel.tools.upstream.contribution import ABSENT, Contribution, documented
-from sentinel.tools.upstream.page import MOST_WORDS, _tried, checks, code, count_words, fenced, page, prose
+from sentinel.tools.upstream.page import MOST_WORDS, checks, code, count_words, fenced, page, prose, trial_lines
 
 SECTIONS = ("Cause", "Fix", "Who is affected", "Reproduce", "What was checked")
 
@@ -90,14 +90,13 @@ def test_folded_parts_and_code_do_not_count_as_words():
     assert count_words(text) == 4  # with the sign of the heading
 
 
-DEMO = SimpleNamespace(target=SimpleNamespace(name="demo"))
 NOTHING = {"others": {}, "boundaries": {}, "problems": [], "elsewhere": {}, "regression": {}, "tests": {}}
 
 
 def test_fixed_bugs_and_side_effects_are_distinguished():
     others = {"C": ["reproduced", "reproduced"], "B": ["unavailable", "reproduced"], "A": ["reproduced", "fixed"]}
     tried = {**NOTHING, "others": others | {"D": ["unavailable", "fixed"]}}
-    told = next(_tried(DEMO, tried))
+    told = next(trial_lines("demo", tried))
     assert told == "4 other known bugs of demo: also fixed: `A`; " + (
         "absent from the new code: `D`; the other verdicts are unchanged."
     )
@@ -113,7 +112,7 @@ def test_fixed_bugs_and_side_effects_are_distinguished():
 )
 def test_results_of_other_functions_are_stated_once(differences, told):
     rest = {f"m.f{n}": {"scenarios": 6, "largest_difference": value} for n, value in enumerate(differences)}
-    assert list(_tried(DEMO, {**NOTHING, "elsewhere": rest}))[1:] == [
+    assert list(trial_lines("demo", {**NOTHING, "elsewhere": rest}))[1:] == [
         f"12 generated inputs of 2 other functions: {told}"
     ]
 
@@ -121,7 +120,7 @@ def test_results_of_other_functions_are_stated_once(differences, told):
 def test_upstreams_tests_that_did_not_run_share_a_line():
     ran = {"outcomes": {"passed": [2, 3], "failed": [1, 1]}, "worse": [], "option": "--noconftest"}
     tests = {"tests/a.py": {"not_runnable": "no ray"}, "tests/b.py": ran, "tests/c.py": {"not_runnable": "no ray"}}
-    assert list(_tried(DEMO, {**NOTHING, "tests": tests}))[2:] == [
+    assert list(trial_lines("demo", {**NOTHING, "tests": tests}))[2:] == [
         "`tests/b.py`: 1 failed, 2 passed, 3 with the fix and its tests, run with `--noconftest`.",
         "`tests/a.py` and `tests/c.py` could not run in this environment: `no ray`.",
     ]

@@ -123,7 +123,7 @@ def _counted(items: int, **changed: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _evaluated(**changed: Any) -> tuple[str, dict[str, Any]]:
-    said = {"losses": [1.0, 3.0], "returned": 2.0, "changed": [], "dropout": "", "evaluating": True}
+    said = {"losses": [1.0, 3.0], "batches": 2, "returned": 2.0, "changed": [], "dropout": "", "evaluating": True}
     return "evaluated", {**said, **changed}
 
 
@@ -314,7 +314,8 @@ def test_a_report_describes_the_violation(seen, how):
         ([_of_rank(rank, _counted(3)) for rank in range(2)],
          "num_items_in_batch is 3, and the completions of 2 processes have 6 trained tokens"),
         ([_evaluated(dropout="layers.0 (0.1)")], "in an evaluation, dropout is on: layers.0 (0.1)"),
-        ([_evaluated(returned=4.0)], "the evaluation's loss is 4, and the mean of its 2 batches is 2"),
+        ([_evaluated(returned=4.0)], "in an evaluation, the loss is 4, and the mean of its 2 batches is 2"),
+        ([_evaluated(changed=["w", "the learning rate"])], "in an evaluation, w changed (2 values in all)"),
     ],
 )  # fmt: skip
 def test_evaluations_and_counts_over_ranks_are_described(seen, how):
@@ -345,6 +346,26 @@ def test_datasets_are_compared_with_their_texts():
     ):
         with pytest.raises(DoesNotApply, match=why):
             compare_tokens(_STEPS, trainer, name, given)
+
+
+def test_collators_of_one_name_in_two_modules_are_compared(monkeypatch):
+    seen: list[str] = []
+    steps = []
+    for name in ("one_rl", "two_rl"):
+        module = ModuleType(name)
+        exec("class Collator:\n    def collate(self, rows):\n        return rows\n", module.__dict__)
+        monkeypatch.setitem(sys.modules, name, module)
+        compared = {f"{name}.Collator.collate": lambda collator, rows, batch, name=name: seen.append(name) or ""}
+        steps.append(Steps(f"{name}.Trainer", collators=compared))
+    watcher = Watcher(Budget())
+    training = Training(watcher, steps=steps)
+    training.attach()
+    for name in ("one_rl", "two_rl"):
+        sys.modules[name].Collator().collate([1])
+        training._collated = None
+    training.stop()
+    watcher.restore()
+    assert seen == ["one_rl", "two_rl"]
 
 
 def test_a_message_names_the_function_the_settings_and_one_thing_to_try():

@@ -164,6 +164,17 @@ def test_kto_compares_each_row_with_the_kl_and_weights_it():
         _steps("KTOTrainer").loss(_kto("new"))  # type: ignore[misc]
 
 
+def test_dpos_loss_type_sft_is_the_mean_of_chosen_tokens():
+    """It does not depend on the sums of log-probs, of which the other loss types are functions."""
+    had = {"loss_types": ["sft"], "loss_weights": [0.5], "ld_alpha": None, "precompute_ref_logps": False, "beta": 0.1,
+           "use_weighting": False, "label_smoothing": 0.0, "f_alpha_divergence_coef": 1.0,
+           "f_divergence_type": "reverse_kl"}  # fmt: skip
+    forwards = _passes(trained_=[[-1.0, -2.0], [-3.0, -4.0]], reference_=[[-1.0, -1.0], [-1.0, -1.0]])
+    micro = _micro(forwards, had, completion_mask=torch.tensor([[0, 1, 1], [0, 1, 0]]))
+    loss, _ = _steps("DPOTrainer").loss(micro)  # type: ignore[misc]
+    assert float(loss) == pytest.approx(0.5 * 1.5)
+
+
 def test_a_reward_model_is_trained_on_margins_and_centered():
     scores = torch.tensor([[1.0], [2.0], [0.5], [3.0]])
     forwards: Any = [{"model": "trained", "reported": {"log_probs": None, "aux_loss": None, "scores": scores}}]

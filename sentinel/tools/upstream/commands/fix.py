@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import html
 from typing import Any
 
-from sentinel.commands.console import Commands, command, counted, echo, echo_json, group, json_option, progress
+from sentinel.commands.console import Commands, command, echo, echo_json, group, json_option, progress
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.errors import NothingExamined
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import SUFFIX, Fix, fix_of
 from sentinel.sources import MirrorStore
-from sentinel.tools.upstream.trying import diff_of, elsewhere, try_fix
+from sentinel.tools.upstream.page import trial_lines
+from sentinel.tools.upstream.trying import diff_of, try_fix
 
 GROUP = "publish"
 SUMMARY = "show a bug's patch, or test it"
@@ -79,36 +80,9 @@ def _check(arguments: argparse.Namespace) -> int:
         echo_json(documents)
     else:
         for fix in fixes:
-            for line in trial_lines(documents[fix.bugs[0]]):
-                echo(line)
+            document = documents[fix.bugs[0]]
+            for bug, (before, after) in document["bugs"].items():
+                echo(f"{bug}: {before} without the fix, {after} with it")
+            for line in trial_lines(fix.target, document):
+                echo(f"  {html.unescape(line)}")
     return 1 if any(document["problems"] for document in documents.values()) else 0
-
-
-def trial_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return the result of testing a fix as lines of text."""
-    lines = [f"{bug}: {before} without the fix, {after} with it" for bug, (before, after) in document["bugs"].items()]
-    others = document["others"]
-    mended = [bug for bug, (before, after) in others.items() if before != after == "fixed"]
-    also = f", {', '.join(mended)} fixed too" if mended else ""
-    lines.append(f"  {counted(len(others), 'other recipe')}: as before{also}")
-    for boundary, result in document["boundaries"].items():
-        if not result["scenarios"]:
-            lines.append(f"  {boundary}: no scenario was drawn, so other inputs were not compared")
-            continue
-        shown = f" ({', '.join(result['mended_laws'])})" if result["mended_laws"] else ""
-        lines.append(
-            f"  {boundary}: {counted(result['scenarios'], 'drawn scenario')}: {result['mended']} show the bug{shown}, "
-            f"{result['unjudged']} differ but no law applies, {result['refused']} are rejected; on the other "
-            f"{result['outside']} the largest difference is {float(result['largest_difference']):g}"
-        )
-    scenarios, functions, largest = elsewhere(document)
-    most = f"the largest difference is {largest:g}" if scenarios else "so nothing was compared"
-    lines.append(f"  {functions} other functions: {scenarios} drawn scenarios, {most}")
-    for file, result in document["tests"].items():
-        counts = ", ".join(f"{b} {name}" if b == a else f"{b} {name} (with the fix {a})" for name, (b, a) in
-                           result.get("outcomes", {}).items())  # fmt: skip
-        lines.append(f"  {file}: {counts or 'cannot run here: ' + result['not_runnable']}")
-    for test, result in document["regression"].items():
-        why = f": {result['reason']}" if "reason" in result else ""
-        lines.append(f"  {test}: {result['without']} without the fix, {result['with']} with it{why}")
-    return [*lines, *(f"  PROBLEM: {problem}" for problem in document["problems"])]

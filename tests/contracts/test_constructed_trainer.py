@@ -1,4 +1,4 @@
-"""A training run: its settings arrive, it takes one step, and its logs say what was minimised."""
+"""A constructed trainer: its settings arrive, it takes one step, and its logs say what was minimised."""
 
 from typing import Any
 
@@ -21,15 +21,15 @@ RUN: dict[str, Any] = {
 
 
 def contract() -> Contract:
-    return bundled_catalog().contracts["training_run"]
+    return bundled_catalog().contracts["constructed_trainer"]
 
 
 def observed(**changes: Any) -> dict[str, Any]:
-    return measured("training_run", lambda **_: {**RUN, **changes}, **GIVEN)
+    return measured("constructed_trainer", lambda **_: {**RUN, **changes}, **GIVEN)
 
 
 def test_a_correct_run_agrees_with_the_definition():
-    definition = measured("training_run", **GIVEN)
+    definition = measured("constructed_trainer", **GIVEN)
     run = observed()
     assert {name: run[name] for name in ("other_settings", "steps", "loss_gap")} == {
         name: definition[name] for name in ("other_settings", "steps", "loss_gap")
@@ -45,7 +45,7 @@ def test_a_correct_run_agrees_with_the_definition():
     ],
 )
 def test_a_wrong_run_differs_from_the_definition(key, changes):
-    assert observed(**changes)[key] != measured("training_run", **GIVEN)[key]
+    assert observed(**changes)[key] != measured("constructed_trainer", **GIVEN)[key]
 
 
 def test_a_loss_that_is_logged_with_four_decimals_is_no_gap():
