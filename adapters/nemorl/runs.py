@@ -357,7 +357,7 @@ class _Actor:
 def _actors(make: Callable[..., Any]) -> Any:
     class Actors:
         def __init__(self, **_: Any) -> None:
-            """Ignore the options. They contain the environment variables of the process, which the gate would compare."""
+            """Ignore the options: the gate would compare the process's environment variables, which they contain."""
 
         def remote(self, **named: Any) -> _Actor:
             return _Actor(make(**named))
