@@ -133,6 +133,12 @@ def _rows(kind: str, form: str, margins: bool = False) -> list[dict[str, Any]]:
                 for name, text in row.items()
                 if name not in ("label", "margin")
             }
+        elif form == "turns":
+            before = [{"role": "user", "content": "so"}, {"role": "assistant", "content": answer}]
+            row = {
+                "prompt": [*before, {"role": "user", "content": prompt}],
+                "completion": [{"role": "assistant", "content": answer}],
+            }
         elif form == "messages":
             row = {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]}
         elif form == "ids":
@@ -642,6 +648,8 @@ def _draw_dpo(rng: random.Random, setup: _Options, options: _Options) -> None:
 
 def _draw_sft(rng: random.Random, setup: _Options, options: _Options) -> None:
     setup["form"] = rng.choice(("plain", "text", "chat", "messages", "ids"))
+    if setup["form"] == "chat" and setup["seed"] % 3 == 0:
+        setup["form"] = "turns"
     if setup["form"] in ("chat", "messages", "ids") and rng.random() < 0.5:
         setup["form"] = "plain"
     if rng.random() < 0.2:
@@ -822,6 +830,58 @@ def _same_rows() -> None:
     transformers.Trainer._get_train_sampler = sampler
 
 
+def _in_collator(kind: str, name: str, *changes: str) -> Callable[[], None]:
+    return lambda: edited(getattr(_module(f"trl.trainer.{kind}_trainer"), name), "torch_call", *changes)
+
+
+def _rows_not_shared() -> None:
+    edited(
+        _module("transformers").Trainer, "_get_dataloader",
+        "self.accelerator.prepare(DataLoader(dataset, **dataloader_params))",
+        "DataLoader(dataset, **dataloader_params)",
+    )  # fmt: skip
+
+
+def _tokens_of_one_rank() -> None:
+    edited(
+        _module("transformers").Trainer, "_get_num_items_in_batch",
+        "self.accelerator.gather(num_items_in_batch.to(device)).sum()", "num_items_in_batch.to(device)",
+    )  # fmt: skip
+
+
+def _evaluates(change: Callable[[Any, Any], Any]) -> Callable[[], None]:
+    """Return an injection that changes the loss of each batch of an evaluation."""
+
+    def inject() -> None:
+        trainer = _module("trl").SFTTrainer
+        usual = trainer.prediction_step
+
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            loss, *others = usual(self, *args, **kwargs)
+            return (change(self, loss), *others)
+
+        trainer.prediction_step = step
+
+    return inject
+
+
+def _moved(trainer: Any, loss: Any) -> Any:
+    with _module("torch").no_grad():
+        next(trainer.model.parameters()).mul_(0.99)
+    return loss
+
+
+def _evaluates_in_training_mode() -> None:
+    edited(
+        _module("transformers").Trainer, "evaluation_loop", "            model.eval()\n", "            model.train()\n"
+    )
+
+
+_PREPARE = "_prepare_dataset"
+_EVALUATING: _Options = {
+    "kind": "sft", "evaluates": True,
+    "options": {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4},
+}  # fmt: skip
 _AFTER_REWARDS = "rewards_per_func = self._calculate_rewards(inputs, prompts, completions, completion_ids_list)"
 _END = "completion_mask = [torch.ones_like(ids, dtype=torch.long) for ids in completion_ids]"
 _GRPO: _Options = {"kind": "grpo", "options": {"steps_per_generation": 2}}
@@ -932,6 +992,55 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
         "GRPOTrainer", _LOSS, "attention_mask = torch.cat([prompt_mask, completion_mask], dim=1)",
         "attention_mask = torch.cat([torch.ones_like(prompt_mask), completion_mask], dim=1)")),
     "class-resumed-without-moments": ({"kind": "sft", "resumes": "alone", "options": {}}, _optimizer_not_loaded),
+    # What somebody found in November 2026 that was missed, and more of the same kinds.
+    "missed-grpo-tokens-of-one-rank": ({**_grpo(), "ranks": 2}, _in(
+        "GRPOTrainer", _MAKE, "self.accelerator.gather(loss_mask.sum()).sum()", "loss_mask.sum()")),
+    "missed-grpo-tokens-with-padding": (_grpo(), _in(
+        "GRPOTrainer", _MAKE, "self.accelerator.gather(loss_mask.sum()).sum()", "torch.tensor(loss_mask.numel())")),
+    "missed-sft-tokens-of-one-rank": ({"kind": "sft", "ranks": 2}, _tokens_of_one_rank),
+    "missed-sft-completion-one-early": ({"kind": "sft"}, _in(
+        "SFTTrainer", _PREPARE, "[0] * prompt_len + [1] * (len(prompt_completion_ids) - prompt_len)",
+        "[0] * (prompt_len - 1) + [1] * (len(prompt_completion_ids) - prompt_len + 1)")),
+    "missed-sft-any-mask": (
+        {"kind": "sft", "form": "turns", "options": {"assistant_only_loss": True}}, _in(
+            "SFTTrainer", _PREPARE, "token_id if all(bits) else -100", "token_id if any(bits) else -100")),
+    "missed-sft-turns-dropped": ({"kind": "sft", "form": "turns"}, _in(
+        "SFTTrainer", _PREPARE,
+        '                        if is_conversational(example):\n                            prompt_ids',
+        '                        if is_conversational(example):\n                            example = {**example, '
+        '"prompt": example["prompt"][-1:]}\n                            prompt_ids')),
+    "missed-reward-end-of-one-side": ({"kind": "reward"}, _in(
+        "RewardTrainer", _PREPARE, 'not example["rejected"].endswith(eos_token)',
+        'not example["chosen"].endswith(eos_token)')),
+    "missed-dpo-prompt-cut": ({"kind": "dpo"}, _in(
+        "DPOTrainer", _PREPARE, 'output["prompt_ids"] = prompt_ids[:prompt_len]',
+        'output["prompt_ids"] = prompt_ids[1:prompt_len]')),
+    "missed-kto-own-completions": ({"kind": "kto"}, _in(
+        "KTOTrainer", _PREPARE, '[examples["completion_ids"][-1]] + examples["completion_ids"][:-1]',
+        'list(examples["completion_ids"])')),
+    "missed-kto-labels-inverted": ({"kind": "kto"}, _in_collator(
+        "kto", "DataCollatorForUnpairedPreference", '[example["label"] for', '[not example["label"] for')),
+    "missed-kto-completion-one-early": ({"kind": "kto"}, _in_collator(
+        "kto", "DataCollatorForUnpairedPreference", "[0] * len(prompt_ids) + [1] * len(answer_ids)",
+        "[0] * (len(prompt_ids) - 1) + [1] * (len(answer_ids) + 1)")),
+    "missed-dpo-sides-interleaved": ({"kind": "dpo"}, _in_collator(
+        "dpo", "DataCollatorForPreference", "completion_mask = chosen_mask + rejected_mask",
+        "completion_mask = rejected_mask + chosen_mask")),
+    "missed-reward-sides-swapped": ({"kind": "reward"}, _in_collator(
+        "reward", "DataCollatorForPreference", "input_ids = chosen_ids + rejected_ids",
+        "input_ids = rejected_ids + chosen_ids")),
+    "missed-dpo-rows-of-all-ranks": ({"kind": "dpo", "ranks": 2}, _rows_not_shared),
+    "missed-evaluation-of-other-groups": ({**_EVALUATING, "kind": "grpo", "options": {
+        **_EVALUATING["options"], "num_generations_eval": 2, "per_device_eval_batch_size": 8}}, _in(
+            "GRPOTrainer", _MAKE,
+            'self.num_generations if mode == "train" else self.num_generations_eval\n\n        # A completion',
+            "self.num_generations\n\n        # A completion")),
+    "missed-evaluation-learns-prompts": (_EVALUATING, _in(
+        "SFTTrainer", _PREPARE, 'if self.completion_only_loss and "completion_mask" in column_names:',
+        'if self.completion_only_loss and "completion_mask" in column_names and dataset_name == "train":')),
+    "missed-evaluation-doubles-the-loss": (_EVALUATING, _evaluates(lambda self, loss: 2 * loss)),
+    "missed-evaluation-moves-the-model": (_EVALUATING, _evaluates(_moved)),
+    "missed-evaluation-with-dropout": ({**_EVALUATING, "model": "gpt2", "dropout": 0.1}, _evaluates_in_training_mode),
 }  # fmt: skip
 
 

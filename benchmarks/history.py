@@ -169,7 +169,7 @@ def fresh(recipe: Recipe, shas: list[str], home: Path) -> None:
 def curve(record: dict[str, Any], ledger: Ledger, recipe: Recipe) -> list[tuple[int, int]]:
     """Return (commits, distinct closures among them) for each tenth of the commits."""
     _, commits, _ = ledger.select(Selection(record["source"]["ref"]))
-    with ledger.decider([recipe], ledger.local) as decide:
+    with ledger.decider([recipe]) as decide:
         seen: set[tuple[str, str]] = set()
         points = []
         for number, commit in enumerate(commits, 1):
@@ -224,7 +224,7 @@ def main() -> None:
         _, line, _ = other.select(selection)
 
         def search() -> Any:
-            with other.decider([bisected], lambda: other.local(1)) as decide:
+            with other.decider([bisected]) as decide:
                 return bisect(other.mirror, line[0], line[-1], lambda c: decide(c)[bisected.bug_id])
 
         seconds, seconds_cpu, found = clock(search)

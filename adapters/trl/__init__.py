@@ -32,6 +32,7 @@ from sentinel.binding.families import (
 from sentinel.binding.kit import torch
 
 from .functions import FUNCTIONS
+from .runs import RUNS
 from .steps import STEPS as DOCUMENTED
 
 CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"  # July 2026
@@ -1260,7 +1261,7 @@ TARGET = Target(
     pypi="trl",
     preload=(
         *("transformers", "transformers.trainer", "transformers.models.auto.processing_auto", "torch.distributed.fsdp"),
-        *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
+        *("accelerate", "datasets", "huggingface_hub", "pandas", "pyarrow", "requests"),
     ),
     moved={  # trainers that moved to trl.experimental in 2025, one that moved back in 2026, and a renamed class
         DISTILLATION: ("trl.trainer.distillation_trainer",),
@@ -1279,5 +1280,5 @@ TARGET = Target(
     },
     no_signal=_NO_SIGNAL,
     steps=DOCUMENTED,
-    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *REPORTS, *SINGLE, *STEPS, *ENGINES, *FUNCTIONS),
+    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *REPORTS, *SINGLE, *STEPS, *ENGINES, *FUNCTIONS, *RUNS),
 )

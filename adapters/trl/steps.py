@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from sentinel import DoesNotApply, Steps
@@ -36,14 +37,19 @@ def _trained(micro: Any, name: str = "log_probs", place: int = 0, model: str = "
 
 
 def _router(micro: Any) -> Any:
-    """Return the weighted auxiliary loss of a mixture-of-experts router, or 0 if the model has no router."""
+    """Return the weighted auxiliary loss of the router of a mixture of experts; 0 if the model has no router."""
     if not micro.attributes.get("aux_loss_enabled"):
         return 0.0
     return micro.attributes["router_aux_loss_coef"] * micro.forwards[0]["reported"]["aux_loss"].double()
 
 
 def _accumulated(micro: Any) -> int:
-    return int(micro.attributes["current_gradient_accumulation_steps"])
+    return 1 if micro.evaluating else int(micro.attributes["current_gradient_accumulation_steps"])
+
+
+def _peers(micro: Any) -> int:
+    """Return the number of completions of a prompt."""
+    return int(micro.attributes["num_generations_eval" if micro.evaluating else "num_generations"])
 
 
 # -- GRPO and RLOO -----------------------------------------------------------------------------------------------------
@@ -137,7 +143,8 @@ def _grpo_loss(micro: Any) -> tuple[Any, Any]:
         weights = weights / len(mask) / steps
     else:
         tokens = batch["num_items_in_batch"].double().clamp(min=1.0) / micro.world
-        weights = weights / (tokens * steps / options["steps_per_generation"])
+        share = 1.0 if micro.evaluating else steps / options["steps_per_generation"]
+        weights = weights / (tokens * share)
     loss = (terms * weights).sum()
     size = (terms.abs() * weights).sum() * (1 + log_ratio.abs().max() + log_probs.abs().max())
     if had.get("_entropy_bonus_enabled"):
@@ -172,7 +179,7 @@ def _rewards(micro: Any, of_batch: bool) -> Any:
     returned = [[math.nan if one is None else one for one in columns[place]] for place in range(len(weights))]
     table = torch.tensor(returned, dtype=torch.float64).T
     _need(len(table) == len(micro.batch["advantages"]), "the observed rewards belong to other rows")
-    whole = len(table) % micro.attributes["num_generations"] == 0
+    whole = len(table) % _peers(micro) == 0
     _need(micro.world == 1 or (whole and not of_batch), "the rewards of several ranks are used together")
     return table, torch.tensor(weights, dtype=torch.float64)
 
@@ -191,7 +198,7 @@ def _total(table: Any, weights: Any) -> Any:
 
 def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
     """Compute GRPO's advantages, scaled by group (arXiv:2402.03300), batch (2508.08221) or reward (2601.05242)."""
-    peers, scale = micro.attributes["num_generations"], micro.attributes["scale_rewards"]
+    peers, scale = _peers(micro), micro.attributes["scale_rewards"]
     several = micro.attributes["multi_objective_aggregation"] == "normalize_then_sum"
     table, weights = _rewards(micro, of_batch=several or scale == "batch")
     _need(len(table) % peers == 0, "a group is incomplete")
@@ -226,7 +233,7 @@ def _rloo_advantages(micro: Any) -> tuple[Any, Any]:
         policy, reference = _rloo_references(micro)
         rewards = rewards - had["beta"] * (policy - reference).sum(-1)
         rounding = _ROUNDING * had["beta"] * (policy.abs() + reference.abs()).sum(-1).max()
-    grouped = rewards.view(-1, had["num_generations"])
+    grouped = rewards.view(-1, _peers(micro))
     count = (~grouped.isnan()).sum(-1, keepdim=True)
     advantages = (grouped - (grouped.nansum(-1, keepdim=True) - grouped) / (count - 1)).view(-1)
     largest = table.abs().nan_to_num(nan=0.0).max() * weights.abs().sum()
@@ -240,14 +247,15 @@ def _rloo_advantages(micro: Any) -> tuple[Any, Any]:
 
 def _grpo_references(micro: Any) -> tuple[Any, Any]:
     _need("ref_per_token_logps" in micro.batch, "there is no reference (beta is 0)")
-    _need("num_items_in_batch" in micro.batch and micro.rewards is None, "another batch")
+    _need("num_items_in_batch" in micro.batch and micro.rewards is None, "")  # the reference is compared in the loss
     mask = micro.batch["completion_mask"].double()
     return _trained(micro)[:, -mask.shape[1] :] * mask, micro.batch["ref_per_token_logps"].double() * mask
 
 
 def _rloo_references(micro: Any) -> tuple[Any, Any]:
     """Return the log-probs of policy and reference for the tokens of a batch that is being built."""
-    _need(micro.rewards is not None and micro.attributes["beta"], "this step has no reference")
+    _need(micro.rewards is not None, "")  # the reference is compared while a batch is produced, not in the loss
+    _need(micro.attributes["beta"], "there is no reference (beta is 0)")
     mask = micro.batch["completion_mask"].double()
     sides = {True: [], False: []}
     for one in micro.forwards:
@@ -263,7 +271,7 @@ def _rloo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _completion_ends(micro: Any) -> str:
-    """Return a mask of completions that ends after their first end token."""
+    """Return which completions' masks do not stop after the first end token; empty if all do."""
     had, batch = micro.attributes, micro.batch
     for name in ("tools", "environments", "rollout_func", "environment_factories"):
         _need(not had.get(name), f"{name} makes completions of several turns")
@@ -345,9 +353,10 @@ def _decoded(trainer: Any, rows: Any, ids: Any) -> Any:
 
 
 def _referred(micro: Any, place: int = 0, passes: int = 1) -> Any:
-    """Return the log-probs of the reference, which is a separate model or the trained model without its adapter.
+    """Return the reference's log-probs. The reference is a separate model, or the trained model without its adapter.
 
-    :param passes: the number of forward passes of each model.
+    :param place: the number of the reference's forward pass, from 0.
+    :param passes: the number of forward passes of the trained model, which come first.
     """
     if any(one["model"] == "reference" for one in micro.forwards):
         return _trained(micro, place=place, model="reference")
@@ -457,7 +466,8 @@ def _dpo_loss(micro: Any) -> tuple[Any, Any]:
     policy = policy if policy.requires_grad else policy.requires_grad_()
     for kind, share in zip(had["loss_types"], had["loss_weights"]):
         loss = loss + (_pair_loss(kind, micro, policy, reference, tokens) * weights).mean() * share
-    (slope,) = torch.autograd.grad(loss, policy, retain_graph=True, allow_unused=True)
+    through = loss.requires_grad  # the loss type sft uses the log-probs of tokens only
+    (slope,) = torch.autograd.grad(loss, policy, retain_graph=True, allow_unused=True) if through else (None,)
     largest = policy.detach().abs() + reference.abs() + 1
     size = loss.detach().abs() + ((slope.abs() * largest).sum() if slope is not None else 0.0) + had["beta"]
     return loss, _ROUNDING * size
@@ -511,6 +521,157 @@ def _kto_references(micro: Any) -> tuple[Any, Any]:
     return _kto_sides(micro)[:2]
 
 
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def _tokenized(trainer: Any, text: Any, **options: Any) -> Any:
+    """Return the tokens of plain text, or of messages through the chat template."""
+    tokenizer = trainer.processing_class
+    _need(type(tokenizer).__module__.startswith("transformers."), "the tokenizer is your own")
+    if isinstance(text, str):
+        return tokenizer(text=text)
+    return tokenizer.apply_chat_template(text, tokenize=True, return_dict=True, **options)
+
+
+def _ended(trainer: Any, text: Any) -> Any:
+    """Return a text with its end token, which a trainer appends to plain text but not to messages."""
+    end = trainer.processing_class.eos_token
+    return text + end if isinstance(text, str) and not text.endswith(end) else text
+
+
+def _shared(one: list[int], other: list[int]) -> int:
+    """Return the number of first tokens that two rows share. A completion begins behind them."""
+    return next((place for place, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))
+
+
+def _truncated(options: Any, row: list[Any]) -> list[Any]:
+    """Return what is left of a row of at most ``max_length`` tokens."""
+    most = options.max_length
+    return row if most is None else row[-most:] if options.truncation_mode == "keep_end" else row[:most]
+
+
+def _other_tokens(number: int, name: str, got: list[int], expected: list[int], trainer: Any) -> str:
+    """Return a description of tokens that are not those of a row's text."""
+    end = trainer.processing_class.eos_token_id
+    if got == expected[:-1] and expected[-1] == end:
+        return f"{name} of row {number} has no end token, which the trainer appends to a text"
+    place = _shared(got, expected)
+    return f"{name} of row {number} has {len(got)} tokens, and its text has {len(expected)}: token {place} differs"
+
+
+def _answered_tokens(trainer: Any, rows: Any, sides: Mapping[str, str]) -> str:
+    """Compare prepared rows with their texts: the prompt, and an answer for each of ``sides`` (text -> its tokens).
+
+    A completion begins where the tokens of prompt and answer differ from those of the prompt alone.
+    """
+    for number, row in enumerate(rows):
+        _need({"prompt", "prompt_ids", *sides} <= row.keys(), "the prepared rows have no text")
+        prompt = _tokenized(trainer, row["prompt"], add_generation_prompt=True)["input_ids"]
+        whole = {
+            name: _tokenized(trainer, _ended(trainer, row["prompt"] + row[side]))["input_ids"]
+            for side, name in sides.items()
+        }
+        start = min(_shared(prompt, ids) for ids in whole.values())
+        for name, ids in {"prompt_ids": prompt[:start], **{name: ids[start:] for name, ids in whole.items()}}.items():
+            if row[name] != ids:
+                return _other_tokens(number, name, row[name], ids, trainer)
+    return ""
+
+
+def _pair_tokens(trainer: Any, rows: Any) -> str:
+    return _answered_tokens(trainer, rows, {"chosen": "chosen_ids", "rejected": "rejected_ids"})
+
+
+def _kto_tokens(trainer: Any, rows: Any) -> str:
+    """Compare prepared rows with their texts, and the mismatched completions of the first batch with its completions
+    (arXiv:2402.01306, section 4.1).
+    """
+    wrong, size = _answered_tokens(trainer, rows, {"completion": "completion_ids"}), _batch_size(trainer)
+    first = rows[:size]
+    if wrong or "KL_completion_ids" not in rows[0] or len(first) < size or trainer.args.dataset_num_proc:
+        return wrong
+    own, others = ([row[name] for row in first] for name in ("completion_ids", "KL_completion_ids"))
+    if sorted(own) != sorted(others):
+        return f"KL_completion_ids of the first {size} rows are not the completions of these rows"
+    if own == others and any(one != own[0] for one in own):
+        return f"KL_completion_ids of the first {size} rows are the rows' own completions, and not those of other rows"
+    return ""
+
+
+def _batch_size(trainer: Any) -> int:
+    return int(trainer.args.per_device_train_batch_size)
+
+
+def _collates(collator: Any, rows: Any, name: str, *columns: str) -> None:
+    """Raise if a batch was made by another collator, or from other rows than lists of tokens."""
+    _need(type(collator).__name__ == name, "the collator is your own")
+    _need(rows and all(isinstance(row.get(one), list) for row in rows for one in columns), "rows are not token lists")
+
+
+def _of_rows(rows: Any, *names: str) -> dict[str, list[Any]]:
+    """Return columns of numbers, as far as the rows have them."""
+    return {name: [row[name] for row in rows] for name in names if name in rows[0]}
+
+
+#: The values of padding in a batch's columns.
+_FILLS = {"labels": -100, "attention_mask": 0, "completion_mask": 0}
+
+
+def _other_rows(batch: Any, columns: Mapping[str, list[Any]]) -> str:
+    """Return the first difference between a batch and the columns of its rows, which the batch pads on the right."""
+    for name, expected in columns.items():
+        if name not in batch:
+            continue
+        if len(batch[name]) != len(expected):
+            return (
+                f"{name} of a batch has {len(batch[name])} rows, and {len(expected)} rows of the dataset were collated"
+            )
+        for number, (row, other) in enumerate(zip(batch[name].tolist(), expected)):
+            if not isinstance(other, list):
+                if not math.isclose(row, other, rel_tol=1e-6, abs_tol=1e-6):
+                    return f"{name} of row {number} of a batch is {row:g}, and {other:g} in the dataset"
+                continue
+            if name.removeprefix("KL_") in _FILLS:
+                other = other + [_FILLS[name.removeprefix("KL_")]] * (len(row) - len(other))
+            wrong = [place for place, (one, another) in enumerate(zip(row, other)) if one != another]
+            if wrong or len(row) < len(other):
+                place = wrong[0] if wrong else len(row)
+                shown = " is not the dataset row's"
+                if name.endswith(("position_ids", "mask")):
+                    shown = f" is {row[place] if wrong else 'missing'}, not {other[place]}"
+                return f"{name} of token {place} in row {number} of a batch{shown}"
+    return ""
+
+
+def _answered_rows(collator: Any, prompts: Any, answers: Any, prefix: str = "") -> dict[str, list[Any]]:
+    """Return the columns of a batch that has a prompt and an answer in each row."""
+    _need(hasattr(collator, "max_length"), "this version truncates rows in another place")
+    pairs = [*zip(prompts, answers)]
+    mode = getattr(collator, "truncation_mode", "keep_start")
+    most = SimpleNamespace(max_length=collator.max_length, truncation_mode=mode)
+    ids = [_truncated(most, prompt + answer) for prompt, answer in pairs]
+    masks = [_truncated(most, [0] * len(prompt) + [1] * len(answer)) for prompt, answer in pairs]
+    of_rows = {"input_ids": ids, "attention_mask": [[1] * len(one) for one in ids], "completion_mask": masks}
+    return {f"{prefix}{name}": several for name, several in of_rows.items()}
+
+
+def _dpo_collated(collator: Any, rows: Any, batch: Any) -> str:
+    _collates(collator, rows, "DataCollatorForPreference", "prompt_ids", "chosen_ids", "rejected_ids")
+    answers = [row[name] for name in ("chosen_ids", "rejected_ids") for row in rows]
+    columns = _answered_rows(collator, [row["prompt_ids"] for row in rows] * 2, answers)
+    return _other_rows(batch, {**columns, **_of_rows(rows, "ref_chosen_logps", "ref_rejected_logps")})
+
+
+def _kto_collated(collator: Any, rows: Any, batch: Any) -> str:
+    _collates(collator, rows, "DataCollatorForUnpairedPreference", "prompt_ids", "completion_ids")
+    columns = _of_rows(rows, "label", "ref_logps", "ref_KL_logps")
+    for prefix in ("", "KL_"):
+        if f"{prefix}completion_ids" in rows[0]:
+            answers = [row[f"{prefix}completion_ids"] for row in rows]
+            columns |= _answered_rows(collator, [row["prompt_ids"] for row in rows], answers, prefix)
+    return _other_rows(batch, columns)
+
+
 # -- reward models -----------------------------------------------------------------------------------------------------
 
 
@@ -534,53 +695,37 @@ def _reward_batch(micro: Any) -> str:
     return _right_padding(micro)
 
 
-def _plain_text(micro: Any, *columns: str) -> bool:
-    """Return True if the dataset's columns are plain text, to which the trainer appends the end token."""
-    kinds = micro.facts.get("given", {}).get("columns", {})
-    return "input_ids" not in kinds and all(kinds.get(name) == "str" for name in columns)
+def _reward_tokens(trainer: Any, rows: Any) -> str:
+    for number, row in enumerate(rows):
+        for side in ("chosen", "rejected"):
+            _need(side in row, f"the prepared rows have no column {side}")
+            texts = [_ended(trainer, row[side])]
+            if "prompt" in row:  # preparation may already have put the prompt before the answer
+                whole, prompt = row[side], row["prompt"]
+                texts = [_ended(trainer, prompt + whole), *(texts if whole[: len(prompt)] == prompt else ())]
+            several = [_tokenized(trainer, text)["input_ids"] for text in texts]
+            if row[f"{side}_ids"] not in several:
+                return _other_tokens(number, f"{side}_ids", row[f"{side}_ids"], several[-1], trainer)
+    return ""
+
+
+def _reward_collated(collator: Any, rows: Any, batch: Any) -> str:
+    _collates(collator, rows, "DataCollatorForPreference", "chosen_ids", "rejected_ids")
+    ids = [row[f"{side}_ids"] for side in ("chosen", "rejected") for row in rows]
+    columns = {"input_ids": ids, "attention_mask": [[1] * len(one) for one in ids]}
+    return _other_rows(batch, {**columns, **_of_rows(rows, "margin")})
 
 
 def _right_padding(micro: Any) -> str:
-    """Return an attention mask that is 0 only for the padding at the end of each row."""
+    """Return which row attends to the padding at its end; empty if none does."""
     pads, ends, attention = micro.facts["pads"], micro.facts["ends"], micro.batch.get("attention_mask")
     _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
-    _need(attention is not None and pads is not None and pads != ends, "the padding is unknown")
+    _need(attention is not None, "rows are packed")
+    _need(pads is not None and pads != ends, "the padding token is also the end token")
     ids = micro.batch["input_ids"]
     trailing = (ids != pads).flip(-1).cumsum(-1).flip(-1) == 0
     wrong = ((attention != 0) & trailing).sum(-1)
     return f"row {int(wrong.argmax())} attends to {int(wrong.max())} tokens of padding" if wrong.max() > 1 else ""
-
-
-def _ends_learned(micro: Any, learned: Any) -> str:
-    """Return whether the trainer appended an end token to each text, and whether the loss includes the end token."""
-    ids, attention, end = micro.batch["input_ids"], micro.batch.get("attention_mask"), micro.facts["ends"]
-    most = micro.options.get("max_length")
-    if attention is None or end is None:
-        return ""
-    lengths = (attention != 0).sum(-1)
-    if most and lengths.max() > most:
-        return f"row {int(lengths.argmax())} has {int(lengths.max())} tokens, and max_length is {most}"
-    last = torch.where(attention != 0, torch.arange(ids.shape[1]), -1).argmax(-1)
-    rows = torch.arange(len(ids))
-    ended = (ids[rows, last] == end) & (lengths < (most or 1 << 60))
-    open_ = (lengths < (most or 1 << 60)) & ~(ids == end).any(-1)
-    if open_.any():
-        return f"{int(open_.sum())} of {len(ids)} rows have no end token, which the trainer appends to a text"
-    cut = (lengths == (most or -1)) & (ids[rows, last] != end)
-    if cut.any() and micro.options.get("truncation_mode") == "keep_end":
-        return (
-            f"{int(cut.sum())} of {len(ids)} rows do not end with the end token, although truncation_mode is keep_end"
-        )
-    wrong = ended & ~learned[rows, last]
-    return f"the end token of {int(wrong.sum())} of {len(ids)} rows is not trained" if wrong.any() else ""
-
-
-def _dpo_batch(micro: Any) -> str:
-    _need("completion_mask" in micro.batch and "attention_mask" in micro.batch, "rows are packed (padding_free)")
-    wrong = _right_padding(micro) if micro.facts["pads"] != micro.facts["ends"] else ""
-    if not wrong and not micro.facts["collator"] and _plain_text(micro, "prompt", "chosen", "rejected"):
-        wrong = _ends_learned(micro, micro.batch["completion_mask"] != 0)
-    return wrong
 
 
 # -- SFT ---------------------------------------------------------------------------------------------------------------
@@ -613,48 +758,58 @@ def _sft_loss(micro: Any) -> tuple[Any, Any]:
     return loss + router, _ROUNDING * (size + abs(float(router))) + slack * float(learned.sum()) / max(count, 1.0)
 
 
+def _sft_tokens(trainer: Any, rows: Any) -> str:
+    options = trainer.args
+    _need("labels" in rows[0] and hasattr(trainer, "chat_template"), "this version prepares rows in another way")
+    for number, row in enumerate(rows):
+        template, masks = {"chat_template": trainer.chat_template}, []
+        of_assistant = {**template, "return_assistant_tokens_mask": options.assistant_only_loss}
+        if "prompt" in row:
+            prompt = _tokenized(trainer, row["prompt"], add_generation_prompt=True, **template)["input_ids"]
+            whole = _tokenized(trainer, _ended(trainer, row["prompt"] + row["completion"]), **of_assistant)
+            if trainer.completion_only_loss:
+                start = _shared(prompt, whole["input_ids"])
+                masks.append([place >= start for place in range(len(whole["input_ids"]))])
+        else:
+            text = row.get("messages", row.get(options.dataset_text_field))
+            _need(text, "the prepared rows have no text (packing, or a column of another name)")
+            whole = _tokenized(trainer, _ended(trainer, text), **of_assistant)
+        if options.assistant_only_loss:
+            masks.append(whole["assistant_masks"])
+        ids = _truncated(options, whole["input_ids"])
+        labels = [one if all(kept) else -100 for one, *kept in zip(whole["input_ids"], *masks)]
+        labels = _truncated(options, labels)
+        if row["input_ids"] != ids:
+            return _other_tokens(number, "input_ids", row["input_ids"], ids, trainer)
+        wrong = [place for place, (one, other) in enumerate(zip(row["labels"], labels)) if one != other]
+        if wrong:
+            got, right = (sum(one != -100 for one in several) for several in (row["labels"], labels))
+            how = "is trained" if row["labels"][wrong[0]] != -100 else "is not trained"
+            return (
+                f"row {number} trains on {got} of its {len(ids)} tokens, and {right} are right: token {wrong[0]} {how}"
+            )
+    return ""
+
+
 def _sft_collated(collator: Any, rows: Any, batch: Any) -> str:
     """Compare a batch with its rows: tokens, labels, and positions that restart at each document."""
-    _need(type(collator).__name__ == "DataCollatorForLanguageModeling", "the collator is your own")
-    _need(rows and all(isinstance(row.get("input_ids"), list) for row in rows), "the rows are not lists of tokens")
+    _collates(collator, rows, "DataCollatorForLanguageModeling", "input_ids")
     documents = [list(row.get("seq_lengths") or [len(row["input_ids"])]) for row in rows]
     places = [[place for length in lengths for place in range(length)] for lengths in documents]
-    columns = {"input_ids": [row["input_ids"] for row in rows], "position_ids": places}
+    ids = [row["input_ids"] for row in rows]
+    columns = {"input_ids": ids, "position_ids": places, "attention_mask": [[1] * len(row) for row in ids]}
     if all("labels" in row for row in rows):
         columns["labels"] = [row["labels"] for row in rows]
     elif not any(name in row for row in rows for name in ("completion_mask", "assistant_masks")):
         columns["labels"] = columns["input_ids"]
-    for name, several in columns.items():
-        if name not in batch:
-            continue
-        if collator.padding_free and name == "labels":  # no token is predicted from the document before
+    if collator.padding_free:
+        if "labels" in columns:  # no token is predicted from the document before
             starts = [[not place for place in row] for row in places]
-            several = [[-100 if first else one for one, first in zip(*pair)] for pair in zip(several, starts)]
-        expected = [[one for row in several for one in row]] if collator.padding_free else several
-        for number, (row, other) in enumerate(zip(batch[name].tolist(), expected)):
-            wrong = [place for place, (one, another) in enumerate(zip(row, other)) if one != another]
-            if wrong or len(row) < len(other):
-                place = wrong[0] if wrong else len(row)
-                got = row[place] if wrong else "missing"
-                shown = f" is {got}, not {other[place]}" if name == "position_ids" else " is not the dataset row's"
-                return f"{name} of token {place} in row {number} of a batch{shown}"
-    return ""
-
-
-def _sft_batch(micro: Any) -> str:
-    places, attention = micro.batch.get("position_ids"), micro.batch.get("attention_mask")
-    if places is not None and attention is None and not micro.facts["collator"]:
-        first = int(((places == 0) & (micro.batch["labels"] != -100))[:, 1:].sum())
-        return f"{first} first tokens of documents are predicted from the document before" if first else ""
-    _need(not micro.options.get("packing") and not micro.options.get("padding_free"), "rows are packed")
-    wrong = _right_padding(micro) if micro.facts["pads"] != micro.facts["ends"] else ""
-    columns = ("prompt", "completion") if "completion" in micro.facts.get("given", {}).get("columns", {}) else (
-        micro.options.get("dataset_text_field", "text"),
-    )  # fmt: skip
-    skips = micro.options.get("dataset_kwargs") or "formatting_func" in micro.facts.get("given", {})
-    if not wrong and not micro.facts["collator"] and not skips and _plain_text(micro, *columns):
-        wrong = _ends_learned(micro, micro.batch["labels"] != -100)
-    return wrong
+            columns["labels"] = [
+                [-100 if first else one for one, first in zip(*pair)] for pair in zip(columns["labels"], starts)
+            ]
+        columns = {name: [[one for row in several for one in row]] for name, several in columns.items()}
+    return _other_rows(batch, columns)
 
 
 # -- what is known of each trainer -------------------------------------------------------------------------------------
@@ -724,6 +879,8 @@ _SETTINGS = {
     "generation_config.max_new_tokens": partial(_generated, "max_completion_length"),
     "generation_config.do_sample": lambda options: None if options.get("generation_kwargs") else True,
 }
+#: What a trainer does not have that learns from the answers of a dataset.
+_OFFLINE = frozenset({"advantages", "samples", "prompts", "completions"})
 _SCORES = ("_generate_and_score_completions", "_calculate_rewards", "_generate", "_prepare_inputs")
 _SAMPLES = ("_generate_single_turn", "_generate", "_generate_and_score_completions", "_prepare_inputs")
 _OF_ROWS = {
@@ -731,6 +888,7 @@ _OF_ROWS = {
     "prompts": ("_tokenize_prompts", "_generate", "_generate_and_score_completions", "_prepare_inputs"),
 }
 _LOG_PROBS = ("_compute_loss", "compute_loss", "_get_per_token_logps_and_entropies", "_prepare_inputs")
+_OF_TOKENS = {"tokens": ("_prepare_dataset",)}
 _IN_GRPO = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
 
 
@@ -750,7 +908,7 @@ STEPS = (
         },
         splits=frozenset({"steps_per_generation", "generation_batch_size"}),
         loss=_grpo_loss, advantages=_grpo_advantages, references=_grpo_references, batch=_completion_ends,
-        samples=_sampled, prompts=_prompt_tokens, completions=_decoded,
+        samples=_sampled, prompts=_prompt_tokens, completions=_decoded, lacks=frozenset({"tokens", "collators"}),
     ),
     Steps(
         "trl.trainer.rloo_trainer.RLOOTrainer",
@@ -758,11 +916,13 @@ STEPS = (
         knows=_SHARED | _ONLINE | {"normalize_advantages", "reward_clip_range"},
         settings={**_SETTINGS, **_named("normalize_advantages reward_clip_range")},
         loss=_rloo_loss, advantages=_rloo_advantages, references=_rloo_references, batch=_completion_ends,
-        samples=_sampled, prompts=_prompt_tokens, completions=_decoded,
+        samples=_sampled, prompts=_prompt_tokens, completions=_decoded, lacks=frozenset({"tokens", "collators"}),
     ),
     Steps(
         "trl.trainer.dpo_trainer.DPOTrainer",
-        methods={"loss": ("_compute_loss", "compute_loss", "compute_ref_log_probs", "_prepare_inputs")},
+        methods={
+            "loss": ("_compute_loss", "compute_loss", "compute_ref_log_probs", "_prepare_inputs"), **_OF_TOKENS
+        },
         knows=_SHARED | _OF_DPO,
         settings={
             **_named("beta ld_alpha f_divergence_type f_alpha_divergence_coef label_smoothing use_weighting"),
@@ -770,31 +930,37 @@ STEPS = (
             "loss_types": "loss_type",
             "loss_weights": "loss_weights",
         },
-        loss=_dpo_loss, references=_dpo_references, batch=_dpo_batch,
+        loss=_dpo_loss, references=_dpo_references, batch=_right_padding, tokens=_pair_tokens,
+        collators={"trl.trainer.dpo_trainer.DataCollatorForPreference.torch_call": _dpo_collated},
+        lacks=_OFFLINE,
     ),
     Steps(
         "trl.trainer.sft_trainer.SFTTrainer",
-        methods={"loss": ("compute_loss", "_prepare_inputs")},
+        methods={"loss": ("compute_loss", "_prepare_inputs"), **_OF_TOKENS},
         knows=_SHARED | _OF_SFT,
-        loss=_sft_loss, batch=_sft_batch,
+        loss=_sft_loss, batch=_right_padding, tokens=_sft_tokens, lacks=_OFFLINE | {"references"},
         collators={"trl.trainer.sft_trainer.DataCollatorForLanguageModeling.torch_call": _sft_collated},
     ),
     Steps(
         "trl.trainer.kto_trainer.KTOTrainer",
         methods={
-            "loss": ("_compute_loss", "compute_loss", "_compute_kl_logps", "compute_ref_log_probs", "_prepare_inputs")
+            "loss": ("_compute_loss", "compute_loss", "_compute_kl_logps", "compute_ref_log_probs", "_prepare_inputs"),
+            **_OF_TOKENS,
         },
         knows=_SHARED | _OF_KTO,
         settings={
             **_named("beta desirable_weight undesirable_weight loss_type"),
             "precompute_ref_logps": "precompute_ref_log_probs",
         },
-        loss=_kto_loss, references=_kto_references,
+        loss=_kto_loss, references=_kto_references, batch=_right_padding, tokens=_kto_tokens,
+        collators={"trl.trainer.kto_trainer.DataCollatorForUnpairedPreference.torch_call": _kto_collated},
+        lacks=_OFFLINE,
     ),
     Steps(
         "trl.trainer.reward_trainer.RewardTrainer",
-        methods={"loss": ("compute_loss", "_prepare_inputs")},
+        methods={"loss": ("compute_loss", "_prepare_inputs"), **_OF_TOKENS},
         knows=_SHARED | _words("chat_template_path eos_token center_rewards_coefficient"),
-        loss=_reward_loss, batch=_reward_batch,
+        loss=_reward_loss, batch=_reward_batch, tokens=_reward_tokens, lacks=_OFFLINE | {"references"},
+        collators={"trl.trainer.reward_trainer.DataCollatorForPreference.torch_call": _reward_collated},
     ),
 )  # fmt: skip

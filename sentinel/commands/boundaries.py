@@ -1,4 +1,4 @@
-"""``sentinel list boundaries``: list bound functions with their contracts and laws, and functions without a binding."""
+"""``sentinel list boundaries``: list bound functions with their contracts and laws."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:  # takes half a second, and other kinds of ``sentinel list`` do not need it
-    from sentinel.search.bindings import Definitions, Sighting
+    from sentinel.search.bindings import Sighting
 
 _EXAMPLE = """\
   sentinel list boundaries roll                     with their contracts, which `sentinel list contracts` describes
   sentinel list boundaries verl --ref git:main      also whether each function exists at this ref
   sentinel list boundaries roll --ref git:8eb27cc2dc34c4d1310b169d9b86d339004d811a --json
 
-With --ref, "not bound" lists the other public functions of the modules that have a bound one. Registered functions
-that must not be called are listed with the reason. The code is read and not imported. A boundary can exist under one
-of its names, be missing in that version, or lack a module that the adapter needs to call it.
+The code is read and not imported. A boundary can exist under one of its names, be missing in that version, or lack a
+module that the adapter needs to call it. Registered functions that must not be called are listed with the reason.
+`sentinel coverage TARGET -v` lists the functions that are not bound.
 exit status: 0; 1 if a bound boundary does not exist at the ref; 2 if the ref is not available
 """
 
@@ -56,12 +56,16 @@ def _boundaries(arguments: argparse.Namespace) -> int:
         else [target for name, target in sorted(catalog.targets.items()) if name != "demo"]
     )
     rows: list[dict[str, Any]] = []
-    unbound: list[tuple[str, str, str]] = []
+    excluded = [
+        {"target": target.name, "function": path, "reason": reason}
+        for target in targets
+        for registry in target.registries
+        for path, reason in registry.excludes.items()
+    ]
     unavailable: list[str] = []
     if arguments.ref is None:
         for target in targets:
             rows += _rows(catalog, target, None)
-            unbound += excluded_members(target)
     else:
         from sentinel.deciding.setup import opener
         from sentinel.search.bindings import CheckoutTrees, Definitions, sighting
@@ -77,17 +81,10 @@ def _boundaries(arguments: argparse.Namespace) -> int:
                     continue
                 definitions = Definitions(CheckoutTrees(checkout), target.roots)
                 rows += _rows(catalog, target, [sighting(definitions, "", binding) for binding in target.bindings])
-                unbound += left_unbound(target, definitions)
     if arguments.json:
-        echo_json(
-            {
-                "boundaries": rows,
-                "not_bound": [{"target": t, "function": path, "reason": reason} for t, path, reason in unbound],
-                "unavailable": unavailable,
-            }
-        )
+        echo_json({"boundaries": rows, "excluded": excluded, "unavailable": unavailable})
     else:
-        _show(rows, unbound, unavailable)
+        _show(rows, excluded, unavailable)
     if not rows:
         return nothing_examined(
             "; ".join(unavailable) or "no adapter binds a function; `sentinel list` shows the adapters"
@@ -127,31 +124,13 @@ def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None
     return rows
 
 
-def excluded_members(target: Target) -> list[tuple[str, str, str]]:
-    """Return (target, path, reason) for each registered function that the adapter excludes from checks."""
-    return [(target.name, *item) for registry in target.registries for item in registry.excludes.items()]
-
-
-def left_unbound(target: Target, definitions: Definitions) -> list[tuple[str, str, str]]:
-    """Return (target, path, reason) of functions without a binding."""
-    bound = {path for binding in target.bindings for path in binding.paths}
-    left = excluded_members(target)
-    for module, place in dict.fromkeys(definitions.module_of("", path) for path in sorted(bound)):
-        for name, defined in definitions.module(place[1]).items() if place else ():
-            path = f"{module}.{name}"
-            public = defined.kind == "function" and not name.startswith("_")
-            if public and path not in bound and target.carries_signal(path) and not target.reason_excluded(path):
-                left.append((target.name, path, ""))
-    return left
-
-
-def _show(rows: list[dict[str, Any]], unbound: list[tuple[str, str, str]], unavailable: list[str]) -> None:
+def _show(rows: list[dict[str, Any]], excluded: list[dict[str, str]], unavailable: list[str]) -> None:
     if rows:
         columns = ("target", "boundary", "contract", "formerly", "there", "laws", "note")
         shown = [{**row, "formerly": ", ".join(row["formerly"]), "laws": str(len(row["laws"]) or "")} for row in rows]
         echo_table(columns, [[row[column] for column in columns] for row in shown])
-    if unbound:
-        echo("\nnot bound")
-        echo_table(("target", "function", "why"), [(t, path, reason or "-") for t, path, reason in unbound])
+    if excluded:
+        echo("\nexcluded")
+        echo_table(("target", "function", "reason"), [tuple(each.values()) for each in excluded])
     for line in unavailable if rows else ():
         echo(f"unavailable: {line}")

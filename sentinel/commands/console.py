@@ -103,6 +103,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun if count == 1 else plural}"
 
 
+def some(names: Sequence[str], most: int = 12) -> str:
+    """Join the first names, and say how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 _COUNT = re.compile(r"\b(\d+) of (\d+)\b")
 
 

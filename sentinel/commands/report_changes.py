@@ -25,10 +25,9 @@ _EXAMPLE = """\
   sentinel report changes                                    the differences of a nightly run, with their commits
   sentinel report changes --format markdown >> "$GITHUB_STEP_SUMMARY"
   sentinel report changes --no-bisect --json
-  sentinel report changes --from head --baseline base --across-refs --worse      guard a branch
 
 If a bug appeared or was fixed between the recorded commit and the run's, the commit is searched by bisection. To accept
-the new results: `sentinel report accept`.
+the new results: `sentinel report accept`. To guard a branch, use pytest's --sentinel-against.
 exit status: 0 nothing changed, 1 something changed, 2 nothing could be compared
 """
 
@@ -38,14 +37,6 @@ def declare(commands: Commands) -> None:
     parser = command(commands, "changes", _changes, text, _EXAMPLE)
     evidence_option(parser, "--from", *RUN)
     evidence_option(parser, "--baseline", "baseline", "what is recorded", "reports")
-    parser.add_argument(
-        "--across-refs", action="store_true", help="compare each bug across revisions: a branch with its base"
-    )
-    parser.add_argument(
-        "--worse",
-        action="store_true",
-        help="status 1 only for new bugs and changed verdicts; other changes state why they are not worse",
-    )
     parser.add_argument("--no-bisect", action="store_true", help="do not search for the commits")
     parser.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
     settings_options(parser, "recipes")
@@ -60,7 +51,7 @@ def _changes(arguments: argparse.Namespace) -> int:
                 f"no such folder: {folder}; run pytest with --sentinel-target first, or name another folder"
             )
     basis = _basis(source, baseline)
-    changes = nightly.changes(source, baseline, arguments.across_refs)
+    changes = nightly.changes(source, baseline)
     if changes and not arguments.no_bisect:
         catalog, settings = catalog_and_settings(arguments)
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(catalog, tuple(sorted(catalog.targets)))}
@@ -78,9 +69,8 @@ def _changes(arguments: argparse.Namespace) -> int:
     elif arguments.format == "markdown":
         sys.stdout.write(_markdown(changes, basis))
     else:
-        echo("\n".join([*(line for change in changes for line in _lines(change, arguments.worse)), *basis]))
-    failing = [change for change in changes if not arguments.worse or change.worse]
-    return 1 if failing else 0
+        echo("\n".join([*(line for change in changes for line in _lines(change)), *basis]))
+    return 1 if changes else 0
 
 
 def _basis(source: Path, baseline: Path) -> list[str]:
@@ -106,7 +96,7 @@ def _basis(source: Path, baseline: Path) -> list[str]:
     return [*lines, *(["not decided:"] if why else []), *(f"  {line}" for line in why)]
 
 
-def _lines(change: Change, worse: bool) -> list[str]:
+def _lines(change: Change) -> list[str]:
     grade = f" ({change.about.grade})" if change.about.grade else ""
     lines = [f"{change.what}: {change.target} {change.subject} at {change.ref}{grade}"]
     lines += [f"    {line}" for line in (change.detail, *change.about.lines)]
@@ -115,8 +105,6 @@ def _lines(change: Change, worse: bool) -> list[str]:
         lines.append(f"    {which} {commit['date'][:10]} {commit['sha'][:9]} {commit['subject']}")
     if change.why_not:
         lines.append(f"    no commit: {change.why_not}")
-    if worse and change.why_not_worse:
-        lines.append(f"    not worse: {change.why_not_worse}")
     return lines
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from sentinel.commands.console import Commands, command, counted, echo, progress
+from sentinel.commands.console import Commands, command, counted, echo, progress, some
 from sentinel.commands.options import PROBING, catalog_and_settings, evidence_folders, evidence_option, settings_options
 from sentinel.errors import NothingExamined
 from sentinel.reports import lines, store
@@ -65,9 +65,8 @@ def _refresh(arguments: argparse.Namespace) -> int:
         stale, elsewhere, examined = _stale(baseline, recipes, arguments)
     missing = [entry for entry in stale if entry.why == _MISSING]
     if missing:
-        some = ", ".join(f"{entry.facts['bug_id']} at {entry.ref}" for entry in missing[:5])
-        more = f", and {len(missing) - 5} more" if len(missing) > 5 else ""
-        echo(f"not recorded: {counted(len(missing), 'pin')}: {some}{more}")
+        pins = [f"{entry.facts['bug_id']} at {entry.ref}" for entry in missing]
+        echo(f"not recorded: {counted(len(pins), 'pin')}: {some(pins, 5)}")
     known = [entry for entry in stale if entry.why != _MISSING]
     for entry in known if arguments.check or len(known) <= 40 else ():
         echo(f"stale: {entry.place}: {entry.why}")

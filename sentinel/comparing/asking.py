@@ -3,15 +3,26 @@ sets."""
 
 from __future__ import annotations
 
+import ast
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sentinel.comparing.branches import Condition, called_name, chains_to, conditions_around, conditions_inside, locate
 from sentinel.comparing.influence import Influence, find_sites
-from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
+from sentinel.comparing.observations import (
+    AFTER,
+    BEFORE,
+    BESIDE,
+    NUMBERS_STAY,
+    SIDES,
+    flatten,
+    numbers_stay_for,
+)
+from sentinel.comparing.patch import PART, Unexamined
 from sentinel.comparing.processes import Processes, Runs
 from sentinel.comparing.reached import Place, names_in
 from sentinel.comparing.results import Difference
@@ -19,17 +30,27 @@ from sentinel.comparing.selection import Change, Selection
 from sentinel.comparing.sessions import Alone, Log, Pair
 from sentinel.comparing.units import Unit
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widen
+from sentinel.deciding.law_session import SETTINGS, AlteredSession, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch, draw_around, example, glimpses, turn
-from sentinel.search.guards import CALLS_AWAY, Constants, Part, Setting, constants, function_of, options, ways_from
-from sentinel.search.scenarios import Around
+from sentinel.search.guards import (
+    CALLS_AWAY,
+    Constants,
+    Part,
+    Setting,
+    constants,
+    function_of,
+    options,
+    other_kinds,
+    ways_from,
+)
+from sentinel.search.scenarios import Around, distinct
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker import protocol
-from sentinel.worker.answers import Replies, Reply
+from sentinel.worker.answers import NUMBERS, TEXTS, Replies, Reply
 
 #: Draw up to this many times as many scenarios if a revision raises on some.
 _REFUSED = 5
@@ -42,6 +63,9 @@ _TURNED, _TURNED_OF_CALLER = 16, 2
 
 #: Scenarios with the settings of one guard.
 _GUARDED = 4
+
+#: Branches that are taken for one unreached line: how many, at how many boundaries, and in how many scenarios each.
+_BRANCHES, _BOUNDARIES, _TAKEN = 4, 3, 6
 
 #: A changed statement that ran in fewer scenarios gets more: this many at once, and at most in this many rounds.
 _OFTEN, _TOGETHER, _ROUNDS_OF_RARE = 32, 32, 6
@@ -85,6 +109,7 @@ class Asking:
     ) -> None:
         self._selection, self._processes, self._recipes = selection, processes, recipes
         self.budget, self._runs = budget, runs
+        self._taken: Counter[Unexamined] = Counter()
 
     @property
     def targets(self) -> Iterable[Target]:
@@ -99,12 +124,15 @@ class Asking:
     def with_examples(self, examples: int) -> Asking:
         """Return a copy that draws at most this number of scenarios."""
         budget = replace(self.budget, examples=min(examples, self.budget.examples))
-        return Asking(self._selection, self._processes, self._recipes, budget, self._runs)
+        other = Asking(self._selection, self._processes, self._recipes, budget, self._runs)
+        other._taken = self._taken
+        return other
 
     def search_differences(
         self, pair: Pair, subject: Subject, laws: Sequence[Law], few: bool = False, glimpse: bool = True
     ) -> BoundarySearch:
-        """Search for scenarios on which the numbers of both revisions differ.
+        """Search for scenarios on which the numbers of both revisions differ. Without a contract to draw from, try
+        those of known bugs.
 
         :param few: try a few scenarios, and do not shrink a difference.
         :param glimpse: also try one scenario for each choice of each input.
@@ -212,6 +240,9 @@ class Asking:
         def over() -> bool:
             return self.budget.over() or enough()
 
+        if not search.subject.laws:
+            search.try_recipes(recipes)
+            return
         while not over() and outcome.judged < examples and search.tried < _REFUSED * examples:
             tried = search.tried
             search.run(examples - outcome.judged, enough=over)
@@ -302,22 +333,133 @@ class Asking:
                         yield again, again.violations, ()
                         return
 
+    def search_gradients(self, sessions: Mapping[str, LawSession], subject: Subject, log: Log) -> list[Difference]:
+        """Find a difference in the gradients of all values that the boundary returns, which no contract observes."""
+        chosen = [inputs for inputs, _ in log.scenarios[-_TAKEN:]]
+        if not any(isinstance(each, Tensor) for inputs in chosen for each in inputs.values()):
+            return []
+        logs = {subject.name: Log(steady=log.steady)}
+        pair = Pair(sessions[BEFORE].fresh(), sessions[AFTER].fresh(), logs, [], gradients=True)
+        with closing(pair), suppress(Undecidable):
+            for trial in pair.try_(subject, [(NUMBERS_STAY, {"": inputs}) for inputs in chosen]):
+                if trial.violations:
+                    return [measure_again(pair, subject, (trial, trial.violations, ()))]
+        return []
+
+    def can_branch(self, subject: Subject, changed: Sequence[Change], ran: Collection[str]) -> bool:
+        """Return True if a changed line may run under other conditions, in a function that scenarios run.
+
+        :param ran: the last names of functions that ran.
+        """
+        reached = {side: self._selection.reached(side, subject) for side in SIDES}
+        return any(
+            self._taken[item] < _BOUNDARIES and self._conditions(item, here.units, ran)
+            for item in self._selection.patch.find_unexamined([place for place, _, _ in changed])
+            if (here := reached[item.side]) is not None
+        )
+
+    def search_branches(
+        self, sessions: Mapping[str, LawSession], subject: Subject, changed: Sequence[Change], log: Log
+    ) -> list[Difference]:
+        """Find a difference in a branch that no scenario takes, by giving its conditions the values that they need.
+
+        Both revisions must have the same conditions.
+        """
+        usual: list[Inputs] = []
+        for item, conditions, spans in self._branches(subject, changed, log):
+            usual = usual or self._scenarios(subject, log)
+            settings = {str(each): True for each in conditions}
+            plans: list[Plan] = [
+                (NUMBERS_STAY, {"": {**inputs, SETTINGS: {**inputs.get(SETTINGS, {}), **settings}}}) for inputs in usual
+            ]
+            one, other = (AlteredSession(sessions[side], {"conditions": spans[side]}) for side in SIDES)
+            logs = {subject.name: Log(steady=log.steady)}
+            names = sorted(self._selection.patch.assigned((item.file, item.name)))
+            pair = Pair(one, other, logs, self._selection.changed_functions(subject.name), names=names)
+            with closing(pair), suppress(Undecidable):
+                for plan, trial in zip(plans, pair.try_(subject, plans)):
+                    again = pair.fresh().try_(subject, [plan])[0] if trial.violations else trial
+                    if again.violations:
+                        return [measure_again(pair, subject, (again, again.violations, ()))]
+        return []
+
+    def _branches(
+        self, subject: Subject, changed: Sequence[Change], log: Log
+    ) -> Iterator[tuple[Unexamined, list[Condition], dict[str, list[Any]]]]:
+        """Yield unreached lines, the conditions under which they may run, and by side the place and value of each."""
+        units = {side: each.units for side in SIDES if (each := self._selection.reached(side, subject)) is not None}
+        patch, tried = self._selection.patch, list[list[str]]()
+        ran = {side: frozenset(path.rpartition(".")[2] for path in log.functions.get(side, ())) for side in SIDES}
+        for item in patch.find_unexamined([place for place, _, _ in changed]) if len(units) == 2 else ():
+            self._taken[item] += 1
+            for conditions in (
+                self._conditions(item, units[item.side], ran[item.side]) if self._taken[item] <= _BOUNDARIES else ()
+            ):
+                if self.budget.over() or list(map(str, conditions)) in tried or len(tried) == _BRANCHES:
+                    continue
+                spans = {
+                    side: [
+                        [each.place[0], list(span), each.truth]
+                        for each in conditions
+                        if (span := locate(each, units[side].get(each.place))) is not None
+                    ]
+                    for side in SIDES
+                }
+                if {len(each) for each in spans.values()} == {len(conditions)}:
+                    tried.append(list(map(str, conditions)))
+                    yield item, conditions, spans
+
+    def _conditions(self, item: Unexamined, units: Mapping[Place, Unit], ran: Collection[str]) -> list[list[Condition]]:
+        """Return lists of conditions under which an unreached line may run."""
+        place = item.file, item.name
+        unit = units.get(place) or self._selection.patch.units(item.side).get(place)
+        if unit is None or unit.kind != "function":
+            return []
+        line = item.lines[0] - unit.span[0]
+        if item.guard == PART:
+            return [each for each in conditions_inside(place, unit, line) if each]
+        found: list[list[Condition]] = []
+        for chain in chains_to(place, line, {**units, place: unit}, ran, CALLS_AWAY):
+            names = [*(called_name(at) for at, _ in chain[1:]), ""]
+            steps = [
+                each
+                for (at, there), name in zip(chain, names)
+                for each in conditions_around(at, {**units, place: unit}[at], there, name)
+            ]
+            own = steps[-1:] if len(chain) == 1 else []
+            found += [each for each in (own, steps) if each and each not in found]
+        return found
+
+    def _scenarios(self, subject: Subject, log: Log) -> list[Inputs]:
+        """Return scenarios that ran changed code, and others."""
+        ran = [inputs for inputs, _ in log.scenarios][: _TAKEN // 2]
+        return [*ran, *self._usual(subject, _TAKEN - len(ran))]
+
     def _set_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
     ) -> Iterator[list[Plan]]:
-        """Yield scenarios with other option values. The first ones have values that may make changed lines run."""
+        """Yield scenarios with other option values. The first ones have values that may make changed lines run.
+
+        A parameter that only one revision has is left out, because only this revision would get the value.
+        """
         usual: list[Inputs] = []  # drawn when they are needed
         ways: list[Setting] = []
+        renamed = {name for _, *both in changed for name in _parameters(both[0]) ^ _parameters(both[1])}
         for way in self._pass_guards(subject, changed, ran):
             ways.append(way)
             usual = usual or self._usual(subject, count)
-            yield self._with(subject, way, usual[:_GUARDED])
+            if renamed.isdisjoint(way):
+                yield self._with(subject, way, usual[:_GUARDED])
         for settings in self._turn_options(subject, changed, ran, ways):
             usual = usual or self._usual(subject, count)
-            if not self.budget.over():
-                yield self._with(subject, settings, usual)
+            if not self.budget.over() and renamed.isdisjoint(settings):
+                few = not settings.keys().isdisjoint((TEXTS, NUMBERS))
+                yield self._with(subject, settings, usual[:_GUARDED] if few else usual)
 
     def _usual(self, subject: Subject, count: int) -> list[Inputs]:
+        if not subject.laws:
+            recipes = recipes_of(subject, self._recipes())
+            return [each for recipe in recipes for each in example(subject, recipe).variants.values()][:count]
         return [inputs[""] for _, inputs in glimpses(subject, self.budget.seed, [NUMBERS_STAY])[:count]]
 
     def _with(self, subject: Subject, way: Setting, usual: Sequence[Inputs]) -> list[Plan]:
@@ -336,7 +478,8 @@ class Asking:
                 continue
             parts = {each.text: part for each in reached.units.values() if (part := _part(each)) is not None}
             part = parts.get(unit.text) or _part(unit)
-            ways = ways_from(part, item.lines[0], [*parts.values()], ran, CALLS_AWAY) if part is not None else []
+            callers, inside = [*parts.values()], item.guard == PART
+            ways = ways_from(part, item.lines[0], callers, ran, CALLS_AWAY, inside) if part is not None else []
             for way in [each for each in ways[:_VALUES] if each not in tried][: _TURNS - len(tried)]:
                 tried.append(way)
                 if self.budget.over():
@@ -367,6 +510,8 @@ class Asking:
             values_of.setdefault(name, []).extend(value for value in values if value not in values_of[name])
         turns = [{name: value} for name, values in values_of.items() for value in values[:_VALUES]][:_TURNS]
         yield from turns
+        kinds = [each for unit in units if (part := _part(unit)) is not None for each in other_kinds(part.node)]
+        yield from ({**way, **each} for each in distinct(kinds) for way in ({}, *ways[:1]))
         yield from [{**way, **each} for way in ways for each in turns if not way.keys() & each.keys()][:_TURNS]
 
 
@@ -375,6 +520,13 @@ def _part(unit: Unit) -> Part | None:
     parsed."""
     node = function_of(unit.text) if unit.kind == "function" else None
     return None if node is None else Part(unit.name, node, unit.span[0])
+
+
+def _parameters(unit: Unit | None) -> frozenset[str]:
+    """Return the parameters of a function; none if it is missing."""
+    node = function_of(unit.text) if unit is not None and unit.kind == "function" else None
+    arguments = node.args if node is not None else ast.arguments([], [], None, [], [], None, [])
+    return frozenset(each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
 
 
 def recipes_of(subject: Subject, recipes: Sequence[Recipe]) -> list[Recipe]:
@@ -390,6 +542,9 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
     details = {item.key: item.detail for item in violations}
     replies = pair.both(subject, {"": inputs})
     answers, double = _observations(replies, details if symptom == BESIDE else ()), None
+    answers = {
+        side: each if isinstance(each, str) else flatten(subject.contract, each) for side, each in answers.items()
+    }
     if symptom == BESIDE:
         one, other = (answer if isinstance(answer, Mapping) else {} for answer in answers.values())
         again = {key for key in details if protocol.encode(one.get(key)) != protocol.encode(other.get(key))}
@@ -444,7 +599,7 @@ def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) 
         called: Reply = next(iter(each.answers.values()))
         refused = called.refused.reason if called.refused is not None else "no answer"
         values = {key: called.beside.get(key) for key in beside} if beside else called.observation
-        answers[side] = refused if called.observation is None or values is None else values
+        answers[side] = refused if values is None else values
     return answers
 
 

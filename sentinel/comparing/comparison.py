@@ -132,8 +132,6 @@ class Comparison:
                 self._results[name] = self._check_new(subject, result)
             elif result.lost:
                 self._results[name] = self._check_lost(subject, result)
-            elif not result.state and not subject.laws:
-                self._results[name] = self._compare_bugs(subject, result)
             elif not result.state:
                 self._results[name] = self._excuse_helper(self._call_both(candidate), candidate.changed)
         return self._results[name]
@@ -171,14 +169,17 @@ class Comparison:
     def _call_both(self, candidate: Candidate) -> BoundaryDiff:
         subject, result, changed = candidate.subject, candidate.result, candidate.changed
         distance = self.selection.distance(subject.name)
-        few = bool(distance) and not self._unchanged_too
+        few = bool(distance) and not self._unchanged_too and bool(subject.laws)
         patch, distances = self.selection.patch, self.selection.distances(subject.name)
+        runs_past = False
         if few and (self._shared is not None or not self.processes.are_open):
             searched = not patch.needs_search((), distances)
             runs = self._asking.find_run_past_changes(subject, few=searched)
             if runs is not None:
                 patch.note_search((), () if searched else distances)
+            if runs is not None and not self._asking.can_branch(subject, changed, runs.functions):
                 return self._settle(replace(result, state="same numbers", scenarios=runs.scenarios))
+            runs_past = runs is not None
         alike = self._find_import_failure(changed)
         if alike:
             return replace(result, state="not compared", failed=AFTER, reason=f"{AFTER}: it fails as {alike} does")
@@ -191,9 +192,9 @@ class Comparison:
             glimpse = distance < math.inf or not few
             search = asking.search_differences(pair, subject, laws[:1] if few else laws, few, glimpse)
             log = pair.logs.get(subject.name, Log())
-            if few and self._needs_search(subject, search, log, located):
+            if few and not runs_past and self._needs_search(subject, search, log, located):
                 few, search = False, asking.search_differences(pair, subject, laws)
-            if not few and not any(outcome.findings for outcome in search.outcomes.values()):
+            if not few and subject.laws and not any(outcome.findings for outcome in search.outcomes.values()):
                 asking.search_rare_lines(pair, search, located)
             outcomes = [*search.outcomes.values()][::-1]  # what shows without a variant comes last, and is kept
             findings = {item.symptom: item for outcome in outcomes for item in outcome.findings}
@@ -203,6 +204,11 @@ class Comparison:
             found = found or ([] if few else list(asking.search_options(pair, search.subject, changed, not distance)))
             again = [measure_again(pair, search.subject, each) for each in found]
             again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]
+            if not few and not again:
+                self._note_lines(log, located, changed)
+                again = asking.search_gradients(sessions, search.subject, log)
+            if not again:
+                again = asking.search_branches(sessions, search.subject, changed, log)
             confirmed = [each for each in again if each.confirmed]
             confirmed = [each for each in confirmed if each.symptom != BESIDE] or confirmed
             differences = tuple(sorted(confirmed, key=lambda each: each.symptom != "value"))
@@ -218,7 +224,10 @@ class Comparison:
             broken = add_programming_errors(broken, differences)
             recipes = recipes_of(subject, self._recipes) if differences or any(broken.values()) else []
             bugs = bugs_of_one_side(self._decide_bugs(subject, self._asking.select_differing(pair, subject, recipes)))
-            if not (differences or any(broken.values()) or any(bugs.values()) or search.undecided):
+            undecided = search.undecided
+            if not subject.laws:
+                undecided = "" if log.answered else f"every call raised: {log.unanswered}"
+            if not (differences or any(broken.values()) or any(bugs.values()) or undecided):
                 asking.check_influence(sessions, search.subject, log, located)
         except OneSided as error:
             if error.whole and error.side == AFTER:
@@ -229,8 +238,12 @@ class Comparison:
         finally:
             pair.close()
         differs = bool(differences or any(broken.values()) or any(bugs.values()))
-        reason = "" if differs else search.undecided
+        reason = "" if differs else undecided
         state = "differs" if differs else "not compared" if reason else "same numbers"
+        if state == "same numbers" and not subject.laws and not distance:
+            names = ", ".join(recipe.bug_id for recipe in recipes_of(subject, self._recipes))
+            state = "not examined"
+            reason = f"only the scenarios of its known bugs were tried, because no contract is bound to it: {names}"
         if state == "same numbers" and log.undecided and not log.decided:
             state, reason = "not examined", "no number that it returns is finite at either revision"
         return self._settle(
@@ -242,7 +255,7 @@ class Comparison:
                 answered=log.answered,
                 undecided={key: count for key, count in log.undecided.items() if count},
                 blind=tuple(key for key, count in log.undecided.items() if count and key not in log.decided),
-                scenarios=max(search.outcomes[NUMBERS_STAY].judged, len(differences)),
+                scenarios=max(search.outcomes[NUMBERS_STAY].judged, len(differences)) or log.answered,
                 rounding=log.rounding,
                 differences=differences,
                 broken=broken,
@@ -260,8 +273,10 @@ class Comparison:
         """
         if any(outcome.findings for outcome in search.outcomes.values()):
             return False
+        patch = self.selection.patch
         ran = self._note_lines(log, located, ())
-        return not log.answered or self.selection.patch.needs_search(ran, self.selection.distances(subject.name))
+        entered = [place for place in located[AFTER] if patch.ran(place)]
+        return not log.answered or patch.needs_search(ran, {*self.selection.distances(subject.name), *entered})
 
     def _note_lines(
         self, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]
@@ -279,23 +294,6 @@ class Comparison:
         """
         here = _select_imported(changed)
         return next((name for name, places in self._import_failures if places and places <= here), "")
-
-    def _compare_bugs(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
-        """Compare a function without a contract, by the verdicts of its known bugs at both revisions."""
-        verdicts = self._decide_bugs(subject, recipes_of(subject, self._recipes))
-        decided = [each for each in verdicts.values() if set(each.values()) <= {"reproduced", "fixed", "changed"}]
-        if len(decided) < len(verdicts):
-            return replace(
-                result, state="not compared", reason="a known bug of this function cannot be decided at both revisions"
-            )
-        bugs = bugs_of_one_side(verdicts)
-        differs = any(len(set(by_side.values())) > 1 for by_side in decided)
-        reason = ""
-        if not differs and not self.selection.distance(subject.name):  # which of its own changed lines ran is unknown
-            same = f"its known bugs have the same verdicts at both revisions: {', '.join(verdicts)}"
-            reason = f"{same}; nothing else was tried, because no contract is bound to it"
-        state = "differs" if differs else "not examined"
-        return self._settle(replace(result, state=state, reason=reason, scenarios=len(decided), bugs=bugs))
 
     def _check_lost(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
         """Call, at the base, a boundary that the head lacks. It counts as lost only if the call at the base returns."""

@@ -54,6 +54,8 @@ def compare_laws(
     :param with_own_inputs: the subject with all inputs of the head.
     :param inherited: returns the known bugs about a finding that both revisions have.
     """
+    if not subject.laws:
+        return {}
     whole = bool(scenarios) or log.came
     laws = subject.laws if whole else [law for law in subject.laws if law.watches]
     examples = min(asking.budget.examples, _LOOKED) if whole else LEVELS["quick"][0]

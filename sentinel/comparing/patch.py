@@ -8,9 +8,11 @@ which runs when its module is imported.
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import lru_cache
@@ -107,7 +109,7 @@ class Statement:
 
     def span_of(self, node: ast.AST) -> Span:
         """Return the position of a part of its syntax, counted from the first line of its function."""
-        return _span(node, self.skipped)
+        return span_in(node, self.skipped)
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,15 @@ class Patch:
             for side, numbers in self._changed[place].items()
             for number in numbers
         )
+
+    def assigned(self, place: Place) -> set[str]:
+        """Return the local variables that changed statements of a definition assign at both revisions."""
+        names: list[set[str]] = []
+        for side, unit in zip(SIDES, self._changes.get(place, ())):
+            every = statements(unit) if unit is not None else ()
+            nodes = [each for number in self._changed[place][side] for each in _own_expressions(every[number].node)]
+            names.append({each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)})
+        return names[0] & names[1] if names else set()
 
     def ran(self, place: Place) -> bool:
         """Return True if any changed statement of a definition ran, at either revision."""
@@ -437,14 +448,22 @@ def statements(unit: Unit) -> tuple[Statement, ...]:
     whole = (Statement(unit.digest, (0, unit.span[1] - unit.span[0])),)
     if unit.kind != "function" or unit.text.count("\n") != unit.span[1] - unit.span[0]:
         return whole  # two definitions of one name are one unit, whose line numbers do not match the file
+    parsed = function_in(unit)
+    if parsed is None:
+        return whole
+    return tuple(_statements(Bare().visit(copy.deepcopy(parsed[0])), parsed[1], "", ""))
+
+
+@lru_cache(maxsize=4096)
+def function_in(unit: Unit) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, int] | None:
+    """Return the syntax of a function, and the line of this syntax that is the function's first line; None if it cannot
+    be parsed."""
     for source, skipped in ((unit.text, 1), (f"if 1:\n{unit.text}", 2)):
-        try:
+        with suppress(SyntaxError, ValueError, RecursionError):
             body = syntax_of(source).body
             [function] = body if skipped == 1 else body[0].body  # type: ignore[attr-defined]
-            return tuple(_statements(Bare().visit(function), skipped, "", ""))
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-    return whole
+            return function, skipped  # type: ignore[return-value]
+    return None
 
 
 def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int = 0) -> Iterator[Statement]:
@@ -459,11 +478,11 @@ def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int =
     if not isinstance(node, _SILENT) and not (isinstance(node, ast.AnnAssign) and node.value is None):
         own = [f"{name}={_dumped(value)}" for name, value in ast.iter_fields(node) if name not in BLOCKS]
         key = f"{path} {type(node).__name__} {own}"
-        parts: dict[str, tuple[Span, ...]] = {key: (_span(node, skipped),)} if outer == first else {}
+        parts: dict[str, tuple[Span, ...]] = {key: (span_in(node, skipped),)} if outer == first else {}
         for each in _own_expressions(node):
             inner_parts = _optional_parts(each)
             if inner_parts is not None:
-                parts[ast.dump(each)] = tuple(_span(part, skipped) for part in inner_parts)
+                parts[ast.dump(each)] = tuple(span_in(part, skipped) for part in inner_parts)
         yield Statement(key, (first - skipped, last - skipped), guard, parts, node, skipped)
     for name, block in blocks:
         within = guard
@@ -525,7 +544,7 @@ def _reordered(one: Unit, other: Unit) -> bool:
     return [name for name in names[0] if name in common] != [name for name in names[1] if name in common]
 
 
-def _span(node: Any, skipped: int) -> Span:
+def span_in(node: Any, skipped: int) -> Span:
     """Return the position of a syntax node, counted from the first line of its function."""
     return node.lineno - skipped, node.col_offset, node.end_lineno - skipped, node.end_col_offset
 

@@ -15,6 +15,7 @@ from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.patch import NO_EFFECT, Unexamined, coverage
 from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference
 from sentinel.contracts.formulas import formula_of
+from sentinel.deciding.law_session import SETTINGS
 from sentinel.errors import SentinelError
 from sentinel.laws.agreement import numbers
 from sentinel.reports.escaping import message
@@ -39,7 +40,8 @@ def summarise(compared: BoundaryDiff) -> str:
         fails = f"it can no longer be called: {message(item.detail)}"
         parts.append(fails if item.law == ANSWERED else f"{new}breaks {item.law}: {item.statement}")
         parts += [f"the results follow the definition with {message(item.choice)}"] if item.choice else []
-    moved = [describe_difference(item, compared.name.rpartition(".")[2]) for item in compared.differences[:1]]
+    function = compared.name.rpartition(".")[2]
+    moved = [describe_difference(item, function) + _describe_settings(item.inputs) for item in compared.differences[:1]]
     numbers_first = all(isinstance(item.answers[AFTER], Mapping) for item in compared.differences[:1])
     if brought or parts:
         parts = [*brought, *moved, *parts] if numbers_first else [*brought, *parts, *moved]
@@ -51,6 +53,13 @@ def summarise(compared: BoundaryDiff) -> str:
     parts += mended if parts else [*mended, *moved]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
     return "; ".join(parts)
+
+
+def _describe_settings(inputs: Mapping[str, Any]) -> str:
+    """Return the options and conditions of a scenario that no caller may set, as text; empty if there are none."""
+    settings = inputs.get(SETTINGS, {})
+    texts = [name if name.endswith((" is true", " is false")) else f"{name} = {settings[name]!r}" for name in settings]
+    return f", if {message(', '.join(texts))}" if texts else ""
 
 
 def _first_laws(broken: Sequence[Broken]) -> list[Broken]:

@@ -26,7 +26,7 @@ from sentinel.comparing.observations import (
 )
 from sentinel.comparing.observations import part as path_end
 from sentinel.contracts.contract import DoesNotApply, Inputs
-from sentinel.deciding.law_session import Description, LawSession, Plan, Subject, Trial, Undecidable, widen
+from sentinel.deciding.law_session import SETTINGS, Description, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.agreement import Numbers, numbers
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.worker.answers import Claim, Failed, Replies, Reply
@@ -37,6 +37,9 @@ Given = Sequence[str] | None
 
 #: A line, or an instruction in a line, that ran.
 _PLACE = re.compile(r"(.+?):(\d+)(?::(\d+):(\d+):(\d+))?")
+
+#: The name of the exception that a boundary raised.
+_RAISED = re.compile(r"^the boundary raised ([\w.]+)")
 
 #: File -> ranges of lines that are watched at one side.
 Lines = Mapping[str, Sequence[tuple[int, int]]]
@@ -55,6 +58,7 @@ class Log:
     :ivar answered: scenarios on which both revisions returned.
     :ivar came: whether a scenario needed an option or choice that only the later revision has.
     :ivar refused: by side, the last exception that only this side raised.
+    :ivar unanswered: the last exception that both sides raised.
     :ivar nonzero: by side, the observed keys that had a finite number other than 0 at least once.
     :ivar steady: part outside the contract -> whether repeated calls of one revision return the same.
     :ivar lines: by side, ``(file, line)`` of the watched lines that ran, and of each instruction in them ``(file, line,
@@ -71,6 +75,7 @@ class Log:
     answered: int = 0
     came: bool = False
     refused: dict[str, str] = field(default_factory=dict)
+    unanswered: str = ""
     nonzero: dict[str, set[str]] = field(default_factory=lambda: {side: set() for side in SIDES})
     steady: dict[str, bool] = field(default_factory=dict)
     lines: dict[str, set[tuple[Any, ...]]] = field(default_factory=lambda: {side: set() for side in SIDES})
@@ -112,6 +117,8 @@ class Pair(LawSession):
 
     :param beside: the changed functions whose results are compared too; None to compare only the contract's keys.
     :param lines: by side, the lines for which the session records whether they ran.
+    :param names: local variables that are compared too if a changed function raises.
+    :param gradients: compare the gradients of all returned values instead of the values.
     """
 
     def __init__(
@@ -121,10 +128,12 @@ class Pair(LawSession):
         logs: dict[str, Log] | None = None,
         beside: Sequence[str] | None = None,
         lines: Mapping[str, Lines] | None = None,
+        names: Sequence[str] = (),
+        gradients: bool = False,
     ) -> None:
         self._sides = {BEFORE: one, AFTER: other}
         self.logs = {} if logs is None else logs
-        self._beside, self._lines = beside, lines or {}
+        self._beside, self._lines, self._names, self._gradients = beside, lines or {}, names, gradients
         self._thread = ThreadPoolExecutor(1, "sentinel-before")
 
     def close(self) -> None:
@@ -133,7 +142,8 @@ class Pair(LawSession):
         self._thread.shutdown()
 
     def fresh(self) -> Pair:
-        return Pair(self._sides[BEFORE].fresh(), self._sides[AFTER].fresh(), self.logs, self._beside, self._lines)
+        one, other = (self._sides[side].fresh() for side in SIDES)
+        return Pair(one, other, self.logs, self._beside, self._lines, self._names, self._gradients)
 
     def try_(
         self,
@@ -199,6 +209,7 @@ class Pair(LawSession):
     def _answer(self, side: str, subject: Subject, calls: Calls, describe: Description, given: Given) -> Replies:
         if self._beside is not None:
             describe = {"beside": list(self._beside), "lines": dict(self._lines.get(side, {}))}
+            describe |= {"locals": list(self._names), "gradients": self._gradients}
         return self._sides[side].answers(subject, calls, describe, given)
 
     def _check_ends(self, subject: Subject, calls: Calls, by_side: Mapping[str, Replies], given: Given) -> None:
@@ -242,6 +253,10 @@ class Pair(LawSession):
             unknown = next((each.unknown_input for each in failed.values() if each.unknown_input), "")
             log.came |= AFTER not in failed and (bool(unknown) or first.kind == "not-in-this-version")
             if unknown or len(failed) == 2 or first.kind != "raised":
+                before = self._compare_failed(subject, case, called, failed) if len(failed) == 2 else ()
+                if before:
+                    return Trial(variants, replace(case, observation={side: {} for side in SIDES}), before)
+                log.unanswered = first.reason
                 return Trial(variants, refused=first.reason, refusal=first.kind, unknown_input=unknown)
             log.refused |= {side: each.reason for side, each in failed.items()}
             symptom = "raises" if AFTER in failed else "no longer raises"
@@ -259,10 +274,25 @@ class Pair(LawSession):
         for side, observation in case.observation.items():
             left = {key: numbers(value) for key, value in observation.items() if key not in log.nonzero[side]}
             log.nonzero[side] |= {key for key, array in left.items() if array is not None and _has_number(array[0])}
-        violations = tuple(law.violations(case)) or self._compare_beside(subject, case, called)
+        own = () if self._gradients else tuple(law.violations(case))
+        violations = own or self._compare_beside(subject, case, called)
         if not violations:
             log.rounding = max([log.rounding, *gaps(case)])
         return Trial(variants, case, violations, answer=answer)
+
+    def _compare_failed(
+        self, subject: Subject, case: Case, called: Mapping[str, Reply], failed: Mapping[str, Failed]
+    ) -> tuple[Violation, ...]:
+        """Return differences between two calls that raise: in results of changed functions before the exception, and,
+        under a changed option, in the kind of exception."""
+        if {each.kind for each in failed.values()} != {"raised"}:
+            return ()
+        reasons = {side: each.reason for side, each in failed.items()}
+        kinds = {"".join(_RAISED.findall(reason)) for reason in reasons.values()}
+        if len(kinds) == 2 and SETTINGS in case.inputs[BEFORE]:
+            detail = "; ".join(f"{side}: {reasons[side]}" for side in SIDES)
+            return (Violation("", None, None, detail, "raises"),)
+        return self._compare_beside(subject, case, called)
 
     def _compare_beside(self, subject: Subject, case: Case, called: Mapping[str, Reply]) -> tuple[Violation, ...]:
         """Return differences in values that the contract does not observe.

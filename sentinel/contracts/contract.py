@@ -184,8 +184,9 @@ def returned(**forms: str) -> Measure:
     """Return a ``measure`` function that observes the returned values with these names.
 
     :param forms: the form of each name: ``as_is``; ``counted`` (a tensor that is set to 0 on masked tokens, in the
-        observation and in the oracle); ``number`` or ``truth``; ``integers`` or ``numbers`` (a list as a tensor). None
-        stays None. A ``?`` after a form means that a boundary may lack this output.
+        observation and in the oracle); ``number`` or ``truth``; ``integers``, ``numbers`` or ``singles`` (a list as a
+        tensor; singles were computed in float32). None stays None. A ``?`` after a form means that a boundary may lack
+        this output.
     """
     return partial(_returned, forms=forms)
 
@@ -200,6 +201,7 @@ def _returned(
         "truth": bool,
         "integers": lambda values: torch.as_tensor(list(values), dtype=torch.int64),
         "numbers": lambda values: torch.tensor([float(value) for value in values], dtype=torch.float64),
+        "singles": lambda values: torch.tensor([float(value) for value in values], dtype=torch.float32),
     }
     outputs = dict(call(**inputs))
     for name, form in forms.items():

@@ -1,4 +1,4 @@
-"""Define contracts of the driver and its workers: the training batch, and router replay."""
+"""Define contracts of the driver and its workers: the training batch, router replay, and a short training run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import REQUIRED, TOKENS, Choose, Contract, Input, Observed, drawn
+from sentinel.contracts.contract import REQUIRED, TOKENS, Choose, Contract, Input, Observed, drawn, rule
 from sentinel.values.lazy import torch
 from sentinel.values.literals import from_array
 
@@ -176,4 +176,69 @@ ROUTER_REPLAY = Contract(
     oracle=_oracle_router_replay,
     laws=("the_oracle_agrees",),
     arrange=_arrange_router_replay,
+)
+
+
+# -- a trainer and one of its training steps ---------------------------------------------------------------------------
+
+
+#: The rounding of a logged loss to four decimals.
+_ROUNDED = 1e-4
+
+
+def _measure_constructed_trainer(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Observe one training step of a trainer that its own constructor has built.
+
+    ``call`` returns ``attributes`` (the trainer's plain attributes by name), ``losses`` (of the step's micro-batches,
+    already divided by their number), ``steps``, ``logged`` (one mapping per log), ``update`` (the change of all
+    weights) and ``batches`` (one mapping per micro-batch, from column to tensor).
+    """
+    run = call(**inputs)
+    had, losses, logs = run["attributes"], run["losses"], run["logged"]
+    numbers = {f"{place} {name}": value for place, log in enumerate(logs) for name, value in log.items()}
+    told = next((log["loss"] for log in logs if "loss" in log), None)
+    columns = [(name, column) for batch in run["batches"] for name, column in sorted(batch.items())]
+    flat = [column.detach().double().flatten() for _, column in columns]
+    return {
+        "other_settings": len([name for name, value in inputs["options"].items() if had.get(name, value) != value]),
+        "steps": run["steps"],
+        "loss_gap": 0.0 if told is None or not losses or abs(told - sum(losses)) < _ROUNDED else told - sum(losses),
+        "update": run["update"],
+        "logged": torch.tensor([float(value) for value in numbers.values()]) if numbers else None,
+        "names": ", ".join([*numbers, *(f"{name} {list(column.shape)}" for name, column in columns)]),
+        "batches": torch.cat(flat) if flat else None,
+    }
+
+
+def _oracle_constructed_trainer(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what holds for every trainer: the options arrive, the trainer takes one step, and logs its loss."""
+    return {"attributes": {}, "losses": [], "steps": 1, "logged": [], "update": None, "batches": []}
+
+
+CONSTRUCTED_TRAINER = rule(
+    name="constructed_trainer",
+    summary="a trainer: its constructor, and a training step on a small random model and four rows of text",
+    source="an option has the value that the configuration gives it; the logged loss is the loss that was minimised",
+    inputs=(
+        Input(
+            "options",
+            "mapping",
+            "options of the trainer's configuration, besides those that limit the run to one step; {}: the defaults",
+            choices=({},),
+        ),
+        drawn("form", "the form of the rows: text, or messages of a chat", ("text", "chat")),
+        drawn("micro_batch_size", "rows of one forward pass", (2, 4)),
+    ),
+    observes=(
+        Observed("other_settings", "number of options for which the trainer has another value under the same name"),
+        Observed("steps", "number of optimizer steps"),
+        Observed("loss_gap", "the logged loss, minus the sum of the losses that were minimised"),
+        Observed("update", "change of all weights, per unit of the learning rate", ("weights",), "metric"),
+        Observed("logged", "the logged metrics, without times", ("metrics",), "metric"),
+        Observed("names", "the names of these metrics, and the columns of the batches with their shapes", role="other"),
+        Observed("batches", "the numbers in all columns of the batches", ("numbers",), "other"),
+    ),
+    measure=_measure_constructed_trainer,
+    oracle=_oracle_constructed_trainer,
+    laws=("the_oracle_agrees",),
 )

@@ -310,11 +310,11 @@ class LawSession:
 
 
 class AlteredSession(LawSession):
-    """A law session in which one expression of the framework's code has another value.
+    """A law session in which expressions of the framework's code have other values.
 
     Calls that hang because of it do not count as hanging calls of the boundary.
 
-    :param altered: the expression and the change, as :class:`sentinel.worker.altering.Altering` takes it.
+    :param altered: the expressions and the change, as :class:`sentinel.worker.altering.Altering` takes it.
     """
 
     def __init__(self, session: LawSession, altered: Mapping[str, Any]) -> None:

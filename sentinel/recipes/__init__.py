@@ -29,7 +29,6 @@ __all__ = [
     "adopt_pins",
     "duplicate",
     "find_recipes",
-    "load_folder",
     "load_recipe",
     "parse_address",
     "recipe_files",
@@ -83,14 +82,6 @@ def _files_below(folder: Path) -> Iterator[Path]:
                 yield from _files_below(entry)
         elif entry.suffix.lower() in SUFFIXES and not entry.name.endswith(".fix.yaml"):  # see recipes.fixes
             yield entry
-
-
-def load_folder(folder: Path, catalog: Catalog) -> list[Recipe]:
-    """Load every recipe below a folder, in the order of their paths. JSON files that are not recipes are skipped.
-
-    :raises RecipeError: with the errors of all files, including duplicate bug ids.
-    """
-    return _distinct(_load_all(recipe_files(folder), catalog))
 
 
 def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Iterable[str] = ()) -> list[Recipe]:

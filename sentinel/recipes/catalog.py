@@ -208,9 +208,9 @@ def _members(package: str, kind: type[_T]) -> list[_T]:
 @cache
 def bundled_catalog() -> Catalog:
     """Return the catalog of Sentinel's own targets, contracts, laws and recipes, without plugins."""
-    contracts = {contract.name: contract for contract in _members("sentinel.contracts", Contract)}
-    files = _bundled_adapters()
-    adapters = OnDemand({name: partial(load_adapter, file, contracts) for name, file in files.items()}, files)
+    contracts, files = _members("sentinel.contracts", Contract), _bundled_adapters()
+    by_name = {contract.name: contract for contract in contracts}
+    adapters = OnDemand({name: partial(load_adapter, file, by_name) for name, file in files.items()}, files)
     return Catalog(adapters, {}, {}, (bundled("recipes"),)).with_(
-        contracts=contracts.values(), laws=_members("sentinel.laws", Law)
+        contracts=contracts, laws=_members("sentinel.laws", Law)
     )

@@ -26,19 +26,6 @@ def realism(document: Mapping[str, Any]) -> str:
     return "fault" if reach.get("fault") else "default" if reach.get("shipped") else "configuration"
 
 
-def highest_severity(document: Mapping[str, Any]) -> str:
-    """Return the highest severity that a recipe's kind of bug may have.
-
-    ``low``: no run triggers the bug, something else must fail first, or only a metric is wrong. ``medium``: the bug
-    raises an exception, so users notice it. Otherwise ``high``.
-    """
-    if realism(document) in ("unreachable", "fault") or document.get("signal") == "metric":
-        return "low"
-    expected = document.get("expected_unpatched") or {}
-    raises = any(key.rpartition(".")[2] == "raised" and value for key, value in expected.items())
-    return "medium" if raises else "high"
-
-
 def order(document: Mapping[str, Any]) -> tuple[int, int]:
     """Return a sort key: severity, then how realistic the bug is."""
     severity, real = str(document.get("severity") or ""), realism(document)

@@ -284,14 +284,11 @@ class _Reading:
         return max(contracts, key=lambda contract: len(written & names[contract.name]))
 
     def _scenario(self, contract: Contract, target: Target) -> Variants:
-        both = [key for key in ("scenario", "constructed_scenario") if key in self.data and not self.published]
-        if len(both) > 1:
-            self.findings.error((both[1],), "scenario and constructed_scenario mean the same; keep one", key=True)
-        place = ("constructed_scenario",) if self.published or both == ["constructed_scenario"] else ("scenario",)
-        if self.broken & {"scenario", "constructed_scenario", "variants"}:
+        key = "constructed_scenario" if self.published else "scenario"
+        if self.broken & {key, "variants"}:
             return {}, ()
-        written = self.data.get(place[0]) or {}
-        reader = ScenarioReader(self.findings, contract, target.packages, place)
+        written = self.data.get(key) or {}
+        reader = ScenarioReader(self.findings, contract, target.packages, (key,))
         return reader.published(written) if self.published else reader.native(written, self.data.get("variants") or {})
 
     def _trigger(self, contract: Contract, place: Place) -> Trigger:

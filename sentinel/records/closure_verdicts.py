@@ -57,6 +57,13 @@ class ClosureVerdict:
     line: int = 0
     blob: str = ""
 
+    @classmethod
+    def of(cls, decision: Decision, closure: Closure, answers: str, commit: str) -> ClosureVerdict:
+        """Return the verdict of a decision at a commit."""
+        verdict, place = decision.verdict, decision.provenance
+        where = {name: getattr(place, name) for name in ("boundary", "file", "line", "blob")} if place else {}
+        return cls(closure.id, answers, verdict.name, verdict.kind, reason(decision), commit, **where)
+
     @property
     def outcome(self) -> tuple[str, str]:
         return self.verdict, self.kind
@@ -142,8 +149,7 @@ class ReleaseVerdicts:
 
     def add(self, decision: Decision) -> ClosureVerdict:
         """Store the decision of a recipe in a release."""
-        verdict, ref = decision.verdict, decision.ref
-        entry = ClosureVerdict(self._whole.id, _digest(ref), verdict.name, verdict.kind, reason(decision), str(ref))
+        entry = ClosureVerdict.of(decision, self._whole, _digest(decision.ref), str(decision.ref))
         self.of[decision.recipe.bug_id].add(entry, self._whole)
         return entry
 

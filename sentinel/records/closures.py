@@ -2,7 +2,7 @@
 
 :mod:`sentinel.worker.trace` defines the lookups, which the code calls questions. If two revisions resolve all lookups
 of a probe alike, the probe has the same result at both. Proof by induction: the first lookup does not depend on the
-    tree, and each further lookup depends only on the results of earlier ones.
+tree, and each further lookup depends only on the results of earlier ones.
 """
 
 from __future__ import annotations

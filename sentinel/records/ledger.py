@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.records.basis import basis, surroundings
 from sentinel.records.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
-from sentinel.records.executors import Executor, Local, ProbeResult, Work
+from sentinel.records.executors import Executor
 from sentinel.records.history import Selection, history_of, save
 from sentinel.records.origins import Origin, origin
 from sentinel.records.sweep import OnCommit, Sweep
@@ -100,11 +99,12 @@ class Ledger:
         self,
         recipes: Sequence[Recipe],
         selection: Selection,
-        executor: Callable[[], Executor] | None = None,
+        lanes: int | None = None,
         on_commit: OnCommit | None = None,
     ) -> Account:
         """Decide each recipe at each selected commit, and save the histories.
 
+        :param lanes: the number of probes that run at the same time; None for one per core.
         :raises GitError, WorkerError, SentinelError: as :meth:`sentinel.records.sweep.Sweep.run` does.
         """
         source, line, tags = self.select(selection)
@@ -112,7 +112,7 @@ class Ledger:
         every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
         with self.trees() as trees:
             sweep = Sweep(self.target, recipes, entries, trees, self.surroundings, self._lineage())
-            decided = sweep.run(every, executor or self.local, on_commit)
+            decided = sweep.run(every, lambda: self._executor(lanes), on_commit)
             selected, origin_of = (source, line, tags), self._origins(trees)
             documents = (
                 history_of(recipe, entries[recipe.bug_id].basis, *selected, decided[recipe.bug_id], origin_of)
@@ -122,20 +122,12 @@ class Ledger:
         return Account(saved, sweep.probed)
 
     @contextmanager
-    def decider(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:
+    def decider(self, recipes: Sequence[Recipe]) -> Iterator[Decide]:
         """Yield a function that decides the recipes at a commit. Workers start on first use."""
         entries = self._entries(recipes)
-        with self.trees() as trees, ExitStack() as stack:
-            running: list[Executor] = []
-
-            def submit(lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
-                if not running:
-                    running.append(executor())
-                    stack.callback(running[0].close)
-                return running[0].submit(lane, work)
-
+        with self.trees() as trees, closing(self._executor(1)) as executor:
             sweep = Sweep(self.target, recipes, entries, trees, self.surroundings, self._lineage())
-            yield lambda commit: sweep.decide(commit, submit)
+            yield lambda commit: sweep.decide(commit, executor)
 
     def _entries(self, recipes: Sequence[Recipe]) -> dict[str, ClosureVerdicts]:
         """Return each recipe's valid stored verdicts, by bug id."""
@@ -153,9 +145,9 @@ class Ledger:
         """Return the options for worker processes of this target."""
         return replace(options_of(self.settings, self.target.name), trace=True)
 
-    def local(self, lanes: int | None = None) -> Local:
-        """Return an executor that uses this machine's cores."""
-        return Local(self.catalog, self.entries.folder / "copies", self.mirrors.path, self.options, lanes)
+    def _executor(self, lanes: int | None) -> Executor:
+        folder = self.entries.folder / "copies"
+        return Executor(self.catalog, self.target, self.mirror, folder, self.options, lanes)
 
     def _origins(self, trees: GitTrees) -> Callable[[Commit, ClosureVerdict], Origin | None]:
         def came_from(commit: Commit, entry: ClosureVerdict) -> Origin | None:

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
-from dataclasses import replace
 from itertools import pairwise
 
+from sentinel.deciding.outcomes import Decision
 from sentinel.recipes import Recipe
 from sentinel.records.basis import Surroundings
 from sentinel.records.closure_verdicts import ClosureVerdict, ClosureVerdicts
 from sentinel.records.closures import Revision, closure_of
-from sentinel.records.executors import Executor, ProbeResult, Work, modules_of
+from sentinel.records.executors import Executor, modules_of
 from sentinel.records.imports import Imports
 from sentinel.sources.commits import Commit, Lineage
 from sentinel.sources.gitbinary import MissingObjectError
 from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
-
-#: See :meth:`Executor.submit`.
-Submit = Callable[[int, Work], "Future[tuple[ProbeResult, ...]]"]
 
 #: Bug id -> commit -> verdict.
 Decided = Mapping[str, Mapping[str, ClosureVerdict]]
@@ -60,8 +57,7 @@ class Sweep:
         self, commits: Sequence[Commit], executor: Callable[[], Executor], on_commit: OnCommit | None = None
     ) -> Decided:
         """Decide all commits and return bug id -> commit -> verdict. The executor is created only if a verdict is
-        unknown.
-        If an exception stops the sweep (including Ctrl-C), all verdicts so far are stored.
+        unknown. If an exception stops the sweep (including Ctrl-C), all verdicts so far are stored.
 
         :raises GitError: if the mirror is unreadable.
         :raises SentinelError: if the disk is full.
@@ -72,13 +68,12 @@ class Sweep:
                 self._probe(missing, running, len(commits), on_commit)
         return self._done
 
-    def decide(self, commit: Commit, submit: Submit) -> dict[str, ClosureVerdict]:
+    def decide(self, commit: Commit, executor: Executor) -> dict[str, ClosureVerdict]:
         """Return the verdict of each recipe at one commit, by bug id."""
         revision, missing = self._missing(commit)
         if missing and revision is not None:
-            work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))
-            for result in submit(0, work).result():
-                self._take(result, commit, revision)
+            for decision in executor.submit(0, commit.sha, revision.roots, missing).result():
+                self._take(decision, commit, revision)
         return {bug: entries[commit.sha] for bug, entries in self._done.items()}
 
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
@@ -106,7 +101,7 @@ class Sweep:
 
     def _probe(self, commits: Sequence[Commit], executor: Executor, total: int, on_commit: OnCommit | None) -> None:
         lanes = _Lanes(commits, executor.lanes)
-        running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]] = {}
+        running: dict[Future[list[Decision]], tuple[int, Commit, Revision]] = {}
         left = len(commits)
         try:
             for lane in range(executor.lanes):
@@ -114,8 +109,8 @@ class Sweep:
             while running:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     lane, commit, revision = running.pop(future)
-                    for result in future.result():
-                        self._take(result, commit, revision)
+                    for decision in future.result():
+                        self._take(decision, commit, revision)
                     left -= 1 + self._next(lane, lanes, executor, running)
                     if on_commit:
                         on_commit(total - left, total, self.probed)
@@ -128,7 +123,7 @@ class Sweep:
         lane: int,
         lanes: _Lanes,
         executor: Executor,
-        running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]],
+        running: dict[Future[list[Decision]], tuple[int, Commit, Revision]],
     ) -> int:
         """Submit the next commit of a lane that needs a probe. Return the number of skipped commits, which need no
         probe."""
@@ -136,30 +131,30 @@ class Sweep:
         for commit in lanes.of(lane):
             revision, missing = self._missing(commit)
             if missing and revision is not None:
-                work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))
-                running[executor.submit(lane, work)] = (lane, commit, revision)
+                running[executor.submit(lane, commit.sha, revision.roots, missing)] = (lane, commit, revision)
                 return finished
             finished += 1
         return finished
 
-    def _take(self, result: ProbeResult, commit: Commit, revision: Revision) -> None:
-        closure = closure_of(self._questions(result, commit), self._target.roots)
-        entry = replace(result.verdict, closure=closure.id, answers=revision.answers(closure), commit=commit.sha)
-        self._entries[result.bug_id].add(entry, closure)
-        self._done[result.bug_id][commit.sha] = entry
-        self._by_roots.setdefault(revision.roots, {})[result.bug_id] = entry
+    def _take(self, decision: Decision, commit: Commit, revision: Revision) -> None:
+        bug = decision.recipe.bug_id
+        closure = closure_of(self._questions(decision, commit), self._target.roots)
+        entry = ClosureVerdict.of(decision, closure, revision.answers(closure), commit.sha)
+        self._entries[bug].add(entry, closure)
+        self._done[bug][commit.sha] = entry
+        self._by_roots.setdefault(revision.roots, {})[bug] = entry
         self.probed += 1
 
-    def _questions(self, result: ProbeResult, commit: Commit) -> Iterable[str] | None:
+    def _questions(self, decision: Decision, commit: Commit) -> Iterable[str] | None:
         """Return all file lookups of a probe: the traced lookups, and the lookups that follow from the commit's
         imports.
 
         The result is None if the lookups are unknown, or if the code of a branch reported them, which may hide imports.
         """
-        if result.questions is None or not self._lineage.is_own(commit.sha):
+        source = decision.measurement or decision.failure
+        if source is None or source.questions is None or not self._lineage.is_own(commit.sha):
             return None
-        recipe = next(recipe for recipe in self._recipes if recipe.bug_id == result.bug_id)
-        return {*result.questions, *self._imports.questions(commit.tree, modules_of(self._target, recipe))}
+        return {*source.questions, *self._imports.questions(commit.tree, modules_of(self._target, decision.recipe))}
 
 
 class _Lanes:

@@ -281,19 +281,19 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, Mapping) and value.keys() >= {"dtype", "shape", "tensor"}
 
 
-def _bare(value: Any) -> Any:
+def bare(value: Any) -> Any:
     """Return a value of evidence with plain lists in place of tensors."""
     if is_tensor(value):
         return value["tensor"]
     if isinstance(value, Mapping):
-        return {key: _bare(item) for key, item in value.items()}
-    return [_bare(item) for item in value] if isinstance(value, list) else value
+        return {key: bare(item) for key, item in value.items()}
+    return [bare(item) for item in value] if isinstance(value, list) else value
 
 
 def _observed(document: Document) -> dict[str, Any]:
     """Return the observed value at each address that was compared. If none was compared, return all observed values."""
-    compared = {item["key"]: _bare(item["observed"]) for item in document["comparison"]}
-    return compared or {key: _bare(value) for key, value in flat(document["observation"]).items()}
+    compared = {item["key"]: bare(item["observed"]) for item in document["comparison"]}
+    return compared or {key: bare(value) for key, value in flat(document["observation"]).items()}
 
 
 def flat(observation: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
@@ -304,9 +304,9 @@ def flat(observation: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
 
 
 def _safe(document: Document) -> dict[str, Any]:
-    safe = {key: _bare(item["value"]) for key, item in document["expectation"]["fixed"].items()}
+    safe = {key: bare(item["value"]) for key, item in document["expectation"]["fixed"].items()}
     comparisons = (i for i in document["comparison"] if i["matches_fixed"] is not None or i["fixed"] is not None)
-    return safe or {item["key"]: _bare(item["fixed"]) for item in comparisons}
+    return safe or {item["key"]: bare(item["fixed"]) for item in comparisons}
 
 
 def _minus(left: Any, right: Any) -> Any:

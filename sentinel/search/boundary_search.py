@@ -496,6 +496,9 @@ class BoundarySearch:
             why = why or left_out
             if law.vary is None or isinstance(variants, str):
                 break
+            # The scenario itself is among the variants, whatever the choices.
+            if any(inputs is drawn.inputs for inputs in variants.values()) and self._left_out(law, {"": drawn.inputs}):
+                break
         return why
 
     def _can_judge_more(self, law: Law) -> bool:

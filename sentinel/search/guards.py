@@ -18,12 +18,17 @@ from sentinel.search.bindings import Definitions, Name, absolute, names_of, span
 from sentinel.sources.gittrees import Folder
 from sentinel.sources.trees import FILE
 from sentinel.targets import PackageRoot, module_of
+from sentinel.worker.answers import NUMBERS, TEXTS
 from sentinel.worker.codes import read_source
 
 #: A value that is not None: the worker uses another argument of a similar name, or a number.
 SOME = {"some": True}
 
-#: Option -> its value. The key :data:`SIZE` is the number of rows or tokens, and :data:`DTYPE` a float dtype.
+#: A list of lists instead of a list, and a list instead of a single value.
+NESTED, LISTED = {"nested": True}, {"listed": True}
+
+#: Option -> its value; ``{"dims": n}`` is the number of dimensions of a tensor. The key :data:`SIZE` is the number of
+#: rows or tokens, and :data:`DTYPE` a float dtype.
 Setting = dict[str, Any]
 SIZE, DTYPE = "#size", "#dtype"
 
@@ -299,6 +304,7 @@ _SEARCHING = (
     "removesuffix",
     "replace",
 )
+_CHANGING = ("strip", "lstrip", "rstrip", "lower", "upper", "casefold", "splitlines", "join")
 _MATCHING = ("search", "match", "fullmatch", "findall", "finditer", "sub")
 
 
@@ -330,13 +336,41 @@ def options(source: str) -> dict[str, list[Any]]:
     return values_of
 
 
+def other_kinds(function: _Function) -> list[Setting]:
+    """Return settings that give a function other texts, if it works on texts, and other types of numbers, if it tests
+    types."""
+    attributes = {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
+    found = constants([function])
+    texts = ["blanks", "case", "empty"] if attributes & {*_SEARCHING, *_MATCHING, *_CHANGING} else []
+    names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    numbers = ["tensor", "numpy"] if "isinstance" in names else []
+    return [{TEXTS: each} for each in (*texts, *found.lengths[:_LENGTHS])] + [{NUMBERS: each} for each in numbers]
+
+
 def ways_to(function: _Function, line: int) -> list[Setting]:
     """Return settings that may meet all conditions before a line of a function, the most likely settings first.
 
     Earlier branches of an ``elif`` chain need other strings than they test: those of its later branches.
     """
-    steps = list(_steps_to(function.body, line))
+    steps = list(steps_to(function.body, line))
     return _ways([*steps, *_others(function, line, steps)], _locals_of(function))
+
+
+def ways_inside(function: _Function, line: int) -> list[Setting]:
+    """Return settings under which each part of a line may be evaluated: a branch of a conditional expression, and the
+    later operands of ``and`` and ``or``."""
+    steps, scope = list(steps_to(function.body, line)), _locals_of(function)
+    inner = (each for node in ast.walk(function) if getattr(node, "lineno", 0) == line for each in steps_inside(node))
+    return [way for each in inner for way in _ways([*steps, *each], scope)[:1]]
+
+
+def steps_inside(node: ast.AST) -> list[list[_Step]]:
+    """Return the conditions under which each optional part of an expression is evaluated."""
+    if isinstance(node, ast.IfExp):
+        return [[(node.test, True)], [(node.test, False)]]
+    if isinstance(node, ast.BoolOp):
+        return [[(each, isinstance(node.op, ast.And)) for each in node.values[:-1]]]
+    return []
 
 
 def _others(function: _Function, line: int, steps: Sequence[_Step]) -> Iterator[_Step]:
@@ -397,15 +431,18 @@ class Part:
         return {name: sorted({*places}) for name, places in uses.items()}
 
 
-def ways_from(part: Part, line: int, callers: Sequence[Part], ran: Collection[str], calls: int) -> list[Setting]:
+def ways_from(
+    part: Part, line: int, callers: Sequence[Part], ran: Collection[str], calls: int, inside: bool = False
+) -> list[Setting]:
     """Return settings that may make a line run. They meet the conditions around the line and around calls of its
     function.
 
     :param callers: the functions that may call it.
     :param ran: the last names of functions that ran.
     :param calls: how many calls away a function that ran may be.
+    :param inside: whether only parts of the line did not run.
     """
-    inner = ways_to(part.node, line - part.start + 1)
+    inner = (ways_inside if inside else ways_to)(part.node, line - part.start + 1)
     if part.last in ran or not calls:
         return inner
     found: list[Setting] = []
@@ -430,7 +467,7 @@ _DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, as
 
 def guard_of(part: Part, line: int) -> str:
     """Return the innermost condition under which a line of a function runs; "" if the line has no condition."""
-    steps = list(_steps_to(part.node.body, line - part.start + 1))
+    steps = list(steps_to(part.node.body, line - part.start + 1))
     if not steps:
         return ""
     text = ast.unparse(steps[-1][0])
@@ -448,7 +485,7 @@ _Step = tuple[ast.expr, bool]
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
-def _steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
+def steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
     """Yield the conditions that hold when a line runs: those around it, and the opposite of those that would leave
     the function or loop before.
     """
@@ -462,9 +499,9 @@ def _steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
                     yield node.test, not truth
         if around:
             for part in ("body", "orelse", "finalbody"):
-                yield from _steps_to(getattr(node, part, ()), line)
+                yield from steps_to(getattr(node, part, ()), line)
             for handler in getattr(node, "handlers", ()):
-                yield from _steps_to(handler.body, line)
+                yield from steps_to(handler.body, line)
             return
 
 
@@ -511,6 +548,8 @@ def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int
         return [way for way in whole if way]
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         return _compare(test, truth, scope)
+    if truth and isinstance(test, ast.Call) and _method_name(test) == "isinstance" and len(test.args) == 2:
+        return _make_instance(test.args[0], test.args[1], scope)
     if isinstance(test, ast.Call) and (isinstance(test.func, ast.Name) or _method_name(test) in _NO_OPTION):
         return []
     if isinstance(test, ast.Name) and test.id in scope and depth:
@@ -519,6 +558,15 @@ def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int
             return solve(inner, truth, scope, depth - 1)
     values = [True, SOME] if truth else [False, None]
     return [{name: value} for value in values for name in _names(test, scope)][:_WAYS]
+
+
+def _make_instance(value: ast.expr, kind: ast.expr, scope: Mapping[str, ast.expr]) -> list[Setting]:
+    """Return settings under which a value, or the first item of a list, is a list."""
+    if {"list", "List", "Sequence"}.isdisjoint(map(ast.unparse, getattr(kind, "elts", [kind]))):
+        return []
+    if isinstance(value, ast.Subscript) and _number(value.slice) == 0:
+        return _each(_names(value.value, scope), [NESTED])
+    return _each(_names(value, scope), [LISTED])
 
 
 def _compare(test: ast.Compare, truth: bool, scope: Mapping[str, ast.expr]) -> list[Setting]:
@@ -540,6 +588,9 @@ def _compare(test: ast.Compare, truth: bool, scope: Mapping[str, ast.expr]) -> l
         return _each([left.value] if isinstance(left.value, str) else [], [SOME] if holds else [None])
     if value is _UNKNOWN:
         return []
+    if type(value) is int and (tensor := _counted_dimensions(left)) is not None:
+        dims = [each for each in _values(operator, value, holds) if isinstance(each, int) and each > 0]
+        return _each(_names(tensor, scope), [{"dims": each} for each in dims])
     if _is_size(left):
         return [{SIZE: each} for each in _sizes(operator, value, holds)]
     return _each(_names(left, scope), _values(operator, value, holds))
@@ -619,6 +670,15 @@ def _texts(node: ast.expr) -> list[str]:
         return []
     sides = [*node.args, *(each.value for each in node.keywords)]
     return [text for text in (_text([side]) for side in sides) if text]
+
+
+def _counted_dimensions(node: ast.expr) -> ast.expr | None:
+    """Return ``x`` if an expression counts the dimensions of a tensor, such as ``x.dim()``; None otherwise."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "len":
+        shape = node.args[0] if node.args else None
+        return shape.value if isinstance(shape, ast.Attribute) and shape.attr == "shape" else None
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.value if isinstance(node, ast.Attribute) and node.attr in ("dim", "ndim") else None
 
 
 def _is_size(node: ast.expr) -> bool:

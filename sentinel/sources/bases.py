@@ -8,7 +8,8 @@ from pathlib import Path
 
 from sentinel.errors import SentinelError
 from sentinel.sources import commits
-from sentinel.sources.gitbinary import common_dir, git_dir_of, run
+from sentinel.sources.git_objects import commit_named
+from sentinel.sources.gitbinary import common_dir, git_dir_of, run, top_of
 from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
@@ -36,7 +37,7 @@ def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
             )
         return Ref("git", base)
     clone = clone_of(ref)
-    commit = "" if clone is None else _commit(clone, "HEAD")
+    commit = "" if clone is None else commit_named(clone, "HEAD", _PATIENCE)
     if clone is None or not commit:
         raise SentinelError(
             f"{ref.name} is not in a git clone, so the commit from which it started is unknown; use a clone, "
@@ -61,32 +62,29 @@ def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
 def in_clone(ref: Ref, tree: Ref) -> Ref | None:
     """Look up a git ref in the clone that contains a working tree. Return the commit as a ref; None if it is not
     there."""
-    clone = clone_of(tree) if ref.kind == "git" and tree.kind == "path" else None
-    commit = "" if clone is None else _commit(clone, ref.name) or _commit(clone, f"refs/remotes/origin/{ref.name}")
-    return Ref("git", commit, str(clone), _folder_of(tree)) if commit else None
+    if ref.kind != "git" or tree.kind != "path" or (clone := clone_of(tree)) is None:
+        return None
+    for name in (ref.name, f"refs/remotes/origin/{ref.name}"):
+        if commit := commit_named(clone, name, _PATIENCE):
+            return Ref("git", commit, str(clone), _folder_of(tree))
+    return None
 
 
 def clone_of(tree: Ref) -> Path | None:
     """Return the git directory of a working tree; None if it has none."""
-    top = _top_of(tree)
+    top = top_of(_absolute(tree))
     return None if top is None else git_dir_of(top)
 
 
-def _top_of(tree: Ref) -> Path | None:
-    """Return the top folder of the clone that contains a working tree; None if no clone does."""
-    here = Path(os.path.expanduser(tree.name)).absolute()
-    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
+def _absolute(tree: Ref) -> Path:
+    return Path(os.path.expanduser(tree.name)).absolute()
 
 
 def _folder_of(tree: Ref) -> str:
     """Return the path of a working tree inside its clone; empty if it is the clone's top folder."""
-    here, top = Path(os.path.expanduser(tree.name)).absolute(), _top_of(tree)
+    here = _absolute(tree)
+    top = top_of(here)
     return "" if top in (None, here) else here.relative_to(top).as_posix()
-
-
-def _commit(clone: Path, name: str) -> str:
-    found = run(clone, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", seconds=_PATIENCE)
-    return found.out.decode().strip() if found.status == 0 else ""
 
 
 def _names_of_main(clone: Path, target: Target) -> list[str]:

@@ -25,6 +25,13 @@ def commit_of(mirror: Path, name: str) -> str | None:
     return process.out.decode("ascii").strip().splitlines()[-1]
 
 
+def commit_named(git_dir: Path, name: str, seconds: float | None = None) -> str:
+    """Return the full hash of the commit that a name in a clone stands for; empty if it has no such commit."""
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    found = run(git_dir, *words, seconds=seconds)
+    return found.out.decode().strip() if found.status == 0 else ""
+
+
 def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry], list[str]]:
     """Return the files below some folders of a commit, and the paths of its submodules.
 

@@ -142,6 +142,11 @@ def _environment(git_dir: Path, more: Mapping[str, str]) -> dict[str, str]:
     return {**environment, **more}
 
 
+def top_of(folder: Path) -> Path | None:
+    """Return the top folder of the clone that contains a folder; None if no clone does."""
+    return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
+
+
 def git_dir_of(top: Path) -> Path:
     """Return the git directory of a work tree: ``.git``, or the folder that a ``.git`` file names."""
     dot = top / ".git"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import checkouts, git_objects
-from sentinel.sources.gitbinary import git_dir_of, run
+from sentinel.sources.gitbinary import git_dir_of, top_of
 from sentinel.sources.home import Home
 from sentinel.sources.trees import (
     FILE,
@@ -155,18 +155,15 @@ def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
 
     A work tree is dirty if its files do not have this hash.
     """
-    for above in (top, *top.parents):
-        if (above / ".git").exists():
-            break
-    else:
+    clone = top_of(top)
+    if clone is None:
         return None, None
     try:
-        git_dir = git_dir_of(above)
-        process = run(git_dir, "rev-parse", "--verify", "HEAD^{commit}", seconds=_PATIENCE)
-        if process.status:
+        git_dir = git_dir_of(clone)
+        commit = git_objects.commit_named(git_dir, "HEAD", _PATIENCE)
+        if not commit:
             return None, None
-        commit = process.out.decode("ascii").strip()
-        prefix = top.relative_to(above).as_posix()
+        prefix = top.relative_to(clone).as_posix()
         tree = commit if prefix == "." else f"{commit}:{prefix}"
         entries, _ = git_objects.listing(git_dir, tree, [root.path for root in target.roots], _PATIENCE)
     except (SentinelError, OSError, ValueError):

@@ -185,8 +185,8 @@ class Steps:
     :class:`~sentinel.contracts.contract.DoesNotApply` with a reason if a value that it needs is unknown.
 
     :ivar trainer: dotted path of the trainer's class.
-    :ivar methods: ``loss``, ``advantages`` or ``samples`` -> the methods that compute them, the main one first. If the
-        user overrides one, the value is not checked.
+    :ivar methods: ``loss``, ``advantages``, ``samples``, ``rewards``, ``prompts`` or ``tokens`` -> the methods that
+        compute them, the main one first. If the user overrides one, the value is not checked.
     :ivar knows: the options that the functions take into account. If another option is not at its default, a step is
         not checked.
     :ivar settings: dotted attribute of a new trainer -> the option whose value it has, or a function of the options.
@@ -199,6 +199,9 @@ class Steps:
     :ivar prompts: returns the prompt tokens of the dataset's rows. Unlike the others, this and ``completions`` run
         inside the training, and their first arguments are the trainer and the rows.
     :ivar completions: returns the completions that reward functions receive for the completion tokens of each row.
+    :ivar tokens: returns how prepared rows of a dataset differ from the tokens and labels of their own text; empty if
+        they do not. Its arguments are the trainer and the rows. It runs inside the training, too.
+    :ivar lacks: the other attributes that have no meaning for this trainer.
     :ivar collators: dotted path of a collator's method -> a function that runs inside the training. Its arguments are
         the collator, the rows and the batch. It returns a description of the error in the batch; empty for a correct
         batch.
@@ -216,6 +219,8 @@ class Steps:
     samples: Callable[[Any], None] | None = None
     prompts: Callable[[Any, Sequence[Mapping[str, Any]]], list[list[int]]] | None = None
     completions: Callable[[Any, Sequence[Mapping[str, Any]], list[list[int]]], list[Any]] | None = None
+    tokens: Callable[[Any, Sequence[Mapping[str, Any]]], str] | None = None
+    lacks: frozenset[str] = frozenset()
     collators: Mapping[str, Callable[[Any, Sequence[Mapping[str, Any]], Mapping[str, Any]], str]] = field(
         default_factory=dict
     )

@@ -20,6 +20,7 @@ RETURNS = {
     "balanced_partition": "parts",
     "batch_surgery": "real_rows, made_rows, loss_mask",
     "collation": "samples",
+    "constructed_trainer": "attributes, losses, steps, logged, update, batches",
     "epoch_order": "drawn",
     "group_filter": "numbers, rewards",
     "masked_statistics": "result",

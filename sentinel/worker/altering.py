@@ -1,5 +1,5 @@
-"""Change the value of one expression of the framework while its code runs, to find out whether any result depends on
-it."""
+"""Change the values of expressions of the framework while its code runs: of one expression, to find out whether any
+result depends on it; of conditions, to run a branch that no scenario runs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ WAYS = 2
 #: In the message of an exception: the code read a value that cannot be changed without knowing its type.
 READ = "a value that Sentinel replaced was read"
 
-#: Names of the functions that change a value, and that note one.
+#: Names of the functions that change a value, that note one, and that make a condition true or false.
 _ALTERED, _NOTED = "__sentinel_altered__", "__sentinel_noted__"
+_TRUTHS = {True: "__sentinel_true__", False: "__sentinel_false__"}
 
 #: The most values that are changed in one request. A loop whose condition is changed ends then.
 _MOST = 1000
@@ -53,32 +54,39 @@ class Altering:
         self._replaced: list[tuple[FunctionType, CodeType]] = []
 
     def set(self, request: Mapping[str, Any] | None) -> None:
-        """Change the expression that the request names. End an earlier change first.
+        """Change the expressions that the request names. End an earlier change first.
 
         :param request: ``file``, below the checkout; ``span`` of the expression; ``way``, which change to make;
             ``keep``, a list with the value that stays as it is, or an empty list; ``inner``, the span of a part of it,
-            or an empty list: if the whole has the value of this part, it stays.
+            or an empty list: if the whole has the value of this part, it stays. Or only ``conditions``: a list of file,
+            span, and the value that the condition gets.
         """
         for function, code in self._replaced:
             function.__code__ = code
         self._replaced = []
         if request is None:
             return
+        names: dict[str, dict[tuple[int, ...], str]] = {}
+        if "conditions" in request:
+            for file, span, truth in request["conditions"]:
+                names.setdefault(file, {})[tuple(span)] = _TRUTHS[truth]
+                builtins.__dict__[_TRUTHS[truth]] = functools.partial(_ignore, truth)
+        else:
+            noted: list[Any] = []
+            builtins.__dict__[_NOTED] = functools.partial(_note, noted)
+            builtins.__dict__[_ALTERED] = _changer(request["way"], request["keep"], noted)
+            names[request["file"]] = {tuple(request["span"]): _ALTERED, tuple(request["inner"]): _NOTED}
         gc.unfreeze()  # the preloader hides what it imported
-        noted: list[Any] = []
-        builtins.__dict__[_NOTED] = functools.partial(_note, noted)
-        builtins.__dict__[_ALTERED] = _changer(request["way"], request["keep"], noted)
-        names = {tuple(request["span"]): _ALTERED, tuple(request["inner"]): _NOTED}
         functions = [
             each
             for each in gc.get_objects()
             if type(each) is FunctionType
-            and each.__code__.co_filename.endswith(f"/{request['file']}")
             and each.__code__.co_filename.startswith(self._roots)
+            and each.__code__.co_filename.endswith(tuple(f"/{file}" for file in names))
         ]
         gc.freeze()
         for path in {each.__code__.co_filename for each in functions}:
-            codes = _compile(path, names)
+            codes = _compile(path, names[max((each for each in names if path.endswith(f"/{each}")), key=len)])
             for function in functions:
                 old = function.__code__
                 new = codes.get((old.co_name, old.co_firstlineno)) if old.co_filename == path else None
@@ -110,6 +118,10 @@ class _Wrapper(ast.NodeTransformer):
             name = self._names.get(span, "") if isinstance(getattr(node, "ctx", ast.Load()), ast.Load) else ""
         inside = super().visit(node)
         return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [inside], []), node) if name else inside
+
+
+def _ignore(truth: bool, value: Any) -> bool:
+    return truth
 
 
 def _note(noted: list[Any], value: Any) -> Any:

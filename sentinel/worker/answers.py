@@ -35,6 +35,10 @@ WorkerKind = Literal[
 ]
 KINDS = frozenset(get_args(WorkerKind))
 
+#: Keys of settings for the texts and the numbers that a changed function gets: ``"blanks"``, ``"case"``, ``"empty"`` or
+#: how many characters to append to the longest text; ``"tensor"`` or ``"numpy"``.
+TEXTS, NUMBERS = "#texts", "#numbers"
+
 #: The most parts of values outside the contract that are recorded for one call (:attr:`Reply.beside`).
 PARTS = 1000
 
@@ -208,7 +212,7 @@ def _reply(part: Any) -> Reply:
         failure: Failed = fields["refused"]
         # A single call cannot report that the checkout needs another Python, or that the request timed out.
         more = failure.kind in ("python", "timeout")
-        return Reply(refused=replace(failure, kind="raised") if more else failure)
+        return Reply(refused=replace(failure, kind="raised") if more else failure, beside=fields.get("beside", {}))
     return Reply(silent=fields["silent"] or "no reason given")
 
 

@@ -50,6 +50,9 @@ _BOOTSTRAP = _PACKAGE / "worker" / "bootstrap.py"
 #: Seconds to wait for the preloader, because importing torch from a cold disk may take minutes.
 _PATIENCE = 600.0
 
+#: The part of the timeout from which a call of a session is slow.
+_SLOW = 0.1
+
 #: Seconds that a target process has to report a timeout, in addition to the user's timeout.
 _GRACE = 5.0
 
@@ -591,19 +594,27 @@ class Session(_Handle):
     def receive(self) -> Replies | Failed:
         """Return the answer to the last call, or a failure. If the session itself fails, it ends.
 
-        Each call has the whole timeout, because the session reports the end of each call.
+        Each call has the whole timeout, because the session reports the end of each call. Slow calls share one timeout:
+        a function that waits for a server, for instance, is called hundreds of times.
         """
         if not self.dead:
+            left = timeout = self._options.timeout
             try:
                 for _ in range(len(self._calls) + 1):
-                    frame = protocol.receive(self._channel, time.monotonic() + self._options.timeout)
+                    began = time.monotonic()
+                    frame = protocol.receive(self._channel, began + timeout)
+                    taken = time.monotonic() - began
+                    left -= taken if taken > _SLOW * timeout else 0
+                    if left < 0:
+                        raise TimeoutError
                     answer = _own(frame, self._nonce)
                     if answer != {"alive": True}:
                         return answers.of_session(answer, self._calls)
                 raise protocol.ProtocolError("the worker answered more calls than were requested")
             except TimeoutError:
                 self.hangs = True
-                self._bury(f"no answer within {self._options.timeout:g} s")
+                slow = f"its calls take more than {_SLOW * timeout:g} s each, and more than {timeout:g} s together"
+                self._bury(slow if left < 0 else f"no answer within {timeout:g} s")
             except (EOFError, OSError):
                 self._bury("the session ended")
             except protocol.ProtocolError as error:

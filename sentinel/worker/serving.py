@@ -26,7 +26,16 @@ from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import calling, probe, processes, protocol, stubs
 from sentinel.worker.altering import Altering
 from sentinel.worker.answers import CUT, PARTS
-from sentinel.worker.side_effects import Watch, argument_names, parts, replaced_arguments, turned
+from sentinel.worker.side_effects import (
+    Watch,
+    argument_names,
+    gradients,
+    hidden_state,
+    parts,
+    replaced_arguments,
+    shared_parts,
+    turned,
+)
 
 
 def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> None:
@@ -92,7 +101,13 @@ class Server:
         if isinstance(describe, dict):
             watched = self._roots, main.boundary, describe["lines"]
             beside = describe.get("beside")
-            tracer = _LineTracer(*watched) if beside is None else _OutsideContract(*watched, request["adapter"], beside)
+            tracer = (
+                _LineTracer(*watched)
+                if beside is None
+                else _OutsideContract(
+                    *watched, request["adapter"], beside, describe.get("locals", ()), bool(describe.get("gradients"))
+                )
+            )
         answers = {}
         self._neutral.clear()
         for name, call in request["calls"].items():
@@ -283,7 +298,8 @@ class _LineTracer(_Tracer):
             self._enter_named(frame, name)
         if self._settings and code.co_filename.startswith(self._roots):
             outer = frame.f_back
-            if code is self._own or outer is None or not outer.f_code.co_filename.startswith(self._roots):
+            own = code is self._own or bool(name)  # the boundary, or a changed function
+            if own or outer is None or not outer.f_code.co_filename.startswith(self._roots):
                 self._turn(frame)
         if not file:
             return self._without_lines(frame)
@@ -352,6 +368,9 @@ class _OutsideContract(_LineTracer):
     changed arguments, if the call reaches them.
 
     :param functions: the named functions, by dotted path.
+    :param names: if a named function raises, the values of these local variables are recorded too.
+    :param gradients: record the gradients of all values that the framework returns instead of the values. The results
+        of such a call are not used, because a backward pass may change tensors that the next one needs.
     """
 
     def __init__(
@@ -361,11 +380,15 @@ class _OutsideContract(_LineTracer):
         lines: Mapping[str, Sequence[Sequence[int]]] | None,
         adapter: str,
         functions: Sequence[str],
+        names: Sequence[str] = (),
+        gradients: bool = False,
     ) -> None:
         super().__init__(roots, boundary, lines)
+        self._names, self._gradients = names, gradients
         self._functions = frozenset(functions)
         binding = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "binding")
-        self._outside = (adapter, *(os.path.join(binding, name) for name in ("kit.py", "families.py")))
+        ours = adapter.removesuffix("__init__.py")  # all modules of an adapter that is a package
+        self._outside = (ours, *(os.path.join(binding, name) for name in ("kit", "families.py")))
 
     def around(self, call: Any) -> Any:
         traced = super().around(call)
@@ -379,7 +402,7 @@ class _OutsideContract(_LineTracer):
             messages = [f"{each.category.__name__}: {each.message}" for each in ours]
             self._parts_of_call.update(parts({"warnings": messages}, "", self._roots))
             self._open.clear()
-            return {**answer, "beside": self._parts_of_call} if "observation" in answer else answer
+            return {**answer, "beside": self._parts_of_call}
 
         return recorded
 
@@ -391,6 +414,8 @@ class _OutsideContract(_LineTracer):
 
     def _enter_named(self, frame: Any, name: str) -> None:
         if name == "stand-in" and not frame.f_back.f_code.co_filename.startswith(self._roots):
+            return
+        if self._gradients and frame.f_back.f_code.co_filename.startswith(self._roots):
             return
         if frame not in self._open and len(self._parts_of_call) < PARTS:
             with suppress(Exception):  # reading an attribute of the framework's own object may raise
@@ -404,16 +429,26 @@ class _OutsideContract(_LineTracer):
         if event == "return" and frame in self._open:
             with suppress(Exception):
                 who, values, before = self._open[frame]
-                after = self._parts({"returned": argument, **{f"given.{name}": each for name, each in values.items()}})
+                given = {f"given.{name}": each for name, each in values.items()}
+                after = self._parts({"returned": argument, **given, **hidden_state(values)})
+                after |= dict(shared_parts("returned", argument))
+                if self._gradients:
+                    after = self._parts(gradients(argument))
                 self._parts_of_call.update(
                     (who + key, each) for key, each in after.items() if before.get(key) != each or key.endswith(CUT)
+                )
+        elif event == "exception" and frame in self._open:
+            with suppress(Exception):
+                values = {f"local.{name}": frame.f_locals[name] for name in self._names if name in frame.f_locals}
+                self._parts_of_call.update(
+                    (self._open[frame][0] + key, each) for key, each in self._parts(values).items()
                 )
         return self._leave
 
     def _classify(self, frame: Any) -> tuple[str, str | None]:
         code = frame.f_code
         file, _ = super()._classify(frame)
-        if code == self._own:
+        if code == self._own or (self._gradients and code.co_filename.startswith(self._roots)):
             return file, ""
         path = f"{frame.f_globals.get('__name__', '')}.{getattr(code, 'co_qualname', code.co_name)}"
         outside = code.co_filename.startswith(self._outside) and not re.fullmatch(r"__(?!call)\w+__", code.co_name)
@@ -425,11 +460,13 @@ class _OutsideContract(_LineTracer):
         if name == "stand-in":
             name = code.co_name
             arguments.pop("self", None)
-        before = self._parts({f"given.{each}": value for each, value in arguments.items()})
+        given = {f"given.{each}": value for each, value in arguments.items()}
+        before = self._parts(given)
         digest = hashlib.blake2b(repr((name, sorted(before.items()))).encode(), digest_size=4).hexdigest()
         if name != code.co_name:
             self._times[name] += 1
             again = f"{self._times[name]}: " if self._times[name] > 1 else ""
+            before |= self._parts(hidden_state(arguments))
             self._open[frame] = f"{name}({digest}): " if name else again, arguments, before
         elif digest not in self._digests:  # a repeated call with equal arguments adds nothing
             self._digests.add(digest)

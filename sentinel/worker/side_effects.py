@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from sentinel.worker import tensors
+from sentinel.worker.answers import NUMBERS, TEXTS
 from sentinel.worker.stubs import StubModule
 
 #: Maximum depth at which parts of a value are compared.
@@ -96,10 +97,18 @@ def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) ->
 
     ``{"some": True}`` replaces None by the value of the other argument with the most similar name, or by numbers of its
     shape if that is a mask and the option is not. ``{"member": NAME}`` replaces an enum member by another one.
+    ``{"dims": n}`` gives a tensor n dimensions. ``{"nested": True}`` makes a list of each item of a list, and
+    ``{"listed": True}`` of another value.
     """
     if isinstance(value, dict):
         if isinstance(part, enum.Enum) and value.get("member") in type(part).__members__:
             return type(part)[value["member"]]
+        if "dims" in value and isinstance(part, torch.Tensor):
+            return _with_dimensions(part, value["dims"])
+        if "nested" in value and isinstance(part, (list, np.ndarray)) and len(part):
+            return [[item, item] for item in part]
+        if "listed" in value and part is not None and not isinstance(part, list):
+            return list(part) if isinstance(part, (torch.Tensor, tuple)) and len(part) else [part]
         if part is not None or "some" not in value:
             return _SAME
         words = name.split("_")
@@ -119,6 +128,40 @@ def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) ->
     return _SAME
 
 
+def _with_dimensions(value: torch.Tensor, dims: int) -> Any:
+    """Return a tensor with more dimensions, whose parts differ along each new one; or with fewer, its first part."""
+    if value.dim() == dims:
+        return _SAME
+    while value.dim() > dims:
+        value = value[0]
+    while value.dim() < dims:  # positions have three axes: time, height and width
+        steps = torch.arange(3, device=value.device).to(value.dtype)
+        value = value.unsqueeze(0) + steps.reshape(3, *[1] * value.dim())
+    return value
+
+
+def _other_text(value: Any, way: str | int) -> Any:
+    """Return a text with blanks around it, with the other case, without letters, or with more words after it."""
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return [_other_text(item, way) for item in value]
+    if not isinstance(value, str):
+        return _SAME
+    if isinstance(way, int):
+        return value + (" so" * way)[:way]
+    return {"blanks": f" \t{value}\u00a0\n", "case": value.swapcase(), "empty": ""}[way]
+
+
+def _other_number(value: Any, way: str) -> Any:
+    """Return numbers in a tensor or an array, also in a dictionary."""
+    if isinstance(value, dict) and value:
+        new = {key: _other_number(item, way) for key, item in value.items()}
+        return {key: value[key] if item is _SAME else item for key, item in new.items()}
+    items = value if isinstance(value, list) and value else [value]
+    if not all(type(item) in (int, float) for item in items):
+        return _SAME
+    return torch.tensor(value) if way == "tensor" else np.array(value)[()]
+
+
 def _spread(name: str, value: Any) -> Any:
     """Return the value of a similar argument, for an option. If it is a mask, return numbers below, at and above 1."""
     if "mask" in name or not isinstance(value, torch.Tensor) or value.dtype.is_complex:
@@ -136,11 +179,77 @@ def argument_names(code: CodeType) -> tuple[str, ...]:
 
 def replaced_arguments(arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the arguments that a call's settings replace, with their new values."""
+    changes: tuple[tuple[Callable[[Any, Any], Any], Any], ...]
+    changes = (_other_text, settings.get(TEXTS)), (_other_number, settings.get(NUMBERS))
+    longest = max(
+        (name for name, each in arguments.items() if type(each) is str),
+        key=lambda each: len(arguments[each]),
+        default="",
+    )
+    for change, way in changes:
+        names = [longest] if type(way) is int and longest else [name for name in arguments if name != "self"]
+        for name in names if way is not None else ():
+            new = change(arguments[name], way)
+            if new is not _SAME:
+                yield name, new
     for name, value in settings.items():
         if name in arguments and name != "self":
             new = _replacement(name, arguments[name], value, arguments)
             if new is not _SAME:
                 yield name, new
+
+
+def hidden_state(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the private attributes of ``self``, in which classes keep metrics and counters."""
+    own = getattr(arguments.get("self"), "__dict__", {})
+    module = "_parameters" in own  # these belong to torch
+    names = [name for name in own if isinstance(name, str) and name.startswith("_") and not name.startswith("__")]
+    return {f"given.self.{name}": own[name] for name in ([] if module else names)}
+
+
+def shared_parts(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of tensors in a value that share memory, so that writing to one changes the other."""
+    owners: dict[int, str] = {}
+    for place, tensor in _tensors(value, path):
+        storage = tensor.untyped_storage().data_ptr() if tensor.numel() else 0
+        first = owners.setdefault(storage, place) if storage else place
+        if first != place:
+            yield f"{place} shares memory with {first}", ""
+
+
+def gradients(value: Any) -> dict[str, Any]:
+    """Return the gradients of all differentiable tensors in a value, each with other upstream gradients, for all leaves
+    that they depend on."""
+    outputs = [each for _, each in _tensors(value, "") if each.grad_fn is not None and each.is_floating_point()]
+    leaves: dict[int, torch.Tensor] = {}
+    nodes: list[Any] = [each.grad_fn for each in outputs]
+    seen: set[Any] = set()
+    while nodes:
+        node = nodes.pop(0)
+        if node is not None and node not in seen:
+            seen.add(node)
+            leaf = getattr(node, "variable", None)
+            leaves |= {} if leaf is None else {id(leaf): leaf}
+            nodes += [each for each, _ in node.next_functions]
+    if not leaves:
+        return {}
+    upstream = [
+        ((torch.arange(each.numel(), device=each.device) % 7 + 1 + 3 * place) / 4).to(each.dtype).reshape(each.shape)
+        for place, each in enumerate(outputs)
+    ]
+    found = torch.autograd.grad(outputs, [*leaves.values()], upstream, retain_graph=True, allow_unused=True)
+    return {f"gradient {place} of all outputs": each for place, each in enumerate(found)}
+
+
+def _tensors(value: Any, path: str, depth: int = _DEPTH) -> Iterator[tuple[str, torch.Tensor]]:
+    if type(value) is torch.Tensor and value.layout is torch.strided and value.device.type != "meta":
+        yield path, value
+    elif depth and type(value) in (dict, list, tuple):
+        for key, item in value.items() if type(value) is dict else enumerate(value):
+            yield from _tensors(item, f"{path}.{key}", depth - 1)
+    elif depth and isinstance(own := getattr(value, "__dict__", None), dict) and not callable(value):
+        for name, item in list(own.items()):
+            yield from _tensors(item, f"{path}.{name}", depth - 1)
 
 
 _PLAIN = (bool, int, float, enum.Enum, torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, type(None))

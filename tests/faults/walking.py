@@ -200,7 +200,7 @@ def load_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     import git  # noqa: F401
 
     for module in pkgutil.walk_packages(sentinel.__path__, "sentinel."):
-        if not module.name.startswith(("sentinel.worker.", "sentinel._bundled", "sentinel.tools.sweep.ray_executor")):
+        if not module.name.startswith(("sentinel.worker.", "sentinel._bundled")):
             importlib.import_module(module.name)
     bundled_catalog()
     monkeypatch.setattr("sentinel.commands.options._with_plugins", lambda catalog: catalog)

@@ -1,18 +1,23 @@
+"""The catalog loads adapters and shipped recipes, and shipped recipes follow the rules of the catalog."""
+
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
 from sentinel.cli import main
+from sentinel.contracts import reports
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
-from sentinel.recipes.grades import SEVERITIES, highest_severity, realism, root
+from sentinel.recipes.grades import SEVERITIES, realism, root
 from sentinel.reports.store import recorded
 from sentinel.targets import Binding, PackageRoot, Registry, Target
 
@@ -83,6 +88,12 @@ def test_an_unused_target_is_not_imported():
     assert told.stdout.strip() == "['skyrl']"
 
 
+def test_two_bundled_contracts_of_one_name_are_an_error(monkeypatch):
+    monkeypatch.setattr(reports, "TWICE", replace(reports.PASS_AT_K), raising=False)
+    with pytest.raises(SentinelError, match="duplicate contract 'pass_at_k'; rename one"):
+        bundled_catalog.__wrapped__()
+
+
 def test_a_bundled_adapter_has_the_name_of_its_file():
     catalog = bundled_catalog()
     assert {name: target.name for name, target in catalog.targets.items()} == {name: name for name in catalog.targets}
@@ -111,6 +122,19 @@ def test_all_counts_of_bugs_agree(capsys, monkeypatch):
 def test_every_shipped_recipe_has_a_severity_and_a_signal():
     said = {recipe.bug_id: recipe.document for recipe in find_recipes(bundled_catalog())}
     assert [bug for bug, document in said.items() if not (document.get("severity") and document.get("signal"))] == []
+
+
+def highest_severity(document: Mapping[str, Any]) -> str:
+    """Return the highest severity that a recipe's kind of bug may have.
+
+    ``low``: no run triggers the bug, something else must fail first, or only a metric is wrong. ``medium``: the bug
+    raises an exception, so users notice it. Otherwise ``high``.
+    """
+    if realism(document) in ("unreachable", "fault") or document.get("signal") == "metric":
+        return "low"
+    expected = document.get("expected_unpatched") or {}
+    raises = any(key.rpartition(".")[2] == "raised" and value for key, value in expected.items())
+    return "medium" if raises else "high"
 
 
 def test_severities_follow_the_rule():

@@ -1,3 +1,5 @@
+"""Recipes are read and completed, and errors in them are reported with their place."""
+
 # ruff: noqa: E501 (a sentence of an error is easier to compare on one line)
 import copy
 import importlib.util
@@ -14,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.errors import RecipeError, SentinelError
-from sentinel.recipes import Expected, Recipe, adopt_pins, find_recipes, load_folder, load_recipe, recipe_files
+from sentinel.recipes import Expected, Recipe, adopt_pins, find_recipes, load_recipe, recipe_files
 from sentinel.recipes.affects import Affected
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.recipes.check import check_files
@@ -251,7 +253,6 @@ def test_other_keys_of_a_recipe_are_kept():
         (changed(tolerance={"relative": -1}), "tolerance.relative: the number -1 is not valid"),
         (changed(tolerance={"relative": float("inf")}), "relative must be a finite number"),
         (changed(upstream={"url": "javascript:alert(1)"}), "upstream.url"),
-        (changed(constructed_scenario={}), "mean the same; keep one"),
         (changed(variants={}), "variants is empty"),
         (changed(variants={"a b": {}}), "'a b' is not a name of letters, digits and _"),
         (changed(variants={"difference": {}}), "'difference' is not a name"),
@@ -338,7 +339,7 @@ def test_two_files_of_one_bug_id_are_an_error_that_names_both(tmp_path, monkeypa
     with pytest.raises(
         RecipeError, match=r"^toy/again\.yml:2:9: duplicate bug id 'toy-1'; it is also in toy/TOY-1\.yaml$"
     ):
-        load_folder(tmp_path, CATALOG)
+        find_recipes(replace(CATALOG, recipe_folders=(tmp_path,)))
     assert any("duplicate bug id" in str(item) for item in check_files(recipe_files(tmp_path), CATALOG))
 
 
@@ -347,7 +348,7 @@ def test_a_folder_reports_the_errors_of_all_its_files(tmp_path):
     write(tmp_path, "b.yaml", "x: [")
     write(tmp_path, "c.yaml")
     with pytest.raises(RecipeError) as caught:
-        load_folder(tmp_path, CATALOG)
+        find_recipes(replace(CATALOG, recipe_folders=(tmp_path,)))
     assert len(str(caught.value).splitlines()) == 2
 
 

@@ -64,7 +64,7 @@ def swept(ledger: Callable[[], Ledger], tiny_catalog: Catalog) -> Swept:
     def run(**selection: Any) -> dict[str, Any]:
         book = ledger()
         recipes = find_recipes(tiny_catalog, ("tiny",))
-        account = book.sweep(recipes, Selection(**{"ref": "main", **selection}), lambda: book.local(2))
+        account = book.sweep(recipes, Selection(**{"ref": "main", **selection}), 2)
         return {**account.records[0], "probed": account.probed}
 
     return run

@@ -1,3 +1,5 @@
+"""Bisection finds the commit that introduced or fixed a bug."""
+
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +19,7 @@ Find = Callable[..., Bisection]
 def find(ledger: Callable[[], Ledger], tiny_catalog: Catalog) -> Find:
     def run(good: str, bad: str, **options: Any) -> Bisection:
         book = ledger()
-        with book.decider(find_recipes(tiny_catalog, ("tiny",)), lambda: book.local(1)) as decide:
+        with book.decider(find_recipes(tiny_catalog, ("tiny",))) as decide:
             ends = book.commit(good), book.commit(bad)
             return bisect(book.mirror, *ends, lambda commit: decide(commit)["TINY-MEAN"], **options)
 

@@ -14,7 +14,7 @@ from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes import find_recipes
 from sentinel.records import timelines
 from sentinel.records.closure_verdicts import ClosureVerdictStore
-from sentinel.records.executors import Local, ProbeResult, Work
+from sentinel.records.executors import Executor
 from sentinel.records.history import Selection
 from sentinel.records.ledger import Ledger
 from sentinel.sources import Home
@@ -132,21 +132,21 @@ def test_a_full_disk_ends_the_sweep_and_keeps_its_verdicts(history, swept, monke
 def test_an_interrupt_keeps_the_verdicts(history, ledger, tiny_catalog, monkeypatch):
     write(history, BUGGY, FIXED, BUGGY + "\n", FIXED + "\n")
     book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))
-    done: list[Work] = []
-    usual = Local._perform
+    done: list[Any] = []
+    usual = Executor._perform
 
-    def perform(self: Local, lane: int, work: Work) -> tuple[ProbeResult, ...]:
+    def perform(self: Executor, *work: Any) -> Any:
         done.append(work)
         if len(done) == 3:
             raise KeyboardInterrupt
-        return usual(self, lane, work)
+        return usual(self, *work)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Local, "_perform", perform)
+        patch.setattr(Executor, "_perform", perform)
         with pytest.raises(KeyboardInterrupt):
-            book.sweep(recipes, Selection("main"), lambda: book.local(1))
+            book.sweep(recipes, Selection("main"), 1)
     assert not list((book.entries.folder / "copies").iterdir())
-    account = book.sweep(recipes, Selection("main"), lambda: book.local(1))
+    account = book.sweep(recipes, Selection("main"), 1)
     assert (account.probed, len(account.records[0]["runs"])) == (2, 4)
 
 
@@ -181,7 +181,7 @@ def test_two_concurrent_sweeps_agree(history, ledger, tiny_catalog, swept):
     book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))
 
     def sweep(_: int) -> list[dict[str, Any]]:
-        return book.sweep(recipes, Selection("main"), lambda: book.local(1)).records
+        return book.sweep(recipes, Selection("main"), 1).records
 
     with ThreadPoolExecutor(2) as pool:
         one, other = pool.map(sweep, range(2))

@@ -209,7 +209,7 @@ def test_recipes_of_two_modules_have_separate_verdicts(history, ledger, tiny_cat
     history.commit({"tiny/more.py": twice.format(2)})
     history.commit({"tiny/losses.py": FIXED})
     book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))
-    apart = book.sweep(recipes, Selection("main"), lambda: book.local(1)).records
+    apart = book.sweep(recipes, Selection("main"), 1).records
     assert [verdicts(record) for record in apart] == [
         [("reproduced", "", 2), ("fixed", "", 1)],
         [("reproduced", "", 1), ("fixed", "", 2)],

@@ -40,7 +40,7 @@ def roll_recipe(**changes: Any) -> Recipe:
         expected_fixed={"loss": Expected(1.0), "per_token_gradient": Expected([[0.5, 0.0], [0.5, 0.0]])},
         defaulted=("theta",),
         upstream={"pull": 444},
-        document={"recipe_version": 1, "constructed_scenario": {"loss_mat": [[1.0, 100.0], [1.0, float("-inf")]]}},
+        document={"recipe_version": 1, "scenario": {"loss_mat": [[1.0, 100.0], [1.0, float("-inf")]]}},
     )
     return replace(recipe, **changes)
 

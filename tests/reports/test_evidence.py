@@ -1,3 +1,5 @@
+"""Evidence has the published fields, describes no machine, and round-trips every value."""
+
 import copy
 import getpass
 import json
@@ -53,7 +55,7 @@ def test_evidence_is_self_contained(decide):
         "shape": [2, 2],
         "tensor": [[1, 0], [1, 0]],
     }
-    assert document["recipe"]["document"]["constructed_scenario"]["loss_mat"][1][1] == "-Infinity"
+    assert document["recipe"]["document"]["scenario"]["loss_mat"][1][1] == "-Infinity"
 
 
 @pytest.mark.parametrize("name", ["reproduced", "fixed", "changed", "inconclusive", "unavailable"])

@@ -2,8 +2,21 @@ import ast
 
 import pytest
 
-from sentinel.search.guards import SIZE, SOME, Constants, constants, constants_at, function_of, ways_to
+from sentinel.search.guards import (
+    LISTED,
+    NESTED,
+    SIZE,
+    SOME,
+    Constants,
+    constants,
+    constants_at,
+    function_of,
+    other_kinds,
+    ways_inside,
+    ways_to,
+)  # fmt: skip
 from sentinel.targets import PackageRoot
+from sentinel.worker.answers import NUMBERS, TEXTS
 
 CODE = '''
 def loss(ratio, mask, clip=0.3, *, scale=1.0):
@@ -102,6 +115,10 @@ def score(text, mode):
         ("if flag:", {"flag": True}),
         ("if fast:", {"level": 3}),
         ("if 'extra' in batch:", {"extra": SOME}),
+        ("if isinstance(rows, list):", {"rows": LISTED}),
+        ("if isinstance(batch['rewards'][0], list):", {"rewards": NESTED}),
+        ("if rows.dim() == 3:", {"rows": {"dims": 3}}),
+        ("if len(rows.shape) == 3:", {"rows": {"dims": 3}}),
     ],
 )
 def test_a_way_to_a_line_sets_all_conditions_around_it(guard, way):
@@ -129,3 +146,17 @@ def test_a_later_branch_of_a_chain_has_its_own_string(line, value):
         "        elif self.loss_type == 'c':\n            x = 3\n        y = 1"
     )
     assert ways_to(function, line)[0] == {"on": True, **({"loss_type": value} if value else {})}
+
+
+def test_ways_inside_a_line_lead_to_each_of_its_parts():
+    function = function_of("def f(mask, group):\n    x = 1 if mask is not None else 2\n    y = group and mask")
+    assert ways_inside(function, 2) == [{"mask": SOME}, {"mask": None}]
+    assert ways_inside(function, 3) == [{"group": True}]
+
+
+def test_a_function_gets_other_texts_and_types_if_it_reads_them():
+    function = function_of("def f(text):\n    return isinstance(text[-300:].strip(), str)")
+    assert other_kinds(function) == [
+        {TEXTS: "blanks"}, {TEXTS: "case"}, {TEXTS: "empty"}, {TEXTS: 300}, {NUMBERS: "tensor"}, {NUMBERS: "numpy"}
+    ]  # fmt: skip
+    assert other_kinds(function_of("def f(x):\n    return x * 2")) == []

@@ -65,6 +65,20 @@ def test_bugs_in_gradients_kto_rewards_positions_and_resumed_runs_are_named(tmp_
     assert "8 of 8 bugs were named, and their trainings raise no alarm without them" in said
 
 
+@pytest.mark.parametrize(
+    ("bugs", "count", "names"),
+    [
+        ("missed-kto", 3, ("tokens_are_the_datasets", "batches_are_their_rows")),
+        ("missed-evaluation", 5, ("advantages_follow_from_rewards", "tokens_are_the_datasets",
+                                  "an_evaluation_is_the_mean_of_its_batches", "an_evaluation_trains_nothing")),
+    ],
+)  # fmt: skip
+def test_bugs_in_rows_and_evaluations_are_named(tmp_path, monkeypatch, bugs, count, names):
+    said = _benchmark(tmp_path, monkeypatch, "drawn.py", "--bugs", "--only", bugs)
+    assert all(f"{name}, step" in said for name in names)
+    assert f"{count} of {count} bugs were named, and their trainings raise no alarm without them" in said
+
+
 def test_the_checker_uses_little_memory(tmp_path, monkeypatch):
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--memory")
     found = re.search(r"the checker: (\d+) MB of its own", said)

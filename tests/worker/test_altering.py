@@ -19,6 +19,11 @@ class Loss:
     @staticmethod
     def double(x):
         return x * 2
+
+    def half(self, x):
+        if x > 9:
+            return x / 2
+        return x
 """
 
 
@@ -49,6 +54,14 @@ def test_one_expression_has_another_value_until_the_next_request(module, tmp_pat
     assert loss.loss([0, 2], 3) == [0, 15], "0 * 2 is 0, so it stays"
     altering.set(None)
     assert loss.loss([1, 2], 3) == [6, 12]
+
+
+def test_conditions_get_the_value_that_a_request_names(module, tmp_path):
+    altering, loss = Altering([f"{tmp_path}/"]), module.Loss()
+    altering.set({"conditions": [["tiny/losses.py", [11, 11, 11, 16], True]]})
+    assert loss.half(3) == 1.5
+    altering.set(None)
+    assert loss.half(3) == 3
 
 
 class Mode(enum.Enum):

@@ -6,7 +6,7 @@ from sentinel.worker import attribution
 
 TARGET, ADAPTER, CONTRACT, KIT, TORCH = (
     "/checkout/rl/losses.py", "/elsewhere/adapter.py", "/elsewhere/rules/__init__.py",
-    f"{attribution._SENTINEL}binding/kit.py", "/site-packages/torch/functional.py",
+    f"{attribution._SENTINEL}binding/kit/calls.py", "/site-packages/torch/functional.py",
 )  # fmt: skip
 
 

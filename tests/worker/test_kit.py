@@ -37,6 +37,16 @@ def test_several_swaps_end_together():
     assert vars(owner) == {"name": "own", "size": 1}
 
 
+def test_code_for_cuda_runs_on_the_cpu():
+    owner = SimpleNamespace(torch=torch)
+    with kit.on_cpu(owner):
+        assert owner.torch.tensor(1.0, device="cuda").cuda().to("cuda", non_blocking=True).device.type == "cpu"
+        assert torch.ones(1).to(torch.float64).dtype is torch.float64
+        with owner.torch.autocast(device_type="cuda"):
+            owner.torch.cuda.empty_cache()
+    assert owner.torch is torch
+
+
 def test_single_rank_mpu_is_first_and_last_rank_by_default():
     mpu = kit.make_single_rank_mpu(get_context_parallel_world_size=2)
     assert (mpu.get_data_parallel_world_size(), mpu.get_context_parallel_world_size(check=True)) == (1, 2)

@@ -62,6 +62,9 @@ def end(values):
 
 def hang(values):
     time.sleep(1000)
+
+def dawdle(values):
+    time.sleep(0.7)
 """
 
 
@@ -71,7 +74,9 @@ def process(lab: Lab) -> TargetProcess:
     return lab.open(tree, "pkg", timeout=30.0)
 
 
-def ask(session: Session, function: str, describe: Any = True, **calls: dict[str, Any]) -> dict[str, Any]:
+def ask(
+    session: Session, function: str, describe: Any = True, adapter: Path | None = None, **calls: dict[str, Any]
+) -> Any:
     inputs = {"arguments": {"values": tensor([1.0, 2.0], "float32")}, "positional": [], "self": None, "catch": False}
     plain = calls or {"": {}}
     session.send(
@@ -79,7 +84,7 @@ def ask(session: Session, function: str, describe: Any = True, **calls: dict[str
             "boundary": f"pkg.code.{function}",
             "contract": "call",
             "contract_file": bundled_catalog().contracts["call"].file,
-            "adapter": str(bundled("adapters") / "demo.py"),
+            "adapter": str(adapter or bundled("adapters") / "demo.py"),
             "given": ["arguments"],
             "describe": describe,
             "calls": {name: {"inputs": inputs, **call} for name, call in plain.items()},
@@ -146,6 +151,32 @@ def test_a_described_answer_names_the_functions_that_ran(process):
     assert names == ("pkg.code.double", "pkg.code.inner", "pkg.double")
 
 
+ADAPTER = """
+from sentinel import Binding, PackageRoot, Target
+from .models import call
+
+TARGET = Target(
+    name="lab", repository="", roots=(PackageRoot("pkg"),), bindings=(Binding("pkg.code.report", "call", call=call),)
+)
+"""
+MODELS = """
+class Model:
+    def log(self, values): ...
+
+def call(boundary, inputs):
+    boundary.function(Model(), inputs["arguments"]["values"])
+    return {"returned": 0}
+"""
+
+
+def test_what_the_code_passes_to_a_stand_in_is_reported_for_each_module_of_an_adapter(lab):
+    code = "def report(model, values):\n    model.log(values * 3)\n"
+    tree = lab.write({"code.py": code, "../made/__init__.py": ADAPTER, "../made/models.py": MODELS})
+    session = lab.open(tree, timeout=30.0).session()
+    answer = ask(session, "report", {"beside": [], "lines": {}}, tree / "made" / "__init__.py", one={})
+    assert answer.answers["one"].beside["log 1: given.values"].nested() == [3.0, 6.0]
+
+
 def test_only_lines_of_the_target_are_reported(process):
     """Each pair of lines that ran one after the other is reported once per session."""
     session = process.session()
@@ -160,6 +191,15 @@ def test_a_session_that_hangs_is_killed(lab):
     process = lab.open(lab.write({"code.py": CODE}), "pkg", timeout=0.5)
     session = process.session()
     assert "no answer within 0.5 s" in ask(session, "hang").reason
+    assert gone(session._leader.pid)
+
+
+def test_slow_calls_share_one_timeout(lab):
+    """A call that is nearly as slow as the timeout would otherwise be repeated for every scenario of every law."""
+    session = lab.open(lab.write({"code.py": CODE}), "pkg", timeout=1.0).session()
+    failure = ask(session, "dawdle", **{str(place): {} for place in range(100)})
+    assert failure.reason == "its calls take more than 0.1 s each, and more than 1 s together"
+    assert session.hangs
     assert gone(session._leader.pid)
 
 

@@ -1,12 +1,16 @@
+import argparse
 import dataclasses
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 
 from sentinel.binding.drift import StandInNamespace
 from sentinel.search.guards import options
 from sentinel.worker import stubs
-from sentinel.worker.side_effects import parts, replaced_arguments, turned
+from sentinel.worker.answers import NUMBERS, TEXTS
+from sentinel.worker.side_effects import gradients, hidden_state, parts, replaced_arguments, shared_parts, turned
 from sentinel.worker.stubs import StubModule
 
 
@@ -67,3 +71,48 @@ def test_an_option_takes_numbers_around_1_instead_of_a_mask():
     assert (name, weights.tolist()) == ("loss_weights", [[0.5, 1.0], [1.5, 2.0]])
     arguments = {"loss_mask": None, "token_mask": mask}
     assert [*replaced_arguments(arguments, {"loss_mask": {"some": True}})] == [("loss_mask", mask)]
+
+
+def test_gradients_of_all_outputs_have_different_upstream_gradients():
+    weight = torch.tensor([1.0, 2.0], requires_grad=True)
+    found = gradients({"loss": weight * 2, "more": [weight.sum(), "text"]})
+    assert [each.tolist() for each in found.values()] == [[2 * 1 / 4 + 1, 2 * 2 / 4 + 1]]
+    assert gradients([weight, 3]) == {}
+
+
+def test_private_attributes_of_self_are_state_except_for_those_of_torch():
+    trainer = argparse.Namespace(_metrics={"kl": [0.5]}, lr=1.0, __secret=2)
+    assert hidden_state({"self": trainer, "other": trainer}) == {"given.self._metrics": {"kl": [0.5]}}
+    assert hidden_state({"self": torch.nn.Linear(1, 1)}) == {}
+
+
+def test_values_that_share_memory_are_named():
+    value = torch.ones(2)
+    holder = argparse.Namespace(advantages=value, returns=value.view(2, 1), other=value.clone())
+    assert [*shared_parts("returned", [holder])] == [
+        ("returned.0.returns shares memory with returned.0.advantages", "")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "new"),
+    [
+        ({"rewards": {"nested": True}}, {"rewards": [[1.0, 1.0], [2.0, 2.0]]}),
+        ({"answer": {"listed": True}}, {"answer": ["a b"]}),
+        ({TEXTS: "case"}, {"answer": "A B", "texts": ["X"]}),
+        ({TEXTS: "empty"}, {"answer": "", "texts": [""]}),
+        ({TEXTS: 4}, {"answer": "a b so "}),
+        ({NUMBERS: "numpy"}, {"rewards": np.array([1.0, 2.0]), "count": np.array(3)[()]}),
+    ],
+)
+def test_arguments_get_other_values_of_other_kinds(settings, new):
+    arguments = {"self": "me", "answer": "a b", "texts": ["x"], "rewards": [1.0, 2.0], "count": 3}
+    assert repr(dict(replaced_arguments(arguments, settings))) == repr(new)
+
+
+def test_a_tensor_gets_more_or_fewer_dimensions():
+    arguments = {"position_ids": torch.tensor([[0, 1]])}
+    [(_, more)] = replaced_arguments(arguments, {"position_ids": {"dims": 3}})
+    assert more.tolist() == [[[0, 1]], [[1, 2]], [[2, 3]]]
+    [(_, fewer)] = replaced_arguments(arguments, {"position_ids": {"dims": 1}})
+    assert fewer.tolist() == [0, 1]

@@ -118,18 +118,19 @@ class Imports:
     def _names(self, module: str, tree: ast.Module, own: bool = False) -> Iterator[tuple[str, str]]:
         """Yield (local name, dotted path) for each import of another package's names in a module; with ``own``, for all
         imports."""
-        file = self._trees[module][0]
         for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                pairs = [(alias.asname or alias.name.partition(".")[0], alias.name) for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                start = absolute("." * node.level + (node.module or ""), module, file)
-                pairs = [(alias.asname or alias.name, f"{start}.{alias.name}") for alias in node.names]
-            else:
-                continue
-            for local, path in pairs:
+            for local, path in self._bound(module, node):
                 if own or self._is_foreign(path):
                     yield local, path
+
+    def _bound(self, module: str, node: ast.AST) -> list[tuple[str, str]]:
+        """Return (local name, dotted path) for each name of an import statement in a module."""
+        if isinstance(node, ast.Import):
+            return [(alias.asname or alias.name.partition(".")[0], alias.name) for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            start = absolute("." * node.level + (node.module or ""), module, self._trees[module][0])
+            return [(alias.asname or alias.name, f"{start}.{alias.name}") for alias in node.names]
+        return []
 
     def _is_foreign(self, path: str) -> bool:
         top = path.partition(".")[0]
@@ -142,8 +143,7 @@ class Imports:
         """Yield the dotted paths that are imported when a module is imported. Imports in functions, in a ``try`` or
         for type checkers are left out.
         """
-        file, tree = self._trees[module]
-        nodes: list[ast.AST] = list(tree.body)
+        nodes: list[ast.AST] = list(self._trees[module][1].body)
         while nodes:
             node = nodes.pop()
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
@@ -154,12 +154,7 @@ class Imports:
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
                 nodes.extend(node.orelse)
                 continue
-            if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                start = absolute("." * node.level + (node.module or ""), module, file)
-                yield start
-                yield from (f"{start}.{alias.name}" for alias in node.names)
+            yield from (path for _, path in self._bound(module, node))
             nodes.extend(ast.iter_child_nodes(node))
 
     def _reached(self, modules: set[str]) -> set[str]:

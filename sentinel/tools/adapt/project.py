@@ -74,7 +74,7 @@ def open_project(source: str, packages: Iterable[str] = (), progress: Progress |
 def _of_folder(folder: Path, packages: tuple[str, ...], progress: Progress | None) -> Project:
     ref = Ref("path", str(folder))
     clone = clone_of(ref) if (folder / ".git").exists() else folder if (folder / "objects").is_dir() else None
-    head = _commit(clone) if clone is not None else ""
+    head = git_objects.commit_named(clone, "HEAD") if clone is not None else ""
     if clone is not None and clone == folder:
         if not head:
             raise SentinelError(f"{folder} is a git directory without a commit at HEAD")
@@ -96,7 +96,7 @@ def _of_repository(url: str, packages: tuple[str, ...], progress: Progress | Non
     store, name = MirrorStore(), re.sub(r"\.git$", "", url.rstrip("/")).replace(":", "/").rsplit("/", 1)[-1].lower()
     blank = Target(re.sub(r"[^a-z0-9_]", "", name) or "framework", url, ())
     mirror = store.get(blank.name) or store.add(blank, progress=progress)
-    head = _commit(mirror.path)
+    head = git_objects.commit_named(mirror.path, "HEAD")
     return _of_commit(replace(blank, repository=url), Ref("git", head), mirror.path, name, packages, progress)
 
 
@@ -122,11 +122,6 @@ def _of_release(name: str, version: str, packages: tuple[str, ...], progress: Pr
     ref = Ref("pypi", version)
     lines = re.findall(r"^Requires-Dist: *(.+?)\r?$", metadata, re.M)
     return Project(target, ref, open_checkout(target, ref, progress=progress), requires=_by_import_name(lines))
-
-
-def _commit(git_dir: Path) -> str:
-    found = run(git_dir, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
-    return found.out.decode().strip() if found.status == 0 else ""
 
 
 def _files_below(folder: Path) -> list[str]:

@@ -119,9 +119,7 @@ def classes_of(body: Iterable[ast.stmt]) -> dict[str, tuple[tuple[str, ...], dic
 
 
 def _assigned(init: ast.FunctionDef) -> dict[str, str]:
-    named = [*init.args.posonlyargs, *init.args.args]
-    pairs = [*zip(reversed(named), reversed(init.args.defaults)), *zip(init.args.kwonlyargs, init.args.kw_defaults)]
-    defaults = {item.arg: default for item, default in pairs if _is_literal(default)}
+    defaults = {item.arg: default for item, default in _with_defaults(init.args) if _is_literal(default)}
     literals = {}
     for node in ast.walk(init):
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -131,6 +129,13 @@ def _assigned(init: ast.FunctionDef) -> dict[str, str]:
                 if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self" and _is_literal(value):
                     literals[target.attr] = ast.unparse(value)  # type: ignore[arg-type]
     return literals
+
+
+def _with_defaults(arguments: ast.arguments) -> list[tuple[ast.arg, ast.expr | None]]:
+    """Return each parameter with its default; None if it is required."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required: list[None] = [None] * (len(positional) - len(arguments.defaults))
+    return [*zip(positional, [*required, *arguments.defaults]), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
 
 
 def _is_literal(value: ast.expr | None) -> bool:
@@ -154,22 +159,18 @@ def _definitions(
 
 
 def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, file: str) -> Signature:
-    arguments = node.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
-    pairs = [*zip(positional, defaults), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
     parameters = tuple(
         Parameter(
             item.arg, ast.unparse(item.annotation) if item.annotation else "", ast.unparse(default) if default else None
         )
-        for item, default in pairs
+        for item, default in _with_defaults(node.args)
     )
     inside = [each for statement in node.body for each in ast.walk(statement)]
     return Signature(
         path, module, file, node.lineno, parameters,
         owner=owner.name if owner else "",
         bases=tuple(map(ast.unparse, owner.bases)) if owner else (),
-        variadic=arguments.kwarg is not None,
+        variadic=node.args.kwarg is not None,
         is_async=isinstance(node, ast.AsyncFunctionDef),
         returns=tuple(dict.fromkeys(_returned(each.value) for each in _returns(node.body) if each.value is not None)),
         words=_compared(inside, {parameter.name for parameter in parameters}),

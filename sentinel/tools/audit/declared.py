@@ -240,12 +240,10 @@ def _default(keywords: dict[str, ast.expr]) -> str | None:
     return _FLAGS.get(action or "", "null")
 
 
-def _files(catalog: Catalog, target: str) -> list[Path]:
-    return [file for folder in catalog.recipe_folders if (file := folder / target / FILE).is_file()]
-
-
 def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    for file in _files(catalog, target):
+    for file in (folder / target / FILE for folder in catalog.recipe_folders):
+        if not file.is_file():
+            continue
         for entry in read_mapping(file).get("options", []):
             missing = {"name", "kind", "file"} - entry.keys()
             if missing or entry["kind"] not in ("classes", "parser", "tree"):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from sentinel.tools.audit.options import Options, is_trainer
+from sentinel.tools.audit.options import Options, is_trainer, with_sections
 
 #: ``${actor.path}``, ``${oc.select:actor.path,1}``: the value of another setting. Relative references (``${.path}``)
 #: are not read.
@@ -85,11 +85,9 @@ class Training:
             return []
         found: dict[str, None] = {}
         for name in self.configuration:
-            parts = name.split(".")
-            above = [".".join(parts[: size + 1]) for size in range(len(parts))]
-            if name in self.added or any(map(self._variables.__contains__, above)):
+            if name in self.added or not self._variables.isdisjoint(with_sections(name)):
                 continue
-            first = next((part for part in above if options.closed(part)), None)
+            first = next((part for part in with_sections(name) if options.closed(part)), None)
             if first is not None:
                 found[first] = None
         return list(found)
@@ -98,10 +96,9 @@ class Training:
     def _variables(self) -> frozenset[str]:
         """Return the settings and sections that other settings refer to (``${name}``) and that are not options."""
         referred = {name for text in self.configuration.values() for name in _REFERRED.findall(text)}
-        parts = [name.split(".") for name in referred]
-        above = [[".".join(names[: size + 1]) for size in range(len(names))] for names in parts]
         known = self.options if self.options is not None else ()
-        return frozenset(filter(None, (next((each for each in names if each not in known), "") for names in above)))
+        first = (next((each for each in with_sections(name) if each not in known), "") for name in referred)
+        return frozenset(filter(None, first))
 
     @cached_property
     def nested(self) -> Mapping[str, str]:
@@ -112,10 +109,8 @@ class Training:
         options = self.options.options if self.options is not None else {}
         found: dict[str, str] = {}
         for name in self.configuration:
-            parts = name.split(".")
-            sections = (".".join(parts[:size]) for size in range(1, len(parts) + 1))
-            known = {*self._variables, *self.added}
-            if not any((self.options and section in self.options) or section in known for section in sections):
+            parts, known = name.split("."), {*self._variables, *self.added}
+            if not any((self.options and each in self.options) or each in known for each in with_sections(name)):
                 tails = (".".join(parts[start:]) for start in range(1, len(parts)))
                 found[name] = next(filter(options.__contains__, tails), "")
         return {name: option for name, option in found.items() if option}
@@ -182,17 +177,15 @@ class Training:
             return Setting(name, None if name in self.invalid else self.configuration[name])
         if self._written(name):
             return Setting(name, "{…}")
-        parts = name.split(".")
-        above = [".".join(parts[:size]) for size in range(1, len(parts))]
-        for section in above:
+        for section in with_sections(name)[:-1]:
             if self.configuration.get(section):  # the section is null or a single value, so it has no members
                 return Setting(section, "null" if self.configuration[section] == "null" else None)
-        return self._default(name, above)
+        return self._default(name)
 
-    def _default(self, name: str, above: Sequence[str]) -> Setting | None:
+    def _default(self, name: str) -> Setting | None:
         if self.options is None or name not in self.options:
             return None
-        for section in above:
+        for section in with_sections(name)[:-1]:
             option = self.options.options.get(section)
             if option is not None and option.default == "null" and not self._written(section):
                 return Setting(section, None if self._doubtful(name) else "null", default=True)

@@ -7,14 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.commands.console import counted
+from sentinel.commands.console import counted, some
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.tools.audit.command_line import NOT_KNOWN, of_script, of_words
 from sentinel.tools.audit.files import spelled, value_of
 from sentinel.tools.audit.python_script import ANY, Call, read_script
-
-#: Other commands of a script that are listed.
-_MOST = 10
 
 
 @dataclass(frozen=True)
@@ -88,13 +85,9 @@ def launch_of(
     if line.arguments:
         unread.append(f"{line.arguments} was assumed to contain no options; give the script's arguments after --")
     if line.assumed:
-        more = f" and {len(line.assumed) - _MOST} more" if len(line.assumed) > _MOST else ""
-        unread.append(
-            f"read as the script's defaults, which the environment may replace: {', '.join(line.assumed[:_MOST])}{more}"
-        )
+        unread.append(f"read as the script's defaults, which the environment may replace: {some(line.assumed)}")
     if line.others:
-        more = f" and {len(line.others) - _MOST} more" if len(line.others) > _MOST else ""
-        unread.append(f"not read, other commands of the script: {', '.join(line.others[:_MOST])}{more}")
+        unread.append(f"not read, other commands of the script: {some(line.others)}")
     is_file = line.program.endswith(".py")
     near = _file_near(script, line.program) if is_file else None
     program = near or (find(line.program) if is_file or "." in line.program else None)

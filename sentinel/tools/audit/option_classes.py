@@ -157,28 +157,30 @@ class _Modules:
         return self.by_file[file]
 
     def class_named(self, module: _Module, name: str) -> _Class | None:
-        return self._found(module, name)[0]
+        home, _, name = self._home(module, name)
+        return _Class(home.classes[name], home) if home is not None and name in home.classes else None
 
     def foreign(self, module: _Module, base: ast.expr) -> str:
         """Return a base class that was not found and may declare options, with its package; empty if there is none."""
         if isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name):
             source, name = base.value.id, base.attr
         elif isinstance(base, ast.Name):
-            _, source, name = self._found(module, base.id)
+            _, source, name = self._home(module, base.id)
         else:
             return ""
         package = source.lstrip(".").partition(".")[0]
         known = not source or package in _NO_OPTIONS
         return "" if known else f"{name} of {package}" if package and not source.startswith(".") else name
 
-    def _found(self, module: _Module, name: str) -> tuple[_Class | None, str, str]:
-        """Find a class by name. If its source is missing, return the last module and name to which imports led."""
+    def _home(self, module: _Module, name: str) -> tuple[_Module | None, str, str]:
+        """Follow the imports of a name to the module that defines it. Return the module, and the name there.
+
+        If the source of a module is missing, return None, the name of that module, and the name there.
+        """
         source = ""
-        for _ in range(_DEEPEST):  # a class may be imported through several modules
-            if name in module.classes:
-                return _Class(module.classes[name], module), "", name
-            if name not in module.imports:
-                return None, "", name
+        for _ in range(_DEEPEST):  # a name may be imported through several modules
+            if name in module.classes or name not in module.imports:
+                return module, "", name
             source, name = module.imports[name]
             if source.partition(".")[0] in _NO_OPTIONS:
                 return None, source, name
@@ -263,21 +265,9 @@ class _Modules:
         """Yield the names in an annotation, including members of type aliases such as ``Optim = SGD | AdamW``."""
         for name in _named(annotation):
             yield module, name
-            owner, alias = self._alias(module, name)
-            if alias is not None and depth < _DEEPEST:
-                yield from self._named(owner, alias, depth + 1)
-
-    def _alias(self, module: _Module, name: str) -> tuple[_Module, ast.expr | None]:
-        """Return the module that assigns a value to a name, and the value; None if no module does."""
-        for _ in range(_DEEPEST):
-            if name in module.values or name in module.classes or name not in module.imports:
-                break
-            source, name = module.imports[name]
-            file = module.relative(source) if source.startswith(".") else self.find(source) if source else None
-            if file is None:
-                break
-            module = self.read(file)
-        return module, module.values.get(name)
+            home, _, own = self._home(module, name)
+            if home is not None and own in home.values and depth < _DEEPEST:
+                yield from self._named(home, home.values[own], depth + 1)
 
 
 Named = tuple[str, Option]

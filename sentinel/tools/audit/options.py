@@ -80,9 +80,8 @@ class Options:
 
     def closed(self, name: str) -> bool:
         """Return True if this option certainly does not exist: every section above it has a fixed set of members."""
-        parts = name.split(".")
-        above = [self.options.get(".".join(parts[:size])) for size in range(1, len(parts))]
-        return name not in self and not any(option is not None for option in above) and not self.may_declare(name)
+        above = self.options.keys() & with_sections(name)[:-1]
+        return name not in self and not above and not self.may_declare(name)
 
     def may_declare(self, name: str) -> str:
         """Return the code that was not read and may declare this option; empty if there is none."""
@@ -121,6 +120,12 @@ _LARGEST = 4_000_000
 
 #: The most options that a wrong name is compared with. The largest trainer has about 2,000.
 _MOST = 5000
+
+
+def with_sections(name: str) -> list[str]:
+    """Return the sections above a setting, the highest first, and the setting."""
+    parts = name.split(".")
+    return [".".join(parts[:size]) for size in range(1, len(parts) + 1)]
 
 
 def _is_number(text: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from sentinel.reports.evidence import is_tensor
+from sentinel.reports.evidence import bare, is_tensor
 from sentinel.values.closeness import mismatch
 
 #: Larger tables are truncated; the evidence has all values.
@@ -125,15 +125,6 @@ def one_dimensional(value: Any) -> bool:
     if is_tensor(value):
         return len(value["shape"]) == 1
     return isinstance(value, list) and not any(isinstance(item, (list, dict)) for item in value)
-
-
-def bare(value: Any) -> Any:
-    """Return the value without dtypes: numbers and nested lists."""
-    if is_tensor(value):
-        return value["tensor"]
-    if isinstance(value, list):
-        return [bare(item) for item in value]
-    return value
 
 
 def fitting(mask: Rows | None, rows: Sequence[Sequence[Any]]) -> Rows | None:

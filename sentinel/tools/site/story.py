@@ -10,6 +10,7 @@ from typing import Any
 from sentinel.contracts.contract import Contract
 from sentinel.recipes import AddressError, parse_address
 from sentinel.recipes.catalog import Catalog
+from sentinel.reports.evidence import bare
 from sentinel.tools.site.grids import (
     Cell,
     Grid,
@@ -17,7 +18,6 @@ from sentinel.tools.site.grids import (
     Marks,
     Rows,
     as_number,
-    bare,
     close,
     differing,
     fitting,

@@ -53,7 +53,7 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) ->
     run.
     """
     numbers = {number for recipe in recipes for number in pulls(ledger.mirror, ledger.target, recipe)}
-    with ledger.decider(recipes, lambda: ledger.local(1)) as decide:
+    with ledger.decider(recipes) as decide:
         for number in sorted(numbers, reverse=True)[:most]:
             try:
                 head = ledger.commit(f"pull/{number}/head")

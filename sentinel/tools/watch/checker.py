@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -40,7 +40,7 @@ from sentinel.search.checks import subjects
 from sentinel.search.scenarios import cut_to, sizes_of
 from sentinel.targets import Target
 from sentinel.tools.watch import meeting
-from sentinel.tools.watch.invariants import INVARIANTS, Invariant, Memory, mismatch
+from sentinel.tools.watch.invariants import ELSEWHERE, IN_EVALUATION, INVARIANTS, Invariant, Memory, mismatch
 from sentinel.tools.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.tools.watch.values import unpacked
 from sentinel.tools.watch.wrapping import ENDED, Call, function_at
@@ -52,6 +52,8 @@ from sentinel.worker.serving import Server
 #: The most rows and tokens of a call that laws vary. The limits are small because rounding hides differences in a large
 #: call.
 MOST_ROWS, MOST_TOKENS = 8, 12
+#: Messages that are received before they are handled, so that a process need not wait for a slow check.
+_RECEIVED = 32
 #: Calls per boundary that laws vary; for later calls, only the result is checked.
 _VARIED = 20
 #: Largest number of elements of a tensor in a written scenario.
@@ -148,6 +150,8 @@ class Checker:
             for binding in [self._target.binding(recipe.boundary)]
         ]
         self._processes: dict[Connection, Process] = {}
+        self._open: list[Connection] = []  # whose last message has not been received
+        self._received: deque[tuple[Process, Sequence[Any]]] = deque()
         self._ranks: dict[int, int | None] = {}
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
@@ -192,22 +196,29 @@ class Checker:
         """Accept messages from a process of the run."""
         memory = Memory(self._without, self._together, self._invariants, known=self._target.steps)
         self._processes[connection] = Process(connection, memory)
+        self._open.append(connection)
 
     def serve(self, listening: socket.socket | None = None, place: Path | None = None) -> None:
         """Serve the run's processes until the last one ends."""
         self._place = place
         while True:
             faulthandler.dump_traceback_later(_LONGEST, exit=True, file=sys.stderr)
-            sources: list[Any] = [*self._processes, *([listening] if listening is not None else ())]
-            ready = wait(sources, 0.0 if self._waiting else None)
+            connections = self._open if len(self._received) < _RECEIVED else ()
+            sources: list[Any] = [*connections, *([listening] if listening is not None else ())]
+            ready = wait(sources, 0.0 if self._waiting or self._received else None)
             for one in ready:
                 if isinstance(one, socket.socket):
                     self.attach(meeting.accepted(one))
                 else:
-                    self._hear(one)  # type: ignore[arg-type]
+                    self._receive(one)  # type: ignore[arg-type]
+            if ready and len(self._received) < _RECEIVED:
+                continue  # a process waits while its messages are not received
+            idle = not self._received
+            if self._received:
+                self._handle(*self._received.popleft())
             if self._processes:
                 self._tell_numbers()
-                if not ready:
+                if idle:
                     self._plan(*self._waiting.pop(0))
                 self._offer()
                 continue
@@ -217,19 +228,23 @@ class Checker:
             self.attach(later)
         faulthandler.cancel_dump_traceback_later()
 
-    def _hear(self, connection: Connection) -> None:
-        process = self._processes[connection]
+    def _receive(self, connection: Connection) -> None:
         try:
             message = connection.recv()
         except (EOFError, OSError):
-            message = ("end", {})
-            if self._place is None or not meeting.is_stopped(self._place):
-                self._lost.append(process.pid)
-                _say(
-                    f"process {process.pid}{_rank_of(process)} ended without a report, because it was killed or the "
-                    "checker was too busy to receive it: its last calls were not examined"
-                )
-        if message[0] == "end":
+            message = ("lost", {})
+        if message[0] in ("end", "lost"):
+            self._open.remove(connection)
+        self._received.append((self._processes[connection], message))
+
+    def _handle(self, process: Process, message: Sequence[Any]) -> None:
+        if message[0] == "lost" and (self._place is None or not meeting.is_stopped(self._place)):
+            self._lost.append(process.pid)
+            _say(
+                f"process {process.pid}{_rank_of(process)} ended without a report: it was killed, or could not "
+                f"send its last calls within {meeting.PATIENCE:g} s. These calls were not examined"
+            )
+        if message[0] in ("end", "lost"):
             self._end(process, message[1])
         else:
             self._take(process, message)
@@ -346,12 +361,19 @@ class Checker:
         lines = {name: why for name, why in skipped.items() if name not in self._without}
         applies = [one for one in INVARIANTS if not one.note and not one.unless(facts, process.memory.steps)]
         of = [one.name for one in applies if one.name not in (*lines, *self._without)]
-        self._applied |= dict.fromkeys(of, "its inputs did not occur in a checked step")
+        in_evaluation = [one.name + IN_EVALUATION for one in applies if one.name in of and one.of != ("evaluated",)
+                         and one.evaluates and facts.get("evaluates")]  # fmt: skip
+        self._applied |= dict.fromkeys([*of, *in_evaluation], "its inputs did not occur in a checked step")
         if self._told_of == (facts["class"], lines):
             return
         self._told_of = facts["class"], lines
         name = facts["class"].rpartition(".")[2] or "the trainer"
-        _say(f"{name}: {len(of)} of {len(of) + len(lines)} invariants of this trainer apply to this run")
+        others = [one.name for one in INVARIANTS if one.unless(facts, process.memory.steps) == ELSEWHERE]
+        evaluations = f"{len(in_evaluation)} of these in evaluations, too; " if facts.get("evaluates") else ""
+        _say(
+            f"{name}: {len(of)} of {len(of) + len(lines) + len(others)} invariants apply to this run; {evaluations}"
+            f"{len(others)} concern other trainers: {_some(others)}"
+        )
         for why, names in _by_reason(lines):
             _say(f"not checked: {_some(names)}: {why}")
 
@@ -562,9 +584,14 @@ class Checker:
 
         Invariants count as an examination if one of them has compared a loss, advantages or samples.
         """
-        compared = sum(self._invariants[one.name] for one in INVARIANTS if one.where in _EXAMINES)
+        examining = [one.name for one in INVARIANTS if one.where in _EXAMINES]
+        compared = any(self._invariants[name + where] for name in examining for where in ("", IN_EVALUATION))
         if self._kinds or compared or (self._counts["read"] and self._checked()):
             return ""
+        reasons = (self._skipped.get(name, "") for name in examining)
+        own = next((why for why in reasons if why.endswith(" is your own")), "")
+        if own and self._watched and not self._counts["copied"]:
+            return f"{own}, so no loss, advantages or samples were compared"
         why: Mapping[str, int]
         if not self._watched:
             why = {reason: len(names) for reason, names in self._failed.items()} or self._not["watched"]
@@ -581,17 +608,24 @@ class Checker:
     def _tell_summary(self, counts: Mapping[str, Any]) -> None:
         several = f" in {len(self._ranks)} processes" if len(self._ranks) > 1 else ""
         kinds = counts["violations"]
-        if "nothing_examined" in counts:
-            _say(f"nothing was examined: {counts['nothing_examined']}", True)
         laws = ", ".join(f"{law} (step {step})" for law, step in self._firsts.items())
         looks, functions = sum(self._invariants.values()), counted(len(self._readings), "function")
-        _say(
-            f"{counted(len(kinds), 'kind')} of violation" + f": {laws}" * bool(laws) + "\n  "
-            f"checked{several}: {counted(len(+self._invariants), 'invariant')} {looks} times; "
-            f"{counts['read']} of {counted(counts['copied'], 'copied call')} of {functions} by laws "
-            f"{self._counts['laws']} times; in {counts['seconds']:.2f} s of the run",
-            True,
-        )
+        looked = {name.removesuffix(IN_EVALUATION) for name in +self._invariants}
+        checked = f"{counted(len(looked), 'invariant')} {looks} times"
+        if "nothing_examined" in counts:
+            _say(
+                f"nothing was examined: {counts['nothing_examined']}"
+                + f"\n  checked{several}: only settings, rows and the optimizer, by {checked}" * bool(looked),
+                True,
+            )
+        else:
+            _say(
+                f"{counted(len(kinds), 'kind')} of violation" + f": {laws}" * bool(laws) + "\n  "
+                f"checked{several}: {checked}; "
+                f"{counts['read']} of {counted(counts['copied'], 'copied call')} of {functions} by laws "
+                f"{self._counts['laws']} times; in {counts['seconds']:.2f} s of the run",
+                True,
+            )
         if counts["held_back"]:
             _say(f"not checked: {counted(counts['held_back'], 'more step')}, to stay within the time limit")
         for why, names in _by_reason(counts["skipped"]):

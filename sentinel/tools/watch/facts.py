@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from types import FunctionType
 from typing import Any
 
@@ -26,6 +27,7 @@ SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
 #: Methods of every trainer whose places are given in messages.
 _METHODS = (
     "compute_loss",
+    "evaluation_loop",
     "training_step",
     "create_optimizer",
     "create_scheduler",
@@ -45,9 +47,8 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
     configuration, and ``changed`` lists the framework's options that are not at their defaults. ``random`` has the
     reasons why two forward passes differ. ``places`` has the source lines of all these methods.
     """
-    theirs = {*packages, "transformers"}
-    names = [one for one in type(trainer).__mro__ if _root(one) in theirs]
-    users = type(trainer).__mro__[: type(trainer).__mro__.index(names[0])] if names else type(trainer).__mro__
+    theirs, kinds = {*packages, "transformers"}, type(trainer).__mro__
+    users = kinds[: next((place for place, one in enumerate(kinds) if _root(one) in theirs), len(kinds))]
     own = {
         name: f"{one.__name__}.{name}"
         for one in reversed(users)
@@ -62,7 +63,7 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
     callbacks = list(getattr(getattr(trainer, "callback_handler", None), "callbacks", ()))
     accelerator, options = getattr(trainer, "accelerator", None), trainer.args
     return {
-        "class": f"{names[0].__module__}.{names[0].__qualname__}" if names else "",
+        "class": class_of(trainer, packages),
         "own": own,
         "callbacks": {
             name: type(one).__name__
@@ -89,8 +90,16 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "ends": getattr(getattr(trainer, "processing_class", None), "eos_token_id", None),
         "pads": getattr(getattr(trainer, "processing_class", None), "pad_token_id", None),
         "started": _started(trainer.model),
+        "evaluates": getattr(trainer, "eval_dataset", None) is not None,
+        "weights_swap": hasattr(_optimizer_of(trainer), "eval"),
         **plain({"first_step": trainer.state.global_step, "adapters": hasattr(trainer.model, "peft_config")}),
     }
+
+
+def class_of(trainer: Any, packages: Sequence[str]) -> str:
+    """Return the dotted path of a trainer's first class that is not the user's; empty if there is none."""
+    theirs = {*packages, "transformers"}
+    return next((f"{one.__module__}.{one.__qualname__}" for one in type(trainer).__mro__ if _root(one) in theirs), "")
 
 
 def _started(model: Any) -> str:
@@ -113,18 +122,20 @@ def _places(kind: type, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a mapping. Values other than numbers, short strings and short lists of these become
     ``"set"``."""
-    kept = {}
-    for name, value in values.items():
-        one = getattr(value, "value", value)
-        several = list(one) if isinstance(one, (list, tuple)) else [one]
-        several = [getattr(item, "value", item) for item in several]
-        known = len(several) <= _LONGEST and all(map(_is_plain, several)) and not isinstance(one, dict)
-        kept[name] = (several if isinstance(one, (list, tuple)) else one) if known else SET
-    return kept
+    return {name: _plain(value) for name, value in values.items()}
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (bool, int, float, type(None))) or (isinstance(value, str) and len(value) <= _LONGEST)
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST else SET
+    if not isinstance(value, (list, tuple)) or len(value) > _LONGEST:
+        return SET
+    several = [_plain(one) for one in value]
+    return SET if any(isinstance(one, list) or one is SET for one in several) else several
 
 
 def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
@@ -141,9 +152,14 @@ def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def arguments_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the names of the arguments that a constructor was given, and the types of a dataset's columns."""
+    """Return the names of the arguments that a constructor was given, the types of a dataset's columns, and the columns
+    of tokens that the user's datasets already have."""
     given: dict[str, Any] = {name: True for name, value in arguments.items() if value not in (None, (None, None))}
     rows: Any = arguments.get("train_dataset")
+    several = [rows, arguments.get("eval_dataset")]
+    datasets = [one for each in several for one in (each.values() if isinstance(each, dict) else [each])]
+    columns = {name for one in datasets for name in getattr(one, "column_names", None) or ()}
+    given["tokens"] = sorted(name for name in columns if name.endswith("_ids") or name == "labels")
     if isinstance(getattr(rows, "column_names", None), list):
         with contextlib.suppress(Exception):  # a streamed dataset has no first row
             given["columns"] = {name: type(value).__name__ for name, value in dict(rows[0]).items()}
@@ -186,6 +202,15 @@ def _random(trainer: Any) -> Iterator[str]:
         yield "noise of the router (router_jitter_noise)"
 
 
+def active_dropout(model: Any) -> str:
+    """Return the name of a dropout of a model in training mode; empty if there is none."""
+    for name, module in model.named_modules() if model.training else ():
+        rate = getattr(module, "p", 0.0) if "Dropout" in type(module).__name__ else 0.0
+        if module.training and isinstance(rate, float) and rate:
+            return f"{name} ({rate:g})"
+    return ""
+
+
 def _generation(model: Any) -> list[str]:
     """Return those generation options in a model's own configuration that may change the policy."""
     config: Any = getattr(model, "generation_config", None)
@@ -199,6 +224,14 @@ def is_optimizer_of(trainer: Any, optimizer: Any) -> bool:
     while own is not None and own is not optimizer:
         own = getattr(own, "optimizer", None)
     return own is not None
+
+
+def _optimizer_of(trainer: Any) -> Any:
+    """Return the trainer's optimizer without its wrappers."""
+    own: Any = getattr(trainer, "optimizer", None)
+    while hasattr(own, "optimizer"):
+        own = own.optimizer
+    return own
 
 
 def is_plain_module(head: Any) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from sentinel.commands.console import counted
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.targets import Steps
 from sentinel.tools.watch.facts import SET, SHARDED
@@ -38,6 +39,7 @@ class Invariant:
     :ivar advice: a first step for finding the cause.
     :ivar settings: options that a message names even if they are at their defaults.
     :ivar across: whether the invariant compares processes of one run, which then share its stored data.
+    :ivar evaluates: whether the invariant is checked in evaluations, too.
     :ivar note: whether a finding may be intended. Such a finding is printed and does not count as a violation.
     """
 
@@ -51,6 +53,7 @@ class Invariant:
     advice: str = ""
     settings: tuple[str, ...] = ()
     across: bool = False
+    evaluates: bool = False
     note: bool = False
 
 
@@ -89,26 +92,30 @@ class Memory:
         if kind == "facts":
             self.facts, self.kept = values, {}
             reasons = {one.name: one.unless(values, self.steps) for one in INVARIANTS}
-            self.skipped = {name: why for name, why in reasons.items() if why not in ("", _ELSEWHERE)}
-        looks = []
+            self.skipped = {name: why for name, why in reasons.items() if why not in ("", ELSEWHERE)}
+        looks, evaluating = [], bool(values.get("evaluating"))
         for one in INVARIANTS:
             if kind not in one.of or one.name in self.without or one.unless(self.facts, self.steps):
                 continue
-            memory = (self.together if one.across else self.kept).setdefault(one.name, {})
+            if evaluating and not one.evaluates:
+                continue
+            name = one.name + IN_EVALUATION * (evaluating and one.of != ("evaluated",))
+            memory = (self.together if one.across else self.kept).setdefault(name, {})
             try:
                 how = one.broken(kind, {**values, "facts": self.facts, "steps": self.steps}, memory)
             except DoesNotApply as why:
-                if not self.looks[one.name]:
-                    self.skipped[one.name] = str(why)
+                if not self.looks[name] and str(why):
+                    self.skipped[name] = str(why)
                 continue
             except Exception as error:  # the other invariants of this event are still checked
-                self.failed.append(f"{one.name}: {type(error).__name__}: {error}"[:200])
+                self.failed.append(f"{name}: {type(error).__name__}: {error}"[:200])
                 continue
             if how is not None:
-                self.looks[one.name] += 1
-                self.skipped.pop(one.name, None)
+                self.looks[name] += 1
+                self.skipped.pop(name, None)
                 looks.append((one, how))
-        return [(one, how + self._more(one)) for one, how in looks if how]
+        place = "in an evaluation, " * (evaluating and kind != "tokens")
+        return [(one, place + how + self._more(one)) for one, how in looks if how]
 
     def _more(self, one: Invariant) -> str:
         """Return the method, the settings and the advice for a message, each on a line of its own."""
@@ -126,8 +133,10 @@ _ASIDE = ("bf16", "logging_steps", "gradient_checkpointing", "log_completions", 
 _SETTINGS = 6
 
 
-#: Reason for skipping an invariant that concerns other trainers. This reason is not reported.
-_ELSEWHERE = "it concerns other trainers"
+#: Reason for skipping an invariant that concerns other trainers. Only the number of these is reported.
+ELSEWHERE = "it concerns other trainers"
+#: Marks the names of invariants that are checked in an evaluation.
+IN_EVALUATION = " (evaluation)"
 
 
 def _facts_read(facts: Mapping[str, Any], steps: Steps | None) -> str:
@@ -157,12 +166,10 @@ def _documented(what: str) -> Unless:
     options that are set."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
-        if not facts or steps is None or not getattr(steps, what):
-            return (
-                _ELSEWHERE
-                if steps
-                else _facts_read(facts, steps) or f"{facts['class'] or 'it'} is not documented in the adapter"
-            )
+        if not facts or steps is None:
+            return _facts_read(facts, steps) or f"the adapter does not document {facts['class'] or 'this trainer'}"
+        if not getattr(steps, what):
+            return ELSEWHERE if what in steps.lacks else f"the adapter does not document its {what}"
         unknown = [name for name in facts["changed"] if name not in steps.knows]
         return f"the adapter does not know the option {unknown[0]}" if unknown else ""
 
@@ -181,6 +188,18 @@ def _observed(facts: Mapping[str, Any], steps: Steps | None) -> str:
 def _has_reference(facts: Mapping[str, Any], steps: Steps | None) -> str:
     none = steps is not None and steps.advantages is not None and not facts["options"].get("beta", True)
     return "there is no reference (beta is 0)" if none else ""
+
+
+def _concerns(part: str) -> Unless:
+    """Return a condition that holds if the trainer can have this part, a name of :attr:`Steps.lacks`."""
+    return lambda facts, steps: ELSEWHERE if steps and part in steps.lacks else ""
+
+
+_generates, _supervised = _concerns("advantages"), _concerns("tokens")
+
+
+def _evaluates(facts: Mapping[str, Any], steps: Steps | None) -> str:
+    return "" if facts.get("evaluates") else ELSEWHERE
 
 
 def _sharded(facts: Mapping[str, Any], steps: Steps | None) -> str:
@@ -208,7 +227,8 @@ def _micro(values: Mapping[str, Any]) -> Any:
     facts = values["facts"]
     names = ("batch", "attributes", "forwards", "items", "rewards")
     given = {name: values.get(name) for name in names}
-    return SimpleNamespace(facts=facts, options=facts["options"], world=values.get("world", 1), **given)
+    given |= {"evaluating": bool(values.get("evaluating")), "world": values.get("world", 1)}
+    return SimpleNamespace(facts=facts, options=facts["options"], **given)
 
 
 def _near(one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-5) -> bool:
@@ -681,29 +701,91 @@ def _divided_once(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
     return "" if values["returned"] else None
 
 
+def _of_all(memory: dict[str, Any], key: Any, values: Mapping[str, Any], own: Any, over: int) -> list[Any] | None:
+    """Store what a process observed at a moment. Return what all processes observed; None if one is missing."""
+    moments = memory.setdefault("moments", {})
+    several = moments.setdefault(key, {})
+    several[values.get("process")] = own
+    while len(moments) > _KEPT:
+        moments.pop(next(iter(moments)))
+    return [*several.values()] if len(several) == over else None
+
+
 def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     """Compare the number of tokens by which a supervised loss is divided with the labels of a whole step."""
+    own = memory.setdefault(f"process {values.get('process')}", {})
     if kind == "answers":
         labels, items = values["batch"].get("labels"), values["items"]
-        if memory.get("step") != values["step"]:
-            memory.clear()
-            memory |= {"step": values["step"], "items": [], "trained": 0, "labels": 0}
+        if own.get("step") != values["step"]:
+            own.clear()
+            own |= {"step": values["step"], "items": [], "trained": 0, "labels": 0}
         known = labels is not None and items is not None and "shift_labels" not in values["batch"]
         if known and labels.dim() == 2 and "advantages" not in values["batch"]:
-            memory["items"].append(float(items))
-            memory["trained"] += int((labels[:, 1:] != -100).sum())
-            memory["labels"] += int((labels != -100).sum())
+            own["items"].append(float(items))
+            own["trained"] += int((labels[:, 1:] != -100).sum())
+            own["labels"] += int((labels != -100).sum())
         return None
-    items = memory.get("items", ())
-    if memory.get("step") != values["step"] or not items or len(items) != len(values["losses"]):
+    if own.get("step") != values["step"] or not own["items"] or len(own["items"]) != len(values["losses"]):
         return None
-    if min(items) == max(items) and memory["trained"] <= items[0] <= memory["labels"]:
+    world = values.get("world", 1)
+    if world > 1 and not values.get("replicated"):
+        raise DoesNotApply("ranks share parameters or rows")
+    over = world if values["facts"]["options"].get("average_tokens_across_devices") else 1
+    several = _of_all(memory, (values["step"], values.get("process") if over == 1 else 0), values, dict(own), over)
+    if several is None:
+        return None
+    items = [one for each in several for one in each["items"]]
+    trained, labels = (sum(each[name] for each in several) for name in ("trained", "labels"))
+    if min(items) == max(items) and trained <= items[0] <= labels:
         return ""
     shown = f"{min(items):g}" if min(items) == max(items) else f"{min(items):g} to {max(items):g}"
+    ranks = f" of {over} processes" * (over > 1)
     return (
-        f"losses of a step are divided by {shown} tokens (num_items_in_batch), and its {len(items)} micro-batches "
-        f"train on {memory['trained']} labels"
+        f"losses of a step are divided by {shown} tokens (num_items_in_batch), and its {len(items)} micro-batches"
+        f"{ranks} train on {trained} labels"
     )
+
+
+def _tokens_counted(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    """Compare the number of tokens by which a policy loss is divided with the trained tokens of all processes."""
+    batch, world = values["batch"], values.get("world", 1)
+    if "num_items_in_batch" not in batch or "completion_mask" not in batch:
+        return None
+    if world > 1 and not values.get("replicated"):
+        raise DoesNotApply("ranks share parameters or rows")
+    trained = int(((batch["completion_mask"] != 0) & (batch.get("tool_mask", batch["completion_mask"]) != 0)).sum())
+    own = trained, float(batch["num_items_in_batch"])
+    several = _of_all(memory, (values["step"], values.get("moment")), values, own, world)
+    if several is None:
+        return None
+    trained = sum(one for one, _ in several)
+    wrong = [items for _, items in several if items != trained]
+    ranks = f" of {world} processes" * (world > 1)
+    return (
+        f"num_items_in_batch is {wrong[0]:g}, and the completions{ranks} have {trained} trained tokens" if wrong else ""
+    )
+
+
+def _evaluated(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+    if values["dropout"]:
+        return f"dropout is on: {values['dropout']}"
+    changed = values["changed"]
+    return f"{changed[0]} changed ({counted(len(changed), 'value')} in all)" if changed else ""
+
+
+def _mean_of_batches(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+    """Compare an evaluation's loss with the mean of its batches. The last batch may be smaller and count less."""
+    losses, returned = [float(one) for one in values["losses"]], values["returned"]
+    if returned is None or not losses or not all(map(math.isfinite, losses)):
+        raise DoesNotApply("the evaluation returned no loss")
+    if values["batches"] != len(losses):
+        raise DoesNotApply("the number of batches is unknown, or a batch has several losses")
+    whole, last = losses[:-1], losses[-1]
+    means = [sum(losses) / len(losses), sum(whole) / len(whole) if whole else last]
+    slack = 1e-3 * max(map(abs, losses)) + 1e-6
+    if min(means) - slack <= returned <= max(means) + slack:
+        return ""
+    return f"the loss is {returned:.6g}, and the mean of its {len(losses)} batches is {means[0]:.6g}"
 
 
 def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -768,8 +850,11 @@ def _scheduled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
         raise DoesNotApply("the scheduler is your own")
     rate = values["facts"]["options"].get("learning_rate")
     mine = [one for one, initial in zip(last, values["initial"]) if initial == rate]
-    if expected is None or not mine:
-        raise DoesNotApply("the scheduler does not multiply a base learning rate")
+    if expected is None:
+        kind = values["facts"]["options"].get("lr_scheduler_type")
+        raise DoesNotApply(f"the rate of lr_scheduler_type={kind} does not depend on the step alone")
+    if not mine:
+        raise DoesNotApply(f"no group of your optimizer starts at learning_rate={rate}")
     wrong = [one for one in mine if not _near(one, expected, 1e-4, 1e-12)]
     if wrong:
         return f"the learning rate is {wrong[0]:.6g}, and the schedule gives {expected:.6g}"
@@ -891,7 +976,7 @@ def _ranks_agree(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -
     own: dict[str, Any]
     if kind == "answers":
         ids = values["batch"].get("input_ids")
-        if ids is None or "labels" not in values["batch"]:  # a collapsed policy may generate the same rows
+        if ids is None or "advantages" in values["batch"]:  # a collapsed policy may generate the same rows
             return None
         own = {"its rows": _bits(ids)}
     elif kind == "stepping":
@@ -919,13 +1004,13 @@ INVARIANTS = (
         "rows_stay_together", ("produced", "consumed"),
         "advantages, masks and old log-probs of a row belong to that row's tokens",
         f"{_TRAINER}, and a bound function that returns a batch with advantages", _rows_stay,
-        _own("advantages", "training_step", "compute_loss", "_compute_loss"), "_prepare_inputs",
+        _also(_generates, _own("advantages", "training_step", "compute_loss", "_compute_loss")), "_prepare_inputs",
         "Compare the batch before and after it is shuffled and split.",
     ),
     Invariant(
         "the_loss_is_the_documented_one", ("answers",), "the configuration names the loss",
         f"{_TRAINER} that the adapter documents", _loss, _also(_documented("loss"), _own("loss"), _observed), "loss",
-        "Compare this function with the formula of loss_type in the documentation.",
+        "Compare this function with the formula of loss_type in the documentation.", evaluates=True,
     ),
     Invariant(
         "the_gradient_is_the_documented_one", ("answers",), "the documented loss determines its gradient",
@@ -938,19 +1023,19 @@ INVARIANTS = (
         "advantages_follow_from_rewards", ("scored",), "the configuration names how rewards become advantages",
         f"{_TRAINER} that the adapter documents, and reward functions in Python", _advantages,
         _also(_documented("advantages"), _own("advantages")), "advantages",
-        "Print what the reward functions return, and the advantages.",
+        "Print what the reward functions return, and the advantages.", evaluates=True,
     ),
     Invariant(
         "rewards_judge_their_own_rows", ("rows",), "a reward function gets a row's own completion, prompt and columns",
         f"{_TRAINER} that the adapter documents, and reward functions in Python", _rows_are("rewarded"),
         _also(_documented("completions"), _own("rewards")), "rewards",
-        "Print the arguments of the reward function next to the decoded completion_ids of the batch.",
+        "Print the arguments of the reward function next to the decoded completion_ids of the batch.", evaluates=True,
     ),
     Invariant(
         "prompts_are_the_datasets", ("rows",), "completions continue the dataset's prompts, whole and unchanged",
         f"{_TRAINER} that the adapter documents", _rows_are("prompts"),
         _also(_documented("prompts"), _own("prompts")), "prompts",
-        "Decode prompt_ids of the batch next to the dataset's prompt.",
+        "Decode prompt_ids of the batch next to the dataset's prompt.", evaluates=True,
     ),
     Invariant(
         "rewards_differ", ("scored",), "equal rewards give no advantage", f"{_TRAINER} with reward functions",
@@ -971,13 +1056,13 @@ INVARIANTS = (
         f"{_TRAINER} that the adapter documents, with LoRA or another adapter, and a reference", _adapters_are_off,
         _also(
             _documented("loss"), _has_reference, _own("loss", "advantages"), _observed,
-            lambda facts, steps: "" if facts.get("adapters") and steps and steps.references else _ELSEWHERE,
-            lambda facts, steps: _ELSEWHERE if facts["options"].get("precompute_ref_log_probs") else "",
+            lambda facts, steps: "" if facts.get("adapters") and steps and steps.references else ELSEWHERE,
+            lambda facts, steps: ELSEWHERE if facts["options"].get("precompute_ref_log_probs") else "",
         ),
         "loss", "Check that adapters are off in the reference's forward pass.",
     ),
     Invariant(
-        "the_reference_is_not_the_policy", ("answers", "stepped"), "the reference does not follow the policy",
+        "the_reference_is_not_the_policy", ("answers", "scored", "stepped"), "the reference does not follow the policy",
         f"{_TRAINER} that the adapter documents, with a reference", _is_not_policy,
         _also(
             _documented("references"), _has_reference, _own("loss", "advantages"), _observed,
@@ -994,18 +1079,25 @@ INVARIANTS = (
         "the_batch_means_what_it_should", ("scored", "answers"),
         "masks cover the response with its end, and no padding",
         f"{_TRAINER} that the adapter documents", _batch, _also(_documented("batch"), _own("advantages", "loss")),
-        "advantages", "Print one row's tokens with its masks and labels.",
+        "advantages", "Print one row's tokens with its masks and labels.", evaluates=True,
     ),
     Invariant(
         "batches_are_their_rows", ("collated",), "a collator pads rows, and its positions restart at each document",
         f"{_TRAINER} that the adapter documents, and rows that this process collates", _rows_are("rows"),
         _also(
-            lambda facts, steps: "" if steps and steps.collators else _ELSEWHERE, _facts_read,
+            lambda facts, steps: "" if steps and steps.collators else ELSEWHERE, _facts_read,
             lambda facts, steps: f"{facts['collator']} makes the batches" if facts.get("collator") else "",
             lambda facts, steps: "other processes collate the rows (dataloader_num_workers)"
             if facts["options"].get("dataloader_num_workers") else "",
         ),
-        "", "Print position_ids and labels of one batch of the collator, and the lengths of its documents.",
+        "", "Print one row of the dataset next to its row in a batch that the collator makes.",
+    ),
+    Invariant(
+        "tokens_are_the_datasets", ("tokens",), "rows of a dataset have the tokens and labels of their own text",
+        f"{_TRAINER} that the adapter documents, and a dataset of texts or messages", _rows_are("tokens"),
+        _also(_documented("tokens"), _own("tokens")), "tokens",
+        "Print the text of this row next to its decoded tokens and labels.",
+        ("completion_only_loss", "assistant_only_loss", "max_length"), evaluates=True,
     ),
     Invariant(
         "other_tokens_change_nothing", ("disturbed",), "a token depends on the tokens of its own document only",
@@ -1025,13 +1117,14 @@ INVARIANTS = (
     ),
     Invariant(
         "sampling_is_as_asked", ("generated",), "the policy samples at the configured temperature",
-        f"{_TRAINER} that generates with transformers", _sampling_options, _own("samples"), "samples",
+        f"{_TRAINER} that generates with transformers", _sampling_options, _also(_generates, _own("samples")),
+        "samples",
         "Print the generation config that is passed to generate().",
     ),
     Invariant(
         "the_first_ratio_is_one", ("fresh",), "before a step, the policy is still the one that generated the samples",
         "a loss with old log-probs whose calls can be read", _ratio_is_one,
-        _also(lambda facts, steps: _repeatable(facts, steps) if facts else "", _callback("on_substep_end")),
+        _also(_generates, lambda facts, steps: _repeatable(facts, steps) if facts else "", _callback("on_substep_end")),
         "advantages",
         "Compare the temperature and the weights of both log-probs.", across=True,
     ),
@@ -1045,20 +1138,25 @@ INVARIANTS = (
         "reported_log_probs_are_the_models", ("answers",), "reported log-probs equal those of the model's last layer",
         f"{_TRAINER}, and a model that reports log-probs", _reported_are_the_models, _also(_own("loss"), _observed),
         "loss",
-        "Check the temperature and the labels of the model's output layer.",
+        "Check the temperature and the labels of the model's output layer.", evaluates=True,
     ),
     Invariant(
         "labels_are_tokens", ("answers",), "a label is the token at its position; the model shifts them",
         f"{_TRAINER}, and labels", _labels_are_tokens,
-        _also(_own("loss", "compute_loss"), lambda facts, steps: "compute_loss_func is yours" if facts["loss_function"]
-              else ""),
-        "compute_loss", "Print input_ids and labels of one batch of the collator.",
+        _also(
+            _supervised, _own("loss", "compute_loss"),
+            lambda facts, steps: "compute_loss_func is yours" if facts["loss_function"] else "",
+        ),
+        "compute_loss", "Print input_ids and labels of one batch of the collator.", evaluates=True,
     ),
     Invariant(
         "prompts_are_not_learned", ("answers",), "the configuration trains on completions only",
         f"{_TRAINER}, labels", _prompts_are_masked,
-        lambda facts, steps: f"your collator {facts['collator']} makes the batches" if facts.get("collator")
-        else _facts_read(facts, steps),
+        _also(
+            _facts_read,
+            lambda facts, steps: "" if "completion_only_loss" in facts["options"] else ELSEWHERE,
+            lambda facts, steps: f"your collator {facts['collator']} makes the batches" if facts["collator"] else "",
+        ),
         "compute_loss", "Print input_ids and labels of one batch of the collator.",
     ),
     Invariant(
@@ -1066,22 +1164,51 @@ INVARIANTS = (
         f"{_TRAINER} that uses the model's own loss, and labels", _mean_of_labels,
         _also(
             _own("compute_loss"), _observed,
-            lambda facts, steps: _ELSEWHERE if facts["class"] != "transformers.trainer.Trainer"
+            lambda facts, steps: ELSEWHERE if facts["class"] != "transformers.trainer.Trainer"
             else "compute_loss_func or label smoothing" if facts["loss_function"] or facts["smoothing"] else "",
         ),
-        "compute_loss", "Check the divisor: the tokens of the whole step, not of the micro-batch.",
+        "compute_loss", "Check the divisor: the tokens of the whole step, not of the micro-batch.", evaluates=True,
     ),
     Invariant(
         "the_divisor_is_the_number_of_labels", ("answers", "stepping"),
-        "a supervised loss is divided by the labels of the whole step", f"{_TRAINER} in one process, and labels",
+        "a supervised loss is divided by the labels of the whole step", f"{_TRAINER}, and labels",
         _items,
-        _also(
+        _also(_supervised,
             _own("compute_loss", "training_step", "get_batch_samples", "_get_num_items_in_batch"),
-            lambda facts, steps: "" if facts["distributed"] == "NO" else "labels of several processes are counted",
             lambda facts, steps: _ENDS if facts.get("streams") else "",
             lambda facts, steps: "several devices in one process" if (facts["options"].get("_n_gpu") or 1) > 1 else "",
         ),
         "_get_num_items_in_batch", "Print num_items_in_batch in compute_loss.", ("gradient_accumulation_steps",),
+        across=True,
+    ),
+    Invariant(
+        "the_divisor_is_the_number_of_tokens", ("scored",),
+        "a policy loss is divided by the trained tokens of all ranks",
+        f"{_TRAINER} whose batch has num_items_in_batch", _tokens_counted,
+        _also(_generates, _own("advantages", "training_step")), "advantages",
+        "Print num_items_in_batch next to completion_mask.sum() on each rank.", across=True, evaluates=True,
+    ),
+    Invariant(
+        "an_evaluation_trains_nothing", ("evaluated",), "an evaluation changes no parameter and uses no dropout",
+        f"{_TRAINER} that evaluates", _evaluated,
+        _also(
+            _evaluates, _own("evaluation_loop", "evaluate", "prediction_step"), _callback("on_prediction_step"),
+            _sharded,
+            lambda facts, steps: "the optimizer exchanges weights for an evaluation" if facts["weights_swap"] else "",
+            lambda facts, steps: "use_vllm: adapters are merged into the model" if facts["options"].get("use_vllm")
+            else "",
+        ),
+        "evaluation_loop", "Look for train() and in-place changes in the methods that an evaluation calls.",
+        evaluates=True,
+    ),
+    Invariant(
+        "an_evaluation_is_the_mean_of_its_batches", ("evaluated",), "eval_loss is the mean loss of the batches",
+        f"{_TRAINER} that evaluates, in one process", _mean_of_batches,
+        _also(
+            _evaluates, _own("evaluation_loop", "evaluate", "prediction_step"),
+            lambda facts, steps: "" if facts["distributed"] == "NO" else "the losses of several processes are gathered",
+        ),
+        "evaluation_loop", "Print the losses that prediction_step returns.", evaluates=True,
     ),
     Invariant(
         "micro_batches_add_up", ("stepping",), "splitting a batch does not change the loss", _TRAINER, _divided_once,
@@ -1136,7 +1263,7 @@ INVARIANTS = (
         "a resumed training continues with the checkpoint's optimizer and random numbers",
         f"{_TRAINER} that resumes from a checkpoint", _resumed,
         _also(
-            lambda facts, steps: "" if facts.get("checkpoint") else _ELSEWHERE, _sharded,
+            lambda facts, steps: "" if facts.get("checkpoint") else ELSEWHERE, _sharded,
             _own("_load_optimizer_and_scheduler", "_load_rng_state", "create_optimizer"),
             _callback("on_step_begin"),
         ),
@@ -1149,13 +1276,15 @@ INVARIANTS = (
     ),
     Invariant(
         "the_reference_stays", ("stepping",), "the reference model does not change", f"{_TRAINER} with a reference",
-        _reference_stays, _also(_own("training_step"), _callback("on_step_begin", "on_step_end", "on_substep_end")),
+        _reference_stays,
+        _also(_concerns("references"), _own("training_step"),
+              _callback("on_step_begin", "on_step_end", "on_substep_end")),
         "", "Look for code that shares or loads weights between both models.",
     ),
     Invariant(
         "the_reference_may_stay", ("stepping",), "only a callback of yours may change the reference",
         f"{_TRAINER} with a reference", _reference_stays,
-        lambda facts, steps: "" if facts.get("callbacks") else _ELSEWHERE,
+        _also(_concerns("references"), lambda facts, steps: "" if facts.get("callbacks") else ELSEWHERE),
         advice="If your callback does not update the reference, look for shared weights.", note=True,
     ),
     Invariant(

@@ -1,5 +1,4 @@
-"""The thread in a watched run that sends copied calls to the checker, and receives from it the list of calls to
-copy."""
+"""Connect a watched run with its checker. A thread sends copied calls, and receives which functions to copy."""
 
 from __future__ import annotations
 

@@ -26,6 +26,36 @@ def tokens_of(ids: Any, mask: Any) -> list[list[int]]:
     return [[one for one, kept in zip(*row) if kept] for row in zip(ids.tolist(), chosen)]
 
 
+#: The most rows of a dataset that are compared with their text.
+_ROWS = 32
+
+
+def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, Any]) -> str:
+    """Return how rows of a new trainer's dataset differ from the tokens of their own text; empty if they do not.
+
+    :param name: the trainer's attribute, which is a dataset or a mapping of several.
+    :param given: what the trainer's constructor was given.
+    :raises DoesNotApply: with the reason why they cannot be compared.
+    """
+    several: Any = getattr(trainer, name, None)
+    if steps.tokens is None:
+        raise DoesNotApply("")
+    if given.get("tokens"):
+        raise DoesNotApply(f"your dataset has tokens of its own ({given['tokens'][0]})")
+    if "formatting_func" in given or getattr(trainer, "_is_vlm", False):
+        raise DoesNotApply("formatting_func makes the texts" if "formatting_func" in given else "rows have images")
+    for dataset in several.values() if isinstance(several, dict) else [several]:
+        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+            raise DoesNotApply(f"{name} is a stream, whose rows can be read only once")
+        rows = [dict(dataset[place]) for place in range(min(len(dataset), _ROWS))]
+        for column in ("image", "images", "tools", "chat_template_kwargs"):
+            if rows and column in rows[0]:
+                raise DoesNotApply(f"the dataset has the column {column}")
+        if rows and (wrong := steps.tokens(trainer, rows)):
+            return f"{name}: {wrong}"
+    return ""
+
+
 def compare_prompts(
     steps: Steps, trainer: Any, rows: Sequence[Mapping[str, Any]], batch: Mapping[str, Any], sampled: list[list[int]]
 ) -> str:

@@ -22,15 +22,17 @@ from sentinel.contracts.contract import DoesNotApply
 from sentinel.targets import Steps
 from sentinel.tools.watch.facts import (
     SHARDED,
+    active_dropout,
     arguments_of,
     attributes_of,
+    class_of,
     facts_of,
     is_optimizer_of,
     is_plain_module,
     is_undisturbed_by_calls,
     plain,
 )
-from sentinel.tools.watch.rows import compare_prompts, compare_rewarded, frozen, tokens_of
+from sentinel.tools.watch.rows import compare_prompts, compare_rewarded, compare_tokens, frozen, tokens_of
 from sentinel.tools.watch.values import LARGEST, Copier
 from sentinel.tools.watch.wrapping import Made, Watcher, function_at
 
@@ -46,6 +48,8 @@ _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_he
 _REPORTED = ("log_probs", "entropy", "log_sum_sq_probs", "aux_loss")
 #: Exponents for the test whether tokens are samples of the policy. Each stands for the policy at another temperature.
 TILTS = (-0.5, -0.2, 0.2, 0.5, 1.0)
+#: Batches of an evaluation that are observed.
+_EVALUATED = 2
 #: In one of this many observed steps, a forward pass is repeated with other tokens in its padding.
 _DISTURBED = 16
 #: A forward pass is repeated only if all its tensors are among these.
@@ -83,13 +87,17 @@ class Training:
         self._first: dict[str, Any] = {}
         self._sampling: dict[str, Any] = {}
         self._numbers: dict[str, float] = {}
-        self._cost = self._spent = self._ended = 0.0  # at the last observation; at the end of the last step; its time
+        self._cost = 0.0  # of the last checked step, in seconds
+        self._spent = self._ended = 0.0  # the seconds that had been spent, and the time, when the last step ended
         self._held: list[tuple[str, Any, int | None]] | None = None
         self._settings = tuple(dict.fromkeys(path for one in steps for path in one.settings))
         self._given: dict[int, dict[str, Any]] = {}
         self._notes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._created: dict[str, bool] = {}
-        self._training_step = self._producing = self._inside = False
+        self._training_step = self._inside = False
+        self._producing = ""  # the kind of batch that is being produced: for training, or for an evaluation
+        self._evaluation: dict[str, Any] | None = None  # the evaluation that is running
+        self._evaluations = 0
         self._disturb, self._disturbing, self._random, self._compiled = True, False, True, False
         self._resumed = False
         self._looks = self._age = 0  # ``_age`` counts the micro-batches that use the last rollout
@@ -131,6 +139,7 @@ class Training:
             ("transformers.trainer", "Trainer.training_step", self._around(self._begin, self._count_loss)),
             ("transformers.trainer", "Trainer.create_optimizer", self._around(self._creating, self._create)),
             ("transformers.trainer", "Trainer._inner_training_loop", self._around(self._resume)),
+            ("transformers.trainer", "Trainer.evaluation_loop", self._around(self._evaluate, self._evaluated)),
             ("transformers.trainer", "Trainer._load_rng_state", self._around(after=self._load_random)),
             ("transformers.generation.utils", "GenerationMixin.generate", self._around(self._look_at_sampling)),
             *((module, name, self._around(self._produce, self._hold)) for module, name in producers),
@@ -138,7 +147,7 @@ class Training:
         for one in self._steps:
             module, _, kind = one.trainer.rpartition(".")
             constructor = function_at(module, f"{kind}.__init__")
-            if constructor is not None and f"{kind}.__init__" not in self._attached:
+            if constructor is not None and f"{one.trainer}.__init__" not in self._attached:
                 names = tuple(inspect.signature(constructor).parameters)
                 places.append((module, f"{kind}.__init__", self._around(self._making(names), self._make)))
             for path, compare in one.collators.items():
@@ -146,8 +155,9 @@ class Training:
             makes = one.methods.get("advantages", ())[:1]
             places += [(module, f"{kind}.{name}", self._around(self._produce, self._hold)) for name in makes]
         for module, name, wrapper in places:
-            if name not in self._attached and self._watcher.replace(module, name, wrapper):
-                self._attached.add(name)
+            path = f"{module}.{name}"  # classes of several modules may have one name
+            if path not in self._attached and self._watcher.replace(module, name, wrapper):
+                self._attached.add(path)
 
     def stop(self) -> None:
         for handles in (self._handles, self._summed):
@@ -166,7 +176,8 @@ class Training:
         """Store the attributes that a trainer's constructor has just set."""
         trainer, given = args[0], self._given.pop(id(args[0]), None)
         if given is not None:
-            self._notes[trainer] = {"given": given, "made": attributes_of(trainer, self._settings)}
+            tokens = self._compare_tokens(trainer, given)
+            self._notes[trainer] = {"given": given, "made": attributes_of(trainer, self._settings), "tokens": tokens}
 
     def _resume(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Store the checkpoint from which a training resumes."""
@@ -189,8 +200,11 @@ class Training:
         loaded in advance, and before the trainer is known."""
         compared = self._collated is not None and not self._collated[1]
         if self._look and not compared and len(args) > 1:
+            kind = type(args[0])
+            place = f" (made by {kind.__qualname__} in {kind.__module__.replace('.', '/')}.py)"
             try:
-                self._collated = compare(args[0], args[1], batch), ""
+                fault = compare(args[0], args[1], batch)
+                self._collated = fault and fault + place, ""
             except DoesNotApply as why:
                 self._collated = "", str(why)
 
@@ -220,7 +234,7 @@ class Training:
         trainer = args[0]
         if not self._watcher.on:
             return
-        self._training_step = True
+        self._training_step, self._evaluation = True, None
         self._age += 1
         if self._trainer() is not trainer:
             methods = [name for one in self._steps for several in one.methods.values() for name in several]
@@ -234,6 +248,8 @@ class Training:
             self._forget()
             self._notes.pop(trainer, None)
             self._send("configuration", _plain_options(trainer.args))
+            for name, found in facts.get("tokens", {}).items():
+                self._send("tokens", {}, {"tokens": found, "evaluating": name == "eval_dataset"})
             function = inspect.getattr_static(type(trainer), "compute_loss", None)
             if isinstance(function, FunctionType):
                 self._wrap(function, self._computing)
@@ -245,6 +261,23 @@ class Training:
         if self._look and not self._micro and not self._summed:
             for name, one, _ in self._sampled(trainer, getattr(trainer, "optimizer", None)):
                 self._summed.append(one.register_hook(lambda gradient, name=name: self._add(name, gradient)))
+
+    def _compare_tokens(self, trainer: Any, given: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+        """Compare a new trainer's datasets with their texts, before the user can replace them.
+
+        Return the difference of each dataset, and the reason if it was not compared.
+        """
+        kind, found = class_of(trainer, self._packages), {}
+        steps = next((one for one in self._steps if one.trainer == kind), None)
+        for name in ("train_dataset", "eval_dataset"):
+            if steps is not None and getattr(trainer, name, None) is not None:
+                try:
+                    found[name] = compare_tokens(steps, trainer, name, given), ""
+                except DoesNotApply as why:
+                    found[name] = "", str(why)
+                except Exception as error:  # its message may contain a text
+                    found[name] = "", f"its rows cannot be tokenized again: {type(error).__name__}"
+        return found
 
     def _forget(self) -> None:
         """Drop what was observed of an earlier trainer in this process."""
@@ -322,8 +355,18 @@ class Training:
             if self._inside:  # a method that a subclass overrides and calls
                 return original(*args, **kwargs)
             watcher.moment += 1
-            if not self._look or not watcher.on or trainer is not self._trainer() or not self._training_step:
-                return original(*args, **kwargs)
+            evaluation = self._evaluation if trainer is self._trainer() else None
+            looks = self._observes and (self._training_step or evaluation is not None)
+            if not looks or not watcher.on or trainer is not self._trainer():
+                self._inside = evaluation is not None
+                try:
+                    result = original(*args, **kwargs)
+                finally:
+                    self._inside = False
+                if evaluation is not None:
+                    with self._guard():
+                        evaluation["losses"].append(_loss_of(result))
+                return result
             batch: Any = None
             forwards: list[dict[str, Any]] = []
             handles: list[Any] = []
@@ -331,8 +374,9 @@ class Training:
             with self._guard():
                 batch = args[2] if len(args) > 2 else kwargs.get("inputs")
                 batch = dict(batch) if isinstance(batch, Mapping) else {}
-                some = self._consumed(batch)
-                watcher.forced = not (some and self._micro)  # one micro-batch shows how the loss gets its log-probs
+                some = "advantages" in _rows(batch) if evaluation is not None else self._consumed(batch)
+                # One micro-batch shows how the loss gets its log-probs.
+                watcher.forced = evaluation is None and not (some and self._micro)
                 handles = list(self._listened(trainer, forwards, batch, some))
             self._inside = True
             try:
@@ -343,6 +387,9 @@ class Training:
                     handle.remove()
             with self._guard():
                 items = kwargs.get("num_items_in_batch", args[4] if len(args) > 4 else None)
+                if evaluation is not None:
+                    evaluation["losses"].append(_loss_of(result))
+                    evaluation["dropout"] = evaluation["dropout"] or active_dropout(trainer.model)
                 self._answered(trainer, batch, forwards, result, items)
             return result
 
@@ -387,10 +434,16 @@ class Training:
                             "adapter": _adapter(module),
                         }
                     )
-                    self._slopes.append(self._listen_to_gradients(reported))
+                    if self._differentiates:
+                        self._slopes.append(self._listen_to_gradients(reported))
 
             yield causal.base_model.register_forward_hook(kept, with_kwargs=True)
             yield model.register_forward_hook(heard, with_kwargs=True)
+
+    @property
+    def _differentiates(self) -> bool:
+        """Return True if the gradient of the loss can be compared with a documented one."""
+        return self._documented is not None and self._documented.loss is not None and self._evaluation is None
 
     def _listen_to_gradients(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return a mapping that gets the gradient of each output in the backward pass; None stands for no gradient."""
@@ -408,12 +461,15 @@ class Training:
         self, trainer: Any, batch: Mapping[str, Any], forwards: list[dict[str, Any]], result: Any, items: Any
     ) -> None:
         torch, loss = sys.modules["torch"], result[0] if isinstance(result, tuple) else result
-        self._raw = loss.detach(), items
-        self._slopes[0] = self._listen_to_gradients({"loss": loss})
+        evaluating = self._evaluation is not None
+        if not evaluating:
+            self._raw = loss.detach(), items
+        if self._differentiates:
+            self._slopes[0] = self._listen_to_gradients({"loss": loss})
         small = {
             name: value for name, value in batch.items() if isinstance(value, torch.Tensor) and value.dim() in (0, 1, 2)
         }
-        self._answer = self._event(
+        answer = self._event(
             "answers",
             {
                 "loss": loss,
@@ -423,8 +479,12 @@ class Training:
                 "fresh": self._watcher.steps == max(self._watcher.generated, 0),
                 **_ranks(trainer),
             },
-            {"attributes": self._attributes(trainer)},
+            {"attributes": self._attributes(trainer), "evaluating": evaluating},
         )
+        if evaluating:
+            self._put(answer)
+        else:
+            self._answer = answer
 
     def _attributes(self, trainer: Any) -> dict[str, Any]:
         return attributes_of(trainer, tuple(self._documented.settings) if self._documented else ())
@@ -442,11 +502,11 @@ class Training:
         tensors = {name for name, value in kwargs.items() if isinstance(value, torch.Tensor)}
         if self._random or state is None or tensors - _INPUTS or kwargs.get("past_key_values") is not None:
             return
-        if ids is None or ids.device.type not in ("cpu", "cuda") or not is_undisturbed_by_calls(module):
+        if ids is None or ids.device.type not in ("cpu", "cuda"):
             return
         what, changed, compared = _neighbours(batch, kwargs, ids)
         two: Any = ids[compared].unique()[:2] if what else ()
-        if len(two) < 2:
+        if len(two) < 2 or not is_undisturbed_by_calls(module):
             return
         first = bool(((changed.cumsum(-1) > 0) & compared).any())
         if not first and self._looks:  # padding at the end reaches no token of a causal model
@@ -464,17 +524,60 @@ class Training:
         halves = mixed or state.dtype != torch.float32
         self._send("disturbed", {**values, "tokens": int(changed.sum()), "halves": halves})
 
+    # -- an evaluation -------------------------------------------------------------------------------------------------
+
+    @property
+    def _observes(self) -> bool:
+        """Return True in an observed step, and in the first batches of an observed evaluation."""
+        one = self._evaluation
+        return self._look if one is None else one["looks"] and len(one["losses"]) < _EVALUATED
+
+    def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin to observe an evaluation. The first evaluation is observed, and those of observed steps."""
+        trainer = args[0]
+        self._evaluation = None
+        if self._watcher.on and trainer is self._trainer():
+            looks = self._look or not self._evaluations
+            self._evaluations += 1
+            state = _state_of(trainer) if looks else {}
+            name = f"{kwargs.get('metric_key_prefix', 'eval')}_loss"
+            self._evaluation = {"looks": looks, "losses": [], "state": state, "dropout": "", "name": name}
+            with contextlib.suppress(TypeError, IndexError):  # a stream has no length
+                self._evaluation["batches"] = len(args[1])
+
+    def _evaluated(self, args: tuple[Any, ...], output: Any) -> None:
+        """Send what an evaluation returned, and what it changed."""
+        trainer, evaluation = args[0], self._evaluation
+        self._evaluation = None
+        if evaluation is None or not evaluation["looks"]:
+            return
+        state = _state_of(trainer)
+        changed = [name for name, one in evaluation["state"].items() if state.get(name, one) != one]
+        returned = (getattr(output, "metrics", None) or {}).get(evaluation["name"])
+        self._send(
+            "evaluated",
+            {"losses": evaluation["losses"], **_ranks(trainer)},
+            {
+                "changed": changed,
+                "dropout": evaluation["dropout"],
+                "returned": returned,
+                "evaluating": True,
+                "batches": evaluation.get("batches"),
+            },
+        )
+
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def _produce(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         model = getattr(args[0], "model", None) if args else None
-        self._producing = bool(
-            getattr(model, "training", True)
-        )  # rows of an evaluation must not replace those of the training
+        # Rows of an evaluation must not replace those of the training.
+        self._producing = "training" if getattr(model, "training", True) else ""
+        if self._evaluation is not None:
+            self._producing = "evaluation"
         self._rewarding, self._rewards, self._rewarded, self._conditioned = 0, [], [], []
         given = [one for one in (*args, *kwargs.values()) if isinstance(one, list) and one]
-        self._age = 1 if self._producing else self._age
-        looks = self._producing and self._look and self._documented is not None
+        self._age = 1 if self._producing == "training" else self._age
+        looks = bool(self._producing) and self._observes and self._documented is not None
         # A framework may add fields to the rows, so their mappings are copied.
         self._rows = [dict(one) for one in given[0] if isinstance(one, Mapping)] if looks and given else []
         self._scored = []
@@ -497,18 +600,20 @@ class Training:
 
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
         """Send the rows of an observed step. Keep the rows of other steps, because a later step may use them."""
-        if not self._producing:
-            return
-        self._producing = False
+        producing, evaluation, self._producing = self._producing, self._evaluation, ""
         while self._scoring:
             self._scoring.pop().remove()
+        if not producing:
+            return
         rows, trainer = _rows(result), args[0] if args else None
-        if rows and self._look and trainer is self._trainer():
+        if rows and self._observes and trainer is self._trainer():
             made = {**rows, **{name: one for name, one in result.items() if getattr(one, "dim", int)() == 0}}
-            attributes = {"attributes": self._attributes(trainer)}
+            attributes = {"attributes": self._attributes(trainer), "evaluating": evaluation is not None}
             scored = {"batch": made, "rewards": self._rewards, "forwards": self._scored, **_ranks(trainer)}
             self._send("scored", scored, attributes)
             self._compare_rows(trainer, rows)
+        if evaluation is not None:
+            return
         small = rows if sum(one.nbytes for one in rows.values()) <= LARGEST else {}
         versions = [(name, one, None if one.is_inference() else one._version) for name, one in small.items()]
         self._held = versions
@@ -532,7 +637,7 @@ class Training:
             except DoesNotApply as why:
                 found[name] = "", str(why)
         self._rows = []
-        self._send("rows", {}, found)
+        self._send("rows", {}, {**found, "evaluating": self._evaluation is not None})
 
     def _produced(self) -> bool:
         """Send the last produced rows without the fields that were since changed in place. Return True if they are
@@ -553,7 +658,7 @@ class Training:
     # -- generation ----------------------------------------------------------------------------------------------------
 
     def _look_at_sampling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._producing:  # another model, or an evaluation
+        if self._producing != "training":  # another model, or an evaluation
             return
         self._watcher.generated = self._watcher.steps
         ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
@@ -722,6 +827,21 @@ class Training:
         return True
 
 
+def _loss_of(result: Any) -> Any:
+    """Return the loss that ``compute_loss`` returned."""
+    return (result[0] if isinstance(result, tuple) else result).detach()
+
+
+def _state_of(trainer: Any) -> dict[str, Any]:
+    """Return the versions of the trained parameters and of their gradients, and the learning rates."""
+    state: dict[str, Any] = {}
+    for name, one in trainer.model.named_parameters():
+        if not one.is_inference():
+            state[name] = one._version, None if one.grad is None else (id(one.grad), one.grad._version)
+    groups = getattr(getattr(trainer, "optimizer", None), "param_groups", ())
+    return {**state, "the learning rate": [group["lr"] for group in groups]}
+
+
 def _reported(output: Any) -> dict[str, Any]:
     """Return the outputs of a model that a loss may use. The logits of tokens are too many; a classifier's are not."""
     logits = getattr(output, "logits", None)
@@ -806,12 +926,11 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
 
 
 def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -> tuple[str, Any, Any]:
-    """Return which tokens of a forward pass must not affect others (``padding`` or ``document``), their mask, and the
-    mask of the others.
+    """Return tokens of a forward pass that must not affect others: what they are, their mask, and that of the others.
 
-    The tokens are either padding and the real tokens, or each row's first document and the later ones. The first value
-    is empty if the pass has neither. The batch decides what is padding, because the model may have received another
-    mask.
+    They are ``padding``, which must not affect real tokens, or the first ``document`` of each row, which must not
+    affect later ones. The first value is empty if the pass has neither. What is padding is read from the batch, because
+    the model may have received another mask.
     """
     torch, rows = sys.modules["torch"], len(ids)
     tokens, mask = batch.get("input_ids"), batch.get("attention_mask")

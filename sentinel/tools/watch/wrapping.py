@@ -73,8 +73,9 @@ class Call(NamedTuple):
 class Budget:
     """The share of a run's time that copies may take.
 
-    :ivar share: share of the time since the start, or of :data:`_AT_FIRST` seconds. After that, copies of one step
-        may take five times that share of the step.
+    :ivar share: largest share of the time since the start that copies may take. In the first :data:`_AT_FIRST` seconds
+        they may take this share of :data:`_AT_FIRST` at once. Later, the copies of one step may take five times this
+        share of the step, or :data:`_UNNOTICED`.
     :ivar every: copy at most one of this many calls of a boundary.
     :ivar sending: seconds that the sending thread has used.
     """
@@ -144,7 +145,7 @@ class Watcher:
         return ""
 
     def replace(self, module: str, name: str, wrapper: Made) -> bool:
-        """Replace a function by ``make(function)``. Return True if the function exists and is a plain function."""
+        """Make calls of a function go through a wrapper. Return True if it exists and is a plain function."""
         function = function_at(module, name)
         if function is not None:
             self.replace_function(function, wrapper)
@@ -270,8 +271,10 @@ class Watcher:
 
 
 class _Jump:
-    """The callable that the replaced code calls. After pickling by value (as Ray does for scripts), it watches
-    nothing."""
+    """The callable to which a watched function's new code passes its arguments.
+
+    If the function is pickled by value, as Ray does with a script's functions, its copy is not watched.
+    """
 
     __slots__ = ("_called", "_original")
 
@@ -301,7 +304,7 @@ def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
 
 
 def members(result: Any) -> list[Any]:
-    """Yield the values that a function returned."""
+    """Return the members of a function's result: of a tuple, a list or a mapping, otherwise the result itself."""
     inside = result if isinstance(result, (list, tuple)) else result.values() if isinstance(result, dict) else [result]
     return [*inside]
 
@@ -341,8 +344,10 @@ def function_at(module: str, name: str) -> FunctionType | None:
 
 
 def _code(name: str, like: Any) -> Any:
-    """Make code that passes its arguments to the global of this name. It has the free variables and the position of the
-    given code."""
+    """Return code that passes its arguments to the global ``name``.
+
+    Its free variables, its file and its line are those of ``like``, so that it fits the same function.
+    """
     free = [f"v{place}" for place, _ in enumerate(like.co_freevars)]
     lines = [
         f"def outer({', '.join(free)}):",

@@ -13,7 +13,7 @@ from sentinel import DoesNotApply, Steps
 from sentinel.tools.watch import training
 from sentinel.tools.watch.invariants import INVARIANTS, Memory
 from sentinel.tools.watch.link import Watching
-from sentinel.tools.watch.rows import compare_prompts, compare_rewarded
+from sentinel.tools.watch.rows import compare_prompts, compare_rewarded, compare_tokens
 from sentinel.tools.watch.training import TILTS, Event, Training
 from sentinel.tools.watch.wrapping import Budget, Call, Watcher
 
@@ -30,7 +30,7 @@ _FACTS: dict[str, Any] = {
     "class": "transformers.trainer.Trainer", "own": {}, "callbacks": {}, "collator": "", "changed": [], "random": [],
     "places": {"compute_loss": "Trainer.compute_loss (transformers/trainer.py:2122)"}, "device": "cpu",
     "scaler": False, "distributed": "NO", "generation": [], "loss_function": False, "smoothing": False, "given": {},
-    "created": {"groups": [], "linear": [], "norms": []},
+    "created": {"groups": [], "linear": [], "norms": []}, "evaluates": True, "weights_swap": False,
     "options": {"learning_rate": 0.1, "max_grad_norm": 1.0, "completion_only_loss": True, "optim": "adamw_torch",
                 "steps_per_generation": 2, "adam_epsilon": 1e-8, "adam_beta1": 0.9, "adam_beta2": 0.999,
                 "weight_decay": 0.1},
@@ -60,6 +60,7 @@ _STEPS = Steps(
     batch=lambda micro: str(micro.batch.get("wrong", "")), samples=_of_this,
     prompts=lambda trainer, rows: [[ord(one) for one in row["prompt"]] for row in rows],
     completions=lambda trainer, rows, ids: ["".join(map(chr, row)) for row in ids],
+    tokens=lambda trainer, rows: "; ".join(f"{row['text']} has {row['ids']}" for row in rows if row["ids"] != [7]),
 )  # fmt: skip
 _DOCUMENTED = {
     **_FACTS, "class": "demo.Trainer", "options": {**_FACTS["options"], "beta": 0.1},
@@ -116,6 +117,16 @@ def _scored(**changed: Any) -> tuple[str, dict[str, Any]]:
     return "scored", {**said, "forwards": [], **changed}
 
 
+def _counted(items: int, **changed: Any) -> tuple[str, dict[str, Any]]:
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    return _scored(batch={"completion_mask": mask, "num_items_in_batch": torch.tensor(items)}, **changed)
+
+
+def _evaluated(**changed: Any) -> tuple[str, dict[str, Any]]:
+    said = {"losses": [1.0, 3.0], "batches": 2, "returned": 2.0, "changed": [], "dropout": "", "evaluating": True}
+    return "evaluated", {**said, **changed}
+
+
 def _rows(prompts: str = "", rewarded: str = "", why: str = "") -> tuple[str, dict[str, Any]]:
     return "rows", {"prompts": (prompts, why), "rewarded": (rewarded, why)}
 
@@ -157,12 +168,14 @@ _KEPT = [
     ("produced", {"rows": _ROWS}), ("consumed", {"rows": _FLIPPED}), ("call", _CALL), _answers(), _answers(step=3),
     _stepping(), ("generated", {"temperature": (0.7, 0.7), "top_k": (0, None), "moment": 1}), _FRESH,
     _stepped([1.0], [0.9], torch.tensor([1.0])), _answers(forwards=[_forward(reported=_REPORTED)]),
-    _disturbed(1e-6), *[_of_rank(rank, _stepping()) for rank in range(2)],
+    _disturbed(1e-6), *[_of_rank(rank, _stepping()) for rank in range(2)], _counted(3), _evaluated(),
+    *[_of_rank(rank, _counted(6)) for rank in range(2)], _evaluated(returned=1.4),
 ]  # fmt: skip
 _MADE = {"made": {"beta": 0.1}}
 _KEPT_DOCUMENTED = [
     _scored(), _rows(), _documented(), _sampled(-0.105), _sampled(-0.8), _stepped([1.0], [0.9], torch.tensor([1.0])),
     _documented(attributes={"global_step": 1}, step=1), _differentiated(), ("collated", {"rows": ("", "")}),
+    ("tokens", {"tokens": ("", "")}), _documented(evaluating=True),
 ]  # fmt: skip
 _GROUP = {"lr": 0.1, "eps": 1e-8, "betas": [0.9, 0.999], "weight_decay": 0.1, "names": ["w"]}
 _CREATED = {"created": {"groups": [{**_GROUP, "weight_decay": 0.0}], "linear": ["w"], "norms": ["norm.weight"]}}
@@ -188,6 +201,9 @@ _BROKEN: dict[str, list[Any]] = {
     "the_reference_stays": [_stepping(reference={"w": (torch.ones(2), torch.zeros(2), False)})],
     "other_tokens_change_nothing": [_disturbed(apart=0.2)],
     "the_reference_may_stay": [_stepping(reference={"w": (torch.ones(2), torch.zeros(2), False)})],
+    "the_divisor_is_the_number_of_tokens": [_of_rank(rank, _counted(3)) for rank in range(2)],
+    "an_evaluation_trains_nothing": [_evaluated(changed=["w"])],
+    "an_evaluation_is_the_mean_of_its_batches": [_evaluated(returned=4.0)],
     "updates_are_not_lost": [_stepped([1.0], [1.0], torch.tensor([1e-9]))],
     "training_resumes_where_it_stopped": [("facts", {**_FACTS, "checkpoint": "there", "random_state": False})],
     "the_optimizer_is_as_configured": [("facts", {**_FACTS, **_CREATED})],
@@ -207,9 +223,10 @@ _BROKEN: dict[str, list[Any]] = {
     "the_batch_means_what_it_should": [_scored(batch={"wrong": "a mask is one late"})],
     "samples_come_from_the_policy": [_sampled(-0.105)] * 6,
     "prompts_are_the_datasets": [_rows(prompts="row 0 has 1 token")],
+    "tokens_are_the_datasets": [("tokens", {"tokens": ("row 0 has 1 token", "")})],
     "rewards_judge_their_own_rows": [_rows(rewarded="row 0 got row 1's")],
 }  # fmt: skip
-_OF_THE_ADAPTER = list(_BROKEN)[-13:]
+_OF_THE_ADAPTER = list(_BROKEN)[-14:]
 
 
 def _facts_for(name: str) -> dict[str, Any]:
@@ -224,7 +241,8 @@ def test_a_satisfied_invariant_is_not_reported():
     assert [documented.look(*seen) for seen in _KEPT_DOCUMENTED] == [[]] * len(_KEPT_DOCUMENTED)
     looks = plain.looks + documented.looks
     only_with = {"the_reference_may_stay", "the_reference_has_no_adapter", "training_resumes_where_it_stopped"}
-    assert set(looks) == {one.name for one in INVARIANTS} - only_with
+    in_evaluation = {"the_loss_is_the_documented_one (evaluation)", "the_batch_means_what_it_should (evaluation)"}
+    assert set(looks) == {one.name for one in INVARIANTS} - only_with | in_evaluation
 
 
 @pytest.mark.parametrize("name", [one.name for one in INVARIANTS])
@@ -287,6 +305,67 @@ def test_a_broken_invariant_is_reported_and_can_be_switched_off(name):
 def test_a_report_describes_the_violation(seen, how):
     memory = _memory()
     assert how in "; ".join(said for one in seen for _, said in memory.look(*one))
+
+
+@pytest.mark.parametrize(
+    ("seen", "how"),
+    [
+        ([_documented(loss=4.0, evaluating=True)], "in an evaluation, a micro-batch's loss is 4"),
+        ([_of_rank(rank, _counted(3)) for rank in range(2)],
+         "num_items_in_batch is 3, and the completions of 2 processes have 6 trained tokens"),
+        ([_evaluated(dropout="layers.0 (0.1)")], "in an evaluation, dropout is on: layers.0 (0.1)"),
+        ([_evaluated(returned=4.0)], "in an evaluation, the loss is 4, and the mean of its 2 batches is 2"),
+        ([_evaluated(changed=["w", "the learning rate"])], "in an evaluation, w changed (2 values in all)"),
+    ],
+)  # fmt: skip
+def test_evaluations_and_counts_over_ranks_are_described(seen, how):
+    memory = _memory({**_DOCUMENTED, **_MADE})
+    assert how in "; ".join(said for one in seen for _, said in memory.look(*one))
+
+
+def test_a_supervised_loss_is_divided_by_the_labels_of_all_ranks():
+    facts = {**_FACTS, "options": {**_FACTS["options"], "average_tokens_across_devices": True}}
+    for items, how in ((8, []), (4, ["the_divisor_is_the_number_of_labels"])):
+        together: dict[str, Any] = {}
+        ranks = [_memory(facts, together=together) for _ in range(2)]
+        seen = [_answers(step=3, items=items), _stepping()]
+        looks = [(rank, one) for one in seen for rank in range(2)]
+        said = [one.name for rank, this in looks for one, _ in ranks[rank].look(*_of_rank(rank, this))]
+        assert [one for one in said if one == "the_divisor_is_the_number_of_labels"] == how
+
+
+def test_datasets_are_compared_with_their_texts():
+    rows = [{"text": "a", "ids": [7]}, {"text": "b", "ids": [8]}]
+    trainer = SimpleNamespace(train_dataset=rows, eval_dataset={"one": rows[:1]}, stream=iter(rows))
+    assert compare_tokens(_STEPS, trainer, "train_dataset", {}) == "train_dataset: b has [8]"
+    assert compare_tokens(_STEPS, trainer, "eval_dataset", {}) == ""
+    for name, given, why in (
+        ("stream", {}, "stream is a stream"),
+        ("train_dataset", {"tokens": ["input_ids"]}, "your dataset has tokens of its own"),
+        ("train_dataset", {"formatting_func": True}, "formatting_func makes the texts"),
+    ):
+        with pytest.raises(DoesNotApply, match=why):
+            compare_tokens(_STEPS, trainer, name, given)
+
+
+def test_collators_of_one_name_in_two_modules_are_compared(monkeypatch):
+    seen: list[str] = []
+    steps = []
+    for name in ("one_rl", "two_rl"):
+        module = ModuleType(name)
+        exec("class Collator:\n    def collate(self, rows):\n        return rows\n", module.__dict__)
+        monkeypatch.setitem(sys.modules, name, module)
+        compared = {f"{name}.Collator.collate": lambda collator, rows, batch, name=name: seen.append(name) or ""}
+        steps.append(Steps(f"{name}.Trainer", collators=compared))
+    watcher = Watcher(Budget())
+    training = Training(watcher, steps=steps)
+    training.attach()
+    for name in ("one_rl", "two_rl"):
+        sys.modules[name].Collator().collate([1])
+        training._collated = None
+    training.stop()
+    watcher.restore()
+    assert seen == ["one_rl", "two_rl"]
 
 
 def test_a_message_names_the_function_the_settings_and_one_thing_to_try():
@@ -611,7 +690,9 @@ def test_a_produced_batch_is_compared_with_the_arguments_before_a_reward_functio
     spoils(**{name: list(value) for name, value in _GIVEN.items()})
     training._hold((trainer,), {**_PADDED, "advantages": torch.ones(2)})
     watcher.restore()
-    assert [event.values for event in watcher.events.queue if event.kind == "rows"] == [_rows()[1]]
+    assert [event.values for event in watcher.events.queue if event.kind == "rows"] == [
+        {**_rows()[1], "evaluating": False}
+    ]
     assert watcher.failed == {}
 
 

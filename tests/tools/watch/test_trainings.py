@@ -22,6 +22,7 @@ _STEPS = 3
 _FACTS: dict[str, Any] = {
     "class": "transformers.trainer.Trainer", "own": {}, "callbacks": {}, "options": {}, "random": [], "changed": [],
     "distributed": "NO", "scaler": False, "generation": [], "loss_function": False, "smoothing": False, "collator": "",
+    "weights_swap": False,
 }  # fmt: skip
 
 
@@ -55,6 +56,17 @@ def _trainer(folder: Path, bug: str, patch: pytest.MonkeyPatch) -> Any:
             transformers.Trainer, "_load_optimizer_and_scheduler",
             lambda self, place: place and self.lr_scheduler.load_state_dict(torch.load(f"{place}/scheduler.pt")),
         )  # fmt: skip
+    if bug.startswith("evaluation"):
+        evaluated = transformers.Trainer.prediction_step
+
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            loss, *others = evaluated(self, *args, **kwargs)
+            if bug == "evaluation moves":
+                with torch.no_grad():
+                    next(self.model.parameters()).mul_(0.9)
+            return (2 * loss if bug == "evaluation doubles" else loss, *others)
+
+        patch.setattr(transformers.Trainer, "prediction_step", step)
     if bug == "constant rate":
         constant = torch.optim.lr_scheduler.LambdaLR
         patch.setattr(
@@ -71,6 +83,9 @@ def _trainer(folder: Path, bug: str, patch: pytest.MonkeyPatch) -> Any:
     if bug == "schedule of the user":
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         parts["optimizers"] = optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+    if bug.startswith("evaluation"):
+        options.eval_strategy, options.eval_steps, options.per_device_eval_batch_size = "steps", 1, 2
+        parts["eval_dataset"] = rows[:4]
     trainer = kind(model=model, args=options, train_dataset=rows, **parts)
     if bug == "head left out":
         trainer.create_optimizer()
@@ -135,6 +150,8 @@ def test_a_correct_training_has_no_report_and_no_change(tmp_path):
         ("mean of means", "the_loss_is_that_of_the_labels"),
         ("head left out", "the_optimizer_has_all_parameters"),
         ("constant rate", "the_rate_is_the_schedules"),
+        ("evaluation moves", "an_evaluation_trains_nothing"),
+        ("evaluation doubles", "an_evaluation_is_the_mean_of_its_batches"),
     ],
 )
 def test_a_bug_in_a_training_is_named(tmp_path, bug, invariant):
@@ -220,6 +237,14 @@ def test_hooks_of_transformers_do_not_prevent_a_second_forward_pass(module, repe
     hook.__module__ = module
     model.layers[0].register_forward_hook(hook)
     assert is_undisturbed_by_calls(model) == repeats
+
+
+def test_an_evaluation_is_checked(tmp_path):
+    named, memory, _ = _trained(tmp_path, "evaluation")
+    assert named == set()
+    assert memory.looks["the_loss_is_that_of_the_labels (evaluation)"] == 2 * _STEPS
+    assert memory.looks["an_evaluation_trains_nothing"] == _STEPS
+    assert memory.looks["the_loss_is_that_of_the_labels"] == 2 * _STEPS
 
 
 def test_a_second_trainer_is_observed_as_often_as_the_first(tmp_path):

@@ -27,6 +27,7 @@ def _passes(**log_probs: Any) -> list[dict[str, Any]]:
 def _micro(forwards: list[dict[str, Any]], attributes: dict[str, Any], options: Any = None, **more: Any) -> Any:
     facts = {"given": {"columns": more.pop("columns", {})}, "adapters": False, "collator": ""}
     named = {"forwards": forwards, "attributes": attributes, "options": options or {}, "world": 1, "rewards": None}
+    named["evaluating"] = False
     return SimpleNamespace(facts=facts, batch=more, **named)
 
 
@@ -47,6 +48,112 @@ def _sigmoid(value: float) -> float:
     return 1 / (1 + math.exp(-value))
 
 
+class _Words:
+    """A tokenizer whose tokens are the letters of a text, and 0 for its end."""
+
+    __module__ = "transformers.words"
+    eos_token, eos_token_id = ".", 0
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [0 if one == "." else ord(one) for one in text]}
+
+    def apply_chat_template(self, messages: Any, add_generation_prompt: bool = False, **more: Any) -> dict[str, Any]:
+        texts = [(f"{one['role'][0]}{one['content']}.", one["role"] == "assistant") for one in messages]
+        ids = [token for text, _ in texts for token in self(text)["input_ids"]]
+        masks = [int(own and place > 0) for text, own in texts for place in range(len(text))]
+        return {"input_ids": ids + [ord("a")] * add_generation_prompt, "assistant_masks": masks}
+
+
+def _of_dataset(**options: Any) -> Any:
+    named = {"max_length": None, "truncation_mode": "keep_start", "assistant_only_loss": False,
+             "dataset_text_field": "text", "per_device_train_batch_size": 2, "dataset_num_proc": None,
+             **options}  # fmt: skip
+    more = {"chat_template": None, "completion_only_loss": True, "processing_class": _Words()}
+    return SimpleNamespace(args=SimpleNamespace(**named), **more)
+
+
+_A, _B, _C = map(ord, "abc")
+_CHAT = {"messages": [{"role": "user", "content": "c"}, {"role": "assistant", "content": "b"}]}
+_SAID = [ord("u"), _C, 0, _A, _B, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "options", "how"),
+    [
+        ("SFT", {"prompt": "ab", "completion": "c", "input_ids": [_A, _B, _C, 0], "labels": [-100, -100, _C, 0]}, {},
+         ""),
+        ("SFT", {"prompt": "ab", "completion": "c", "input_ids": [_A, _B, _C, 0], "labels": [-100, _B, _C, 0]}, {},
+         "row 0 trains on 3 of its 4 tokens, and 2 are right: token 1 is trained"),
+        ("SFT", {"prompt": "ab", "completion": "c", "input_ids": [_A, _B, _C], "labels": [-100, -100, _C]}, {},
+         "input_ids of row 0 has no end token"),
+        ("SFT", {"text": "ab.", "input_ids": [_A, _B], "labels": [_A, _B]}, {"max_length": 2}, ""),
+        ("SFT", {"text": "ab", "input_ids": [_B, 0], "labels": [_B, 0]},
+         {"max_length": 2, "truncation_mode": "keep_end"}, ""),
+        ("SFT", {**_CHAT, "input_ids": _SAID, "labels": [-100] * 4 + [_B, 0]}, {"assistant_only_loss": True}, ""),
+        ("SFT", {**_CHAT, "input_ids": _SAID, "labels": _SAID}, {"assistant_only_loss": True},
+         "row 0 trains on 6 of its 6 tokens, and 2 are right: token 0 is trained"),
+        ("DPO", {"prompt": "a", "chosen": "b", "rejected": "c.", "prompt_ids": [_A], "chosen_ids": [_B, 0],
+                 "rejected_ids": [_C, 0]}, {}, ""),
+        ("DPO", {"prompt": "ab", "chosen": "b", "rejected": "c", "prompt_ids": [_B], "chosen_ids": [_B, 0],
+                 "rejected_ids": [_C, 0]}, {}, "prompt_ids of row 0 has 1 tokens, and its text has 2: token 0 differs"),
+        ("Reward", {"chosen": "ab", "rejected": "ac.", "chosen_ids": [_A, _B, 0], "rejected_ids": [_A, _C, 0]}, {}, ""),
+        ("Reward", {"prompt": "a", "chosen": "ab", "rejected": "c", "chosen_ids": [_A, _B, 0],
+                    "rejected_ids": [_A, _C]}, {}, "rejected_ids of row 0 has no end token"),
+    ],
+)  # fmt: skip
+def test_prepared_rows_have_the_tokens_of_their_text(kind, row, options, how):
+    tokens: Any = _steps(f"{kind}Trainer").tokens
+    said = tokens(_of_dataset(**options), [row])
+    assert said.startswith(how)
+    assert bool(said) == bool(how)
+
+
+@pytest.mark.parametrize(
+    ("others", "how"),
+    [
+        ([[_C, 0], [_B, 0]], ""),
+        ([[_B, 0], [_C, 0]], "KL_completion_ids of the first 2 rows are the rows' own completions"),
+        ([[_C, 0], [_C, 0]], "KL_completion_ids of the first 2 rows are not the completions of these rows"),
+    ],
+)
+def test_kl_completions_are_those_of_other_rows(others, how):
+    rows = [
+        {
+            "prompt": "a",
+            "completion": text,
+            "prompt_ids": [_A],
+            "completion_ids": [ord(text), 0],
+            "KL_completion_ids": one,
+        }
+        for text, one in zip("bc", others)
+    ]
+    tokens: Any = _steps("KTOTrainer").tokens
+    said = tokens(_of_dataset(), rows)
+    assert said.startswith(how)
+    assert bool(said) == bool(how)
+
+
+@pytest.mark.parametrize(
+    ("changed", "how"),
+    [
+        ({}, ""),
+        ({"label": [0, 1]}, "label of row 0 of a batch is 0, and 1 in the dataset"),
+        ({"completion_mask": [[1, 1, 0], [0, 1, 0]]}, "completion_mask of token 0 in row 0 of a batch is 1, not 0"),
+        ({"attention_mask": [[1, 1, 1], [1, 1, 0]]}, "attention_mask of token 2 in row 0 of a batch is 1, not 0"),
+    ],
+)
+def test_a_kto_batch_has_the_labels_and_masks_of_its_rows(changed, how):
+    (compare,) = _steps("KTOTrainer").collators.values()
+    rows = [
+        {"prompt_ids": [5], "completion_ids": [6], "label": True},
+        {"prompt_ids": [7], "completion_ids": [8], "label": False},
+    ]
+    kept = {"input_ids": [[5, 6, 0], [7, 8, 0]], "attention_mask": [[1, 1, 0], [1, 1, 0]],
+            "completion_mask": [[0, 1, 0], [0, 1, 0]], "label": [1, 0]}  # fmt: skip
+    collator = type("DataCollatorForUnpairedPreference", (), {"max_length": 2})()
+    assert compare(collator, rows, {name: torch.tensor(one) for name, one in {**kept, **changed}.items()}) == how
+
+
 def test_kto_compares_each_row_with_the_kl_and_weights_it():
     loss, _ = _steps("KTOTrainer").loss(_kto("kto"))  # type: ignore[misc]
     # Log-ratios are 1 and -1, and the KL of the mismatched rows is (1 + 1) / 2.
@@ -55,6 +162,17 @@ def test_kto_compares_each_row_with_the_kl_and_weights_it():
     assert float(loss) == pytest.approx((2 * (1 - _sigmoid(0.5)) + _sigmoid(-0.5)) / 2)
     with pytest.raises(DoesNotApply, match="loss_type 'new' is unknown"):
         _steps("KTOTrainer").loss(_kto("new"))  # type: ignore[misc]
+
+
+def test_dpos_loss_type_sft_is_the_mean_of_chosen_tokens():
+    """It does not depend on the sums of log-probs, of which the other loss types are functions."""
+    had = {"loss_types": ["sft"], "loss_weights": [0.5], "ld_alpha": None, "precompute_ref_logps": False, "beta": 0.1,
+           "use_weighting": False, "label_smoothing": 0.0, "f_alpha_divergence_coef": 1.0,
+           "f_divergence_type": "reverse_kl"}  # fmt: skip
+    forwards = _passes(trained_=[[-1.0, -2.0], [-3.0, -4.0]], reference_=[[-1.0, -1.0], [-1.0, -1.0]])
+    micro = _micro(forwards, had, completion_mask=torch.tensor([[0, 1, 1], [0, 1, 0]]))
+    loss, _ = _steps("DPOTrainer").loss(micro)  # type: ignore[misc]
+    assert float(loss) == pytest.approx(0.5 * 1.5)
 
 
 def test_a_reward_model_is_trained_on_margins_and_centered():

@@ -218,6 +218,20 @@ def test_a_process_that_ends_without_a_report_is_named(tmp_path, capfd):
     assert json.loads(end)["lost"] == [7]
 
 
+def test_a_checker_receives_all_messages_before_it_checks_the_first(tmp_path, monkeypatch):
+    """Otherwise a run that ends would wait for slow checks, and its last calls would be lost."""
+    ours, theirs = Pipe()
+    left: list[bool] = []
+    monkeypatch.setattr(checker.Checker, "_take", lambda *_: left.append(theirs.poll()))
+    one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
+    one.attach(theirs)
+    for _ in range(5):
+        ours.send(("process", 7, 1, "rate"))
+    ours.send(("end", {}))
+    one.serve()
+    assert left == [False] * 5
+
+
 def test_a_process_that_the_command_stops_is_not_reported_as_lost(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(tmp_path))
     place = meeting.address(["demo"], ())
@@ -280,18 +294,54 @@ def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, c
     one.attach(theirs)
     facts = {"class": "demo.Trainer", "own": {"training_step": "Mine.training_step"}, "changed": [], "random": [],
              "scaler": False, "distributed": "NO", "options": {}, "loss_function": False, "smoothing": False,
-             "generation": [], "callbacks": {}, "places": {}, "collator": "", "given": {}}  # fmt: skip
+             "generation": [], "callbacks": {}, "places": {}, "collator": "", "given": {},
+             "weights_swap": False}  # fmt: skip
     for step in range(2):
         ours.send(("event", training.Event("facts", step, 0, facts)))
     ours.send(("end", {}))
     one.serve()
     said = capfd.readouterr().err
-    assert len(re.findall(r"Trainer: \d+ of \d+ invariants of this trainer apply to this run\n", said)) == 1
-    assert len(re.findall(r"not checked: .*: demo.Trainer is not documented in the adapter\n", said)) == 2
+    assert len(re.findall(r"Trainer: \d+ of \d+ invariants apply to this run; \d+ concern other trainers: ", said)) == 1
+    assert len(re.findall(r"not checked: .*: the adapter does not document demo.Trainer\n", said)) == 2
     assert len(re.findall(r"not checked: .*, micro_batches_add_up.*: Mine.training_step is your own\n", said)) == 2
     assert len(re.findall(r"not checked: .*: its inputs did not occur in a checked step\n", said)) == 1, "at the end"
     assert max(map(len, said.splitlines())) < 250
     assert "nothing was examined" in said
+    assert "kinds of violation" not in said, "which would look like an all-clear"
+
+
+def test_a_loss_of_the_users_is_the_reason_why_nothing_was_examined(tmp_path, capfd):
+    one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
+    ours, theirs = Pipe()
+    one.attach(theirs)
+    facts = {
+        "class": "demo.Trainer",
+        "own": {"compute_loss": "Mine.compute_loss"},
+        "changed": [],
+        "random": [],
+        "scaler": False,
+        "distributed": "NO",
+        "options": {},
+        "loss_function": False,
+        "smoothing": False,
+        "generation": [],
+        "callbacks": {},
+        "places": {},
+        "collator": "",
+        "given": {},
+        "weights_swap": False,
+    }
+    ours.send(("watched", 0, ""))
+    ours.send(("event", training.Event("facts", 0, 0, facts)))
+    rates = {"rates": [], "last": [], "initial": [], "theirs": True, "scheduled": None, "sums": {}, "norm": None}
+    values = {"left": [], "reference": {}, "losses": [0.0], "returned": [], "wanted": 1, "world": 1, **rates}
+    ours.send(("event", training.Event("stepping", 0, 0, values)))
+    ours.send(("end", {}))
+    one.serve()
+    said = capfd.readouterr().err
+    why = "nothing was examined: Mine.compute_loss is your own, so no loss, advantages or samples were compared\n"
+    assert f"{why}  checked: only settings, rows and the optimizer, by 1 invariant 1 times" in said
+    assert "kinds of violation" not in said
 
 
 def test_the_checker_is_killed_before_the_run_when_memory_ends():
@@ -438,9 +488,9 @@ def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
     )
     assert ran.stdout == "False trained\n[] []\n"
     assert ran.stderr.startswith(
-        "\nsentinel watch: nothing was examined: the run imported no function that is bound\n"
-        "\nsentinel watch: 0 kinds of violation\n  checked: 0 invariants 0 times; "
+        "\nsentinel watch: nothing was examined: the run imported no function that is bound\nsentinel watch: "
     )
+    assert "kinds of violation" not in ran.stderr
 
 
 def test_an_unknown_version_is_watched_or_reported(tmp_path):

@@ -22,6 +22,7 @@ from sentinel.commands.console import (
     json_option,
     print_error,
     progress,
+    some,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.comparing.reached import Code, changed_files, signal_changes
@@ -204,7 +205,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     again = {option for one in trainers for name in launch.own for option in _meant(name, one.options)}
     again -= {name for name, _ in single}
     if again and launch.program:
-        not_read.append(f"defaults not known, because {launch.program[0].name} declares them: {_some(sorted(again))}")
+        not_read.append(f"defaults not known, because {launch.program[0].name} declares them: {some(sorted(again))}")
     run = None
     if configuration is not None:
         typed = frozenset(name for name, _ in launch.settings)
@@ -221,7 +222,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
     name = _name(checkout)
     rejected, doubts = _of_settings(run, launch, config, target, name, added) if run else ([], [])
-    unread = [*([f"not used by this script: {_some(unused)}"] if unused else []), *not_read, *doubts]
+    unread = [*([f"not used by this script: {some(unused)}"] if unused else []), *not_read, *doubts]
     settings_named = (run.references if run else {}).items()
     named = [
         option if text == NOT_KNOWN else f"{option}={text[:_LONGEST]}{'…' if len(text) > _LONGEST else ''}"
@@ -229,7 +230,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     ]
     named += launch.references
     if named:
-        unread.append(f"not examined (your reward functions and data): {_some(named)}")
+        unread.append(f"not examined (your reward functions and data): {some(named)}")
     if run is not None and (not run.configuration or (bugs and not _examined(run, bugs))):
         for line in (*changes, *rejected, *unread):
             print_error(visible(line))
@@ -254,8 +255,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     if open_bugs:
         settings_of_bugs = dict.fromkeys(name for bug in bugs if bug.reach for name in bug.reach.unread)
         print_error(
-            f"not decided: {_some(open_bugs)}, because these settings were not read: "
-            f"{_some(list(settings_of_bugs))}; give them with --set"
+            f"not decided: {some(open_bugs)}, because these settings were not read: "
+            f"{some(list(settings_of_bugs))}; give them with --set"
         )
     return 2 if open_bugs or changes or rejected else 0
 
@@ -316,8 +317,8 @@ def _of_settings(
     nested = {name.removesuffix(f".{option}"): None for name, option in run.nested.items()}
     if nested:
         lines.append(
-            f"not read: {_some(list(run.nested))}; {options.name} ({options.file}) has no section "
-            f"{' or '.join(nested)}, so these are not known: {_some(list(run.nested.values()))}"
+            f"not read: {some(list(run.nested))}; {options.name} ({options.file}) has no section "
+            f"{' or '.join(nested)}, so these are not known: {some(list(run.nested.values()))}"
         )
     unknown = [name for name in run.unknown() if name not in run.nested and name not in nested]
     for name in unknown[:_MOST_LINES]:
@@ -344,7 +345,7 @@ def _of_settings(
     ]
     new = sorted(name for name in added if name not in options)
     if new:
-        lines.append(f"added with +, and not an option of {options.name} in this version: {_some(new)}")
+        lines.append(f"added with +, and not an option of {options.name} in this version: {some(new)}")
     by_source: dict[str, list[str]] = {}
     for name in (name for name in run.unread() if name not in run.nested):
         near = f" (did you mean {meant[name]}?)" if name in meant else ""
@@ -352,17 +353,12 @@ def _of_settings(
     for source, names in by_source.items():
         package = source.partition(" of ")[2]
         advice = f"; install {package}, or name an environment that has it with --python" if package else ""
-        lines.append(f"not checked, because the options of {source} were not read: {_some(names)}{advice}")
+        lines.append(f"not checked, because the options of {source} were not read: {some(names)}{advice}")
     return rejected, lines
 
 
-#: The most lines of one kind, the most names in a line, and the most characters of a value.
-_MOST_LINES, _MOST_NAMES, _LONGEST = 10, 12, 80
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+#: The most lines of one kind, and the most characters of a value.
+_MOST_LINES, _LONGEST = 10, 80
 
 
 def _examined(run: Training, bugs: Sequence[Bug]) -> bool:
@@ -416,7 +412,7 @@ def _undecided(decisions: Sequence[Decision]) -> list[str]:
     lines = [f"not decided: {count([item for items in groups.values() for item in items])}"]
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     for cause, items in ordered[:_MOST_LINES]:
-        lines.append(f"  {count(items)}: {cause}: {_some([item.recipe.bug_id for item in items])}")
+        lines.append(f"  {count(items)}: {cause}: {some([item.recipe.bug_id for item in items])}")
     rest = [item for _, items in ordered[_MOST_LINES:] for item in items]
     return [*lines, *([f"  {count(rest)}: other causes; --json lists them"] if rest else [])]
 
@@ -485,9 +481,9 @@ def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[T
         configuration |= known | dict.fromkeys(unread, NOT_KNOWN)
         if len(known) < len(values) or not values:
             others = [name for name in values if name not in known]
-            not_read.append(f"not read in {file}, the file of --{option}: {_some([*known, *others]) or 'it is empty'}")
+            not_read.append(f"not read in {file}, the file of --{option}: {some([*known, *others]) or 'it is empty'}")
         elif twice:
-            not_read.append(f"not known, because the command and {file} both set them: {_some(twice)}")
+            not_read.append(f"not known, because the command and {file} both set them: {some(twice)}")
         else:
             print_error(visible(f"{file}: {counted(len(known), 'setting')} read, because --{option} names it"))
     changed: dict[str, str] = {}
@@ -496,7 +492,7 @@ def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[T
         changed |= dict.fromkeys(meant, f"{name} ({place})")
     if changed:
         places = list(dict.fromkeys(changed.values()))
-        not_read.append(f"not known, because the program's code assigns them: {_some(places)}")
+        not_read.append(f"not known, because the program's code assigns them: {some(places)}")
     configuration |= {name: NOT_KNOWN for name in configuration if covers(changed, name) and not covers(given, name)}
     return replace(run, configuration=configuration, doubtful=run.doubtful | changed.keys()), not_read
 
@@ -583,7 +579,7 @@ def _changes(target: Target, ref: Ref, checkout: Checkout, open_: OpenCheckout) 
     if not changed:
         return []
     return [
-        f"this tree changes {counted(len(changed), 'function')} of signal code ({_some(changed)}); audit knows only "
+        f"this tree changes {counted(len(changed), 'function')} of signal code ({some(changed)}); audit knows only "
         f"reported bugs: check the changes with `pytest --sentinel-target={target.name} "
         f"--sentinel-repo={shlex.quote(ref.name)}`"
     ]
@@ -652,7 +648,7 @@ def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
     if recipe.document.get("effect"):
         echo(f"    effect: {' '.join(str(recipe.document['effect']).split())}")
     if others:
-        echo(f"    the same bug: {_some(others)}")
+        echo(f"    the same bug: {some(others)}")
     fault = "another failure comes first" if bug.realism == "fault" and bug.reached else ""
     only_if = "; ".join(filter(None, [reach.where, fault]))
     if only_if:

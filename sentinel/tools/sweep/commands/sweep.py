@@ -24,11 +24,9 @@ from sentinel.commands.options import catalog_and_settings, settings_options, ta
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.records import timelines
-from sentinel.records.executors import Executor
 from sentinel.records.history import Selection, save
 from sentinel.records.ledger import Account, Ledger
 from sentinel.reports.summary import causes
-from sentinel.tools.sweep.ray_executor import RayExecutor
 from sentinel.tools.sweep.releases import sweep_releases
 
 GROUP = "search"
@@ -58,9 +56,6 @@ def declare(commands: Commands) -> None:
     walk = parser.add_mutually_exclusive_group()
     walk.add_argument("--tags", action="store_true", help="only the release tags")
     walk.add_argument("--releases", action="store_true", help="the releases on PyPI")
-    parser.add_argument(
-        "--executor", metavar="NAME", default="local", help="local (default), or ray[://HOST:PORT] for many machines"
-    )
     parser.add_argument("--jobs", metavar="N", type=int, help="parallel probes (default: one per core)")
     settings_options(parser, without="repo-url")  # histories are recorded for upstream only
     parser.add_argument("--save", metavar="DIR", type=Path, help="also write the histories to this folder")
@@ -87,8 +82,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
             ledger = Ledger(catalog, settings, target)
             ref = arguments.ref or target.branch
             selection = Selection(ref, arguments.since, arguments.until, "tags" if arguments.tags else "first-parent")
-            make = executor_named(arguments.executor, ledger, arguments.jobs)
-            account = _run(ledger, recipes, selection, make, notify)
+            account = _run(ledger, recipes, selection, arguments.jobs, notify)
     if arguments.save is not None:
         save(arguments.save, account.records)
     show(account, arguments)
@@ -104,7 +98,7 @@ def _run(
     ledger: Ledger,
     recipes: Sequence[Recipe],
     selection: Selection,
-    make: Callable[[], Executor],
+    jobs: int | None,
     notify: Callable[[str], None],
 ) -> Account:
     started = time.monotonic()
@@ -119,23 +113,10 @@ def _run(
             notify(f"{ledger.target.name}: {done} of {total} commits, {probed} verdicts probed, {left:.0f} s left")
 
     try:
-        return ledger.sweep(recipes, selection, make, report)
+        return ledger.sweep(recipes, selection, jobs, report)
     except KeyboardInterrupt:
         print_error("interrupted; results are stored, and the same command continues")
         raise
-
-
-def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], Executor]:
-    """Return a function that creates the executor with this name.
-
-    :raises SentinelError: if the name is unknown, or its extra is not installed.
-    """
-    if name == "local":
-        return lambda: ledger.local(jobs)
-    if name == "ray" or name.startswith("ray://"):
-        mirrors = {ledger.target.name: ledger.mirror}
-        return lambda: RayExecutor(ledger.catalog, mirrors, ledger.options, name, jobs)
-    raise SentinelError(f"unknown executor {name!r}; write local, ray or ray://HOST:PORT")
 
 
 def show(account: Account, arguments: argparse.Namespace) -> None:

@@ -18,369 +18,25 @@ from sentinel import AbsentError, Alias, Binding, Dialect, PackageRoot, StandIn,
 from sentinel.binding import kit
 from sentinel.binding.families import (
     DISCOUNTED_RETURN,
-    IMPORTANCE_WEIGHT,
     LAYOUTS,
     WEIGHTS,
     WORDS,
-    Container,
     WeightEngine,
-    aggregated,
     chat,
     group_advantage,
     masked_statistic,
     normalised_rewards,
-    policy_loss,
-    rule_reward,
 )
 from sentinel.binding.kit import torch
 
-_MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
-_ALGORITHMS, _BATCHES = "nemo_rl.algorithms", "nemo_rl.distributed.batched_data_dict"
-_UTILS, _GRPO, _ESTIMATORS, _LOSSES, _PREPARED = (
-    f"{_ALGORITHMS}.{name}" for name in ("utils", "grpo", "advantage_estimator", "loss.loss_functions", "loss.utils")
-)
-_BATCH = f"{_BATCHES}.BatchedDataDict"
+from . import alignment, containers, objectives, rewards, runs, workers
+from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, SAMPLING, Options, Words, configured, message
+
+_UTILS, _GRPO, _ESTIMATORS = (f"{ALGORITHMS}.{name}" for name in ("utils", "grpo", "advantage_estimator"))
 _VALUES = "nemo_rl.models.value.workers.dtensor_value_worker_v2"
 _MESSAGES_OF, _PROCESSORS = "nemo_rl.data.llm_message_utils", "nemo_rl.data.processors"
 
-# -- losses ------------------------------------------------------------------------------------------------------------
-
-_MODES = {"token-mean": True, "seq-mean-token-mean": False}
-
-#: Keys that the configuration must have in every version, and defaults of keys that later versions added.
-_OPTIONS: Mapping[str, Any] = {
-    "reference_policy_kl_penalty": 0.0,
-    "reference_policy_kl_type": "k3",
-    "kl_input_clamp_value": 20.0,
-    "kl_output_clamp_value": 10.0,
-    "ratio_clip_min": 0.2,
-    "ratio_clip_max": 0.2,
-    "ratio_clip_c": None,
-    "use_on_policy_kl_approximation": False,
-    "use_importance_sampling_correction": False,
-    "truncated_importance_sampling_ratio": None,
-    "token_level_loss": True,
-    "disable_ppo_ratio": False,
-    "sequence_level_importance_ratios": False,
-    "use_cispo": False,
-    "truncated_importance_sampling_type": None,
-    "truncated_importance_sampling_ratio_min": None,
-    "positive_example_nll_weight": 0.0,
-}
-
-
-def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """Make one of NeMo-RL's configurations: a typed dictionary or a pydantic model.
-
-    :raises AbsentError: if the scenario needs an option that this version does not have.
-    """
-    return kind(**kit.keep_accepted(kind, {**defaults, **options}, defaults))
-
-
-def _rows(mask: Any) -> Any:
-    return (mask != 0).any(-1).float()
-
-
-def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """Call one of NeMo-RL's loss objects on a batch. Until March 2026, losses took logits instead of log-probs."""
-    mask = data["token_mask"]
-    counted = mask[:, 1:] * data["sample_mask"][:, None]
-    sequences = inputs.get("global_batch_size") or _rows(counted).sum()
-    tokens = inputs.get("batch_num_tokens") or counted.sum()
-    counts = {"global_valid_seqs": torch.tensor(float(sequences)), "global_valid_toks": torch.tensor(float(tokens))}
-    batch = boundary.imported[_BATCHES].BatchedDataDict({"input_ids": torch.ones_like(mask, dtype=torch.int64), **data})
-    if "wrapper" in boundary.path:
-        return _wrapped(boundary, loss, log_probs, batch, counts)
-    if "next_token_logprobs" in boundary.parameters:
-        return boundary.invoke({}, loss, next_token_logprobs=log_probs, data=batch, **counts)
-    logits = torch.nn.functional.pad(kit.two_token_logits(log_probs), (0, 0, 0, 1))
-    with kit.swap(torch.Tensor, "cuda", lambda self: self):
-        return boundary.invoke({}, loss, next_token_logits=logits, data=batch, **counts)
-
-
-def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
-    """Call one of NeMo-RL's losses through the wrapper that the boundary names, with all sequences on one rank,
-    padded or packed.
-    """
-    # no model assigns probability 1
-    uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)
-    logits, prepares = (
-        torch.nn.functional.pad(kit.two_token_logits(uncertain), (0, 0, 0, 1)),
-        boundary.imported[_PREPARED],
-    )
-
-    def work(_: int) -> Any:
-        if boundary.owner is None:
-            names = {"next_token_logits": logits, "data": batch, "loss_fn": loss}
-            return boundary.invoke({}, **names, prepare_fn=prepares.prepare_loss_input, **counts)
-        ends, prepare, ranks = torch.arange(len(logits) + 1) * logits.shape[1], prepares.prepare_loss_input, {}
-        if "Fusion" in boundary.path:
-            prepare, ranks = prepares.prepare_packed_loss_input, {"vocab_parallel_rank": 0, "vocab_parallel_group": 0}
-        made = boundary.owner(loss, prepare, ends, **ranks)
-        return boundary.function(made, logits.flatten(0, 1)[None], batch, **counts)
-
-    with kit.swap(torch.Tensor, "cuda", lambda self: self):
-        return kit.on_ranks(1, work)[0]
-
-
-def _losses(boundary: Any) -> Any:
-    """Return the module that defines NeMo-RL's losses. Loss wrappers are defined in another module."""
-    return boundary.imported[_LOSSES] if "wrapper" in boundary.path else boundary.module
-
-
-def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Any = None) -> Any:
-    """Return NeMo-RL's clipped policy loss of a batch, and its metrics."""
-    names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
-    data = {upstream: kit.prepend_prompt(inputs[name]) for name, upstream in names.items()}
-    rollout = inputs.get("rollout_log_probs")
-    data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else kit.prepend_prompt(rollout)
-    data = {**data, "reference_policy_logprobs": data["prev_logprobs"], "sample_mask": _rows(inputs["response_mask"])}
-    module = _losses(boundary)
-    kind = boundary.owner if module is boundary.module else module.ClippedPGLossFn
-    loss = kind(_configured(module.ClippedPGLossConfig, options, _OPTIONS))
-    return _called(boundary, loss, inputs["log_probs"], {**data, **(more or {})}, inputs)
-
-
-#: Algorithm -> the options that select it, and the aggregation that its constructor allows.
-_BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
-    "ppo": ({}, None),
-    "gspo": ({"sequence_level_importance_ratios": True}, "seq-mean-token-mean"),
-    "cispo": ({"use_cispo": True}, "token-mean"),
-    "reinforce": ({"disable_ppo_ratio": True}, None),
-    "cross_entropy": ({"positive_example_nll_weight": 1.0}, "token-mean"),
-}
-
-
-def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss. NeMo-RL computes the cross entropy with it, in a batch of positive examples with
-    advantages of 0.
-    """
-    algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
-    options, only = _BY_ALGORITHM[algorithm]
-    if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
-        raise AbsentError(f"the constructor rejects {algorithm} with these options")
-    if algorithm in ("gspo", "cross_entropy") and inputs["rollout_log_probs"] is not None:
-        raise AbsentError(f"{algorithm} has sequence-level importance weights, and the contract needs token-level ones")
-    correction, cap = inputs["rollout_log_probs"] is not None, inputs["importance_weight_cap"]
-    chosen = {
-        **options,
-        "token_level_loss": _MODES[mode],
-        "ratio_clip_min": inputs["eps_clip_low"],
-        "ratio_clip_max": inputs["eps_clip_high"],
-        "ratio_clip_c": inputs["dual_clip"],
-        "use_importance_sampling_correction": correction,
-        "truncated_importance_sampling_ratio": cap if correction else None,
-    }
-    if correction and cap is not None and "truncated_importance_sampling_type" in _fields(boundary):
-        chosen["truncated_importance_sampling_type"] = "tis"
-    if algorithm == "cross_entropy":
-        nothing = {"advantages": torch.zeros_like(inputs["advantages"])}
-        rewards = {"rewards": torch.ones(len(inputs["log_probs"]))}
-        return {"loss": _clipped(boundary, {**inputs, **nothing}, chosen, rewards)[0]}
-    return {"loss": _clipped(boundary, inputs, chosen)[0]}
-
-
-def _fields(boundary: Any) -> Sequence[str]:
-    return [*_losses(boundary).ClippedPGLossConfig.__annotations__]
-
-
-def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return importance weights. Each is the gradient of the loss with respect to the log-prob of the token."""
-    mask, high, by_row = inputs["response_mask"], inputs["threshold_high"], inputs["level"] == "sequence"
-    kind = "tis" if inputs["mode"] == "truncate" else "icepop"
-    if kind == "icepop" and inputs["threshold_low"] is None:
-        raise AbsentError("the constructor needs both bounds of the importance weights")
-    if kind == "tis" and inputs["threshold_low"] and "tis_min" not in boundary.function.__code__.co_varnames:
-        raise AbsentError("not in this version: a lower bound of truncated importance weights")
-    options = {
-        "use_importance_sampling_correction": True,
-        "truncated_importance_sampling_ratio": high,
-        "truncated_importance_sampling_ratio_min": inputs["threshold_low"],
-        "sequence_level_importance_ratios": by_row,
-        "token_level_loss": not by_row,
-    }
-    if "truncated_importance_sampling_type" in _fields(boundary):
-        options["truncated_importance_sampling_type"] = kind
-    elif kind == "icepop":
-        raise AbsentError("not in this version: masked importance weights; this version only truncates them")
-    valid = (mask != 0).float()
-    counted = valid.sum(-1, keepdim=True) * _rows(mask).sum() if by_row else valid.sum()
-    current = inputs["old_log_probs"].detach().clone().requires_grad_()
-    scenario = {**inputs, "log_probs": current, "advantages": -counted.expand(mask.shape)}
-    loss, metrics = _clipped(boundary, scenario, options)
-    (weights,) = torch.autograd.grad(loss, current)
-    kept = {"kept": weights} if kind == "icepop" else {}
-    return {"weights": weights, **kept, "clip_fraction": metrics.get("is_oob_ratio")}
-
-
-def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    _, metrics = _clipped(boundary, {**inputs, "advantages": torch.ones_like(inputs["log_probs"])}, {})
-    if "probs_ratio_max" not in metrics:
-        raise AbsentError("not in this version: metrics for the largest and the smallest ratio")
-    return {"ratio_max": metrics["probs_ratio_max"], "ratio_min": metrics["probs_ratio_min"]}
-
-
-def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the KL term of the policy loss, which is the whole loss because all advantages are 0."""
-    log_probs = inputs["log_probs"]
-    options = {
-        "reference_policy_kl_penalty": inputs["coefficient"],
-        "token_level_loss": False,
-        "reference_policy_kl_type": inputs["kl_estimator"],
-    }
-    if inputs["kl_estimator"] == "k3" and "reference_policy_kl_type" not in _fields(boundary):
-        del options["reference_policy_kl_type"]
-    ours = {"old_log_probs": log_probs.detach(), "rollout_log_probs": None, "global_batch_size": len(log_probs)}
-    reference = kit.prepend_prompt(inputs["rollout_log_probs"])
-    more = {"reference_policy_logprobs": reference, "sample_mask": torch.ones(len(log_probs))}
-    loss, metrics = _clipped(boundary, {**inputs, **ours, "advantages": torch.zeros_like(log_probs)}, options, more)
-    loss.backward()
-    return {"rollout_kl": metrics["kl_penalty"], "loss": loss.detach()}
-
-
-def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    mask = inputs["response_mask"]
-    data = {"token_mask": kit.prepend_prompt(mask), "sample_mask": _rows(mask)}
-    return {"loss": _called(boundary, boundary.owner(), inputs["log_probs"], data, inputs)[0]}
-
-
-_DPO: Mapping[str, Any] = {
-    "reference_policy_kl_penalty": 0.05,
-    "preference_loss_weight": 1.0,
-    "sft_loss_weight": 0.0,
-    "preference_average_log_probs": False,
-    "sft_average_log_probs": False,
-}
-
-
-def _in_turn(inputs: Mapping[str, Any], name: str) -> Any:
-    return torch.stack(kit.join_both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
-
-
-def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call NeMo-RL's reward-model loss. The reward of a response is the sum of its log-probs."""
-    rewards = torch.where(_in_turn(inputs, "mask") != 0, _in_turn(inputs, "log_probs"), 0.0).sum(-1)
-    data, count = {"sample_mask": torch.ones(len(rewards))}, torch.tensor(float(len(rewards)))
-    return {"loss": boundary.function(boundary.owner(), rewards[:, None], data, count, None)[0]}
-
-
-def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the divergence of a draft model: the cross entropy minus the teacher's entropy, which does not depend
-    on the student.
-    """
-    mask, teacher, count = inputs["response_mask"], inputs["teacher_logits"], _count(inputs)
-    data = {"sample_mask": _rows(mask)}
-    loss = boundary.function(boundary.owner(), teacher, inputs["logits"], mask, data, None, count)
-    entropy = (torch.distributions.Categorical(logits=teacher).entropy() * (mask != 0)).sum() / (count + 1e-8)
-    return {"loss": loss - entropy}
-
-
-def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call NeMo-RL's preference loss on a batch in which chosen and rejected sequences alternate."""
-    mask = _in_turn(inputs, "mask")
-    log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
-    reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
-    data = {
-        "token_mask": kit.prepend_prompt(mask),
-        "sample_mask": torch.ones(len(mask)),
-        "reference_policy_logprobs": reference,
-    }
-    options = {"reference_policy_kl_penalty": inputs["beta"]}
-    loss = boundary.owner(_configured(boundary.module.DPOLossConfig, options, _DPO))
-    return {"loss": _called(boundary, loss, log_probs, data, {})[0]}
-
-
-def _count(inputs: Mapping[str, Any]) -> Any:
-    tokens = inputs["batch_num_tokens"]
-    return torch.tensor(float((inputs["response_mask"] != 0).sum() if tokens is None else tokens))
-
-
-def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    mask = inputs["response_mask"]
-    loss = boundary.owner(boundary.module.MseValueLossConfig(cliprange=inputs["cliprange_value"]))
-    data = {"token_mask": mask, "sample_mask": _rows(mask), **{name: inputs[name] for name in ("returns", "values")}}
-    batch = boundary.imported[_BATCHES].BatchedDataDict(data)
-    value_loss, metrics = boundary.function(loss, inputs["vpreds"], batch, _rows(mask).sum(), _count(inputs))
-    clipped = metrics["vf_clipfrac"] if inputs["cliprange_value"] is not None else None
-    return {"loss": value_loss, "clip_fraction": clipped}
-
-
-def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call NeMo-RL's distillation loss. The teacher's top-k tokens are the whole vocabulary."""
-    mask = inputs["response_mask"]
-    options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
-    loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
-    distributions = [torch.log_softmax(inputs[name], -1) for name in ("logits", "teacher_logits")]
-    data = {"token_mask": kit.prepend_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
-    return {"loss": boundary.function(loss, *distributions, None, data, _rows(mask).sum(), _count(inputs))[0]}
-
-
-_CLAMPED = Dialect("clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99")
-_LOSS_BINDINGS = (
-    *(
-        policy_loss(
-            boundary, _policy, [*_BY_ALGORITHM], ("eps_clip_low", "eps_clip_high", "dual_clip"), imports=imports,
-            requires=imports[2:], fixed={"dp_size": None, "loss_scale_factor": None},
-            accepts={"importance_weight_cap": (None, 2.0), "loss_agg_mode": tuple(_MODES)},
-        )
-        for boundary, imports in (
-            (f"{_LOSSES}.ClippedPGLossFn.__call__", (_BATCHES,)),
-            *(
-                (f"{_ALGORITHMS}.loss.wrapper.{name}", (_BATCHES, _LOSSES, _PREPARED))
-                for name in (
-                    "SequencePackingLossWrapper.__call__", "SequencePackingFusionLossWrapper.__call__",
-                    "wrap_loss_fn_with_input_preparation",
-                )
-            ),
-        )
-    ),
-    Binding(
-        f"{_LOSSES}.ClippedPGLossFn.__call__", "importance_weight", call=_weights, imports=(_BATCHES,),
-        accepts={"level": ("token", "sequence"), "response_mask": ("full", "right")},
-        fixed=IMPORTANCE_WEIGHT.lacking("level", "mode", "threshold_low", "threshold_high"),
-    ),
-    Binding(
-        f"{_LOSSES}.DistillationLossFn.__call__", "distillation_loss", call=_distilled, fixed={"temperature": 1.0},
-        accepts={"beta": (0.0, 1.0)}, requires=(_PREPARED,),
-    ),
-    Binding(f"{_LOSSES}.ClippedPGLossFn.__call__", "ratio_report", call=_ratios, imports=(_BATCHES,)),
-    Binding(
-        f"{_LOSSES}.ClippedPGLossFn.__call__", "rollout_kl", call=_kl_loss, imports=(_BATCHES,),
-        accepts={"kl_estimator": ("k1", "k2", "k3")},
-        dialects=(
-            _CLAMPED,
-            Dialect(
-                "of_the_samples", "differentiated", "the KL loss includes the gradient of the sampling probability",
-                f"{_MAIN}/algorithms/loss/loss_functions.py#L478",
-            ),
-        ),
-    ),
-    policy_loss(
-        f"{_LOSSES}.NLLLossFn.__call__", _supervised, "cross_entropy", (), mode="token-mean",
-        formerly=(f"{_ALGORITHMS}.loss_functions.NLLLoss.__call__",), imports=(_BATCHES,),
-    ),
-    Binding(
-        f"{_LOSSES}.PreferenceLossFn.__call__", "preference_loss", call=_ranked,
-        formerly=(f"{_ALGORITHMS}.loss_functions.PreferenceLoss.__call__",),
-        fixed={"ld_alpha": None, "loss_type": "sigmoid", "beta": 1.0},
-        dialects=(Dialect("reference", "none", "of rewards", f"{_MAIN}/algorithms/loss/loss_functions.py#L919"),),
-    ),
-    Binding(
-        f"{_LOSSES}.DraftCrossEntropyLossFn.__call__", "distillation_loss", call=_drafted,
-        fixed={"temperature": 1.0, "beta": 0.0},
-    ),
-    Binding(
-        f"{_LOSSES}.DPOLossFn.__call__", "preference_loss", call=_preference, imports=(_BATCHES,),
-        fixed={"ld_alpha": None, "loss_type": "sigmoid"},
-    ),
-    Binding(
-        f"{_LOSSES}.MseValueLossFn.__call__", "value_loss", call=_value, imports=(_BATCHES,),
-        fixed=aggregated("token-mean"),
-        dialects=(
-            Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/algorithms/loss/loss_functions.py"),
-        ),
-    ),
-)  # fmt: skip
+# -- lengths and reports -----------------------------------------------------------------------------------------------
 
 
 def _limited(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -397,7 +53,7 @@ def _limited(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _LENGTHS = (
     Binding(
-        f"{_ALGORITHMS}.single_controller_utils.setup._clamp_max_num_steps", "schedule_length", call=_limited,
+        f"{ALGORITHMS}.single_controller_utils.setup._clamp_max_num_steps", "schedule_length", call=_limited,
         fixed={"samples_per_prompt": 1, "turns": 1, "update_epochs": 1, "warmup_ratio": 0.0, "unit": "steps"},
     ),
 )  # fmt: skip
@@ -430,7 +86,7 @@ def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _REPORTS = (
     Binding("nemo_rl.evals.eval.eval_pass_k", "pass_at_k", call=_passed, accepts={"of": ("any",)}),
     Binding(
-        f"{_ALGORITHMS}.dpo.validate_one_dataset", "mean_of_parts", call=_validated, fixed={"missing": False},
+        f"{ALGORITHMS}.dpo.validate_one_dataset", "mean_of_parts", call=_validated, fixed={"missing": False},
         stand_ins=(StandIn("policy", "returns a batch's metrics; no model runs"),),
     ),
 )  # fmt: skip
@@ -438,7 +94,7 @@ _REPORTS = (
 # -- KL and masked statistics ------------------------------------------------------------------------------------------
 
 _COUNT_EPSILON = Dialect(
-    "count_epsilon", 1e-8, "eps is added to a count, which may be 0", f"{_MAIN}/algorithms/utils.py#L224"
+    "count_epsilon", 1e-8, "eps is added to a count, which may be 0", f"{MAIN}/algorithms/utils.py#L224"
 )
 _NUMBERS = (
     Binding(  # this option exists since November 2025
@@ -454,7 +110,7 @@ _NUMBERS = (
         call=partial(kit.call_estimator, {"k3": {}}, ("log_probs", "ref_log_probs")),
         fixed={"response_mask": None},
         accepts={"kl_estimator": ("k1", "k2", "k3")},
-        dialects=(_CLAMPED,),
+        dialects=(objectives.CLAMPED,),
     ),
     masked_statistic(f"{_UTILS}.masked_mean", "mean", "axis", arguments={"axis": ("dim",)}, dialects=(_COUNT_EPSILON,)),
     masked_statistic(f"{_UTILS}.masked_var", "var", "unbiased", dialects=(_COUNT_EPSILON,)),
@@ -469,12 +125,6 @@ def _prompts(group: Sequence[Any]) -> Any:
     return torch.tensor([[labels.index(label)] for label in group])
 
 
-class _Options(dict[str, Any]):
-    """Options that can be read as attributes (as in NeMo-RL since July 2026) and as dictionary keys (as before)."""
-
-    __getattr__ = dict.__getitem__
-
-
 def _estimator(boundary: Any, **options: Any) -> Any:
     """Build an advantage estimator with its own constructor. Options that are not given have their defaults."""
     kl = kit.stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
@@ -485,8 +135,8 @@ def _estimator(boundary: Any, **options: Any) -> Any:
         "reward_weights": None,
     }
 
-    of_loss = _Options({**vars(kl), **{name: options.pop(name) for name in list(options) if name in vars(kl)}})
-    return boundary.owner(_Options({**usual, **options}), of_loss)
+    of_loss = Options({**vars(kl), **{name: options.pop(name) for name in list(options) if name in vars(kl)}})
+    return boundary.owner(Options({**usual, **options}), of_loss)
 
 
 def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -552,17 +202,18 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows that dynamic sampling keeps. The step requests more prompts than exist, so it never drops
-    surplus prompts.
+    """Return the rows that dynamic sampling keeps. Each row occurs twice, and the step needs as many rows as are kept
+    of the first half, so that the others are surplus.
     """
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
     std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
-    step = {"num_prompts_per_step": rows + 1, "num_generations_per_prompt": 1}
-    options = _Options({**step, "use_dynamic_sampling": True, "dynamic_sampling_max_gen_batches": 9})
-    batch = boundary.imported[_BATCHES].BatchedDataDict({"number": torch.arange(rows), "total_reward": rewards})
+    step = {"num_prompts_per_step": int((std != 0).sum()) or rows + 1, "num_generations_per_prompt": 1}
+    options = Options({**step, "use_dynamic_sampling": True, "dynamic_sampling_max_gen_batches": 9})
+    columns = {"number": torch.arange(rows), "total_reward": rewards}
+    batch = boundary.imported[BATCHES].BatchedDataDict({name: column.repeat(2) for name, column in columns.items()})
     timer = kit.bookkeeping(time=lambda _: nullcontext())
-    made = boundary.function(batch, std, std, 1, _Options(grpo=options, ppo=options), timer)[0]
+    made = boundary.function(batch, std.repeat(2), std.repeat(2), 1, Options(grpo=options, ppo=options), timer)[0]
     return {"numbers": made["number"].tolist(), "rewards": made["filtered_reward"].tolist()}
 
 
@@ -572,7 +223,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _OF_LOSS = StandIn("configurations", "the options of an estimator, readable as attributes and as dictionary keys")
-_AT = f"{_MAIN}/algorithms/advantage_estimator.py#L"
+_AT = f"{MAIN}/algorithms/advantage_estimator.py#L"
 _NUMBER = ("a reward is one number per response", f"{_AT}80")
 _BIASED = Dialect("std", "biased", "the variance divides by the token count", f"{_AT}259")
 _COUNTED = (Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER))
@@ -618,7 +269,7 @@ _ADVANTAGES = (
         fixed={**DISCOUNTED_RETURN.lacking(), "gamma": 1.0, "reward_layout": "outcome"}, stand_ins=(_OF_LOSS,),
     ),
     *(
-        Binding(f"{_ALGORITHMS}.{module}.dynamic_sampling", "group_filter", call=_sampled, imports=(_UTILS, _BATCHES))
+        Binding(f"{ALGORITHMS}.{module}.dynamic_sampling", "group_filter", call=_sampled, imports=(_UTILS, BATCHES))
         for module in ("grpo", "ppo")
     ),
     Binding(
@@ -637,21 +288,17 @@ def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     of_buffer = {"overlong_buffer_length": inputs["buffer"], "overlong_buffer_penalty": inputs["factor"]}
     options = {"max_response_length": inputs["max_length"], "stop_properly_penalty_coef": None, **of_buffer}
     off = {"enabled": False, **dict.fromkeys(options)}
-    config = _configured(boundary.module.RewardShapingConfig, {"enabled": True, **options}, off)
+    config = configured(boundary.module.RewardShapingConfig, {"enabled": True, **options}, off)
     return {"rewards": boundary.function(batch, config)["total_reward"]}
-
-
-def _message(role: str, ids: Sequence[int], **more: Any) -> dict[str, Any]:
-    return {"role": role, "content": "", "token_ids": torch.tensor(ids), **more}
 
 
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the group number of each rollout, by its prompt. Prompts differ in one token."""
     labels = inputs["labels"].tolist()
     groups = list(dict.fromkeys(labels))
-    answer = _message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
+    answer = message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
     places = enumerate(map(groups.index, labels))
-    logs = [[_message("user", [1, 2, 10 + place]), answer, _message("user", [40 + row])] for row, place in places]
+    logs = [[message("user", [1, 2, 10 + place]), answer, message("user", [40 + row])] for row, place in places]
     prompts = boundary.invoke({}, message_logs=logs, original_prompt_lengths=torch.full((len(logs),), 3))
     ids = [tuple(token for message in log for token in message["token_ids"].tolist()) for log in prompts]
     order = list(dict.fromkeys(ids))
@@ -663,10 +310,10 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     The function also masks the environment's text after the last turn, which is removed here.
     """
-    log = [_message("user", [1, 2]), _message("assistant", [3]), _message("user", [4])]
+    log = [message("user", [1, 2]), message("assistant", [3]), message("user", [4])]
     for generated, observed in zip(inputs["said"], inputs["heard"]):
-        log.append(_message("assistant", [5] * generated, generation_logprobs=torch.zeros(generated)))
-        log.append(_message("user", [6] * observed))
+        log.append(message("assistant", [5] * generated, generation_logprobs=torch.zeros(generated)))
+        log.append(message("user", [6] * observed))
     if inputs["max_tokens"] < 100:
         raise AbsentError("the engine applies the limit; the function gets only its output")
     boundary.function([log])
@@ -693,12 +340,12 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     environment = kit.stand_in(step=kit.stand_in(remote=step))
     rows = {
-        "message_log": [[_message("user", [1, 2])]],
+        "message_log": [[message("user", [1, 2])]],
         "task_name": ["task"],
         "extra_env_info": [None],
         "stop_strings": [None],
     }
-    arguments = kit.stand_in(generate=generate), boundary.imported[_BATCHES].BatchedDataDict(rows), _Words()
+    arguments = kit.stand_in(generate=generate), boundary.imported[BATCHES].BatchedDataDict(rows), Words()
     with kit.swap(boundary.module, "ray", kit.stand_in(get=lambda futures: [answer() for answer in futures])):
         made, _ = boundary.function(*arguments, {"task": environment}, 1000, inputs["turns"])
     boundary.imported[_GRPO].add_grpo_token_loss_masks_and_generation_logprobs(made["message_log"])
@@ -780,7 +427,7 @@ _BEHIND = "the newline after the end of an answer is part of the message, and is
 _CHATS: dict[str, Any] = {
     "stand_ins": (WORDS,),
     "imports": (_MESSAGES_OF, _PROCESSORS),
-    "dialects": (Dialect("after_the_end", "counted", _BEHIND, f"{_MAIN}/data/llm_message_utils.py#L560"),),
+    "dialects": (Dialect("after_the_end", "counted", _BEHIND, f"{MAIN}/data/llm_message_utils.py#L560"),),
 }
 _COLLATES, _PAIR = "nemo_rl.data.collate_fn.preference_collate_fn", f"{_PROCESSORS}.preference_preprocessor"
 _MASKED = f"{_GRPO}.add_grpo_token_loss_masks_and_generation_logprobs"
@@ -793,9 +440,9 @@ _MESSAGES = (
         formerly=("nemo_rl.data.datasets.preference_collate_fn", "nemo_rl.data.datasets.dpo_collate_fn"),
     ),
     Binding(
-        f"{_ALGORITHMS}.reward_functions.apply_reward_shaping", "overlong_penalty", call=_overlong,
+        f"{ALGORITHMS}.reward_functions.apply_reward_shaping", "overlong_penalty", call=_overlong,
         dialects=(
-            Dialect("beyond_limit", "linear", "grows with each token", f"{_MAIN}/algorithms/reward_functions.py#L163"),
+            Dialect("beyond_limit", "linear", "grows with each token", f"{MAIN}/algorithms/reward_functions.py#L163"),
         ),
     ),
     Binding(
@@ -809,14 +456,14 @@ _MESSAGES = (
     ),
     Binding(
         "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_rolled, requires=(_MASKED,),
-        imports=(_GRPO, _BATCHES),
+        imports=(_GRPO, BATCHES),
         stand_ins=(StandIn("engine, environment, ray", "return the scenario's text immediately"),),
     ),
 )  # fmt: skip
 
 # -- log-probs ---------------------------------------------------------------------------------------------------------
 
-_PARALLEL, _SAMPLING = "nemo_rl.distributed.model_utils", f"{_ALGORITHMS}.logits_sampling_utils"
+_PARALLEL = "nemo_rl.distributed.model_utils"
 
 
 def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -830,6 +477,8 @@ def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
     def score(own: Any, rank: int) -> Any:
         bounds = rank * own.shape[-1], (rank + 1) * own.shape[-1]
+        if way == "gathered":
+            return module.ChunkedDistributedGatherLogprob.apply(own, ids[:, 1:, None], *bounds, 2, 0)[..., 0]
         if way == "entropy":
             return -module.ChunkedDistributedEntropy.apply(own, 2, 0)[:, :-1]
         return module.from_parallel_logits_to_logprobs(own, ids, *bounds, 0, cp_group=(rank,), **chunks)
@@ -837,7 +486,7 @@ def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     whole = torch.cat([logits, -logits[:, :1].detach()], 1)
     with kit.swap(torch.Tensor, "cuda", lambda self: self):
         if way == "alone":
-            params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=size)
+            params = boundary.imported[SAMPLING].TrainingSamplingParams(top_k=size)
             values = module.get_next_token_logprobs_from_logits(ids, whole, sampling_params=params)
         elif way == "columns":
             values = module.vocab_parallel_log_softmax(whole, 1.0)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
@@ -871,7 +520,7 @@ _TWO_RANKS = StandIn("ranks", "two tensor-parallel ranks are threads of one proc
 _SCORED = (
     *(
         Binding(
-            path, "token_log_probs", call=partial(_scored, way), imports=(_PARALLEL, _SAMPLING),
+            path, "token_log_probs", call=partial(_scored, way), imports=(_PARALLEL, SAMPLING),
             stand_ins=(_TWO_RANKS,), requires=(path, f"{_PARALLEL}.get_next_token_logprobs_from_logits"),
             fixed={"temperature": 1.0, "with_entropy": way == "entropy", "entropy_of": "sampled"},
         )
@@ -880,8 +529,9 @@ _SCORED = (
             *((f"{_PARALLEL}.DistributedLogprob.{one}", "whole") for one in ("forward", "backward")),
             *((f"{_PARALLEL}.ChunkedDistributedLogprob.{one}", "chunks") for one in ("forward", "backward")),
             (f"{_PARALLEL}.ChunkedDistributedEntropy.forward", "entropy"),
+            *((f"{_PARALLEL}.ChunkedDistributedGatherLogprob.{one}", "gathered") for one in ("forward", "backward")),
             (f"{_PARALLEL}.get_next_token_logprobs_from_logits", "alone"),
-            (f"{_PARALLEL}.vocab_parallel_log_softmax", "columns"), (f"{_SAMPLING}.apply_top_k_top_p", "alone"),
+            (f"{_PARALLEL}.vocab_parallel_log_softmax", "columns"), (f"{SAMPLING}.apply_top_k_top_p", "alone"),
         )
     ),
     Binding(
@@ -895,7 +545,7 @@ _SCORED = (
             dialects=(
                 Dialect(
                     "outside_the_mask", "any", "the function returns the value of every position",
-                    f"{_MAIN}/models/value/workers/dtensor_value_worker_v2.py#L64",
+                    f"{MAIN}/models/value/workers/dtensor_value_worker_v2.py#L64",
                 ),
             ),
         )
@@ -927,10 +577,10 @@ def _clipped_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute advantages with the estimator that NeMo-RL selects by its name in the configuration."""
-    kl = _Options(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
+    kl = Options(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
     options = {"use_leave_one_out_baseline": False, "normalize_rewards": inputs["norm_by_std"] is not False}
-    config = _Options(adv_estimator=_Options(name="grpo", minus_baseline=True, reward_weights=None, **options))
-    estimator = boundary.function(_Options(grpo=config, ppo=config, loss_fn=kl))
+    config = Options(adv_estimator=Options(name="grpo", minus_baseline=True, reward_weights=None, **options))
+    estimator = boundary.function(Options(grpo=config, ppo=config, loss_fn=kl))
     rewards = inputs["token_level_rewards"].sum(-1)
     advantages = estimator.compute_advantage(_prompts(inputs["group"]), rewards, inputs["response_mask"])
     return {"advantages": advantages, "returns": advantages}
@@ -971,7 +621,7 @@ def _filled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     fields = inputs["fields"]
     rows = len(fields["number"])
     tokens = torch.arange(3 * rows).reshape(rows, 3)
-    batch = boundary.imported[_BATCHES].BatchedDataDict(
+    batch = boundary.imported[BATCHES].BatchedDataDict(
         {
             "input_ids": torch.cat([fields["number"][:, None], fields["tokens"]], 1),
             "input_lengths": fields["number"] * 1,
@@ -1004,8 +654,8 @@ _STEPS = (
         Binding(path, "mean_of_parts", call=_averaged, fixed={"missing": False})
         for path in (
             f"{_GRPO}.aggregate_rollout_metrics",
-            f"{_ALGORITHMS}.single_controller_utils.utils.reduce_advantage_pump_metrics",
-            f"{_ALGORITHMS}.single_controller_utils.utils.aggregate_step_metrics",
+            f"{ALGORITHMS}.single_controller_utils.utils.reduce_advantage_pump_metrics",
+            f"{ALGORITHMS}.single_controller_utils.utils.aggregate_step_metrics",
         )
     ),
     Binding(
@@ -1013,7 +663,7 @@ _STEPS = (
         accepts={"of": ("all",)},
     ),
     Binding(
-        f"{_UTILS}.maybe_pad_last_batch", "row_surgery", call=_filled, imports=(_BATCHES,),
+        f"{_UTILS}.maybe_pad_last_batch", "row_surgery", call=_filled, imports=(BATCHES,),
         fixed={
             "surgery": "repeat", "count": 1,
             "layouts": {name: LAYOUTS[name] for name in ("number", "tokens", "weights")},
@@ -1046,7 +696,7 @@ def _flattened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "compose" not in boundary.path and "reconstruct" not in boundary.path and "attach" not in boundary.path:
         cut = ({ours: flat[name][row, :length] for ours, name in columns.items()} for row, length in enumerate(lengths))
         return {"samples": [{**own, "tag": flat["content"][row][0]} for row, own in enumerate(cut)]}
-    batch = boundary.imported[_BATCHES].BatchedDataDict(
+    batch = boundary.imported[BATCHES].BatchedDataDict(
         {"input_ids": flat["token_ids"], "generation_logprobs": flat["generation_logprobs"]}
     )
     batch.update(data.decompose_message_log(logs))
@@ -1117,7 +767,7 @@ _SAMPLES = {
 _COMMON = "nemo_rl.models.huggingface.common"
 _COLLATED = (
     *(
-        Binding(path, "collation", call=call, fixed=_SAMPLES, imports=(_MESSAGES_OF, _BATCHES), requires=(path,))
+        Binding(path, "collation", call=call, fixed=_SAMPLES, imports=(_MESSAGES_OF, BATCHES), requires=(path,))
         for path, call in (
             *(
                 (f"{_MESSAGES_OF}.{name}", _flattened)
@@ -1144,226 +794,12 @@ _COLLATED = (
     ),
 )  # fmt: skip
 
-# -- batches and packing -----------------------------------------------------------------------------------------------
-
-
-def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    rows = {name: column if isinstance(column, torch.Tensor) else list(column) for name, column in fields.items()}
-    return boundary.imported[_BATCHES].BatchedDataDict(rows)
-
-
-def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the columns of a batch. The metadata is returned as the scenario has it."""
-    return dict(batch.items()), inputs["meta"]
-
-
-def _chunks(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    return [boundary.function(batch, rank, inputs["count"]) for rank in range(inputs["count"])]
-
-
-def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    """Restore the original order of a batch's rows, given the position of each row."""
-    order = list(inputs["order"])
-    boundary.function(batch, [order.index(place) for place in range(len(order))])
-    return [batch]
-
-
-def _pieces(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    """Cut a batch into parts of equal size, selected by start and end or by the number of the part."""
-    count = inputs["count"]
-    size = batch.size // count
-    if "microbatch_size" in boundary.parameters:
-        return list(boundary.function(batch, size))
-    if "batch_idx" in boundary.parameters:
-        return [boundary.function(batch, place, size) for place in range(count)]
-    return [boundary.function(batch, place * size, (place + 1) * size) for place in range(count)]
-
-
-def _selected(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    return [boundary.function(batch, list(inputs["order"]))]
-
-
-def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split one data-parallel shard into microbatches with the iterator of NeMo-RL's batch class."""
-    lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
-    fields = {"input_ids": inputs["attention_mask"], "input_lengths": torch.tensor(lengths)}
-    batch = boundary.owner({**fields, "number": torch.arange(len(lengths))})
-    settings = {
-        "input_key": "input_ids",
-        "input_lengths_key": "input_lengths",
-        "max_tokens_per_microbatch": budget,
-        "sequence_length_round": 1,
-        "sequence_length_pad_multiple": 1,
-        "algorithm": "modified_first_fit_decreasing",
-    }
-    shards, _ = batch.shard_by_batch_size(1, **{options: settings})
-    batch = shards[0].get_batch(0, len(lengths))
-    return {"parts": [part["number"].tolist() for part in getattr(batch, iterator)()]}
-
-
-def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"Concatenative": "concatenative", "FirstFitPacker": "first_fit_decreasing"}
-    name = next((each for key, each in names.items() if key in boundary.path), "modified_first_fit_decreasing")
-    packer = boundary.module.get_packer(name, inputs["max_tokens_per_microbatch"])
-    return {"parts": packer.pack(kit.lengths_of(inputs))}
-
-
-_PACKERS = "nemo_rl.data.packing.algorithms"
-_CONTAINER = Container(_batch, _read, {"imports": (_BATCHES,), "fixed": {"remainder": 0}})
-_ROWS = (
-    _CONTAINER.surgery(f"{_BATCH}.chunk", "cut", _chunks),
-    _CONTAINER.surgery(f"{_BATCH}.repeat_interleave", "repeat", kit.apply_count),
-    _CONTAINER.surgery(f"{_BATCH}.reorder_data", "reorder", _back_in_order),
-    _CONTAINER.joining(f"{_BATCH}.from_batches"),
-    _CONTAINER.surgery(f"{_BATCH}.shard_by_batch_size", "cut", kit.cut_parts),
-    *(
-        _CONTAINER.surgery(f"{_BATCH}.{name}", "cut", _pieces)
-        for name in ("slice", "get_batch", "make_microbatch_iterator")
-    ),
-    _CONTAINER.surgery(f"{_BATCH}.select_indices", "reorder", _selected),
-    *(
-        Binding(
-            f"{_BATCH}.{method}", "microbatch_packing", call=partial(_sharded, options, f"make_{iterator}"),
-            requires=(f"{_BATCH}.make_{iterator}",),
-        )
-        for options, iterator in (
-            ("dynamic_batching_args", "microbatch_iterator_with_dynamic_shapes"),
-            ("sequence_packing_args", "microbatch_iterator_for_packable_sequences"),
-        )
-        for method in ("shard_by_batch_size", f"make_{iterator}")
-    ),
-    *(
-        Binding(f"{_PACKERS}.{name}", "microbatch_packing", call=_packed, requires=(f"{_PACKERS}.get_packer",))
-        for name in (
-            "get_packer", "SequencePacker.pack", "ConcatenativePacker._pack_implementation",
-            "FirstFitPacker._pack_implementation", "ModifiedFirstFitDecreasingPacker._pack_implementation",
-        )
-    ),
-)  # fmt: skip
-
-# -- rules -------------------------------------------------------------------------------------------------------------
-
-
-def _verified(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    text, truth = inputs["response"], inputs["ground_truth"]
-    if "final_answer" in boundary.parameters:
-        return {"score": boundary.function(text) == boundary.function(truth)}
-    if "pred_responses" in boundary.parameters and "VLM" in boundary.path:
-        exact = boundary.imported[_REWARDS].exact_answer_alphanumeric_reward
-        made = boundary.imported[_REWARDS].combine_reward_functions([(exact, 1.0)])
-        return {"score": boundary.function(kit.make_unbuilt(boundary.owner, verify_func=made), [text], [truth])[0]}
-    if boundary.path.endswith(("math_expression_reward", "geo3k_reward")):
-        with kit.swap(boundary.module, "math_verify_func", lambda gold, answer: (float(gold == answer), None)):
-            return {"score": boundary.function(truth, text)[0]}
-    if "_calculate" in boundary.path:
-        return {"score": boundary.function(boundary.owner(), text, truth)}
-    if "pred_responses" in boundary.parameters:
-        return {"score": boundary.function(boundary.owner(), [text], [truth])[0]}
-    if "reward_functions" in boundary.parameters:
-        exact = boundary.module.exact_answer_alphanumeric_reward
-        return {"score": boundary.function([(exact, 1.0), (boundary.module.format_reward, 0.5)])(truth, text)[0]}
-    return {
-        "score": kit.score_of(
-            boundary.invoke({}, solution_str=text, response=text, ground_truth=truth, gt=truth, answer=truth)
-        )
-    }
-
-
-def _strict(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"score": boundary.function(inputs["response"], inputs["ground_truth"])[0] == 1}
-
-
-_REWARDS = "nemo_rl.environments.rewards"
-_CODE, _MATH = "nemo_rl.environments.code_jaccard_environment", "nemo_rl.environments.math_environment"
-_ALPHANUMERIC = ("42", "7", "100")  # the rule compares only letters and digits
-_LETTERS = {"ground_truth": ("A", "C"), "wrong_answer": ("B", "D")}
-_LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
-_DAPO = "nemo_rl.environments.dapo_math_verifier"
-_RULES = (
-    rule_reward(f"{_DAPO}.compute_score", *_LINES, notations="minerva", call=_verified),
-    rule_reward(f"{_DAPO}.verify", *_LINES, notations="minerva", call=_verified),
-    rule_reward(f"{_DAPO}.normalize_final_answer", "{answer}", notations="minerva", call=_verified),
-    rule_reward(f"{_DAPO}.is_correct_strict_box", "boxed", call=_strict),
-    *(
-        rule_reward(
-            f"{_REWARDS}.{rule}", wording, call=_verified, accepts={"ground_truth": rights, "wrong_answer": wrongs},
-        )
-        for rule, wording, rights, wrongs in (
-            ("math_expression_reward", "So: <answer>{answer}</answer>", ("42", "7"), ("43", "8")),
-            ("geo3k_reward", "Hm.</think>\\boxed{{1}} \\boxed{{{answer}}}", ("42", "7"), ("43", "8")),
-            ("bbox_giou_reward", "So: <answer>{answer}</answer>", ("[0, 0, 2, 2]",), ("[0, 0, 1, 2]",)),
-        )
-    ),
-    rule_reward(
-        "nemo_rl.environments.vlm_environment.VLMVerifyWorker.verify", "I see. <answer> {answer} </answer>",
-        call=_verified, imports=(_REWARDS,), accepts={"ground_truth": _ALPHANUMERIC},
-    ),
-    rule_reward(f"{_CODE}.CodeJaccardVerifyWorker._calculate_preference_score", "{answer}", call=_verified),
-    rule_reward(f"{_DAPO}.is_correct_minerva", *_LINES, notations="minerva", call=_verified),
-    *(
-        rule_reward(
-            f"nemo_rl.environments.rewards.{rule}", "I see. <answer> {answer} </answer>", call=_verified,
-            accepts={"ground_truth": _ALPHANUMERIC},
-        )
-        for rule in ("exact_answer_alphanumeric_reward", "combine_reward_functions")
-    ),
-    rule_reward(f"{_CODE}.CodeJaccardVerifyWorker.verify", "{answer}", call=_verified),
-    *(
-        rule_reward(
-            f"{worker}.verify", _LINES[0], call=_verified, accepts=_LETTERS, requires=(worker,),
-            formerly=(f"{_MATH}.MultichoiceVerifyWorker.verify",),
-        )
-        for worker in (f"{_MATH}.{kind}MultichoiceVerifyWorker" for kind in ("Multilingual", "English"))
-    ),
-)  # fmt: skip
-
 # -- bindings for recipes only -----------------------------------------------------------------------------------------
-
-
-def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of one sequence that was sampled with ``top_k`` and has a sequence-level importance weight."""
-    arguments = inputs["arguments"]
-    ones = torch.ones(arguments["token_ids"].shape)
-    data = {
-        "input_ids": arguments["token_ids"],
-        "token_mask": ones,
-        "sample_mask": torch.ones(1),
-        "advantages": ones,
-        "prev_logprobs": kit.prepend_prompt(arguments["old_log_probs"]),
-        "generation_logprobs": kit.prepend_prompt(arguments["rollout_log_probs"]),
-    }
-    losses, names = (
-        boundary.imported[_LOSSES],
-        ("sequence_level_importance_ratios", "use_importance_sampling_correction"),
-    )
-    options = {**dict.fromkeys((*names, "disable_ppo_ratio"), True), "token_level_loss": False}
-    loss = losses.ClippedPGLossFn(_configured(losses.ClippedPGLossConfig, options, _OPTIONS))
-    batch = boundary.imported[_BATCHES].BatchedDataDict(data)
-    params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=arguments["top_k"])
-    with kit.swap(torch.Tensor, "cuda", lambda self: self):
-        made, batch = boundary.function(arguments["logits"], batch, loss, sampling_params=params)
-    counts = {"global_valid_seqs": torch.tensor(1.0), "global_valid_toks": torch.tensor(float(ones.shape[1] - 1))}
-    return {"returned": loss(data=batch, **counts, **made)[0]}
-
-
-class _Words:
-    """A tokenizer whose tokens are words, with a chat template that joins the messages."""
-
-    pad_token_id = 0
-
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], **_: Any) -> str:
-        return " ".join(message["content"] for message in messages)
-
-    def __call__(self, text: str, **_: Any) -> kit.Named:
-        return kit.Named({"input_ids": torch.tensor([[int(word) for word in text.split()]])})
-
-    def batch_decode(self, rows: Any, **_: Any) -> list[str]:
-        return [str(row) for row in rows]
 
 
 def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the prompt tokens that NeMo-RL sends to the engine for the next turn."""
-    answer = boundary.function(inputs["arguments"], None, _Words(), 100, 0)
+    answer = boundary.function(inputs["arguments"], None, Words(), 100, 0)
     return {"returned": [token for message in answer["message_log"] for token in message["token_ids"].tolist()]}
 
 
@@ -1372,12 +808,11 @@ _CALLS = (
         f"{_PROCESSORS}.helpsteer3_data_processor", "call", call=_prompted,
         stand_ins=(StandIn("tokenizer", "each word is a token, and its number is the token's id"),),
     ),
-    Binding(f"{_PREPARED}.prepare_loss_input", "call", call=_filtered, imports=(_LOSSES, _BATCHES, _SAMPLING)),
 )  # fmt: skip
 
 
 _BINDINGS = (
-    *_LOSS_BINDINGS,
+    *objectives.BINDINGS,
     *_SCORED,
     *_STEPS,
     *_COLLATED,
@@ -1386,9 +821,12 @@ _BINDINGS = (
     *_NUMBERS,
     *_ADVANTAGES,
     *_MESSAGES,
-    *_ROWS,
-    *_RULES,
+    *containers.BINDINGS,
+    *rewards.BINDINGS,
     *_CALLS,
+    *alignment.BINDINGS,
+    *runs.BINDINGS,
+    *workers.BINDINGS,
 )
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
@@ -1401,7 +839,7 @@ TARGET = Target(
     repository="https://github.com/NVIDIA-NeMo/RL", roots=(PackageRoot("nemo_rl"), PackageRoot("nemo_reinforcer")),
     moved={
         "nemo_rl": ("nemo_reinforcer",),
-        _LOSSES: (f"{_ALGORITHMS}.loss_functions", "nemo_reinforcer.algorithms.loss_functions"),
+        LOSSES: (f"{ALGORITHMS}.loss_functions", "nemo_reinforcer.algorithms.loss_functions"),
     },
     preload=("torch._dynamo", "pydantic", "transformers", "transformers.models.auto.processing_auto", "requests"),
     # NeMo-RL patches tokenizers of transformers before 5.12, and pydantic requires the TypedDict of Python 3.12.

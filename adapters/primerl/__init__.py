@@ -28,7 +28,8 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-_MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537b8805cc77f3824a5e64/src/prime_rl"
+from . import runs
+
 _LOSS = "prime_rl.trainer.rl.loss"
 _BEFORE = "zeroband"
 _BATCH = "prime_rl.trainer.batch"
@@ -194,7 +195,38 @@ def _shifted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": module.shift_tensor_right(module.selective_log_softmax(whole, labels))[:, 1:], "entropy": None}
 
 
+_HEADS, _SOFTCAP = "prime_rl.trainer.models.layers", 64.0
+
+
+def _fused(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute log-probs and entropies with prime-rl's fused output layer, two tokens at a time.
+
+    The layer's weight is the identity, so that hidden states are logits. Gemma's layer caps logits smoothly, which the
+    adapter inverts.
+    """
+    logits, size = inputs["logits"], inputs["logits"].shape[-1]
+    capped = "gemma" in boundary.path
+    if capped and logits.abs().max() > _SOFTCAP / 2:
+        raise AbsentError("the layer caps logits")
+    name = next(name for name in vars(boundary.module) if name.endswith("FusedOutputLinear"))
+    with kit.keep_random_state():
+        layer = getattr(boundary.module, name)(size, size, 2, **({"softcap": _SOFTCAP} if capped else {}))
+    layer.weight = torch.nn.Parameter(torch.eye(size, dtype=logits.dtype), requires_grad=False)
+    hidden = _SOFTCAP * torch.atanh(logits / _SOFTCAP) if capped else logits
+    temperatures = torch.full(logits.shape[:2], inputs["temperature"] or 1.0)
+    made = layer(hidden, inputs["token_ids"], temperatures)
+    return {"log_probs": made["logprobs"], "entropy": made["entropy"] if inputs["with_entropy"] else None}
+
+
 _LOG_PROBS = (
+    *(
+        Binding(f"{_HEADS}.{path}", "token_log_probs", call=_fused, requires=(f"{_HEADS}.{path}",))
+        for layer, prefix in (("lm_head", "_SequenceChunked"), ("lm_head_gemma", "_GemmaChunked"))
+        for path in (
+            *(f"{layer}.{prefix}LogProbEntropyFn.{method}" for method in ("forward", "backward")),
+            f"{layer}.{'Gemma' * ('gemma' in layer)}FusedOutputLinear.forward",
+        )
+    ),
     *(
         Binding(
             f"{_LOSS}.shift_tensor_{side}", "token_log_probs", call=_shifted,
@@ -667,7 +699,7 @@ _SCHEDULES = (
             accepts={"min_ratio": (0.1, 1.0)},
             dialects=(
                 Dialect(
-                    "warmup_from", "minimum", "the warm-up begins at min_lr", f"{_MAIN}/trainer/scheduler.py#L{line}"
+                    "warmup_from", "minimum", "it begins at min_lr", f"{runs.MAIN}/trainer/scheduler.py#L{line}"
                 ),
             ),
         )
@@ -838,7 +870,7 @@ TARGET = Target(
     preload=("torch._dynamo", "jaxtyping", "beartype", "msgspec", "pydantic"),
     bindings=tuple(
         replace(binding, dtypes=("float32",))
-        for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_SCHEDULES, *_ROLLOUTS)
+        for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_SCHEDULES, *_ROLLOUTS, *runs.BINDINGS)
     ),
     no_signal=_NO_SIGNAL,
 )

@@ -1,0 +1,109 @@
+"""NeMo-RL's batches, and the packing of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sentinel import Binding
+from sentinel.binding import kit
+from sentinel.binding.families import Container
+from sentinel.binding.kit import torch
+
+from .shared import BATCH, BATCHES
+
+
+def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
+    rows = {name: column if isinstance(column, torch.Tensor) else list(column) for name, column in fields.items()}
+    return boundary.imported[BATCHES].BatchedDataDict(rows)
+
+
+def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the columns of a batch. The metadata is returned as the scenario has it."""
+    return dict(batch.items()), inputs["meta"]
+
+
+def _chunks(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+    return [boundary.function(batch, rank, inputs["count"]) for rank in range(inputs["count"])]
+
+
+def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+    """Restore the original order of a batch's rows, given the position of each row."""
+    order = list(inputs["order"])
+    boundary.function(batch, [order.index(place) for place in range(len(order))])
+    return [batch]
+
+
+def _pieces(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+    """Cut a batch into parts of equal size, selected by start and end or by the number of the part."""
+    count = inputs["count"]
+    size = batch.size // count
+    if "microbatch_size" in boundary.parameters:
+        return list(boundary.function(batch, size))
+    if "batch_idx" in boundary.parameters:
+        return [boundary.function(batch, place, size) for place in range(count)]
+    return [boundary.function(batch, place * size, (place + 1) * size) for place in range(count)]
+
+
+def _selected(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+    return [boundary.function(batch, list(inputs["order"]))]
+
+
+def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Split one data-parallel shard into microbatches with the iterator of NeMo-RL's batch class."""
+    lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
+    fields = {"input_ids": inputs["attention_mask"], "input_lengths": torch.tensor(lengths)}
+    batch = boundary.owner({**fields, "number": torch.arange(len(lengths))})
+    settings = {
+        "input_key": "input_ids",
+        "input_lengths_key": "input_lengths",
+        "max_tokens_per_microbatch": budget,
+        "sequence_length_round": 1,
+        "sequence_length_pad_multiple": 1,
+        "algorithm": "modified_first_fit_decreasing",
+    }
+    shards, _ = batch.shard_by_batch_size(1, **{options: settings})
+    batch = shards[0].get_batch(0, len(lengths))
+    return {"parts": [part["number"].tolist() for part in getattr(batch, iterator)()]}
+
+
+def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"Concatenative": "concatenative", "FirstFitPacker": "first_fit_decreasing"}
+    name = next((each for key, each in names.items() if key in boundary.path), "modified_first_fit_decreasing")
+    packer = boundary.module.get_packer(name, inputs["max_tokens_per_microbatch"])
+    return {"parts": packer.pack(kit.lengths_of(inputs))}
+
+
+_PACKERS = "nemo_rl.data.packing.algorithms"
+_CONTAINER = Container(_batch, _read, {"imports": (BATCHES,), "fixed": {"remainder": 0}})
+BINDINGS = (
+    _CONTAINER.surgery(f"{BATCH}.chunk", "cut", _chunks),
+    _CONTAINER.surgery(f"{BATCH}.repeat_interleave", "repeat", kit.apply_count),
+    _CONTAINER.surgery(f"{BATCH}.reorder_data", "reorder", _back_in_order),
+    _CONTAINER.joining(f"{BATCH}.from_batches"),
+    _CONTAINER.surgery(f"{BATCH}.shard_by_batch_size", "cut", kit.cut_parts),
+    *(
+        _CONTAINER.surgery(f"{BATCH}.{name}", "cut", _pieces)
+        for name in ("slice", "get_batch", "make_microbatch_iterator")
+    ),
+    _CONTAINER.surgery(f"{BATCH}.select_indices", "reorder", _selected),
+    *(
+        Binding(
+            f"{BATCH}.{method}", "microbatch_packing", call=partial(_sharded, options, f"make_{iterator}"),
+            requires=(f"{BATCH}.make_{iterator}",),
+        )
+        for options, iterator in (
+            ("dynamic_batching_args", "microbatch_iterator_with_dynamic_shapes"),
+            ("sequence_packing_args", "microbatch_iterator_for_packable_sequences"),
+        )
+        for method in ("shard_by_batch_size", f"make_{iterator}")
+    ),
+    *(
+        Binding(f"{_PACKERS}.{name}", "microbatch_packing", call=_packed, requires=(f"{_PACKERS}.get_packer",))
+        for name in (
+            "get_packer", "SequencePacker.pack", "ConcatenativePacker._pack_implementation",
+            "FirstFitPacker._pack_implementation", "ModifiedFirstFitDecreasingPacker._pack_implementation",
+        )
+    ),
+)  # fmt: skip

@@ -1,0 +1,369 @@
+"""NeMo-RL's losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sentinel import AbsentError, Binding, Dialect
+from sentinel.binding import kit
+from sentinel.binding.families import IMPORTANCE_WEIGHT, aggregated, policy_loss
+from sentinel.binding.kit import torch
+
+from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, PREPARED, SAMPLING, configured
+
+_MODES = {"token-mean": True, "seq-mean-token-mean": False}
+
+#: Keys that the configuration must have in every version, and defaults of keys that later versions added.
+_OPTIONS: Mapping[str, Any] = {
+    "reference_policy_kl_penalty": 0.0,
+    "reference_policy_kl_type": "k3",
+    "kl_input_clamp_value": 20.0,
+    "kl_output_clamp_value": 10.0,
+    "ratio_clip_min": 0.2,
+    "ratio_clip_max": 0.2,
+    "ratio_clip_c": None,
+    "use_on_policy_kl_approximation": False,
+    "use_importance_sampling_correction": False,
+    "truncated_importance_sampling_ratio": None,
+    "token_level_loss": True,
+    "disable_ppo_ratio": False,
+    "sequence_level_importance_ratios": False,
+    "use_cispo": False,
+    "truncated_importance_sampling_type": None,
+    "truncated_importance_sampling_ratio_min": None,
+    "positive_example_nll_weight": 0.0,
+}
+
+
+def _rows(mask: Any) -> Any:
+    return (mask != 0).any(-1).float()
+
+
+def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+    """Call one of NeMo-RL's loss objects on a batch. Until March 2026, losses took logits instead of log-probs."""
+    mask = data["token_mask"]
+    counted = mask[:, 1:] * data["sample_mask"][:, None]
+    sequences = inputs.get("global_batch_size") or _rows(counted).sum()
+    tokens = inputs.get("batch_num_tokens") or counted.sum()
+    counts = {"global_valid_seqs": torch.tensor(float(sequences)), "global_valid_toks": torch.tensor(float(tokens))}
+    batch = boundary.imported[BATCHES].BatchedDataDict({"input_ids": torch.ones_like(mask, dtype=torch.int64), **data})
+    if "wrapper" in boundary.path:
+        return _wrapped(boundary, loss, log_probs, batch, counts)
+    if "next_token_logprobs" in boundary.parameters:
+        return boundary.invoke({}, loss, next_token_logprobs=log_probs, data=batch, **counts)
+    logits = torch.nn.functional.pad(kit.two_token_logits(log_probs), (0, 0, 0, 1))
+    with kit.swap(torch.Tensor, "cuda", lambda self: self):
+        return boundary.invoke({}, loss, next_token_logits=logits, data=batch, **counts)
+
+
+def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
+    """Call one of NeMo-RL's losses through the wrapper that the boundary names, with all sequences on one rank,
+    padded or packed.
+    """
+    # no model assigns probability 1
+    uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)
+    logits, prepares = (
+        torch.nn.functional.pad(kit.two_token_logits(uncertain), (0, 0, 0, 1)),
+        boundary.imported[PREPARED],
+    )
+
+    def work(_: int) -> Any:
+        if boundary.owner is None:
+            names = {"next_token_logits": logits, "data": batch, "loss_fn": loss}
+            return boundary.invoke({}, **names, prepare_fn=prepares.prepare_loss_input, **counts)
+        ends, prepare, ranks = torch.arange(len(logits) + 1) * logits.shape[1], prepares.prepare_loss_input, {}
+        if "Fusion" in boundary.path:
+            prepare, ranks = prepares.prepare_packed_loss_input, {"vocab_parallel_rank": 0, "vocab_parallel_group": 0}
+        made = boundary.owner(loss, prepare, ends, **ranks)
+        return boundary.function(made, logits.flatten(0, 1)[None], batch, **counts)
+
+    with kit.swap(torch.Tensor, "cuda", lambda self: self):
+        return kit.on_ranks(1, work)[0]
+
+
+def _losses(boundary: Any) -> Any:
+    """Return the module that defines NeMo-RL's losses. Loss wrappers are defined in another module."""
+    return boundary.imported[LOSSES] if "wrapper" in boundary.path else boundary.module
+
+
+def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Any = None) -> Any:
+    """Return NeMo-RL's clipped policy loss of a batch, and its metrics."""
+    names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
+    data = {upstream: kit.prepend_prompt(inputs[name]) for name, upstream in names.items()}
+    rollout = inputs.get("rollout_log_probs")
+    data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else kit.prepend_prompt(rollout)
+    data = {**data, "reference_policy_logprobs": data["prev_logprobs"], "sample_mask": _rows(inputs["response_mask"])}
+    module = _losses(boundary)
+    kind = boundary.owner if module is boundary.module else module.ClippedPGLossFn
+    loss = kind(configured(module.ClippedPGLossConfig, options, _OPTIONS))
+    return _called(boundary, loss, inputs["log_probs"], {**data, **(more or {})}, inputs)
+
+
+#: Algorithm -> the options that select it, and the aggregation that its constructor allows.
+_BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
+    "ppo": ({}, None),
+    "gspo": ({"sequence_level_importance_ratios": True}, "seq-mean-token-mean"),
+    "cispo": ({"use_cispo": True}, "token-mean"),
+    "reinforce": ({"disable_ppo_ratio": True}, None),
+    "cross_entropy": ({"positive_example_nll_weight": 1.0}, "token-mean"),
+}
+
+
+def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call a policy loss. NeMo-RL computes the cross entropy with it, in a batch of positive examples with
+    advantages of 0.
+    """
+    algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
+    options, only = _BY_ALGORITHM[algorithm]
+    if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
+        raise AbsentError(f"the constructor rejects {algorithm} with these options")
+    if algorithm in ("gspo", "cross_entropy") and inputs["rollout_log_probs"] is not None:
+        raise AbsentError(f"{algorithm} has sequence-level importance weights, and the contract needs token-level ones")
+    correction, cap = inputs["rollout_log_probs"] is not None, inputs["importance_weight_cap"]
+    chosen = {
+        **options,
+        "token_level_loss": _MODES[mode],
+        "ratio_clip_min": inputs["eps_clip_low"],
+        "ratio_clip_max": inputs["eps_clip_high"],
+        "ratio_clip_c": inputs["dual_clip"],
+        "use_importance_sampling_correction": correction,
+        "truncated_importance_sampling_ratio": cap if correction else None,
+    }
+    if correction and cap is not None and "truncated_importance_sampling_type" in _fields(boundary):
+        chosen["truncated_importance_sampling_type"] = "tis"
+    if algorithm == "cross_entropy":
+        nothing = {"advantages": torch.zeros_like(inputs["advantages"])}
+        rewards = {"rewards": torch.ones(len(inputs["log_probs"]))}
+        return {"loss": _clipped(boundary, {**inputs, **nothing}, chosen, rewards)[0]}
+    return {"loss": _clipped(boundary, inputs, chosen)[0]}
+
+
+def _fields(boundary: Any) -> Sequence[str]:
+    return [*_losses(boundary).ClippedPGLossConfig.__annotations__]
+
+
+def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return importance weights. Each is the gradient of the loss with respect to the log-prob of the token."""
+    mask, high, by_row = inputs["response_mask"], inputs["threshold_high"], inputs["level"] == "sequence"
+    kind = "tis" if inputs["mode"] == "truncate" else "icepop"
+    if kind == "icepop" and inputs["threshold_low"] is None:
+        raise AbsentError("the constructor needs both bounds of the importance weights")
+    if kind == "tis" and inputs["threshold_low"] and "tis_min" not in boundary.function.__code__.co_varnames:
+        raise AbsentError("not in this version: a lower bound of truncated importance weights")
+    options = {
+        "use_importance_sampling_correction": True,
+        "truncated_importance_sampling_ratio": high,
+        "truncated_importance_sampling_ratio_min": inputs["threshold_low"],
+        "sequence_level_importance_ratios": by_row,
+        "token_level_loss": not by_row,
+    }
+    if "truncated_importance_sampling_type" in _fields(boundary):
+        options["truncated_importance_sampling_type"] = kind
+    elif kind == "icepop":
+        raise AbsentError("not in this version: masked importance weights; this version only truncates them")
+    valid = (mask != 0).float()
+    counted = valid.sum(-1, keepdim=True) * _rows(mask).sum() if by_row else valid.sum()
+    current = inputs["old_log_probs"].detach().clone().requires_grad_()
+    scenario = {**inputs, "log_probs": current, "advantages": -counted.expand(mask.shape)}
+    loss, metrics = _clipped(boundary, scenario, options)
+    (weights,) = torch.autograd.grad(loss, current)
+    kept = {"kept": weights} if kind == "icepop" else {}
+    return {"weights": weights, **kept, "clip_fraction": metrics.get("is_oob_ratio")}
+
+
+def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    _, metrics = _clipped(boundary, {**inputs, "advantages": torch.ones_like(inputs["log_probs"])}, {})
+    if "probs_ratio_max" not in metrics:
+        raise AbsentError("not in this version: metrics for the largest and the smallest ratio")
+    return {"ratio_max": metrics["probs_ratio_max"], "ratio_min": metrics["probs_ratio_min"]}
+
+
+def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the KL term of the policy loss, which is the whole loss because all advantages are 0."""
+    log_probs = inputs["log_probs"]
+    options = {
+        "reference_policy_kl_penalty": inputs["coefficient"],
+        "token_level_loss": False,
+        "reference_policy_kl_type": inputs["kl_estimator"],
+    }
+    if inputs["kl_estimator"] == "k3" and "reference_policy_kl_type" not in _fields(boundary):
+        del options["reference_policy_kl_type"]
+    ours = {"old_log_probs": log_probs.detach(), "rollout_log_probs": None, "global_batch_size": len(log_probs)}
+    reference = kit.prepend_prompt(inputs["rollout_log_probs"])
+    more = {"reference_policy_logprobs": reference, "sample_mask": torch.ones(len(log_probs))}
+    loss, metrics = _clipped(boundary, {**inputs, **ours, "advantages": torch.zeros_like(log_probs)}, options, more)
+    loss.backward()
+    return {"rollout_kl": metrics["kl_penalty"], "loss": loss.detach()}
+
+
+def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    mask = inputs["response_mask"]
+    data = {"token_mask": kit.prepend_prompt(mask), "sample_mask": _rows(mask)}
+    return {"loss": _called(boundary, boundary.owner(), inputs["log_probs"], data, inputs)[0]}
+
+
+_DPO: Mapping[str, Any] = {
+    "reference_policy_kl_penalty": 0.05,
+    "preference_loss_weight": 1.0,
+    "sft_loss_weight": 0.0,
+    "preference_average_log_probs": False,
+    "sft_average_log_probs": False,
+}
+
+
+def _in_turn(inputs: Mapping[str, Any], name: str) -> Any:
+    return torch.stack(kit.join_both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
+
+
+def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call NeMo-RL's reward-model loss. The reward of a response is the sum of its log-probs."""
+    rewards = torch.where(_in_turn(inputs, "mask") != 0, _in_turn(inputs, "log_probs"), 0.0).sum(-1)
+    data, count = {"sample_mask": torch.ones(len(rewards))}, torch.tensor(float(len(rewards)))
+    return {"loss": boundary.function(boundary.owner(), rewards[:, None], data, count, None)[0]}
+
+
+def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the divergence of a draft model: the cross entropy minus the teacher's entropy, which does not depend
+    on the student.
+    """
+    mask, teacher, count = inputs["response_mask"], inputs["teacher_logits"], _count(inputs)
+    data = {"sample_mask": _rows(mask)}
+    loss = boundary.function(boundary.owner(), teacher, inputs["logits"], mask, data, None, count)
+    entropy = (torch.distributions.Categorical(logits=teacher).entropy() * (mask != 0)).sum() / (count + 1e-8)
+    return {"loss": loss - entropy}
+
+
+def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call NeMo-RL's preference loss on a batch in which chosen and rejected sequences alternate."""
+    mask = _in_turn(inputs, "mask")
+    log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
+    reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
+    data = {
+        "token_mask": kit.prepend_prompt(mask),
+        "sample_mask": torch.ones(len(mask)),
+        "reference_policy_logprobs": reference,
+    }
+    options = {"reference_policy_kl_penalty": inputs["beta"]}
+    loss = boundary.owner(configured(boundary.module.DPOLossConfig, options, _DPO))
+    return {"loss": _called(boundary, loss, log_probs, data, {})[0]}
+
+
+def _count(inputs: Mapping[str, Any]) -> Any:
+    tokens = inputs["batch_num_tokens"]
+    return torch.tensor(float((inputs["response_mask"] != 0).sum() if tokens is None else tokens))
+
+
+def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    mask = inputs["response_mask"]
+    loss = boundary.owner(boundary.module.MseValueLossConfig(cliprange=inputs["cliprange_value"]))
+    data = {"token_mask": mask, "sample_mask": _rows(mask), **{name: inputs[name] for name in ("returns", "values")}}
+    batch = boundary.imported[BATCHES].BatchedDataDict(data)
+    value_loss, metrics = boundary.function(loss, inputs["vpreds"], batch, _rows(mask).sum(), _count(inputs))
+    clipped = metrics["vf_clipfrac"] if inputs["cliprange_value"] is not None else None
+    return {"loss": value_loss, "clip_fraction": clipped}
+
+
+def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call NeMo-RL's distillation loss. The teacher's top-k tokens are the whole vocabulary."""
+    mask = inputs["response_mask"]
+    options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
+    loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
+    distributions = [torch.log_softmax(inputs[name], -1) for name in ("logits", "teacher_logits")]
+    data = {"token_mask": kit.prepend_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
+    return {"loss": boundary.function(loss, *distributions, None, data, _rows(mask).sum(), _count(inputs))[0]}
+
+
+def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the loss of one sequence that was sampled with ``top_k`` and has a sequence-level importance weight."""
+    arguments = inputs["arguments"]
+    ones = torch.ones(arguments["token_ids"].shape)
+    data = {
+        "input_ids": arguments["token_ids"],
+        "token_mask": ones,
+        "sample_mask": torch.ones(1),
+        "advantages": ones,
+        "prev_logprobs": kit.prepend_prompt(arguments["old_log_probs"]),
+        "generation_logprobs": kit.prepend_prompt(arguments["rollout_log_probs"]),
+    }
+    losses, names = (
+        boundary.imported[LOSSES],
+        ("sequence_level_importance_ratios", "use_importance_sampling_correction"),
+    )
+    options = {**dict.fromkeys((*names, "disable_ppo_ratio"), True), "token_level_loss": False}
+    loss = losses.ClippedPGLossFn(configured(losses.ClippedPGLossConfig, options, _OPTIONS))
+    batch = boundary.imported[BATCHES].BatchedDataDict(data)
+    params = boundary.imported[SAMPLING].TrainingSamplingParams(top_k=arguments["top_k"])
+    with kit.swap(torch.Tensor, "cuda", lambda self: self):
+        made, batch = boundary.function(arguments["logits"], batch, loss, sampling_params=params)
+    counts = {"global_valid_seqs": torch.tensor(1.0), "global_valid_toks": torch.tensor(float(ones.shape[1] - 1))}
+    return {"returned": loss(data=batch, **counts, **made)[0]}
+
+
+CLAMPED = Dialect("clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{MAIN}/algorithms/utils.py#L99")
+BINDINGS = (
+    *(
+        policy_loss(
+            boundary, _policy, [*_BY_ALGORITHM], ("eps_clip_low", "eps_clip_high", "dual_clip"), imports=imports,
+            requires=imports[2:], fixed={"dp_size": None, "loss_scale_factor": None},
+            accepts={"importance_weight_cap": (None, 2.0), "loss_agg_mode": tuple(_MODES)},
+        )
+        for boundary, imports in (
+            (f"{LOSSES}.ClippedPGLossFn.__call__", (BATCHES,)),
+            *(
+                (f"{ALGORITHMS}.loss.wrapper.{name}", (BATCHES, LOSSES, PREPARED))
+                for name in (
+                    "SequencePackingLossWrapper.__call__", "SequencePackingFusionLossWrapper.__call__",
+                    "wrap_loss_fn_with_input_preparation",
+                )
+            ),
+        )
+    ),
+    Binding(
+        f"{LOSSES}.ClippedPGLossFn.__call__", "importance_weight", call=_weights, imports=(BATCHES,),
+        accepts={"level": ("token", "sequence"), "response_mask": ("full", "right")},
+        fixed=IMPORTANCE_WEIGHT.lacking("level", "mode", "threshold_low", "threshold_high"),
+    ),
+    Binding(
+        f"{LOSSES}.DistillationLossFn.__call__", "distillation_loss", call=_distilled, fixed={"temperature": 1.0},
+        accepts={"beta": (0.0, 1.0)}, requires=(PREPARED,),
+    ),
+    Binding(f"{LOSSES}.ClippedPGLossFn.__call__", "ratio_report", call=_ratios, imports=(BATCHES,)),
+    Binding(
+        f"{LOSSES}.ClippedPGLossFn.__call__", "rollout_kl", call=_kl_loss, imports=(BATCHES,),
+        accepts={"kl_estimator": ("k1", "k2", "k3")},
+        dialects=(
+            CLAMPED,
+            Dialect(
+                "of_the_samples", "differentiated", "the KL loss includes the gradient of the sampling probability",
+                f"{MAIN}/algorithms/loss/loss_functions.py#L478",
+            ),
+        ),
+    ),
+    policy_loss(
+        f"{LOSSES}.NLLLossFn.__call__", _supervised, "cross_entropy", (), mode="token-mean",
+        formerly=(f"{ALGORITHMS}.loss_functions.NLLLoss.__call__",), imports=(BATCHES,),
+    ),
+    Binding(
+        f"{LOSSES}.PreferenceLossFn.__call__", "preference_loss", call=_ranked,
+        formerly=(f"{ALGORITHMS}.loss_functions.PreferenceLoss.__call__",),
+        fixed={"ld_alpha": None, "loss_type": "sigmoid", "beta": 1.0},
+        dialects=(Dialect("reference", "none", "of rewards", f"{MAIN}/algorithms/loss/loss_functions.py#L919"),),
+    ),
+    Binding(
+        f"{LOSSES}.DraftCrossEntropyLossFn.__call__", "distillation_loss", call=_drafted,
+        fixed={"temperature": 1.0, "beta": 0.0},
+    ),
+    Binding(
+        f"{LOSSES}.DPOLossFn.__call__", "preference_loss", call=_preference, imports=(BATCHES,),
+        fixed={"ld_alpha": None, "loss_type": "sigmoid"},
+    ),
+    Binding(
+        f"{LOSSES}.MseValueLossFn.__call__", "value_loss", call=_value, imports=(BATCHES,),
+        fixed=aggregated("token-mean"),
+        dialects=(
+            Dialect("factor", 0.5, "the loss is half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),
+        ),
+    ),
+    Binding(f"{PREPARED}.prepare_loss_input", "call", call=_filtered, imports=(LOSSES, BATCHES, SAMPLING)),
+)  # fmt: skip

@@ -1,0 +1,349 @@
+"""NeMo-RL's workers: updates and forward passes of a batch, with a table of log-probs as the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
+from sentinel.binding.families import RANKS, aggregated
+from sentinel.binding.kit import torch
+
+from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN
+
+_WORKERS, _AUTOMODEL = "nemo_rl.models.policy.workers", "nemo_rl.models.automodel"
+_V1, _V2 = f"{_WORKERS}.dtensor_policy_worker", f"{_WORKERS}.dtensor_policy_worker_v2"
+_VALUES = "nemo_rl.models.value.workers.dtensor_value_worker_v2"
+_BUDGET = "max_tokens_per_microbatch"
+_MCORE, _MEGATRON = f"{_WORKERS}.megatron_policy_worker", "nemo_rl.models.megatron"
+_MODULES = (f"{_AUTOMODEL}.data", f"{_AUTOMODEL}.train", "nemo_rl.models.dtensor.parallelize", "nemo_rl.utils.nsys")
+
+
+#: The largest difference of log-probs whose ratio is finite in every dtype, and so is its square.
+_LARGEST = 40.0
+
+
+class _Optimizer:
+    """Adds up the gradients of all steps, and changes no parameter."""
+
+    def __init__(self, table: Any) -> None:
+        self._table, self.gradient = table, torch.zeros_like(table)
+        self.param_groups = [{"lr": 0.5}]
+        self.grad_norms_by_group: dict[str, float] = {}
+
+    def zero_grad(self) -> None:
+        self._table.grad = None
+
+    def step(self) -> tuple[bool, float, float]:
+        own = torch.zeros_like(self._table) if self._table.grad is None else self._table.grad
+        self.gradient += own
+        return True, float(own.norm()), 0.0
+
+
+def _sequences(boundary: Any, inputs: Mapping[str, Any], **columns: Any) -> Any:
+    """Make a batch of whole sequences. Each token selects its entry of the table."""
+    mask = inputs["response_mask"] != 0
+    ids = torch.tensor(kit.token_ids(torch.ones_like(mask)))
+    ends = (mask * torch.arange(1, mask.shape[1] + 1)).amax(-1) + 1
+    there = torch.arange(ids.shape[1]) < ends[:, None]
+    named = {name: kit.prepend_prompt(column) for name, column in columns.items()}
+    counts = {"token_mask": kit.prepend_prompt(mask.long()), "sample_mask": mask.any(-1).float()}
+    batch = {"input_ids": ids * there, "input_lengths": ends, **counts, **named}
+    return boundary.imported[BATCHES].BatchedDataDict(batch)
+
+
+def _dynamic(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with which the driver shards a batch by numbers of tokens; empty if it does not."""
+    budget = inputs[_BUDGET]
+    if budget is None:
+        return {}
+    width = inputs["response_mask"].shape[1] + 1
+    options = {"input_key": "input_ids", "input_lengths_key": "input_lengths", "sequence_length_round": 1}
+    options[_BUDGET] = max(budget, width)
+    if not _packs(inputs):
+        return {"dynamic_batching_args": options}
+    packing = {"algorithm": "modified_first_fit_decreasing", "sequence_length_pad_multiple": 1}
+    return {"sequence_packing_args": {**options, **packing}}
+
+
+def _packs(inputs: Mapping[str, Any]) -> bool:
+    """Return True if sequences are packed into one row. Otherwise a budget makes rows of similar lengths."""
+    return inputs[_BUDGET] is not None and inputs["micro_batch_size"] is not None
+
+
+def _worker(boundary: Any, inputs: Mapping[str, Any], ranks: int, makes: Callable[[Any], Any]) -> Any:
+    """Make one rank's worker.
+
+    :param makes: returns a model of the scenario, and the table that is its parameter.
+    """
+    model, table = makes(inputs)
+    mesh = kit.stand_in(get_group=lambda: None)
+    packs, dynamic = _packs(inputs), inputs[_BUDGET] is not None and not _packs(inputs)
+    rows = len(inputs["response_mask"])
+    size = inputs["micro_batch_size"] or rows // ranks
+    cfg = {
+        "train_global_batch_size": rows,
+        "train_micro_batch_size": size,
+        "logprob_batch_size": size,
+        "logprob_chunk_size": 2 if inputs["micro_batch_size"] else None,
+        "dynamic_batching": {"enabled": dynamic},
+        "sequence_packing": {"enabled": packs, "train_mb_tokens": 0},
+        "dtensor_cfg": {"sequence_parallel": False},
+        "megatron_cfg": {"empty_unused_memory_level": 0, **_ONE_DEVICE},
+        "make_sequence_length_divisible_by": 1,
+        "max_total_sequence_length": inputs["response_mask"].shape[1] + 1,
+    }
+    return kit.make_unbuilt(
+        boundary.owner,
+        cfg=cfg,
+        _policy_like_cfg=cfg,
+        model=model,
+        optimizer=_Optimizer(table),
+        scheduler=kit.stand_in(step=lambda **_: None, get_lr=lambda _: 0.5, get_wd=lambda: 0.25),
+        timer=kit.stand_in(start=lambda _: None, stop=lambda _: None),
+        tokenizer=kit.stand_in(eos_token_id=0),
+        dp_size=ranks,
+        cp_size=1,
+        tp_size=1,
+        dtype=inputs["log_probs"].dtype,
+        max_grad_norm=None,
+        **dict.fromkeys(("dp_mesh", "cp_mesh", "tp_mesh", "dp_cp_mesh", "device_mesh"), mesh),
+        **dict.fromkeys(("sampling_params", "moe_mesh")),
+        enable_seq_packing=packs,
+        **dict.fromkeys(("is_gemma3", "_is_reward_model", "autocast_enabled"), False),
+        allow_flash_attn_args=True,
+        **(_of_megatron(model) if _MEGATRON in boundary.imported else {}),
+    )
+
+
+_OF_MEGATRON = (_MEGATRON, f"{_MEGATRON}.data", f"{_MEGATRON}.train", f"{ALGORITHMS}.loss.utils")
+_ONE_DEVICE = dict.fromkeys(("tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size"), 1)
+_ONE_DEVICE |= {"sequence_parallel": False, "fp8_cfg": None}
+
+
+def _of_megatron(model: Any) -> dict[str, Any]:
+    """Return the attributes that only Megatron's workers have, and stand-ins for methods that reach Megatron."""
+    model.zero_grad_buffer = lambda: None
+    names = ("_copy_main_params_to_param_buffer", "_set_moe_grad_scale_func", "_set_mtp_grad_scale_func")
+    names += ("_collect_mtp_metrics", "_compute_moe_grad_scale")
+    off = ("delegate_pack_to_model", "delegate_mtp_loss_mask_to_model", "model_slices_context_parallel_inputs")
+    off += ("should_disable_forward_pre_hook", "_first_train_step_forward_pre_hook_disabled", "_router_replay_enabled")
+    return {
+        **dict.fromkeys(names, lambda *_: None),
+        **dict.fromkeys((*off, "defer_fp32_logits"), False),
+        **dict.fromkeys(("media_placeholder_token_id", "draft_model")),
+        "_get_model_config": kit.stand_in,
+        "mcore_state": kit.stand_in(straggler_timer=None),
+    }
+
+
+def _schedule(forward_step_func: Any, data_iterator: Any, model: Any, num_microbatches: int, **more: Any) -> list[Any]:
+    """Run microbatches one after another, and average their losses, as Megatron's schedule without pipelining does."""
+    reports = []
+    for _ in range(num_microbatches):
+        outputs, compute = forward_step_func(data_iterator, lambda **named: model(**named).logits)
+        loss, report = compute(outputs)
+        if not more["forward_only"]:
+            (loss / num_microbatches).backward()
+        reports.append(report)
+    return reports
+
+
+def _megatron_names() -> dict[str, Any]:
+    """Return stand-ins for the functions of Megatron that NeMo-RL imports: one device for each data-parallel rank."""
+    own = lambda *_: (torch.distributed.get_rank(),)  # noqa: E731
+    groups = dict.fromkeys(("get_context_parallel_group", "get_tensor_model_parallel_group"), own)
+    first = iter(range(1_000_000))
+    return {
+        **groups,
+        **dict.fromkeys(("get_context_parallel_rank", "get_tensor_model_parallel_rank"), lambda *_: 0),
+        "get_context_parallel_world_size": lambda *_: 1,
+        "PackedSeqParams": kit.stand_in,
+        "PipelineOffloadManager": kit.stand_in(OFFLOAD_MGR=None),
+        "get_model_config": lambda _: kit.stand_in(fine_grained_activation_offloading=False),
+        "get_forward_backward_func": lambda: _schedule,
+        "get_ltor_masks_and_position_ids": lambda data, **_: (None, None, None),
+        "parallel_state": kit.make_single_rank_mpu(get_data_parallel_group=None),
+        "get_rerun_state_machine": lambda: kit.stand_in(
+            should_run_forward_backward=lambda _, left=iter((True, False)): next(left)
+        ),
+        "get_pg_collection": lambda _: kit.stand_in(mp=None),
+        **dict.fromkeys(
+            ("logical_and_across_model_parallel_group", "reduce_max_stat_across_model_parallel_group"),
+            lambda value, **_: value,
+        ),
+        **dict.fromkeys(
+            ("broadcast_loss_metrics_from_last_stage", "broadcast_tensors_from_last_stage"), lambda value: value
+        ),
+        "is_pipeline_last_stage": lambda **_: True,
+        **dict.fromkeys(("get_pipeline_model_parallel_group", "get_pipeline_model_parallel_last_rank"), lambda: None),
+        "broadcast_tensor": lambda value, *_: value,
+        "time": kit.stand_in(perf_counter=lambda: float(next(first))),
+        "get_capture_context": lambda *_: (nullcontext(), None),
+    }
+
+
+def _policy(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
+    model = kit.token_table(inputs["log_probs"].detach())
+    return model, model.model.table
+
+
+def _critic(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Make a model with one value per position, which belongs to the next token."""
+    body = kit.token_table(inputs["log_probs"].detach(), scores=True).model
+
+    class Critic(type(body)):  # type: ignore[misc]
+        def forward(self, input_ids: Any, **_: Any) -> Any:
+            return kit.stand_in(logits=super().forward(input_ids)[..., None])
+
+    body.__class__ = Critic
+    return body, body.table
+
+
+def _on_ranks(boundary: Any, count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Run a worker's method on simulated ranks, on the CPU."""
+    imported = boundary.imported
+    used = [
+        module for module in (boundary.module, *map(imported.get, (*_MODULES, *_OF_MEGATRON))) if module is not None
+    ]
+    with ExitStack() as alone:
+        alone.enter_context(kit.on_cpu(*used))
+        names = {"get_train_context": lambda **_: nullcontext()}
+        if _MEGATRON in imported:
+            names |= _megatron_names()
+        for module in used:
+            alone.enter_context(kit.swap_all(module, **names))
+        alone.enter_context(kit.swap(boundary.module.torch.distributed, "broadcast_object_list", lambda *_, **__: None))
+        if _MODULES[1] in imported:
+            alone.enter_context(kit.swap(imported[_MODULES[1]], "to_local_if_dtensor", kit.return_first))
+        alone.enter_context(kit.swap(boundary.module, "scale_grads_and_clip_grad_norm", lambda *_, **__: 0.0))
+        alone.enter_context(kit.swap(imported[BATCHES].BatchedDataDict, "to", lambda self, _: self))
+        return kit.on_ranks(count, work)
+
+
+def _trained(
+    boundary: Any, inputs: Mapping[str, Any], batch: Any, loss: Any, makes: Callable[[Any], Any]
+) -> tuple[Any, list[Any]]:
+    """Train a worker on each rank. Return the gradient, which FSDP averages and Megatron adds up over the
+    ranks, and the ranks' reports.
+    """
+    count = inputs["dp_size"] or 1
+    shards = batch.shard_by_batch_size(count, batch_size=len(inputs["response_mask"]), **_dynamic(inputs))
+    shards = shards[0] if isinstance(shards, tuple) else shards
+    workers = [_worker(boundary, inputs, count, makes) for _ in range(count)]
+    reports = _on_ranks(boundary, count, lambda rank: boundary.function(workers[rank], shards[rank], loss))
+    adds = _MEGATRON in boundary.imported
+    return sum(worker.optimizer.gradient for worker in workers)[:, 1:-1] / (1 if adds else count), reports
+
+
+def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Train the policy with its clipped loss."""
+    losses, count, mask = boundary.imported[LOSSES], inputs["dp_size"], inputs["response_mask"]
+    old = inputs["old_log_probs"]
+    if ((inputs["log_probs"] - old).abs() * (mask != 0)).max() > _LARGEST:
+        raise AbsentError("the loss overflows: NEMORL-PPO-OVERFLOWED-RATIO-NAN-GRADIENT")
+    batch = _sequences(boundary, inputs, advantages=inputs["advantages"], prev_logprobs=old, generation_logprobs=old)
+    options = {"ratio_clip_min": inputs["eps_clip_low"], "ratio_clip_max": inputs["eps_clip_high"]}
+    options |= {"ratio_clip_c": inputs["dual_clip"], "reference_policy_kl_penalty": 0.0}
+    loss = losses.ClippedPGLossFn(
+        losses.ClippedPGLossConfig(**options, token_level_loss=inputs["loss_agg_mode"] == "token-mean")
+    )
+    total, reports = _trained(boundary, inputs, batch, loss, _policy)
+    # the older worker reports its loss times the number of ranks
+    told = None if count > 1 and boundary.module.__name__ == _V1 else reports[0]["global_loss"].sum()
+    return {"gradient": total, "pg_loss": told, "kl_loss": None}
+
+
+def _regressed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Train the critic with its squared error."""
+    losses = boundary.imported[LOSSES]
+    batch = _sequences(boundary, inputs, values=inputs["values"], returns=inputs["returns"])
+    loss = losses.MseValueLossFn(losses.MseValueLossConfig(cliprange=inputs["cliprange_value"]))
+    uncut = {"log_probs": inputs["vpreds"], "dp_size": 1, **dict.fromkeys(("micro_batch_size", _BUDGET))}
+    gradient, reports = _trained(boundary, {**inputs, **uncut}, batch, loss, _critic)
+    return {"loss": kit.attach_gradient(reports[0]["global_loss"].sum(), inputs["vpreds"], gradient)}
+
+
+def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    batch, order = _sequences(boundary, inputs), None
+    if dynamic := _dynamic(inputs):
+        (batch,), order = batch.shard_by_batch_size(1, **dynamic)
+    if boundary.path.startswith(_CRITIC) and _packs(inputs):
+        raise AbsentError("the worker returns the values of packed sequences as one row")
+    worker = _worker(boundary, inputs, 1, _critic if "Value" in boundary.path else _policy)
+    made = _on_ranks(boundary, 1, lambda _: boundary.function(worker, data=batch))[0]
+    if order is not None:
+        made.reorder_data(order)
+    return {"log_probs": made["values" if "values" in made else "logprobs"][:, 1:]}
+
+
+def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Read log-probs from the logits that a worker exports, which are ordered by size. Several rows are packed."""
+    logits = inputs["logits"]
+    size, packs = logits.shape[-1], len(logits) > 1
+    cut = {"micro_batch_size": 1 if packs else None, _BUDGET: 8 if packs else None}
+    whole = {"response_mask": torch.ones(logits.shape[:2]), "log_probs": logits, **cut}
+    batch, order = _sequences(boundary, whole), None
+    if packs:
+        (batch,), order = batch.shard_by_batch_size(1, **_dynamic(whole))
+    worker = _worker(boundary, whole, 1, _policy)
+    made = _on_ranks(boundary, 1, lambda _: boundary.function(worker, data=batch, k=size))[0]
+    if order is not None:
+        made.reorder_data(order)
+    values, places = (made[name][:, :-1] for name in ("topk_logits", "topk_indices"))
+    known = torch.full_like(values, float("-inf")).scatter(-1, places.clamp(max=size - 1), values)
+    return {"log_probs": known.log_softmax(-1).gather(-1, inputs["token_ids"][..., None])[..., 0], "entropy": None}
+
+
+_MODEL = StandIn("model", "a table of log-probs, in which the forward pass looks up its input tokens")
+_MESH = StandIn("meshes, optimizer, timer", "one device per rank; the optimizer adds up gradients")
+_FIRST, _SECOND = f"{_V1}.DTensorPolicyWorkerImpl", f"{_V2}.DTensorPolicyWorkerV2Impl"
+_CRITIC = f"{_VALUES}.DTensorValueWorkerV2Impl"
+_THIRD = f"{_MCORE}.MegatronPolicyWorkerImpl"
+_MCORE_CRITIC = "nemo_rl.models.value.workers.megatron_value_worker.MegatronValueWorkerImpl"
+
+
+def _common(path: str) -> dict[str, Any]:
+    imports = ("nemo_rl.utils.nsys", *_OF_MEGATRON) if path in (_THIRD, _MCORE_CRITIC) else _MODULES
+    return {
+        "imports": (BATCHES, LOSSES, *imports),
+        "stand_ins": (_MODEL, _MESH, RANKS),
+        "requires": (f"{ALGORITHMS}.grpo._initial_grpo_save_state",),
+    }
+
+
+BINDINGS = (
+    *(
+        Binding(
+            f"{path}.train", "policy_update", call=_updated, **_common(path),
+            fixed={
+                **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),
+                **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0),
+            },
+            accepts={"dual_clip": (None, 3.0), "loss_agg_mode": ("token-mean", "seq-mean-token-mean")},
+        )
+        for path in (_FIRST, _SECOND, _THIRD)
+    ),
+    *(Binding(
+        f"{path}.train", "value_loss", call=_regressed, **_common(path), fixed=aggregated("token-mean"),
+        dialects=(Dialect("factor", 0.5, "half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),),
+    ) for path in (_CRITIC, _MCORE_CRITIC)),
+    *(
+        Binding(
+            f"{path}.get_topk_logits", "token_log_probs", call=_ranked, **_common(path),
+            fixed={"temperature": 1.0, "with_entropy": False},
+        )
+        for path in (_FIRST, _SECOND, _THIRD)
+    ),
+    *(
+        Binding(
+            f"{path}.{method}", "recomputed_log_probs", call=_recomputed, fixed={"entropies": None}, **_common(path),
+        )
+        for path, method in (
+            (_FIRST, "get_logprobs"), (_SECOND, "get_logprobs"), (_THIRD, "get_logprobs"), (_CRITIC, "get_values"),
+            (_MCORE_CRITIC, "get_values"),
+        )
+    ),
+)  # fmt: skip

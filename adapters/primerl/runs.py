@@ -1,0 +1,249 @@
+"""prime-rl's trainers. Their real loops run a few steps on simulated ranks, with a table of log-probs as the model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import count, cycle
+from typing import Any
+
+from sentinel import Binding, Dialect, StandIn
+from sentinel.binding import kit
+from sentinel.binding.families import RANKS
+from sentinel.binding.kit import torch
+
+MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537b8805cc77f3824a5e64/src/prime_rl"
+_RL, _SFT, _UTILS = "prime_rl.trainer.rl.train", "prime_rl.trainer.sft.train", "prime_rl.trainer.utils"
+_LEVELS = ("debug", "info", "warning", "success")
+_FIRST = 4  # rows of a training run
+
+
+class _Rank:
+    """The objects of one rank: optimizer, scheduler, checkpoints, weight broadcast. Its gradient adds up."""
+
+    def __init__(self, table: Any) -> None:
+        self.table, self.gradient, self.model = table, torch.zeros_like(table), None
+        self.param_groups = [{"lr": 0.5}]
+        self.saved: list[int] = []
+        self.sent: list[int] = []
+
+    def zero_grad(self) -> None:
+        self.table.grad = None
+
+    def step(self) -> None:
+        self.gradient += self.table.grad
+
+    def save(self, step: int, *_: Any, **__: Any) -> None:
+        self.saved.append(step)
+
+    def broadcast_weights(self, model: Any, step: int) -> None:
+        self.sent.append(step)
+
+    def maybe_clean(self, *_: Any) -> None:
+        """Delete old checkpoints."""
+
+
+class _Reports:
+    """The monitors of a run. The gate compares what a run logs."""
+
+    def __init__(self) -> None:
+        self.logged: list[Mapping[str, Any]] = []
+
+    async def setup(self, **_: Any) -> None:
+        """Start nothing."""
+
+    async def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        self.logged.append(dict(metrics))
+
+
+def _clock() -> Any:
+    seconds = count()
+    return kit.stand_in(perf_counter=lambda: float(next(seconds)), time=lambda: float(next(seconds)))
+
+
+def _trained(
+    boundary: Any, ranks: int, config: Any, table: Any, replaced: Mapping[str, Any], after: Any = None
+) -> tuple[list[_Rank], _Reports]:
+    """Run the trainer on each rank."""
+    module, reports, own = boundary.module, _Reports(), threading.local()
+    made: list[_Rank] = []
+
+    def setup_model(*_: Any) -> Any:
+        model = kit.token_table(table.detach(), after)
+        own.rank = _Rank(model.model.table)
+        made.append(own.rank)
+        return model
+
+    mesh = kit.stand_in(size=lambda: ranks, get_group=lambda: None)
+    dims = {"cp_enabled": False, "cp": 1, "ep_enabled": False, "fsdp_gradient_divide_factor": ranks}
+    rank = torch.distributed.get_rank
+    nothing = partial(kit.return_first, None)
+    speed = {"count_tokens": nothing, "get_tokens_per_second": lambda: 100.0, "get_mfu": lambda: 50.0}
+    speed |= {"get_step_tokens_per_second": lambda tokens, time: tokens / time, "get_step_mfu": lambda *_: 50.0}
+    swaps: dict[str, Any] = {
+        "get_world": lambda: kit.stand_in(
+            rank=torch.distributed.get_rank(), local_rank=0, world_size=ranks, is_master=True
+        ),
+        "setup_logger": lambda *_, **__: kit.stand_in(**dict.fromkeys(_LEVELS, str)),
+        "monitors": reports,
+        "get_parallel_dims": lambda *_: kit.stand_in(**dims, get_mesh=lambda _: mesh),
+        "setup_ckpt_manager": lambda *_, **__: kit.stand_in(
+            save=lambda *given, **more: own.rank.save(*given, **more), maybe_clean=nothing
+        ),
+        "setup_model": setup_model,
+        "setup_optimizer": lambda *_, **__: (own.rank, None),
+        "setup_scheduler": lambda *_, **__: kit.stand_in(step=nothing),
+        "setup_weight_broadcast": lambda *_: own.rank,
+        "get_perf_counter": lambda *_: kit.stand_in(**speed),
+        "get_ckpt_disk_metrics": lambda _: {},
+        "setup_token_exporter": lambda *_: kit.stand_in(export=nothing, close=nothing, mark_stable=nothing),
+        "time": _clock(),
+        **dict.fromkeys(
+            ("setup_torch_distributed", "resolve_ep", "resolve_auto_attn", "setup_tokenizer", "setup_processor"),
+            nothing,
+        ),
+        **replaced,
+    }
+    assert rank is not None
+    norms = partial(kit.swap, boundary.imported[_UTILS], "torch_clip_grad_norm_")
+    with ExitStack() as alone:
+        alone.enter_context(kit.on_cpu(module, boundary.imported[_UTILS]))
+        alone.enter_context(kit.swap_all(module, **swaps))
+        alone.enter_context(norms(lambda parameters, **_: _norm(parameters)))
+        alone.enter_context(kit.swap(torch, "set_float32_matmul_precision", nothing))
+        kit.on_ranks(ranks, lambda _: boundary.function.__wrapped__(config))
+    return made, reports
+
+
+def _norm(parameters: Any) -> Any:
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return torch.stack([gradient.norm() for gradient in gradients]).norm()
+
+
+def _config(**options: Any) -> Any:
+    """Make a trainer's configuration. Parts that these runs do not use are off."""
+    off = (
+        "heartbeat", "metrics_server", "model.full_offload", "model.lora", "model.vlm", "resume", "gc", "trace_path",
+        "memory_profiler_path", "model.ac_offloading", "model.fused_lm_head_token_chunk_size", "eval", "val",
+        "tokenizer",
+    )  # fmt: skip
+    usual = {
+        **dict.fromkeys(off),
+        "log.level": "info", "log.json_logging": False, "log.log_data": False, "monitors.wandb": None,
+        "monitors.file": None, "monitors.prime": None, "output_dir": ".", "run_dir": ".", "dist_timeout_seconds": 1,
+        "matmul_precision": "highest", "model.fsdp_cpu_offload": False, "model.optim_cpu_offload": False, "model.cp": 1,
+        "optim.lr": 0.5, "optim.max_norm": 1.0, "scheduler.type": "constant", "rollout_transport": None,
+        "weight_broadcast.type": "nccl", "enable_router_replay": False, "enable_token_export": False,
+    }  # fmt: skip
+    return kit.nest_options({**usual, **options})
+
+
+def _packed(ids: Sequence[Sequence[int]], masks: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Make a microbatch of one row from sequences. A target is the next token of its sequence."""
+    targets = [[*row[1:], 0] for row in ids]
+    flat = {"input_ids": ids, "target_ids": targets, "position_ids": [range(len(row)) for row in ids]}
+    made = {name: torch.tensor([[value for row in rows for value in row]]) for name, rows in flat.items()}
+    counted = torch.tensor([[bool(flag) for row in masks for flag in row]])
+    return {**made, "loss_mask": counted, "seq_lens": torch.tensor([len(row) for row in ids])}
+
+
+def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one step of supervised training. Each rank has an equal number of microbatches of one packed row."""
+    mask, ranks = inputs["response_mask"] != 0, inputs["dp_size"]
+    rows, size = len(mask), inputs["micro_batch_size"]
+    share = rows // ranks
+    per = size or share
+    ids, flags = kit.token_ids(torch.ones_like(mask)), [[*row, 0] for row in mask.long().tolist()]
+    width = mask.shape[1] + 1
+
+    def load(*_: Any) -> Iterator[Any]:
+        start = torch.distributed.get_rank() * share
+        for place in range(start, start + share, per):
+            yield _packed(ids[place : place + per], flags[place : place + per])
+
+    dataset = kit.stand_in(step=rows, epoch=0, num_samples={"one": rows}, num_tokens={"one": rows * width})
+    data = {"data.batch_size": rows, "data.micro_batch_size": per, "data.seq_len": width * per, "data.type": "fake"}
+    settings = {**data, "max_steps": 1, "ckpt": None}
+    replaced = {"setup_dataset": lambda *_, **__: dataset, "setup_dataloader": load, "get_dataset_state": lambda _: {}}
+    after = inputs["output_after"].detach()
+    made, reports = _trained(boundary, ranks, _config(**settings), inputs["log_probs"], replaced, after)
+    gradient = sum(rank.gradient for rank in made) / ranks
+    (loss,) = {each["loss/mean"] for each in reports.logged if "loss/mean" in each}
+    return {"loss": loss, "gradient": gradient[:, 1:-1], "gradient_after": gradient[:, -1]}
+
+
+def _ran(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run several steps of reinforcement learning. The advantage of a token is its row's reward."""
+    steps = len(inputs["rewards"]) * inputs["epochs"]
+    steps = steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"])
+    table = -torch.arange(1, 1 + len(inputs["rewards"]) * _FIRST * 3).reshape(-1, 3) / 16
+    ids = kit.token_ids(torch.ones(table.shape))
+    did: dict[str, list[Any]] = {name: [] for name in ("trained", "versions", "validated")}
+    step = count()
+
+    class Loader:
+        def __init__(self, *_: Any) -> None:
+            self.batches = cycle(range(len(inputs["rewards"])))
+
+        def wait_for_batch(self) -> None:
+            did["versions"].append(next(step))
+
+        def get_batch(self) -> list[Any]:
+            batch = next(self.batches)
+            places = [batch * _FIRST + row for row in range(_FIRST)]
+            return [
+                self.pack(places[:3], inputs["rewards"][batch][:3]),
+                self.pack(places[3:], inputs["rewards"][batch][3:]),
+            ]
+
+        def pack(self, places: Sequence[int], rewards: Sequence[float]) -> dict[str, Any]:
+            rows = [ids[place] for place in places]
+            lengths = [len(row) for row in rows]
+            whole = _packed(rows, [[0, 1, 1, 1]] * len(rows))
+            of_tokens = torch.tensor([[float(reward) for reward, row in zip(rewards, rows) for _ in row]])
+            none = dict.fromkeys(("ref_logprobs", "ref_kl_weights", "routed_experts", "mm_kwargs", "mm_token_type_ids"))
+            kinds = {"rl_weights": torch.ones_like(of_tokens), "ce_weights": (of_tokens > 0).float()}
+            names = [f"env{row % 2}" for row, length in enumerate(lengths) for _ in range(length)]
+            streams = {"advantages": of_tokens, "inference_logprobs": -0.5 - of_tokens / 8}
+            streams |= {"temperatures": torch.ones_like(of_tokens), **kinds}
+            return {**whole, **streams, **none, "sequence_lengths": lengths, "env_names": names}
+
+    def forward(forward: Callable[..., Any], model: Any, input_ids: Any, *given: Any, **more: Any) -> Any:
+        width = table.shape[1] + 2
+        did["trained"] += [
+            int(first - ids[0][0]) // width for first in input_ids[0] if not int(first - ids[0][0]) % width
+        ]
+        return forward(model, input_ids, *given, **more)
+
+    options = {"max_steps": steps, "ckpt.interval": inputs["save_period"], "data.fake": None, "model.seq_len": 12}
+    loss = kit.stand_in(dppo_mask_low=0.2, dppo_mask_high=0.2, adv_tau=1.0, kl_tau=1e-3)
+    replaced = {"DataLoader": Loader, "forward": partial(forward, boundary.module.forward)}
+    made, _ = _trained(boundary, 1, _config(**options, loss=loss), table, replaced)
+    versions = [made[0].sent[place] for place in did["versions"]]
+    return {**did, "versions": versions, "saved": made[0].saved}
+
+
+_STAND_INS = (
+    StandIn("model", "a table of log-probs, in which the forward pass looks up its input tokens"),
+    StandIn("setup functions, monitors", "the trainer's own loop calls stand-ins for files, meshes and engines"),
+    RANKS,
+)
+BINDINGS = (
+    Binding(
+        f"{_SFT}.train", "supervised_update", call=_supervised, stand_ins=_STAND_INS, imports=(_UTILS,),
+        fixed={"first_counts": False, "max_tokens_per_microbatch": None}, requires=(f"{_UTILS}.scale_gradients_",),
+        dialects=(
+            Dialect(
+                "masked_values_have_no_influence", None, "the gradient of cross_entropy needs finite logits everywhere",
+                f"{MAIN}/trainer/sft/train.py#L334",
+            ),
+        ),
+    ),
+    Binding(
+        f"{_RL}.train", "training_loop", call=_ran, stand_ins=_STAND_INS, imports=(_UTILS,),
+        fixed={"validation_period": 0, "validates_first": False, "validates_last": False},
+        requires=(f"{_UTILS}.scale_gradients_",),
+    ),
+)  # fmt: skip

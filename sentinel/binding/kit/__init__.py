@@ -1,0 +1,14 @@
+"""Build the objects with which adapters call upstream functions, and call functions that several frameworks share.
+
+Adapters read every name as ``kit.NAME``. The modules of this package divide the names by subject.
+"""
+
+from sentinel.binding.kit.calls import *
+from sentinel.binding.kit.configurations import *
+from sentinel.binding.kit.containers import *
+from sentinel.binding.kit.models import *
+from sentinel.binding.kit.objects import *
+from sentinel.binding.kit.padding import *
+from sentinel.binding.kit.ranks import *
+from sentinel.binding.kit.rules import *
+from sentinel.values.lazy import torch as torch

@@ -1,0 +1,146 @@
+"""Find the conditions that keep a changed line from running, and make them true or false while the code runs.
+
+A scenario rarely meets a condition that depends on another package, on several processes or on an object that the
+adapter does not make. If both revisions test the same condition, its branch can be compared anyway. This finds
+differences; equal numbers in such a branch do not count as examined, because no caller may reach it in this state.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+
+from sentinel.comparing.patch import Span, function_in, span_in, statements
+from sentinel.comparing.reached import Place
+from sentinel.comparing.units import Unit
+from sentinel.search.guards import Part, cut, function_of, steps_inside, steps_to
+
+#: The most ways to call a function that are tried.
+_CHAINS = 2
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition of a function, and the value that it must have.
+
+    :ivar number: how many conditions with the same text stand before it in the function.
+    """
+
+    place: Place
+    text: str
+    number: int
+    truth: bool
+
+    def __str__(self) -> str:
+        return f"{cut(self.text)} is {'true' if self.truth else 'false'}"
+
+
+@lru_cache(maxsize=1024)
+def _tests(unit: Unit) -> tuple[tuple[str, ast.expr, int], ...]:
+    """Return the conditions of a function that can be given another value: text, syntax and number of its equals.
+
+    A condition that ends a ``while`` loop is left out, because the loop would not end.
+    """
+    parsed = function_in(unit)
+    nodes = list(ast.walk(parsed[0])) if parsed is not None else []
+    loops = any(isinstance(node, ast.While) for node in nodes)
+    found: list[tuple[str, ast.expr, int]] = []
+    for node in nodes:
+        tests = [node.test] if isinstance(node, (ast.If, ast.IfExp)) else []
+        if isinstance(node, ast.If) and loops and isinstance(node.body[-1], ast.Break):
+            tests = []
+        tests = node.values[:-1] if isinstance(node, ast.BoolOp) else tests
+        texts = [each[0] for each in found]
+        found += [(text := ast.unparse(test), test, texts.count(text)) for test in tests]
+    return tuple(found)
+
+
+def _conditions(place: Place, unit: Unit, steps: Sequence[tuple[ast.expr, bool]]) -> list[Condition]:
+    return [
+        Condition(place, text, number, truth)
+        for step, truth in steps
+        for text, test, number in _tests(unit)
+        if span_in(test, 0) == span_in(step, 0)
+    ]
+
+
+def conditions_around(place: Place, unit: Unit, line: int, name: str = "") -> list[Condition]:
+    """Return the conditions that must hold before a line of a function runs, the outermost first.
+
+    :param line: counted from the first line of the function.
+    :param name: a name that the line must use, which may be in a part of it.
+    """
+    parsed = function_in(unit)
+    if parsed is None:
+        return []
+    steps = list(steps_to(parsed[0].body, line + parsed[1]))
+    for node in ast.walk(parsed[0]) if name else ():
+        if isinstance(node, ast.expr) and node.lineno <= line + parsed[1] <= (node.end_lineno or 0):
+            parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else getattr(node, "values", [])[1:]
+            inside = [name in names_of_expression(part) for part in parts]
+            ways = steps_inside(node)
+            if any(inside) and ways:
+                steps += ways[inside.index(True)] if isinstance(node, ast.IfExp) else ways[0][: inside.index(True) + 1]
+    return _conditions(place, unit, steps)
+
+
+def names_of_expression(node: ast.AST) -> set[str]:
+    """Return the names and attributes that an expression uses."""
+    nodes = [each for each in ast.walk(node) if isinstance(each, (ast.Name, ast.Attribute))]
+    return {each.id if isinstance(each, ast.Name) else each.attr for each in nodes}
+
+
+def conditions_inside(place: Place, unit: Unit, line: int) -> list[list[Condition]]:
+    """Return the conditions under which each part of a statement is evaluated: a branch of a conditional expression,
+    the later operands of ``and`` and ``or``."""
+    parsed = function_in(unit)
+    lines = next((each.lines for each in statements(unit) if each.lines[0] == line), (0, -1))
+    steps: list[list[tuple[ast.expr, bool]]] = []
+    for node in ast.walk(parsed[0]) if parsed is not None else ():
+        if isinstance(node, ast.expr) and lines[0] <= node.lineno - parsed[1] <= lines[1]:  # type: ignore[index]
+            steps += steps_inside(node)
+    return [_conditions(place, unit, each) for each in steps]
+
+
+def locate(condition: Condition, unit: Unit | None) -> Span | None:
+    """Return the position of a condition in a revision's file; None if its function has no such condition."""
+    parsed = None if unit is None else function_in(unit)
+    if unit is None or parsed is None:
+        return None
+    tests = (test for text, test, number in _tests(unit) if (text, number) == (condition.text, condition.number))
+    spans = [span_in(test, parsed[1]) for test in tests]
+    return next(((a + unit.span[0], b, c + unit.span[0], d) for a, b, c, d in spans), None)
+
+
+def called_name(place: Place) -> str:
+    """Return the name by which a function is called; of a constructor, the class."""
+    owner, _, last = place[1].rpartition(".")
+    return owner.rpartition(".")[2] if last == "__init__" else last
+
+
+def chains_to(
+    place: Place, line: int, units: Mapping[Place, Unit], ran: Collection[str], calls: int
+) -> list[list[tuple[Place, int]]]:
+    """Return lists of lines from a function that ran to a line: the line of each call, and the line itself.
+
+    :param line: counted from the first line of the function.
+    :param ran: the last names of functions that ran.
+    :param calls: the most calls between them.
+    """
+    return list(islice(_chains(place, line, units, ran, calls), _CHAINS))
+
+
+def _chains(
+    place: Place, line: int, units: Mapping[Place, Unit], ran: Collection[str], calls: int
+) -> Iterator[list[tuple[Place, int]]]:
+    name, last = called_name(place), place[1].rpartition(".")[2]
+    if last in ran:
+        yield [(place, line)]
+        return
+    for caller, unit in units.items() if calls else ():
+        node = function_of(unit.text) if unit.kind == "function" and caller != place else None
+        for use in Part(unit.name, node).uses.get(name, ()) if node is not None else ():
+            yield from ([*chain, (place, line)] for chain in _chains(caller, use - 1, units, ran, calls - 1))

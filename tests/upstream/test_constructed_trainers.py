@@ -1,0 +1,99 @@
+"""Bindings that construct TRL's trainers run code that no other binding runs, and see changes in it."""
+
+from collections.abc import Iterator
+
+import pytest
+from binding_kit import Bound, Open, once_each, opened, opened_twin
+from twins import Edit
+
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.checks import subjects
+from sentinel.values.literals import Tensor
+
+pytest.importorskip("transformers")
+pytest.importorskip("datasets")
+
+SHA = "f2cd57710ae345ea6428ae95363267fcf38a3dc8"
+OWN = "trl/experimental"
+#: What changes in TRL: the trainer, the file, the text, its replacement, and what shows it.
+CHANGES = [
+    (
+        "ORPOTrainer", f"{OWN}/orpo/orpo_trainer.py", "self.beta = args.beta\n", "self.beta = 2 * args.beta\n",
+        "other_settings",
+    ),
+    (
+        "OnlineDPOTrainer", f"{OWN}/online_dpo/online_dpo_trainer.py", 'logs["loss"] = round(tr_loss_scalar / (',
+        'logs["loss"] = round(2 * tr_loss_scalar / (', "loss_gap",
+    ),
+    (
+        "A2POTrainer", f"{OWN}/a2po/a2po_trainer.py", "loss = ((implicit_reward - target) ** 2).mean()",
+        "loss = ((implicit_reward - target) ** 2).sum()", "update",
+    ),
+    (
+        "ServerDistillationTrainer", f"{OWN}/server_distillation/server_distillation_trainer.py",
+        "top_logprobs=requested_top_k,\n            temperature=self.temperature,",
+        "top_logprobs=requested_top_k,\n            temperature=2 * self.temperature,", "update",
+    ),
+    (
+        "AsyncGRPOTrainer", f"{OWN}/async_grpo/async_grpo_trainer.py",
+        "loss = loss / tokens_per_rank.to(torch.float32)", "loss = loss * tokens_per_rank.to(torch.float32)", "update",
+    ),
+]  # fmt: skip
+TRAINERS = [
+    subject.boundary
+    for subject in subjects(bundled_catalog(), "trl")[0]
+    if subject.contract.name == "constructed_trainer"
+]
+#: In every run; the other trainers in nightly runs.
+FEW = ("SFTTrainer", "AsyncGRPOTrainer", "PPOTrainer")
+
+
+def trainer_of(boundary: str) -> str:
+    return boundary.split(".")[-2]
+
+
+@pytest.fixture(scope="module")
+def main() -> Iterator[Open]:
+    yield from once_each(opened)
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bound]:
+    edits: list[Edit] = [(file, old, new) for _, file, old, new, _ in CHANGES]
+    yield from opened_twin("trl", SHA, edits, tmp_path_factory.mktemp("trl"))
+
+
+def observed(code: Bound, boundary: str, form: str = "") -> tuple[dict, set[str]]:
+    """Return what a trainer's step with changed options shows, and the keys that the definition contradicts."""
+    (subject,) = (each for each in code.subjects if each.boundary == boundary)
+    name = "options={'beta': 0.25" if trainer_of(boundary) == "ORPOTrainer" else "plain"
+    scenarios = code.scenarios(subject)
+    scenario = next(inputs for made, inputs in scenarios.items() if made.startswith(name))
+    trial = code.ask(subject, "the_oracle_agrees", {"": scenario})
+    assert not trial.refused
+    return trial.case.observation[""], {item.key for item in trial.violations}
+
+
+@pytest.mark.parametrize(
+    "boundary",
+    [
+        pytest.param(each, id=trainer_of(each), marks=() if trainer_of(each) in FEW else pytest.mark.nightly)
+        for each in TRAINERS
+    ],
+)
+def test_a_trainer_trains_for_one_step_and_agrees_with_the_definition(main, boundary):
+    code = main("trl", SHA)
+    first, wrong = observed(code, boundary)
+    assert not wrong
+    assert isinstance(first["update"], Tensor)
+    assert any(first["update"].nested())
+    assert observed(code, boundary)[0] == first
+
+
+@pytest.mark.parametrize(("trainer", "key"), [(trainer, key) for trainer, *_, key in CHANGES])
+def test_a_change_in_a_trainer_shows(main, twin, trainer, key):
+    (boundary,) = (each for each in TRAINERS if trainer_of(each) == trainer)
+    before, _ = observed(main("trl", SHA), boundary)
+    after, wrong = observed(twin, boundary)
+    assert after[key] != before[key]
+    assert key == "update" or key in wrong
