@@ -582,11 +582,11 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
     for name in calls:
         answers = [replies[side].answers[name].observation for side in SIDES]
         seen[name] = [answer and {key: answer.get(key) for key in difference.details} for answer in answers]
-    varied = {name.partition(" ")[0] for name in calls} - {""}
     same = protocol.encode(seen[""])
-    # the input cannot have a value that both sides reject
-    matter = {name.partition(" ")[0] for name in calls if any(seen[name]) and protocol.encode(seen[name]) != same}
-    return replace(difference, idle=frozenset(varied - matter))
+    # A value that both sides reject shows nothing.
+    answered = {name for name in calls if name and any(seen[name])}
+    matter = {name.partition(" ")[0] for name in answered if protocol.encode(seen[name]) != same}
+    return replace(difference, idle=frozenset({name.partition(" ")[0] for name in answered} - matter))
 
 
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:

@@ -986,6 +986,16 @@ def test_a_partly_run_line_is_not_examined(run_sentinel, tree, line):
     assert f"tiny/losses.py:4 agg_loss ({reason}" in answer.out
 
 
+def test_the_mask_of_a_scenario_is_shown(run_sentinel, tree):
+    """Words for its layout, which both revisions reject as a mask, do not show that the mask has no effect."""
+    refs = [
+        tree(name, ONE_LINE.format(line=line)) for name, line in (("one", "pass"), ("other", "loss = loss_mat.mean()"))
+    ]
+    answer = run_sentinel("diff", "tiny", *refs, *FEW)
+    assert answer.status == 1
+    assert "response_mask = [[" in answer.out
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="code objects of Python 3.10 have no columns")
 @pytest.mark.parametrize(
     ("before", "after"),
