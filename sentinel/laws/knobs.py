@@ -20,7 +20,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     knobs = [item for item in contract.inputs if item.knob and item.name in inputs]
     options = [(item.name, value) for item in knobs for value in item.choices if not equal(value, inputs[item.name])]
     if not options:
-        raise DoesNotApply("the boundary has no configuration option with a second value")
+        raise DoesNotApply("the boundary has no option with a second value")
     name, value = choose.one_of(options)
     return {BASELINE: inputs, "turned": {**inputs, name: value}}
 
