@@ -55,7 +55,7 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def is_whole(path: Path) -> bool:
-    """Return True if a mirror is complete. The run that made it then finished and wrote its record."""
+    """Return True if a mirror is complete, that is, if the run that made it finished and wrote its record."""
     return _read_record(path) is not None
 
 
