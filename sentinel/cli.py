@@ -21,7 +21,7 @@ from sentinel.commands.console import nothing_examined, print_error
 from sentinel.commands.discovery import ENTRIES, find_command, find_commands
 from sentinel.errors import NothingExamined, SentinelError, Unavailable
 
-#: First words that need no command.
+#: First words of a command line that are not commands.
 _NO_COMMAND = {"-h", "--help", "--version"}
 
 #: The kind that a command of several kinds shows if none is named.
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status. argparse itself exits with 0 for ``--help`` and 2 for a wrong
     option."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without a dash must not end the command
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a dash must not end the command
     try:
         words = _with_kind(sys.argv[1:] if argv is None else argv)
         parser = _parser(words[:1] or ["--help"])
@@ -84,7 +84,7 @@ _AT_ONCE = 1.0
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt for SIGTERM and SIGINT, once each, so that a time limit loses no finished result."""
+    """Raise KeyboardInterrupt once for SIGTERM and once for SIGINT, so that a time limit loses no finished result."""
     last = -math.inf
 
     def interrupt(number: int, frame: FrameType | None) -> None:

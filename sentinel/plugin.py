@@ -58,7 +58,7 @@ def pytest_runtest_makereport(
     check = getattr(getattr(item, "callspec", None), "params", {}).get("check")
     tried = getattr(check, "tried", "") if type(check).__module__ == "sentinel.testing.checking" else ""
     if call.when == "call" and tried:
-        report.__dict__["sentinel_tried"] = tried  # xdist copies it to the controller
+        report.__dict__["sentinel_tried"] = tried  # xdist copies the attribute to the controller
     return report
 
 
@@ -71,7 +71,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _concerns_sentinel(config: pytest.Config) -> bool:
-    """Return True if this run uses Sentinel. Must be cheap, because every pytest run of the environment calls it."""
+    """Return True if this run uses Sentinel. This must be fast, because every pytest run of the environment calls
+    it."""
     names = ("target", "recipes", "bug", "ref", "repo", "baseline", "laws", "against")
     if any(config.getoption(f"--sentinel-{name}") for name in names):
         return True
@@ -112,7 +113,7 @@ def _reads_as_a_recipe(file: Path) -> bool:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    signal.signal(number, signal.SIG_IGN)  # a time limit sends it to the process and to its group
+    signal.signal(number, signal.SIG_IGN)  # a time limit sends the signal to the process and to its group
     raise KeyboardInterrupt
 
 
@@ -239,7 +240,8 @@ class _Hooks:
 
 
 def _known_bug(item: pytest.Item, call: pytest.CallInfo[None]) -> str | None:
-    """Return the title of a known bug if it is still present, as expected; otherwise, or with ``--runxfail``, None."""
+    """Return the bug's title if an item found a known bug that is still present, as expected. Return None otherwise,
+    and with ``--runxfail``."""
     from sentinel.run.items import ExpectedFailure
 
     error = call.excinfo.value if call.excinfo is not None else None

@@ -1,4 +1,4 @@
-"""Define the errors that show that an adapter does not fit a revision. Such an error is not evidence of a bug."""
+"""Define the errors that say that an adapter does not fit a revision. Such an error is not evidence of a bug."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ class StandInMissingError(AttributeError):
 
 
 class Neutral:
-    """Replaces an undefined attribute of a stand-in object, such as a stand-in counter or logger.
+    """Takes the place of an undefined attribute of a stand-in object, such as a stand-in for a counter or logger.
 
-    It is false, empty, and callable without effect.
-
-    Operations on it return a neutral object too, and comparisons return False. It is not a number: a boundary whose
-    result contains a neutral object is reported as drift. The evidence lists the names of replaced attributes.
+    It is false, empty, and callable without effect. Operations on it return a neutral object too, and comparisons
+    return False. It is not a number: a boundary whose result contains a neutral object is reported as drift. The
+    evidence lists the names of replaced attributes.
     """
 
     recorded: ClassVar[list[str]] = []
@@ -77,7 +76,8 @@ class Neutral:
     __setattr__ = __setitem__ = __exit__
 
 
-#: ``declared(attributes, name)`` returns a sequence with the target's default for a missing attribute, or an empty one.
+#: ``declared(attributes, name)`` returns a sequence with the target's default for a missing attribute. The sequence is
+#: empty if the default is unknown.
 Declared = Callable[[Mapping[str, Any], str], Sequence[Any]]
 
 

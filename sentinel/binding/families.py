@@ -1,4 +1,4 @@
-"""Build bindings for kinds of functions that most frameworks have, such as policy losses.
+"""Build bindings for the kinds of functions that most frameworks have, such as policy losses.
 
 Each function returns a :class:`~sentinel.targets.Binding`. ``more`` sets further fields of the binding.
 """
@@ -69,7 +69,7 @@ def policy_loss(
 
     :param algorithm: the algorithm that the loss computes, or a sequence of algorithms if it has several.
     :param knobs: the contract's optional inputs that the loss accepts; the others are fixed.
-    :param mode: the loss's only aggregation mode; empty if it has several.
+    :param mode: the only aggregation mode of the loss; empty if it has several.
     :param weights: if True, the loss accepts importance weights of off-policy tokens.
     """
     one = {"algorithm": algorithm} if isinstance(algorithm, str) else {}
@@ -83,8 +83,8 @@ def policy_loss(
 def group_advantage(
     path: str, call: BoundaryCall | None, estimator: str, knobs: Sequence[str], *dialects: Dialect, **more: Any
 ) -> Binding:
-    """Bind a group-based advantage estimator such as GRPO. Optional inputs that ``knobs`` does not name get fixed
-    values.
+    """Bind a group-based advantage estimator such as GRPO. Optional inputs that are not in ``knobs`` get
+    fixed values.
     """
     fixed = {"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs), **more.pop("fixed", {})}
     outputs = more.pop("outputs", ("advantages", "returns"))
@@ -92,8 +92,8 @@ def group_advantage(
 
 
 def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) -> Binding:
-    """Bind a function that normalises rewards by group. Optional inputs that ``knobs`` does not name get fixed
-    values.
+    """Bind a function that normalises rewards by group. Optional inputs that are not in ``knobs`` get
+    fixed values.
     """
     fixed = {"mean_level": "group", **more.pop("fixed", {})}
     constants = {**REWARD_NORMALISATION.lacking(*knobs), **fixed}
@@ -124,9 +124,9 @@ _BOTH = (
     "equation true_equation tall_pair thin_space"
 )
 _SIMPLIFIED = "value mixed terms pair_of_values"
-#: Common answer normalisers, each with the notations that it accepts: plain numbers; MATH (arXiv:2103.03874); Minerva
-#: (arXiv:2206.14858) and its variant for integers; sympy, and MATH followed by sympy (arXiv:2305.20050), both without a
-#: LaTeX parser; words as in SQuAD (arXiv:1606.05250); multiple choice.
+#: Common answer normalisers, each with the notations that it accepts. They are for plain numbers; MATH
+#: (arXiv:2103.03874); Minerva (arXiv:2206.14858) and its variant for integers; sympy, and MATH followed by sympy
+#: (arXiv:2305.20050), both without a LaTeX parser; words as in SQuAD (arXiv:1606.05250); multiple choice.
 NORMALISERS = {
     "numbers": "negative decimal thousands unit plain_unit",
     "math": "negative decimal bare_point true_bare_point spaces price percent true_percent degrees braced_degrees unit "
@@ -142,9 +142,9 @@ NORMALISERS = {
     "questions": "spaces stop thousands words capitals article punctuation",
     "choices": "bracketed_letter letter_stop text_letter bracketed_text_letter",
 }
-#: A wording with two boxes. The last one has the answer.
+#: A wording with two boxes, of which the last has the answer.
 BOXES = ("boxed", "At first \\boxed{{1}}, then \\boxed{{{answer}}}.")
-#: Repeated, so that a search draws the unchanged answer eight times as often as each notation.
+#: The unchanged answer is repeated, so that a search draws it eight times as often as each notation.
 _AS_IS = ("as_is",) * 8
 
 
@@ -214,8 +214,8 @@ def rollout(
 ) -> Binding:
     """Bind a rollout loop, in which an inference engine and an environment take turns.
 
-    :param takes: names of the inputs that a search draws. Others keep their defaults; there is one turn.
-    :param role: the role of the messages between two of the model's answers.
+    :param takes: names of the inputs that a search draws. Others keep their defaults, with which there is one turn.
+    :param role: the role of the messages that come between two answers of the model.
     """
     plain = {item.name: item.default for item in ROLLOUT.inputs if item.default is not REQUIRED and item.name != "end"}
     constants = {**plain, "options": None, "turns": 1, "after_an_answer": (role,), **(fixed or {})}
@@ -249,7 +249,7 @@ class Container:
 
     :ivar make: see :data:`sentinel.binding.kit.Make`.
     :ivar read: see :data:`sentinel.binding.kit.Read`.
-    :ivar common: fields that all its bindings share, such as ``fixed``.
+    :ivar common: fields that all its bindings have in common, such as ``fixed``.
     """
 
     make: Make

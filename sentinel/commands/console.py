@@ -33,7 +33,7 @@ def command(
 ) -> argparse.ArgumentParser:
     """Add a command.
 
-    :param takes_words: whether it accepts words after ``--``, as ``own_command``.
+    :param takes_words: whether the command accepts words after ``--``. They are then in ``arguments.own_command``.
     """
     parser = _parser(commands, name, text, example)
     parser.set_defaults(run=run, parser=parser, own_command=[] if takes_words else None)
@@ -104,7 +104,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def some(names: Sequence[str], most: int = 12) -> str:
-    """Join the first names, and say how many more there are."""
+    """Join the first few names. If there are more, add their number."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -115,8 +115,8 @@ _COUNT = re.compile(r"\b(\d+) of (\d+)\b")
 def progress() -> Iterator[Callable[[str], None]]:
     """Return a function that prints the progress of long steps on standard error.
 
-    On a terminal, one line is rewritten. Otherwise whole lines are printed, without git's running percentages, and of
-    messages that count (``3 of 51: …``) one for each quarter.
+    On a terminal, one line is rewritten. Otherwise each message is printed on a line of its own, with two exceptions:
+    git's running percentages are left out, and of messages that count (``3 of 51: …``) one for each quarter is printed.
     """
     terminal = sys.stderr.isatty()
     lock = threading.Lock()

@@ -32,7 +32,7 @@ from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
 GROUP = "search"
-#: The most seconds that a call may take; calls on small tensors are fast unless they wait for something.
+#: The most seconds that a call may take. Calls on small tensors are fast, unless they wait for something.
 _PATIENCE = 10.0
 
 SUMMARY = "show which signal functions are checked"
@@ -179,7 +179,7 @@ def _plain(function: Function) -> dict[str, Any]:
 
 
 def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: Callable[..., T]) -> T:
-    """Start a worker session, and return ``ask(session, subjects)`` for the bound functions."""
+    """Start a worker session for the bound functions, and return the result of ``ask(session, subjects)``."""
     patient = replace(settings, timeout=min(settings.timeout, _PATIENCE))
     with progress() as notify, closing(runner_of(catalog, patient, notify)) as runner:
         bound, _ = subjects(catalog, target.name, checkout=runner.checkout(target.name, ref))
@@ -244,7 +244,7 @@ def _shares(counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _idle(run: Lines) -> str:
-    """List a function's lines that did not run, with their conditions, as text: ``3-5 (if beta; ran with it), 9``."""
+    """Return the lines of a function that did not run, with their conditions: ``3-5 (if beta; ran with it), 9``."""
     guarded: dict[tuple[str, ...], list[int]] = {}
     for line in run.idle:
         guard = f"if {run.guards[line]}" if line in run.guards else ""

@@ -115,7 +115,8 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _shared(
     target: Target, store: MirrorStore, refs: Sequence[Ref], stack: ExitStack
 ) -> tuple[Shared, dict[Ref, str]] | None:
-    """Return the data that several comparisons share, and each ref's tree; None if a ref is not a git ref."""
+    """Return the data that several comparisons use together, and each ref's tree. Return None if a ref is not a git
+    ref."""
     if any(ref.kind != "git" for ref in refs):
         return None
     mirror = store.path(target.name)

@@ -55,7 +55,7 @@ exit status: 0 no findings, 1 findings, 2 nothing could be searched
 """
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-#: The most reasons that are printed for boundaries that were not searched, and the most boundaries for each.
+#: The most reasons that are printed for boundaries that were not searched, and the most boundaries for each reason.
 _MOST, _NAMED = 8, 3
 
 
@@ -213,7 +213,7 @@ def _show_dialects(done: Discovery) -> None:
 
 
 def _reason(item: Omission) -> str:
-    """Return why a boundary was not searched. Leave out the boundary's name, so that equal reasons can be grouped."""
+    """Return why a boundary was not searched, without the boundary's name, so that equal reasons can be grouped."""
     return item.reason.replace(item.boundary, "the function")
 
 

@@ -88,7 +88,7 @@ def _echo_rows(headings: Sequence[str], rows: list[dict[str, Any]], arguments: a
     return 0
 
 
-#: Fields by whose value recipes can be selected, with the text of the option's help.
+#: Fields of recipes -> help text of the option that selects recipes by the field's value.
 _FILTERS = {
     "law": "a law that the bug breaks",
     "contract": "the contract",
@@ -101,7 +101,7 @@ _FILTERS = {
     "status": "the status upstream (open, merged, closed, unreported, removed)",
 }
 
-#: Fields by whose parts recipes can be selected, with the text of the option's help.
+#: Fields of recipes -> help text of the option that selects recipes by a part of the field.
 _TEXTS = {
     "affects": "that affect a configuration with",
     "introduced_by": "whose bug was introduced by a commit or pull request with",

@@ -85,9 +85,7 @@ def _update(arguments: argparse.Namespace) -> int:
     named = [target_named(catalog, name) for name in dict.fromkeys(arguments.targets)]
     wanted = {target.name for target in named} or set(catalog.targets)
     there = [mirror.target for mirror in store.list() if mirror.whole and base_name(mirror.target) in wanted]
-    absent = [
-        target for target in named if target.name not in map(base_name, there)
-    ]  # complains about each that does not exist
+    absent = [target for target in named if target.name not in map(base_name, there)]  # `store.update` raises for these
     targets = absent + [replace(catalog.targets[base_name(name)], name=name) for name in there]
     if not targets:
         raise SentinelError("no mirrors yet; run `sentinel mirror add TARGET`")
@@ -96,7 +94,7 @@ def _update(arguments: argparse.Namespace) -> int:
         try:
             with progress() as notify:
                 made = store.update(target, progress=notify)
-        except SentinelError as error:  # one remote that is away must not keep the others from being fetched
+        except SentinelError as error:  # if one remote is unreachable, the others are still fetched
             print_error(str(error))
             failed += 1
         else:

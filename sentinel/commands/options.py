@@ -34,7 +34,7 @@ def boundary_option(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_options(parser: argparse.ArgumentParser, *names: str, without: str = "") -> None:
-    """Add pytest options to a command: the named options or, if none is named, those of :data:`PROBING` except
+    """Add pytest options to a command: the named ones. If none is named, add those of :data:`PROBING`, except those in
     ``without``."""
     for option in (NAMED[name] for name in names or PROBING if name != without):
         action = "append" if option.many else "store"
@@ -90,7 +90,8 @@ def target_named(catalog: Catalog, name: str) -> Target:
 def recipe_named(catalog: Catalog, bug: str) -> Recipe:
     """Return the one recipe with this bug id.
 
-    :raises SentinelError: if no recipe matches (the message names the nearest) or several do.
+    :raises SentinelError: if no recipe has this bug id, or if several do. In the first case the message names the
+        nearest.
     """
     recipes = find_recipes(catalog, (), [bug])
     if len(recipes) > 1:

@@ -117,7 +117,7 @@ def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str 
 
 
 def _create(file: Path, text: str) -> None:
-    """Create a file with this text. Never overwrite a file or leave half of one."""
+    """Create a file with this text. An existing file is never overwritten, and no incomplete file is left."""
     try:
         if file.is_file() and not file.stat().st_size:  # left by a command that was killed before it wrote anything
             file.unlink()

@@ -1,5 +1,7 @@
-"""Draw scenarios for a boundary until both revisions have run the changed lines. Also vary options that no scenario
-sets."""
+"""Search for scenarios on which two revisions of a boundary differ.
+
+Scenarios are drawn as for a law. Further ones set options, arguments and conditions under which changed lines may run.
+"""
 
 from __future__ import annotations
 
@@ -52,31 +54,35 @@ from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker import protocol
 from sentinel.worker.answers import NUMBERS, TEXTS, Replies, Reply
 
-#: Draw up to this many times as many scenarios if a revision raises on some.
+#: If a revision raises on some scenarios, up to this many times the usual number are drawn.
 _REFUSED = 5
 
-#: The most values that are tried of one option, and the most settings in total.
+#: The most values of one option that are tried, and the most settings in total.
 _VALUES, _TURNS = 3, 36
 
-#: Scenarios in which an option has another value. A few tokens rarely show what a share of them is.
+#: The number of scenarios in which an option gets another value, for changed code and for its callers. One is not
+#: enough: an option such as a fraction of all tokens rarely has a visible effect on a few tokens.
 _TURNED, _TURNED_OF_CALLER = 16, 2
 
-#: Scenarios with the settings of one guard.
+#: The number of scenarios for one setting that may make changed lines run.
 _GUARDED = 4
 
-#: Branches that are taken for one unreached line: how many, at how many boundaries, and in how many scenarios each.
+#: For one unreached line: the most branches that are taken at a boundary, the most boundaries at which this is tried,
+#: and the number of scenarios for each branch.
 _BRANCHES, _BOUNDARIES, _TAKEN = 4, 3, 6
 
-#: A changed statement that ran in fewer scenarios gets more: this many at once, and at most in this many rounds.
+#: A changed statement that ran in fewer than the first number of scenarios gets more: the second number in each round,
+#: in at most the third number of rounds.
 _OFTEN, _TOGETHER, _ROUNDS_OF_RARE = 32, 32, 6
 
 #: The most calls for shrinking one difference.
 _SHRINKING = 300
 
-#: The number of drawn scenarios, and of known bugs, of a boundary that gets a few, besides those of every choice.
+#: A boundary that is compared on few scenarios gets this many drawn ones and those of this many known bugs. Those of
+#: :func:`~sentinel.search.boundary_search.glimpses` are added.
 _FEW = 5
 
-#: A trial that shows a difference, its violations, and the known bugs that have this scenario.
+#: A difference: the trial that shows it, the trial's violations, and the known bugs that have the same scenario.
 Finding = tuple[Trial, tuple[Violation, ...], tuple[str, ...]]
 
 
@@ -113,11 +119,11 @@ class Asking:
 
     @property
     def targets(self) -> Iterable[Target]:
-        """Return all targets. Their adapters declare which choices a definition has."""
+        """Return all targets. Their adapters declare the possible values of a definition's choices."""
         return self._selection.catalog.targets.values()
 
     def pair(self, subject: Subject, sessions: Mapping[str, LawSession], located: Mapping[str, Any]) -> Pair:
-        """Open a session of both revisions that records which changed lines run."""
+        """Return a session that calls both revisions and records which changed lines run."""
         beside = self._selection.changed_functions(subject.name)
         return Pair(sessions[BEFORE], sessions[AFTER], beside=beside, lines=_spans(located))
 
@@ -131,10 +137,11 @@ class Asking:
     def search_differences(
         self, pair: Pair, subject: Subject, laws: Sequence[Law], few: bool = False, glimpse: bool = True
     ) -> BoundarySearch:
-        """Search for scenarios on which the numbers of both revisions differ. Without a contract to draw from, try
-        those of known bugs.
+        """Search for scenarios on which the two revisions return different numbers.
 
-        :param few: try a few scenarios, and do not shrink a difference.
+        If no contract is bound to the boundary, only the scenarios of its known bugs are tried.
+
+        :param few: try only a few scenarios, and do not shrink a difference.
         :param glimpse: also try one scenario for each choice of each input.
         """
         search = self._new_search(pair, subject, laws, 0 if few else _SHRINKING, glimpse)
@@ -153,9 +160,10 @@ class Asking:
     def search_rare_lines(
         self, pair: Pair, search: BoundarySearch, located: Mapping[str, Mapping[Place, Unit]]
     ) -> None:
-        """Draw more scenarios for changed statements that ran in only a few scenarios.
+        """Draw more scenarios for changed statements that ran in only a few scenarios. Shrink the first difference.
 
-        Each has the same choices as a scenario that runs the statement, except for one choice, which is drawn again.
+        A new scenario has the choices of a scenario that runs the statement, except for one choice, which is drawn
+        again.
         """
         subject, patch = search.subject, self._selection.patch
         log, seen = pair.logs.get(subject.name, Log()), 0
@@ -190,7 +198,7 @@ class Asking:
         log: Log,
         located: Mapping[str, Mapping[Place, Unit]],
     ) -> None:
-        """Record whether a compared result depends on each changed statement that ran (:class:`Influence`)."""
+        """Record, for each changed statement that ran, whether a compared result depends on it (:class:`Influence`)."""
         patch = self._selection.patch
         scenarios: dict[tuple[str, Place, int], list[Inputs]] = defaultdict(list)
         for inputs, ran in log.scenarios:
@@ -225,7 +233,7 @@ class Asking:
                 patch.note_influence(*key, each)
 
     def _constants(self, subject: Subject) -> Constants:
-        """Return the constants of both revisions' changed functions that the boundary reaches."""
+        """Return the constants, at both revisions, of the changed functions that the boundary reaches."""
         changed = self._selection.candidates[subject.name].changed
         units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
         return constants(filter(None, (function_of(unit.text) for unit in units)))
@@ -248,13 +256,14 @@ class Asking:
             search.run(examples - outcome.judged, enough=over)
             if search.tried == tried:
                 break
-        if not few and not over():  # a drawn scenario is shrunk, and most of them trigger no known bug
+        # Known bugs come last: a difference on a drawn scenario is shrunk, and most drawn ones trigger no known bug.
+        if not few and not over():
             search.try_recipes(recipes)
 
     def select_differing(self, pair: Pair, subject: Subject, recipes: Sequence[Recipe]) -> Sequence[Recipe]:
-        """Return the known bugs on whose scenarios the revisions differ or at least one revision raises.
+        """Return the known bugs whose verdicts may differ: on their scenarios the results differ, or a revision raises.
 
-        On the scenarios of the other bugs both revisions return the same numbers, so the verdicts are the same.
+        On the scenarios of the other bugs both revisions return the same numbers, so their verdicts are the same.
         """
         scenarios = [(recipe, inputs) for recipe in recipes for inputs in example(subject, recipe).variants.values()]
         try:
@@ -267,7 +276,7 @@ class Asking:
         return [recipe for recipe in recipes if recipe.bug_id in differing]
 
     def search_laws(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
-        """Search for scenarios that break laws of a boundary at one revision."""
+        """Search for scenarios on which one revision of a boundary breaks laws."""
         search = self._new_search(session, subject, laws, LEVELS["quick"][1])
         examples = min(examples, self.budget.examples)
         if examples:
@@ -276,10 +285,10 @@ class Asking:
         return search
 
     def find_run_past_changes(self, subject: Subject, few: bool) -> Runs | None:
-        """Return the functions that run in a boundary's scenarios, if none of them has changed.
+        """Return the functions that run in a boundary's scenarios, if no changed code runs in them.
 
-        Return None if one of them has changed, or if the source does not show that they are all unchanged. At most one
-        revision is called.
+        Return None if changed code runs, or if the source does not show that it does not. At most one revision is
+        called.
 
         :param few: try only a few scenarios.
         """
@@ -320,7 +329,7 @@ class Asking:
     def search_options(
         self, pair: Pair, subject: Subject, changed: Sequence[Change], many: bool = True
     ) -> Iterator[Finding]:
-        """Find a difference that appears only if an option has a value that no scenario sets."""
+        """Yield the first difference that appears only if an option has a value that no scenario sets."""
         functions = pair.logs[subject.name].functions.values()
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
         count = _TURNED if many else _TURNED_OF_CALLER
@@ -334,7 +343,7 @@ class Asking:
                         return
 
     def search_gradients(self, sessions: Mapping[str, LawSession], subject: Subject, log: Log) -> list[Difference]:
-        """Find a difference in the gradients of all values that the boundary returns, which no contract observes."""
+        """Find a difference in gradients that no contract observes: those of all values that the boundary returns."""
         chosen = [inputs for inputs, _ in log.scenarios[-_TAKEN:]]
         if not any(isinstance(each, Tensor) for inputs in chosen for each in inputs.values()):
             return []
@@ -347,9 +356,9 @@ class Asking:
         return []
 
     def can_branch(self, subject: Subject, changed: Sequence[Change], ran: Collection[str]) -> bool:
-        """Return True if a changed line may run under other conditions, in a function that scenarios run.
+        """Return True if changing conditions may make an unreached changed line run.
 
-        :param ran: the last names of functions that ran.
+        :param ran: the names of functions that ran, without class and module.
         """
         reached = {side: self._selection.reached(side, subject) for side in SIDES}
         return any(
@@ -361,9 +370,10 @@ class Asking:
     def search_branches(
         self, sessions: Mapping[str, LawSession], subject: Subject, changed: Sequence[Change], log: Log
     ) -> list[Difference]:
-        """Find a difference in a branch that no scenario takes, by giving its conditions the values that they need.
+        """Find a difference in a branch that no scenario takes. The branch is taken by making its conditions true or
+        false.
 
-        Both revisions must have the same conditions.
+        This is possible only for conditions that both revisions have.
         """
         usual: list[Inputs] = []
         for item, conditions, spans in self._branches(subject, changed, log):
@@ -386,7 +396,10 @@ class Asking:
     def _branches(
         self, subject: Subject, changed: Sequence[Change], log: Log
     ) -> Iterator[tuple[Unexamined, list[Condition], dict[str, list[Any]]]]:
-        """Yield unreached lines, the conditions under which they may run, and by side the place and value of each."""
+        """Yield unreached lines, with the conditions under which they may run.
+
+        The third item has, by side, the place and the required value of each condition.
+        """
         units = {side: each.units for side in SIDES if (each := self._selection.reached(side, subject)) is not None}
         patch, tried = self._selection.patch, list[list[str]]()
         ran = {side: frozenset(path.rpartition(".")[2] for path in log.functions.get(side, ())) for side in SIDES}
@@ -410,7 +423,7 @@ class Asking:
                     yield item, conditions, spans
 
     def _conditions(self, item: Unexamined, units: Mapping[Place, Unit], ran: Collection[str]) -> list[list[Condition]]:
-        """Return lists of conditions under which an unreached line may run."""
+        """Return the ways to make an unreached line run: each is a list of conditions that must hold together."""
         place = item.file, item.name
         unit = units.get(place) or self._selection.patch.units(item.side).get(place)
         if unit is None or unit.kind != "function":
@@ -431,18 +444,19 @@ class Asking:
         return found
 
     def _scenarios(self, subject: Subject, log: Log) -> list[Inputs]:
-        """Return scenarios that ran changed code, and others."""
+        """Return a few scenarios that ran changed code, and a few others."""
         ran = [inputs for inputs, _ in log.scenarios][: _TAKEN // 2]
         return [*ran, *self._usual(subject, _TAKEN - len(ran))]
 
     def _set_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
     ) -> Iterator[list[Plan]]:
-        """Yield scenarios with other option values. The first ones have values that may make changed lines run.
+        """Yield groups of scenarios in which options have other values.
 
-        A parameter that only one revision has is left out, because only this revision would get the value.
+        The first ones have values that may make changed lines run. A parameter that only one revision has is never set,
+        because only this revision would get the value.
         """
-        usual: list[Inputs] = []  # drawn when they are needed
+        usual: list[Inputs] = []  # drawn only if they are needed
         ways: list[Setting] = []
         renamed = {name for _, *both in changed for name in _parameters(both[0]) ^ _parameters(both[1])}
         for way in self._pass_guards(subject, changed, ran):
@@ -466,9 +480,10 @@ class Asking:
         return [(NUMBERS_STAY, {"": inputs}) for inputs in turn(subject, self.budget.seed, way, usual)]
 
     def _pass_guards(self, subject: Subject, changed: Sequence[Change], ran: Collection[str]) -> Iterator[Setting]:
-        """Yield options, arguments, sizes or dtypes that may run changed lines which have not run yet.
+        """Yield settings of options, arguments, sizes and dtypes that may make changed lines run that have not run yet.
 
-        The conditions around a line are combined with those around the calls of its function, if it was not called.
+        A setting meets the conditions before the line. If the line's function was not called, the setting also meets
+        the conditions before its calls.
         """
         patch, tried = self._selection.patch, list[Setting]()
         for item in patch.find_unexamined([place for place, _, _ in changed]):
@@ -491,12 +506,12 @@ class Asking:
     def _turn_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], ways: Sequence[Setting]
     ) -> Iterator[Setting]:
-        """Yield settings that each change one of the options that changed functions test.
+        """Yield settings. Each changes one of the options that changed functions test.
 
-        If none of these functions ran, use the options tested by functions that ran and that name them.
+        If no changed function ran, the options are those that the functions test that ran and name a changed function.
 
-        :param ways: settings under which changed lines may run. Each option is also combined with them: the group size
-            of a normalisation shows nothing until the normalisation is on.
+        :param ways: settings under which changed lines may run. Each option is also combined with these settings: the
+            group size of a normalisation has no effect as long as the normalisation is off.
         """
         units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
         names = {unit.name.rpartition(".")[2] for unit in units}
@@ -516,27 +531,29 @@ class Asking:
 
 
 def _part(unit: Unit) -> Part | None:
-    """Return a definition as a function whose conditions can be read; None if it is not a function or cannot be
-    parsed."""
+    """Return the parsed function of a definition; None if it is not a function or cannot be parsed."""
     node = function_of(unit.text) if unit.kind == "function" else None
     return None if node is None else Part(unit.name, node, unit.span[0])
 
 
 def _parameters(unit: Unit | None) -> frozenset[str]:
-    """Return the parameters of a function; none if it is missing."""
+    """Return the names of a function's parameters; an empty set if there is no function."""
     node = function_of(unit.text) if unit is not None and unit.kind == "function" else None
     arguments = node.args if node is not None else ast.arguments([], [], None, [], [], None, [])
     return frozenset(each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
 
 
 def recipes_of(subject: Subject, recipes: Sequence[Recipe]) -> list[Recipe]:
-    """Return the known bugs of a boundary."""
+    """Return the recipes about a boundary."""
     named = [recipe for recipe in recipes if recipe.contract == subject.contract.name]
     return [recipe for recipe in named if recipe.boundary in subject.binding.paths]
 
 
 def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
-    """Call both revisions again on a scenario that shows a difference, and once more in float64."""
+    """Call both revisions again on a scenario that shows a difference, and return the difference with their results.
+
+    If values differ, the scenario is also called in float64.
+    """
     trial, violations, recipes = finding
     inputs, symptom = list(trial.variants.values())[-1], violations[0].symptom
     details = {item.key: item.detail for item in violations}
@@ -559,14 +576,14 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
     single = _in_single(inputs)
     mistake = "" if SETTINGS in inputs else mistake  # callers may never set this option
     if mistake and single != inputs:
-        with suppress(Undecidable):  # callers may never pass half precision, and only that raises
+        with suppress(Undecidable):  # callers may never pass half precision, which alone may raise
             answered = _observations(pair.both(subject, {"": single})).values()
             mistake = mistake if any(isinstance(each, str) for each in answered) else ""
     return Difference(symptom, inputs, answers, details, double, recipes, mistake)
 
 
 def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Difference:
-    """Return the difference with its :attr:`~Difference.idle` inputs."""
+    """Find the inputs that do not matter for a difference, and return it with :attr:`~Difference.idle` set."""
     calls: dict[str, Inputs] = {"": difference.inputs}
     for item in subject.contract.inputs:
         now = difference.inputs.get(item.name)
@@ -592,7 +609,7 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:
     """Return each side's observation, or its exception as text.
 
-    With ``beside``, return these parts outside the contract.
+    :param beside: if given, return these values, which the contract does not observe, instead of the observation.
     """
     answers: dict[str, Mapping[str, Any] | str] = {}
     for side, each in replies.items():
@@ -613,7 +630,7 @@ def _in_single(inputs: Inputs) -> Inputs:
 
 
 def _spans(located: Mapping[str, Mapping[Place, Unit]]) -> dict[str, dict[str, list[tuple[int, int]]]]:
-    """Return the lines of functions by side and file."""
+    """Return the first and last line of each function, by side and file."""
     spans: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for side, units in located.items():
         for (file, _), unit in units.items():

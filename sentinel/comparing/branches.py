@@ -1,8 +1,9 @@
 """Find the conditions that keep a changed line from running, and make them true or false while the code runs.
 
 A scenario rarely meets a condition that depends on another package, on several processes or on an object that the
-adapter does not make. If both revisions test the same condition, its branch can be compared anyway. This finds
-differences; equal numbers in such a branch do not count as examined, because no caller may reach it in this state.
+adapter does not make. If both revisions test the same condition, its branch can be compared anyway. Different numbers
+in such a branch are a difference. Equal numbers do not count as an examination, because it is unknown whether any
+caller reaches the branch with these values.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from sentinel.comparing.reached import Place
 from sentinel.comparing.units import Unit
 from sentinel.search.guards import Part, cut, function_of, steps_inside, steps_to
 
-#: The most ways to call a function that are tried.
+#: The most ways of calling a function that are tried.
 _CHAINS = 2
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition of a function, and the value that it must have.
+    """A condition in a function, and the truth value that it must have.
 
-    :ivar number: how many conditions with the same text stand before it in the function.
+    :ivar number: the number of earlier conditions in the function that have the same text.
     """
 
     place: Place
@@ -40,9 +41,10 @@ class Condition:
 
 @lru_cache(maxsize=1024)
 def _tests(unit: Unit) -> tuple[tuple[str, ast.expr, int], ...]:
-    """Return the conditions of a function that can be given another value: text, syntax and number of its equals.
+    """Return the conditions of a function whose value can be replaced.
 
-    A condition that ends a ``while`` loop is left out, because the loop would not end.
+    Each is its text, its syntax and the number of earlier conditions with the same text. Conditions that end
+    a ``while`` loop are left out, because the loop might never end.
     """
     parsed = function_in(unit)
     nodes = list(ast.walk(parsed[0])) if parsed is not None else []
@@ -71,7 +73,7 @@ def conditions_around(place: Place, unit: Unit, line: int, name: str = "") -> li
     """Return the conditions that must hold before a line of a function runs, the outermost first.
 
     :param line: counted from the first line of the function.
-    :param name: a name that the line must use, which may be in a part of it.
+    :param name: a name that must be used. If it is in an optional part of the line, that part's conditions are added.
     """
     parsed = function_in(unit)
     if parsed is None:
@@ -94,8 +96,8 @@ def names_of_expression(node: ast.AST) -> set[str]:
 
 
 def conditions_inside(place: Place, unit: Unit, line: int) -> list[list[Condition]]:
-    """Return the conditions under which each part of a statement is evaluated: a branch of a conditional expression,
-    the later operands of ``and`` and ``or``."""
+    """Return the conditions under which the optional parts of a statement are evaluated: the branches of a conditional
+    expression, and the later operands of ``and`` and ``or``."""
     parsed = function_in(unit)
     lines = next((each.lines for each in statements(unit) if each.lines[0] == line), (0, -1))
     steps: list[list[tuple[ast.expr, bool]]] = []
@@ -106,7 +108,8 @@ def conditions_inside(place: Place, unit: Unit, line: int) -> list[list[Conditio
 
 
 def locate(condition: Condition, unit: Unit | None) -> Span | None:
-    """Return the position of a condition in a revision's file; None if its function has no such condition."""
+    """Return the position of a condition in a revision's file; None if the function does not have it at this
+    revision."""
     parsed = None if unit is None else function_in(unit)
     if unit is None or parsed is None:
         return None
@@ -116,7 +119,7 @@ def locate(condition: Condition, unit: Unit | None) -> Span | None:
 
 
 def called_name(place: Place) -> str:
-    """Return the name by which a function is called; of a constructor, the class."""
+    """Return the name by which a function is called. A constructor is called by the name of its class."""
     owner, _, last = place[1].rpartition(".")
     return owner.rpartition(".")[2] if last == "__init__" else last
 
@@ -124,11 +127,11 @@ def called_name(place: Place) -> str:
 def chains_to(
     place: Place, line: int, units: Mapping[Place, Unit], ran: Collection[str], calls: int
 ) -> list[list[tuple[Place, int]]]:
-    """Return lists of lines from a function that ran to a line: the line of each call, and the line itself.
+    """Return the ways from a function that ran to a line. Each lists the line of each call, and the line itself.
 
     :param line: counted from the first line of the function.
-    :param ran: the last names of functions that ran.
-    :param calls: the most calls between them.
+    :param ran: the names of functions that ran, without class and module.
+    :param calls: the most calls between such a function and the line.
     """
     return list(islice(_chains(place, line, units, ran, calls), _CHAINS))
 

@@ -38,22 +38,23 @@ from sentinel.search.discovery import is_about
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-#: The most scenarios of a boundary whose own code has not changed; training steps are slow.
+#: The most scenarios for a boundary whose own code has not changed. More would take long for training steps, which are
+#: slow.
 _CALLER = 30
 
-#: The number of scenarios for finding out whether a boundary returns at all.
+#: The number of scenarios that show whether a boundary returns at all.
 _CALLED = 5
 
 
 class Comparison:
     """A comparison of two revisions of one target.
 
-    :param recipes: known bugs, or a function that reads them when they are first needed. Their scenarios are tried
-        first, and they are decided for boundaries that differ.
+    :param recipes: the recipes of known bugs, or a function that reads them when they are first needed. Their scenarios
+        are tried too, and their verdicts are decided for boundaries that differ.
     :param boundaries: globs of the boundaries to compare; empty for all of them.
-    :param unchanged_too: also call boundaries that reach no changed code.
+    :param unchanged_too: whether to call boundaries that reach no changed code too.
     :param shared: state shared with other comparisons, if both refs are commits of one mirror.
-    :param trees: the git trees of both refs, with ``shared``.
+    :param trees: the git trees of both refs; needed only with ``shared``.
     :param until: the time by ``time.monotonic`` after which no more scenarios are drawn.
     """
 
@@ -102,7 +103,7 @@ class Comparison:
         return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
     def to_call(self) -> list[str]:
-        """Return the boundaries that must be called: boundaries with changed code, then their callers, nearest
+        """Return the boundaries that must be called: those whose own code has changed, then their callers, nearest
         first."""
         each_result = {name: each.result for name, each in self.selection.candidates.items()}
         names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
@@ -113,8 +114,7 @@ class Comparison:
         return 0 if result.state == "new" or result.lost else self.selection.distance(name)
 
     def run(self) -> Iterator[BoundaryDiff]:
-        """Compare the boundaries one by one, and yield the results. Boundaries with the same source at both revisions
-        come first."""
+        """Compare the boundaries one by one, and yield the results. Results that need no call come first."""
         names = self.to_call()
         yield from (each.result for name, each in self.selection.candidates.items() if name not in names)
         for number, name in enumerate(names, 1):
@@ -122,12 +122,13 @@ class Comparison:
             yield self.compare(name)
 
     def compare(self, name: str) -> BoundaryDiff:
-        """Compare one boundary. Both revisions are called unless their source shows that nothing differs."""
-        _ = self.selection.patch  # each session records which of its revision's lines run
+        """Compare one boundary, and return the result. Both revisions are called unless the source decides the
+        result."""
+        _ = self.selection.patch  # computed first, because sessions record which changed lines run
         if name not in self._results:
             candidate = self.selection.candidates[name]
             subject, result = candidate.subject, candidate.result
-            self._results[name] = result  # a recursive function needs its own result
+            self._results[name] = result  # a recursive function asks for its own result while it is being compared
             if result.state == "new":
                 self._results[name] = self._check_new(subject, result)
             elif result.lost:
@@ -137,7 +138,7 @@ class Comparison:
         return self._results[name]
 
     def cause_of(self, name: str) -> str:
-        """Return the called boundary whose difference explains this boundary's difference; empty if there is none."""
+        """Return a boundary that this one calls and whose difference explains this one's; empty if there is none."""
         candidate, own = self.selection.candidates[name], self._results.get(name)
         if own is None or own.state != "differs" or not self.selection.distance(name):
             return ""
@@ -150,8 +151,8 @@ class Comparison:
         return ""
 
     def settle(self, results: Sequence[BoundaryDiff]) -> list[BoundaryDiff]:
-        """Update the results after all boundaries ran. A changed line counts as examined if any boundary's scenario ran
-        it."""
+        """Return the results, updated after all boundaries ran. A changed line counts as examined if a scenario of any
+        boundary ran it."""
         return [self._settle(each) for each in results]
 
     def _settle(self, result: BoundaryDiff) -> BoundaryDiff:
@@ -196,7 +197,8 @@ class Comparison:
                 few, search = False, asking.search_differences(pair, subject, laws)
             if not few and subject.laws and not any(outcome.findings for outcome in search.outcomes.values()):
                 asking.search_rare_lines(pair, search, located)
-            outcomes = [*search.outcomes.values()][::-1]  # what shows without a variant comes last, and is kept
+            # If a symptom shows with and without a variant, the finding without it is kept, because it comes last.
+            outcomes = [*search.outcomes.values()][::-1]
             findings = {item.symptom: item for outcome in outcomes for item in outcome.findings}
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]
             if not few and not found:
@@ -281,22 +283,22 @@ class Comparison:
     def _note_lines(
         self, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]
     ) -> set[tuple[str, Place, int]]:
-        """Record the lines that ran, and return the changed statements among them."""
+        """Record the lines that ran, and return the changed statements that ran."""
         patch = self.selection.patch
         patch.note_imported(place for place, _, _ in changed)
         return {each for side, units in located.items() for each in patch.note(side, units, log.lines[side])}
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
-        """Return a boundary whose import failed at the head, if all changed definitions that its import ran are among
-        the given ones.
+        """Return a boundary whose import failed at the head for a reason that also holds for these changed definitions.
 
-        Another boundary that imports them all fails for the same reason, so its import need not be tried.
+        It does if they include all changed definitions that the failed import ran. A boundary that reaches them then
+        fails for the same reason, so its import need not be tried. Return an empty string if there is no such boundary.
         """
         here = _select_imported(changed)
         return next((name for name, places in self._import_failures if places and places <= here), "")
 
     def _check_lost(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
-        """Call, at the base, a boundary that the head lacks. It counts as lost only if the call at the base returns."""
+        """Call a boundary that the head lacks at the base. It counts as lost only if a call at the base returns."""
         session = self.processes.session(BEFORE, subject)
         try:
             search = self._asking.search_laws(session, subject, subject.laws, _CALLED)
@@ -330,9 +332,10 @@ class Comparison:
         return replace(result, scenarios=tried, reason=reason, broken={AFTER: tuple(broken)} if broken else {})
 
     def _inherited(self, finding: Finding) -> list[Recipe]:
-        """Return the known bugs that explain a finding and have the same verdict at both revisions.
+        """Return the known bugs that may explain a finding and are present at both revisions.
 
-        ``changed`` counts too: another bug may give the recipe's scenario other numbers at both.
+        A bug also counts as present at both if both verdicts are ``changed``, because another bug may change the
+        numbers of the recipe's scenario.
         """
         about = [recipe for recipe in self._recipes if is_about(recipe, finding, self.target)]
         self._plan(about, self.refs.values())
@@ -346,12 +349,13 @@ class Comparison:
         return self._verdicts[key]
 
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
-        """Return True if a finding in new code comes from older code that it calls, and is a known bug there."""
+        """Return True if a recipe explains a finding in new code and its bug is also present at the base."""
         about = is_about(recipe, finding, self.target)
         return about and self._verdict(recipe, self.refs[BEFORE]) == "reproduced"
 
     def _excuse_helper(self, result: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
-        """Accept a helper function whose parameters have changed, if the results of all its callers stay the same."""
+        """Do not count it as worse that a helper function rejects earlier arguments, if all its callers' results stay
+        the same."""
         if not may_be_excused(result):
             return result
         helpers = {name for (_, name), _, now in changed if now is not None and now.kind == "function"}
@@ -378,7 +382,7 @@ class Comparison:
         places = {}
         for side, claim in log.claims.items():
             place = self.processes.open(side, subject)
-            if place.ref != self.refs[side]:  # equal code may be at another line in that revision
+            if place.ref != self.refs[side]:  # another revision with equal code, at other lines
                 continue
             with suppress(NotProvenError, SentinelError):
                 provenance = prove(claim, place.checkout, place.sources)
@@ -387,6 +391,6 @@ class Comparison:
 
 
 def _select_imported(changed: Sequence[Change]) -> frozenset[Place]:
-    """Return the changed definitions that run during import; if none does, return all changed definitions."""
+    """Return the changed definitions that run during import. If none does, return all of them."""
     places = {place for place, _, other in changed if other is not None and (other.kind != "function")}
     return frozenset(places or {place for place, _, _ in changed})

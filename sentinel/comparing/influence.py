@@ -1,8 +1,8 @@
 """Find the expressions that differ between two versions of a function, and check that a compared result depends on
-them.
+each.
 
-Equal numbers say nothing about a changed expression that no result depends on. So its value is changed while the
-scenarios run that ran its line. If no compared result changes, the expression has not been examined.
+If no result depends on a changed expression, equal numbers say nothing about it. So the scenarios that ran its line are
+run again with another value of the expression. If no compared result changes, the expression has not been examined.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import AlteredSession, LawSession, Subject, Undecidable
 from sentinel.worker.altering import READ, WAYS
 
-#: Scenarios in which a value is changed: a few first, then more.
+#: The scenarios in which a value is changed, as ranges of their numbers: a few first, then more.
 _SCENARIOS = ((0, 2), (2, 8))
 
 
@@ -30,14 +30,14 @@ _SCENARIOS = ((0, 2), (2, 8))
 class Site:
     """A changed expression.
 
-    :ivar number: the statement that is not examined if no result depends on the expression: a pair of :data:`SIDES` and
-        an index of :func:`~sentinel.comparing.patch.statements`.
-    :ivar own: the statement that contains it.
+    :ivar number: the changed statement that is not examined if no result depends on the expression. It is a side of
+        :data:`SIDES` and an index into :func:`~sentinel.comparing.patch.statements`.
+    :ivar own: the statement that contains the expression, in the same form.
     :ivar span: its position, counted from the first line of its function.
-    :ivar keep: a value that says nothing about the expression, in a tuple: the constant that replaces it at the other
-        revision, or an empty list or dictionary that a comprehension makes. Only other values are changed.
-    :ivar inner: the position of the part of it that is the whole expression at the other revision, in a tuple. A call
-        such as ``x.float()`` says nothing where its result equals ``x``.
+    :ivar keep: values that are not changed, because they say nothing about the expression: the constant that replaces
+        it at the other revision, or the empty list or dictionary of a comprehension. The tuple has at most one item.
+    :ivar inner: the position of the part that is the whole expression at the other revision; an empty tuple if there is
+        none. With ``x.float()`` instead of ``x``, the value is changed only where it differs from the part's value.
     """
 
     number: tuple[str, int]
@@ -54,8 +54,8 @@ _Part = tuple[int, ast.expr, tuple[Any, ...], list[ast.expr]]
 def find_sites(one: Unit | None, other: Unit | None) -> list[Site]:
     """Return the expressions that differ between two versions of a function.
 
-    Of a function that only one revision has, these are the values that it returns: its call is a changed expression of
-    its caller.
+    If only one revision has the function, these are the values that it returns. Its call is a changed expression of its
+    caller.
     """
     both = [statements(unit) if unit is not None and unit.kind == "function" else () for unit in (one, other)]
     if one is None or other is None or not all(both):
@@ -82,12 +82,12 @@ _Numbered = tuple[tuple[str, int], Statement]
 def _sites(
     one: _Numbered | None, other: _Numbered | None, renamed: Callable[[str, str], bool] = lambda one, other: False
 ) -> Iterator[Site]:
-    """Yield the expressions that differ between two statements. One of them may be missing."""
+    """Yield the expressions that differ between two statements, one of which may be missing."""
     nodes = [None if each is None else each[1].node for each in (one, other)]
     if any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Raise)) for node in nodes):
         return
     found = None if None in nodes else _differing(nodes[0], nodes[1], renamed)
-    if found is None:  # all that the statements compute
+    if found is None:  # every expression that the statements compute
         found = [
             (side, each, (), _inside(each, _target(node)))
             for side, node in enumerate(nodes)
@@ -106,8 +106,8 @@ _EMPTY: Mapping[type[ast.expr], tuple[Any, ...]] = {ast.ListComp: ([],), ast.Dic
 
 
 def _computed(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expressions of a statement whose values it uses. The result of a lone call is not used, so these are
-    the call's arguments and the object of a method."""
+    """Yield the expressions of a statement whose values are used. If the statement is only a call, whose result is not
+    used, these are the call's arguments and the object of a method."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         call = node.value
         receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
@@ -127,7 +127,7 @@ def _has_value(node: Any) -> TypeGuard[ast.expr]:
 
 
 def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> list[_Part] | None:
-    """Return the smallest expressions that differ; None if the difference is not inside an expression."""
+    """Return the smallest expressions that differ; None if the versions also differ outside of expressions."""
     if isinstance(one, list) and isinstance(other, list):
         return _differing_items(one, other, renamed)
     if not isinstance(one, ast.AST) or not isinstance(other, ast.AST):
@@ -169,7 +169,7 @@ def _called(node: ast.AST) -> str:
 def _inside(whole: ast.AST, part: ast.AST | None) -> list[ast.expr]:
     """Return the first part of an expression that equals ``part``, in a list; an empty list if there is none.
 
-    There is none in arithmetic with a number: the values of ``x * 1`` and ``x`` show that they are equal.
+    The result is also empty for arithmetic with a number: that ``x * 1`` equals ``x`` is shown by their values.
     """
     if part is None or (isinstance(whole, ast.BinOp) and {ast.Constant} & {type(whole.left), type(whole.right)}):
         return []
@@ -179,7 +179,7 @@ def _inside(whole: ast.AST, part: ast.AST | None) -> list[ast.expr]:
 
 
 def _target(node: ast.AST) -> ast.expr | None:
-    """Return what a statement assigns its value to; None if that is not one place."""
+    """Return the target of an assignment; None if the statement has no target or several."""
     return node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
 
 
@@ -198,7 +198,8 @@ _TURNED: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
 
 
 def _differing_items(one: list[Any], other: list[Any], renamed: Callable[[str, str], bool]) -> list[_Part] | None:
-    """Compare arguments, keywords or elements. An item of only one side counts by its value."""
+    """Return the expressions that differ between two lists of arguments, keywords or elements. If only one list has an
+    item, its whole value differs."""
     if all(isinstance(each, ast.keyword) and each.arg for each in (*one, *other)):
         named = [{each.arg: each.value for each in items} for items in (one, other)]
         pairs = [(named[0].get(name), named[1].get(name)) for name in {**named[0], **named[1]}]
@@ -227,10 +228,10 @@ def _differing_items(one: list[Any], other: list[Any], renamed: Callable[[str, s
 
 
 class Influence:
-    """Runs scenarios of one boundary at one revision again, with another value of one expression.
+    """Runs scenarios again, at one revision of one boundary, with another value of one expression.
 
     :param session: a session of the revision.
-    :param log: what earlier scenarios of the boundary did.
+    :param log: the log of the boundary's earlier scenarios.
     """
 
     def __init__(self, session: LawSession, subject: Subject, log: Log) -> None:
@@ -244,11 +245,11 @@ class Influence:
     def of(self, site: Site, file: str, first: int, scenarios: Sequence[Inputs]) -> bool:
         """Return True if changing the value of an expression changes a compared result.
 
-        An exception does not count, because a wrong value that does not raise could still go unnoticed. It counts if
-        the code read an object that can only be replaced as a whole.
+        An exception does not count as a change: a wrong value that does not raise could still go unnoticed. There is
+        one exception: it counts if the value is an object that can only be replaced as a whole and the code reads it.
 
-        :param first: the first line of its function.
-        :param scenarios: scenarios that ran its line.
+        :param first: the first line of the expression's function.
+        :param scenarios: scenarios that ran the expression's line.
         """
         line, column, last, end = site.span
         altered = {"file": file, "span": [line + first, column, last + first, end], "keep": list(site.keep)}
@@ -263,7 +264,7 @@ class Influence:
                         return True
             return False
         finally:
-            self._altered.close()  # the next expression starts from unchanged state
+            self._altered.close()  # so that the next expression starts in an unchanged process
 
     def _shows(self, scenarios: Sequence[Inputs]) -> bool:
         try:

@@ -24,10 +24,11 @@ from sentinel.search.known import Excuse, Others, covers, explain, search_others
 from sentinel.search.scenarios import declared, distinct
 from sentinel.search.survey import LEVELS
 
-#: The number of scenarios on which laws are checked if something differs.
+#: If something differs, laws are checked on at most this number of drawn scenarios.
 _LOOKED = 30
 
-#: The most scenarios in which another choice of a definition must explain the results.
+#: Another choice of a definition explains the results if it does so in this many scenarios, or in all if there are
+#: fewer.
 _AGREEING = 8
 
 #: Kinds of failure that the machine or the adapter causes, not the code under test.
@@ -43,16 +44,19 @@ def compare_laws(
     with_own_inputs: Subject,
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, tuple[Broken, ...]]:
-    """Return, for each revision, the laws that only this revision breaks on the same scenario.
+    """Return, for each revision, the laws that it breaks on a scenario on which the other revision keeps them.
 
-    Laws are checked on the scenarios that differ, and on those of a search of their own. If no number differs, only
-    laws about side effects are checked. An option or choice that came with the change is searched like new code.
+    Laws are checked on ``scenarios``, and on further scenarios that are drawn. If no scenario differs, only laws about
+    side effects are checked. An option or choice that is new at the head is searched like new code.
 
-    One worse element is enough, with one exception: if known bugs that both revisions have explain all that is worse,
-    and without these bugs something is better and nothing is worse, only that counts. A fix may expose such a bug.
+    A law counts as broken only by one revision even if the other breaks it too, as long as one element is further off.
+    The head's violations are dropped if bugs that both revisions have explain all of them, and the head is better and
+    not worse on scenarios that do not trigger these bugs. A fix may expose such a bug.
 
-    :param with_own_inputs: the subject with all inputs of the head.
-    :param inherited: returns the known bugs about a finding that both revisions have.
+    :param scenarios: scenarios on which the revisions differ.
+
+    :param with_own_inputs: the subject with all inputs of the head, including those that the base rejected.
+    :param inherited: returns the known bugs that may explain a finding and that both revisions have.
     """
     if not subject.laws:
         return {}
@@ -93,8 +97,8 @@ def compare_laws(
 
 
 def _by_weight(broken: Broken) -> tuple[bool, bool]:
-    """Sort newly broken laws before laws whose violation grew, and wrong numbers before the violations that follow from
-    them."""
+    """Return a sort key: newly broken laws come before laws whose violation grew, and a broken definition comes before
+    other broken laws."""
     return broken.already, not broken.defined
 
 
@@ -105,7 +109,8 @@ def _without_inherited(
     findings_by: dict[str, list[Finding]],
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, list[Finding]]:
-    """Drop the head's findings if bugs of both revisions explain all of them and the base has unexplained findings."""
+    """Drop the head's findings if bugs that both revisions have explain all of them, and they do not explain all of the
+    base's findings."""
     if not all(covers(inherited(finding), finding) for finding in findings_by[AFTER]):
         return findings_by
 
@@ -134,9 +139,9 @@ def _look_at(asking: Asking, session: LawSession, subject: Subject, inputs: Inpu
 def _find_choice(asking: Asking, sessions: Mapping[str, LawSession], finding: Finding) -> str:
     """Return a change of the contract's definition that explains the head's results, as text; empty if none does.
 
-    It is another value of a choice (of an argument only if it is a name), or two exchanged log-probs, as if the sign of
-    their difference were reversed. Only the oracle is called with it. Scenarios in which the base breaks the law too
-    are left out, because a known bug may explain them.
+    Two kinds of change are tried: another value of a choice (for arguments, only names), and two exchanged log-probs,
+    which reverses the sign of their difference. Only the oracle is called with the change. Scenarios in which the base
+    breaks the law too are left out, because a known bug may explain them.
     """
     subject, law = finding.subject, finding.law
     if not law.needs_oracle or law.vary is not None:
@@ -163,7 +168,7 @@ def _find_choice(asking: Asking, sessions: Mapping[str, LawSession], finding: Fi
             calls = [{**inputs, name: value} for inputs in _inputs_of(alike)]
             if value != now and _follows(sessions[AFTER], subject, law, alike, calls):
                 return f"{name}={value!r}, before with {now!r}"
-        gradients = {item.key for item in contract.observes if item.role == "gradient"}  # these change their sign
+        gradients = {item.key for item in contract.observes if item.role == "gradient"}  # their sign changes
         wrong = [each for each in trials if {part(item.key) for item in each.violations} - gradients][:_AGREEING]
         nats = [item.name for item in contract.inputs if item.domain in NATS and first.get(item.name) is not None]
         for one, other in combinations(nats, 2):
@@ -189,7 +194,7 @@ def _follows(
     calls: Sequence[Inputs],
     ignored: Collection[str] = (),
 ) -> bool:
-    """Return True if the results of some calls are those of the definition for other calls.
+    """Return True if the results in ``trials`` equal the definition's results for other calls, in the same order.
 
     :param ignored: observed keys that may differ.
     """
@@ -213,9 +218,9 @@ def list_findings(*searches: BoundarySearch) -> list[Finding]:
 
 
 def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
-    """Return the finding if it needs an option that the base lacks, else None.
+    """Return the finding if it needs an option or choice that the base lacks; None otherwise.
 
-    The head must keep the law without that option or choice.
+    If the base lacks an option, only the violations are kept that the head does not have without this option.
     """
     with suppress(Undecidable):
         [before] = sessions[BEFORE].try_(finding.subject, [(finding.law, finding.trial.variants)])
@@ -229,10 +234,10 @@ def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding |
 
 
 def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken:
-    """Return a finding as a broken law.
+    """Turn a finding into a broken law.
 
-    :param silenced: keys that are always 0 at this revision and not at the other. A value that is always 0 is not a
-        redefinition.
+    :param silenced: keys that are always 0 at this revision and not at the other. A violation of such a key is not
+        taken for an intended change of the definition.
     """
     first = finding.violations[0]
     detail = f"{first.key}: {first.detail}" if first.key else first.detail
@@ -265,9 +270,10 @@ def judge_one_sided(result: BoundaryDiff, error: OneSided) -> BoundaryDiff:
 
 
 def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference, ...]) -> BoundaryDiff:
-    """Judge a boundary that raises on every call at only one revision.
+    """Judge a boundary whose every call raises at only one revision.
 
-    If its parameters have changed, the adapter may not know how to call it. A NameError affects every caller.
+    If its parameters have changed, it is not judged, because the adapter may not know how to call it. A NameError is
+    judged in any case, because it affects every caller.
     """
     side, why = next(iter(log.refused.items()))
     reason = f"{side}: every call raised: {why}"
@@ -283,14 +289,14 @@ def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference,
 
 
 def may_be_excused(result: BoundaryDiff) -> bool:
-    """Return True if a helper function raises for arguments that it accepted before, and nothing else is worse."""
+    """Return True if all that is worse is that the function raises for arguments that it accepted before."""
     refuses = any(each.symptom == "raises" for each in result.differences)
     others = [each for each in result.broken.get(AFTER, ()) if not each.defined and each.law != ANSWERED]
     return refuses and not others and not result.bugs.get(AFTER)
 
 
 def keeps_numbers(caller: BoundaryDiff, helpers: Collection[str]) -> bool:
-    """Return True if a caller's results are unchanged in scenarios that ran the changed helper functions."""
+    """Return True if a caller's scenarios ran the changed helper functions and its results are unchanged."""
     ran = not any(each.name in helpers and not each.called for each in caller.unreached)
     symptoms = {each.symptom for each in caller.differences}
     same = caller.state in ("same numbers", "not examined") or symptoms <= {"dtype", BESIDE}

@@ -32,7 +32,7 @@ from sentinel.worker.answers import CUT, PARTS, Reply
 BEFORE, AFTER = SIDES = ("before", "after")
 OTHER = {BEFORE: AFTER, AFTER: BEFORE}
 
-#: The symptom of a difference outside the keys that the contract observes.
+#: The symptom of a difference in values that the contract does not observe.
 BESIDE = "beside"
 
 
@@ -52,14 +52,14 @@ def numbers_stay(case: Case) -> list[Violation]:
 
 
 def flatten(contract: Contract | None, observation: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an observation with one key for each part, if its contract allows values of any structure."""
+    """Return an observation with one key for each part of nested values, if its contract allows any structure."""
     if contract is None or not contract.open_keys:
         return observation
     return {path: value for key in observation for path, value in _leaves(observation[key], key)}
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of nested containers with their paths."""
+    """Yield the parts of nested containers, each with its path."""
     if isinstance(value, (Mapping, list)) and value:
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _leaves(item, f"{path}.{key}")
@@ -68,7 +68,8 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _compare(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> tuple[str, str]:
-    """Return the kind and the size of the difference between two values, as text; two empty strings if they agree."""
+    """Return the symptom of the difference between two values, and its description. Both are empty if the values
+    agree."""
     left, right = numbers(one), numbers(other)
     if left is None or right is None:
         return ("answer", "") if protocol.encode(one) != protocol.encode(other) else ("", "")
@@ -92,7 +93,8 @@ def _compare(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> 
 
 
 def _counted_like(case: Case, item: Observed, shape: tuple[int, ...]) -> Flags | None:
-    """Return which elements of a value of this shape count; None if the mask does not fit."""
+    """Return a mask of the elements that count in a value of this shape; None if the scenario's mask does not fit
+    it."""
     counts = counted(case.contract, case.inputs[BEFORE], item)
     with suppress(ValueError):
         return None if counts is None else np.broadcast_to(counts, shape)
@@ -104,7 +106,8 @@ def _neither_finite(one: Numbers, other: Numbers) -> Flags:
 
 
 def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
-    """Yield each key with two flags: some number is finite at either revision; some number is finite at neither.
+    """Yield each key with two flags: whether some number is finite at one revision at least, and whether some number is
+    finite at neither.
 
     Two numbers that are not finite are never counted as equal.
     """
@@ -122,12 +125,10 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
 
 
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
-    """Return differences in values that the contract does not observe. Those in the function's result come first.
+    """Return differences in values that the contract does not observe. Differences in the function's result come first.
 
-    This compares returned and mutated values, warnings, arguments of stand-ins, and results of changed functions for
-    equal arguments.
-
-    A part that only one side has is ignored if its list was truncated.
+    The compared values are returned and mutated values, warnings, arguments of stand-ins, and what changed functions
+    return for equal arguments. A part that only one side has is ignored if the list of parts was truncated.
     """
     one, other = (called[side].beside for side in SIDES)
     whole = max(len(one), len(other)) < PARTS
@@ -142,7 +143,7 @@ def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
         if alone and (not whole or key.startswith(cut) or ("(" in label and label not in labels)):
             continue
         if alone and "given.self._" in key and " shares memory " not in key:
-            continue  # only one revision keeps it
+            continue  # a private attribute that only one revision has
         symptom, detail = _compare(plain, Observed(key, ""), one.get(key), other.get(key), scale)
         if not symptom and _requires_grad(one.get(key)) != _requires_grad(other.get(key)):
             symptom, detail = BESIDE, "requires a gradient only " + (BEFORE if _requires_grad(one.get(key)) else AFTER)
@@ -172,9 +173,10 @@ NUMBERS_STAY = Law("numbers_stay", "the numbers equal those of the revision befo
 
 
 def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
-    """Return one copy of :data:`NUMBERS_STAY` for a scenario, and one for each law's variants.
+    """Return one copy of :data:`NUMBERS_STAY` for scenarios as drawn, and up to two for variants of them.
 
-    Variants have other values under the mask, or are those of the other laws.
+    Variants are of two kinds: those with other values under the mask, and those of all other laws. There is one copy
+    for each kind.
     """
     varying = [law for law in laws if law.vary is not None and not law.twin]
     junk = [law for law in varying if law is masked_values_have_no_influence]
@@ -196,7 +198,7 @@ def _vary_with(varying: Sequence[Law]) -> Law:
 
 
 def gaps(case: Case) -> Iterator[float]:
-    """Yield the largest difference between finite numbers, for each key with the same shape at both revisions."""
+    """Yield the largest difference between the finite numbers of each key that has the same shape at both revisions."""
     for key, value in case.observation[BEFORE].items():
         other = case.observation[AFTER].get(key)
         if isinstance(value, (Tensor, float)) and isinstance(other, (Tensor, float)):
@@ -212,10 +214,11 @@ class Increased(Violation):
 
 
 def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
-    """Return the violations of a law that are larger at this revision than at the other, on the same variants.
+    """Return the violations that this revision has and the other lacks or has to a smaller degree, on the same
+    variants.
 
-    An element counts only if it is further away by more than rounding explains. An element that is not finite at the
-    other revision is undecided, and hides no other element.
+    An element counts only if it is further off than at the other revision by more than rounding explains. An element
+    that is not finite at the other revision is undecided; the other elements still count.
     """
     if other.case is None or trial.case is None:
         return ()
@@ -233,7 +236,7 @@ def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
                 place = int(np.argmax(np.where(further, gap, -1.0)))
                 off = f"{gap.flat[place]:.3g} off here, {gap_there.flat[place]:.3g} off at the other revision"
                 worse.append(Increased(**{**vars(item), "detail": f"{item.detail}; {off}"}))
-        elif isinstance(item.observed, list) and mate is not None:  # names of what the call changed
+        elif isinstance(item.observed, list) and mate is not None:  # a list of the names that the call changed
             new = [name for name in item.observed if name not in mate.observed]
             worse += [replace(item, observed=new)] if new else []
         elif not any(each.symptom == item.symptom for each in there):
@@ -244,7 +247,7 @@ def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
 def _distances(item: Violation) -> Numbers | None:
     """Return each element's distance from the right value, or from another output that it must equal.
 
-    None if that is unknown.
+    Return None if the distance is unknown.
     """
     if item.apart is not None:
         return np.asarray(item.apart)
@@ -255,7 +258,8 @@ def _distances(item: Violation) -> Numbers | None:
 
 
 def nearer_to_oracle(case: Case, other: Case, key: str) -> bool:
-    """Return True if a key is nearer to the oracle than at the other revision, and no element is further from it."""
+    """Return True if at least one element of a key is nearer to the oracle's value than at the other revision, and none
+    is further from it."""
     sides = [
         {variant: answer for variant, item, answer in against_oracle(each, COMPARED) if item.key == key}
         for each in (case, other)
@@ -281,5 +285,5 @@ def _finite(case: Case, key: str) -> bool:
 
 
 def part(key: str) -> str:
-    """Return the observed key that a violation names, without the variant."""
+    """Return the observed key in a violation's key, without the name of the variant."""
     return key.rpartition(".")[2]

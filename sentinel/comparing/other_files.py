@@ -1,7 +1,7 @@
 """List changed files that may affect a training run but that no comparison reads: settings, scripts, other sources.
 
-Documentation, tests, CI and the packages' own metadata cannot change a run. Python of the packages is compared
-definition by definition.
+Four kinds of files are left out because they cannot change a run: documentation, tests, CI and the packages' metadata.
+The packages' Python files are left out because they are compared definition by definition.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
-#: Hidden files, tests, documentation, pictures, CI and the metadata of packages. Any other file may be read by a run.
+#: Files that a run does not read: hidden files, tests, documentation, pictures, CI and the metadata of packages.
 _APART = re.compile(
     r"(^|/)(\.|(tests?|docs?|docs?_\w+|ci)/|test_[^/]*$|setup\.py$|pyproject\b|codecov\.yml$"
     r"|(licen[sc]e|notice|readme|changelog|authors|codeowners|manifest|version)\b[^/]*$)|/conftest\.py$"
@@ -37,7 +37,7 @@ _APART = re.compile(
 #: Files in which # begins a comment.
 _COMMENTED = re.compile(r"\.(py|ya?ml|toml|sh|bash|sbatch|slurm|ini|cfg|pth)$")
 
-#: Files that Python, or pytest in the top folder, runs without an import.
+#: Files that run without being imported: by Python, or by pytest if they are in the top folder.
 _RUN_UNASKED = re.compile(r"(.*/)?(site|user)customize\.py|conftest\.py|.*\.pth")
 
 #: Seconds that git may take to list a revision.
@@ -52,15 +52,15 @@ def may_matter(path: str) -> bool:
 class Files(Protocol):
     """The files of a revision that may affect a training run.
 
-    :ivar whole: whether files outside of the packages are known; a release has none.
+    :ivar whole: whether files outside the packages are included; in a release they are not.
     """
 
     whole: bool
 
     def blobs(self, also: Iterable[str]) -> dict[str, str]:
-        """Return the git blob hash of each file, and the commit of each submodule, by path.
+        """Return the git blob hash of each file and the commit of each submodule, by path.
 
-        :param also: paths of the other revision, to look for in a folder.
+        :param also: paths of the other revision, which are looked up in a folder even if git ignores them.
         """
 
     def read(self, path: str) -> bytes | None:
@@ -99,10 +99,10 @@ class CommitFiles:
 
 
 class _Folder:
-    """The files of a release or working tree. In a git clone, untracked files that ``.gitignore`` excludes are left
-    out.
+    """The files of a release or working tree.
 
-    An ignored module that Python would find in the top folder or in a package's import root is included.
+    In a git clone, untracked files that ``.gitignore`` excludes are left out, with one exception: a module that Python
+    would find in the top folder or in a package's import root is included.
     """
 
     def __init__(self, checkout: Checkout) -> None:
@@ -122,7 +122,7 @@ class _Folder:
             except SentinelError:  # it is not a clone
                 names.update(islice(_walk(self._top), MOST_FILES))
         names = {path for path in names if may_matter(path)}
-        # A path that only this revision has differs, whatever its content; it may be a large data file.
+        # A path that only this revision has counts as changed, so its content, which may be large, is not read.
         blobs = {path: blob_id(b"") for path in names - also if self._inside(path)}
         contents = ((path, self.read(path)) for path in names & also)
         return submodules | blobs | {path: blob_id(content) for path, content in contents if content is not None}
@@ -135,7 +135,7 @@ class _Folder:
         return place.is_file() and not place.is_symlink() and place.resolve().is_relative_to(self._top.resolve())
 
     def _modules(self) -> Iterator[str]:
-        """Yield the paths of modules next to the packages, and of files that Python runs without an import."""
+        """Yield the paths of modules next to the packages, and of files that run without being imported."""
         roots = {root.relative_to(self._checkout.path).as_posix() for root in self._checkout.import_roots}
         for folder in (self._top / root for root in {".", *roots}):
             for pattern in ("*.py", "*.pth", "*/__init__.py"):
@@ -151,7 +151,7 @@ def _walk(top: Path) -> Iterator[str]:
 
 
 def files_of(checkout: Checkout) -> Files:
-    """Return the files of the revision that a checkout belongs to."""
+    """Return the files of the revision of a checkout."""
     if checkout.ref.kind == "git" and checkout.source is not None and checkout.commit is not None:
         return CommitFiles(checkout.source, checkout.commit, checkout.ref.folder)
     return _Folder(checkout)
@@ -160,7 +160,7 @@ def files_of(checkout: Checkout) -> Files:
 def list_changed_files(target: Target, before: Files, after: Files) -> list[str]:
     """List changed files that may affect a training run, except for the packages' Python files and changes of comments.
 
-    If one of the two is a release, only files that both have are compared.
+    If one of the two revisions is a release, only files that both have are compared.
     """
     one = before.blobs(())
     other = after.blobs(one)
@@ -181,7 +181,7 @@ def list_changed_files(target: Target, before: Files, after: Files) -> list[str]
                 for text in texts
             )
             (listed if uses else scripts).append(path)
-    if scripts:  # these do not import the packages; the packages, or programs that use them, may import these
+    if scripts:  # Python files outside the packages, which the packages or programs that use them may import
         read = ((path, after.read(path) or b"") for path in other if path.endswith(".py"))
         sources = [text for path, text in read if path.startswith(roots) or _imports(text, target.packages)]
         modules = [path.removesuffix(".py").split("/") for path in scripts]

@@ -1,8 +1,8 @@
 """Find the statements that differ between two revisions, and record which of them ran.
 
-The claim that nothing differs covers only statements that ran: added ones at the head, deleted ones at the base.
-Functions are compared statement by statement. Any other definition (a value, a class, a field) counts as one statement,
-which runs when its module is imported.
+The claim that nothing differs covers only statements that ran: at the head those that were added, at the base those
+that were deleted. Functions are compared statement by statement. Any other definition, such as a value, a class or a
+field, counts as one statement. It runs when its module is imported.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from sentinel.search.inventory import names_signal
 
 #: Fields of a statement that hold other statements.
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-_SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these statements have no line event, or no effect
+_SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # statements that cause no line event or have no effect
 
-#: The most full searches that try to run the same changed lines.
+#: The most full searches, at different boundaries, that try to run the same changed lines.
 _SEARCHES = 3
 
 #: First line, first column, last line, last column.
@@ -47,7 +47,7 @@ Line = tuple[str, str, str, int, int, bool, str, bool]
 
 
 def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
-    """Return each changed statement once. It counts as run if any boundary's scenario ran it."""
+    """Return each changed statement once. It counts as run if a scenario of any boundary ran it."""
     merged: dict[tuple[Any, ...], tuple[str, bool]] = {}
     for *line, guard, ran in lines:
         reason, before = merged.get(tuple(line), ("", False))
@@ -71,7 +71,7 @@ def coverage(lines: Sequence[Line]) -> dict[str, Any]:
     return {"changed": len(lines), "added": added, "ran": sum(line[-1] for line in lines), "not_run": idle}
 
 
-#: Functions whose result depends on the machine, the process or the time; scenarios have one of each.
+#: Functions whose result depends on the machine, the process or the time, which are the same in all scenarios.
 _OF_THE_MACHINE = re.compile(
     r"device_count|current_device|is_available|is_initialized|is_bf16_supported|get_device_(capability|properties|name)"
     r"|mem_get_info|get_world_size|get_rank|cpu_count|getenv|gethostname|(is|are)_\w+_enabled|is_(compiling|scripting)"
@@ -79,11 +79,11 @@ _OF_THE_MACHINE = re.compile(
     r"|time(_ns)?|monotonic|perf_counter|exists|is_(file|dir)|isfile|isdir|urandom"
 )
 
-#: Modules whose attributes depend on these.
+#: Modules whose attributes depend on the machine or the process.
 _MACHINE = {"datetime", "gc", "multiprocessing", "os", "platform", "psutil", "resource", "socket", "subprocess", "sys"}
 _MACHINE |= {"tempfile", "threading", "time", "torch.backends", "torch.cuda", "torch.version", "uuid"}
 
-#: Definitions whose use may not run although they are defined: constants, dataclass fields, attributes of a class.
+#: Kinds of definitions that may be defined without being used: constants, dataclass fields, attributes of a class.
 _DEFAULTS = ("value", "registry", "field", "class")
 
 
@@ -91,13 +91,13 @@ _DEFAULTS = ("value", "registry", "field", "class")
 class Statement:
     """A statement, without the statements nested in its body.
 
-    :ivar key: its syntax and its nesting; equal keys are the same statement at both revisions.
+    :ivar key: its syntax and its nesting. Statements with equal keys count as the same statement at both revisions.
     :ivar lines: its first and last line, counted from the first line of its function.
     :ivar guard: the innermost condition around it; empty if there is none.
-    :ivar parts: the syntax of its parts that may have no effect although its line runs: an operand of ``and`` or
-        ``or``, a branch of a conditional expression, the body of ``if c: return x`` on one line; or a default, which a
-        scenario may set. Each has the spans that must all run, or none if that cannot be observed.
-    :ivar node: its syntax, whose lines are counted from ``skipped``.
+    :ivar parts: its parts that may have no effect although its line runs: an operand of ``and`` or ``or``, a branch of
+        a conditional expression, the body of ``if c: return x`` on one line, or a default. Maps the syntax of each part
+        to the spans that must all run; they are empty if this cannot be observed.
+    :ivar node: its syntax. In it, the first line of the function has the number ``skipped``.
     """
 
     key: str
@@ -108,7 +108,7 @@ class Statement:
     skipped: int = 1
 
     def span_of(self, node: ast.AST) -> Span:
-        """Return the position of a part of its syntax, counted from the first line of its function."""
+        """Return the position of a node of its syntax, counted from the first line of its function."""
         return span_in(node, self.skipped)
 
 
@@ -135,7 +135,8 @@ class Patch:
 
     :param changes: place -> the definition at both revisions.
     :param bound: the changed definitions that a boundary reaches. The others are signal functions without a binding.
-    :param fields: names of fields at the base; a new field of such a name may hide one of a base class.
+    :param fields: the names of the dataclass fields at the base. A new field with such a name may hide a base class's
+        field.
     """
 
     def __init__(
@@ -152,10 +153,11 @@ class Patch:
         self._ran: dict[tuple[str, Place], set[int]] = defaultdict(set)
         #: the instructions that ran
         self._instructions: dict[tuple[str, Place], set[Span]] = defaultdict(set)
-        #: changed statements that a full search has run, and the number of full searches that could reach a definition
+        #: the changed statements that full searches ran, and for each definition the number of full searches that reach
+        #: it
         self._searched: set[tuple[str, Place, int]] = set()
         self._searches: Counter[Place] = Counter()
-        #: changed statements -> whether a compared result depends on them, as far as that was tried
+        #: changed statement -> whether a compared result depends on it; a statement is missing if that was not tried
         self._matters: dict[tuple[str, Place, int], bool] = {}
 
     @property
@@ -183,7 +185,8 @@ class Patch:
     ) -> set[tuple[str, Place, int]]:
         """Record the lines and instructions that ran, and return the changed statements among them.
 
-        :param units: the definitions in the tree that ran, which may have other line numbers than the side's own.
+        :param units: the definitions in the tree that the process imported. Their line numbers may differ from the
+            side's own.
         :param lines: as in :attr:`~sentinel.comparing.sessions.Log.lines`.
         """
         statements_here = set()
@@ -217,7 +220,7 @@ class Patch:
                     self._ran[side, place].add(0)
 
     def note_search(self, ran: Iterable[tuple[str, Place, int]], reached: Iterable[Place]) -> None:
-        """Record the statements that a full search ran, and the definitions that it could reach."""
+        """Record the changed statements that a full search ran, and the definitions that its boundary reaches."""
         self._searched.update(ran)
         self._searches.update(reached)
         for place in reached:
@@ -226,15 +229,19 @@ class Patch:
                     self._searched.add((side, place, 0))
 
     def note_influence(self, side: str, place: Place, number: int, matters: bool) -> None:
-        """Record whether a compared result depends on a changed statement. One boundary's result is enough."""
+        """Record whether a compared result of a boundary depends on a changed statement. One boundary is enough."""
         self._matters[side, place, number] = matters or self._matters.get((side, place, number), False)
 
     def matters(self, side: str, place: Place, number: int) -> bool:
-        """Return True if some boundary's result is known to depend on a changed statement."""
+        """Return True if a result of at least one boundary is known to depend on a changed statement."""
         return self._matters.get((side, place, number), False)
 
     def needs_search(self, ran: Collection[tuple[str, Place, int]], reached: Iterable[Place]) -> bool:
-        """Return True if a boundary needs a full search, because no earlier search covered its changed statements."""
+        """Return True if earlier full searches do not cover a boundary's changed statements.
+
+        :param ran: the changed statements that its scenarios ran.
+        :param reached: the changed definitions that it reaches.
+        """
         if not self._searched.issuperset(ran):
             return True
         return any(
@@ -246,7 +253,7 @@ class Patch:
         )
 
     def assigned(self, place: Place) -> set[str]:
-        """Return the local variables that changed statements of a definition assign at both revisions."""
+        """Return the local variables to which changed statements of a definition assign a value at both revisions."""
         names: list[set[str]] = []
         for side, unit in zip(SIDES, self._changes.get(place, ())):
             every = statements(unit) if unit is not None else ()
@@ -259,7 +266,7 @@ class Patch:
         return any(self._ran.get((side, place)) for side in SIDES)
 
     def count_examined(self, places: Collection[Place] | None = None) -> int:
-        """Return how many changed statements ran."""
+        """Return how many changed statements ran in full, in these definitions or in all."""
         chosen = self._changed if places is None else [place for place in places if place in self._changed]
         return sum(
             len(numbers) - len(self._not_run(side, place))
@@ -268,7 +275,7 @@ class Patch:
         )
 
     def lines(self, places: Collection[Place] | None = None) -> list[Line]:
-        """Return the changed statements of all definitions, or only of some."""
+        """Return the changed statements of these definitions, or of all."""
         found: list[Line] = []
         for place in sorted(self._changed if places is None else self._changed.keys() & set(places)):
             for side, unit in zip(SIDES, self._changes[place]):
@@ -282,13 +289,14 @@ class Patch:
         return found
 
     def _guard(self, side: str, place: Place, every: Sequence[Statement], number: int) -> str:
-        """Return why a statement did not run, or ran only in part."""
+        """Return the condition under which a statement runs; if it ran, why it still does not count as examined."""
         if number not in self._ran.get((side, place), ()):
             return every[number].guard
         return PART if self._is_part(side, place, number) else NO_EFFECT
 
     def _not_run(self, side: str, place: Place) -> list[int]:
-        """Return those changed statements of a definition that did not run, or may have run only in part."""
+        """Return the changed statements of a definition that did not run, may have run only in part, or had no
+        effect."""
         ran = self._ran.get((side, place), set())
         return [
             number
@@ -306,7 +314,7 @@ class Patch:
         if unit.kind in _DEFAULTS:
             return True
         if not number and other is not None and _reordered(unit, other):
-            return True  # a caller that passes arguments by position gives other values; adapters pass them by name
+            return True  # this affects callers that pass arguments by position; adapters pass them by name
         same = {part for statement in (statements(other) if other is not None else ()) for part in statement.parts}
         ran = self._instructions.get((side, place), ())
         return any(
@@ -316,7 +324,8 @@ class Patch:
         )
 
     def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
-        """Return the changed lines that did not run, in these definitions or in all. Adjacent lines are joined."""
+        """Return the changed lines that were not examined, in these definitions or in all. Adjacent lines are
+        joined."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}
         return [item for place in sorted(chosen) for side in (AFTER, BEFORE) for item in self._idle(side, place)]
 
@@ -330,7 +339,7 @@ class Patch:
             yield Unexamined(*place, unit.span, side, bound=place in self._bound)  # new or removed as a whole
             return
         if not called and side == BEFORE and self._changed[place][AFTER]:
-            return  # the lines that replace these are listed
+            return  # the head's lines, which replace these, are listed instead
         every = statements(unit)
         runs: list[list[int]] = []
         for number in self._not_run(side, place):
@@ -359,14 +368,14 @@ def _without_moved(
 def other_changes(
     changed: Iterable[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]], known: Collection[Place] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return two lists of other definitions that differ, as ``file:line name``: those that may matter to training, and
-    those that do not.
+    """Return two lists of further changed definitions, as ``file:line name``: those that may matter to training, and
+    functions that do not.
 
-    The first has those that may matter to training: functions that the rule of the inventory does not count but that
-    may carry signal, or whose changed lines name some, and changed values, fields and classes, such as defaults. The
-    second has other functions.
+    Two kinds may matter. The first are functions that are not signal functions by the inventory's rule, but may still
+    carry signal or name signal in changed lines. The second are changed values, fields and classes, such as defaults.
 
-    :param changed: changed files, each with where it was read and its blob at both revisions; None: no such file.
+    :param changed: the changed files. For both revisions, each has the code that reads it and its blob; the blob is
+        None if the revision does not have the file.
     :param known: definitions to leave out.
     """
     changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
@@ -392,7 +401,7 @@ def other_changes(
 
 
 def _changed_text(one: Unit | None, other: Unit | None) -> str:
-    """Return the source of the changed statements of a definition, at both revisions."""
+    """Return the source of a definition's changed statements: the deleted ones and the added ones, as one text."""
     texts: list[str] = []
     for unit, numbers in zip((one, other), changed_statements(one, other).values()):
         lines = unit.text.splitlines() if unit is not None else []
@@ -409,7 +418,7 @@ def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[
     for start, end, begin, stop in _changed_blocks(before, after):
         deleted += range(start, end)
         added += range(begin, stop)
-    if not deleted and not added:  # the difference is outside of the statements, so all of them count
+    if not deleted and not added:  # no statement differs, so the difference is elsewhere and all statements count
         deleted, added = list(range(len(before))), list(range(len(after)))
     return {BEFORE: tuple(deleted), AFTER: tuple(added)}
 
@@ -420,9 +429,9 @@ def _changed_blocks(before: Sequence[Statement], after: Sequence[Statement]) -> 
 
 
 def pair_statements(one: Unit, other: Unit) -> Iterator[tuple[int | None, int | None]]:
-    """Yield deleted statements with the added ones that replace them. None stands for a missing statement.
+    """Yield pairs of a deleted statement and the added statement that replaces it. None stands for a missing statement.
 
-    A statement that only has another nesting is left out. Of the others, those of the same kind are paired in order.
+    Statements of the same kind are paired in their order. A statement that differs only in its nesting is left out.
     """
     before, after = statements(one), statements(other)
     for start, end, begin, stop in _changed_blocks(before, after):
@@ -444,7 +453,8 @@ def _same_kind(one: Statement, other: Statement) -> bool:
 
 @lru_cache(maxsize=4096)
 def statements(unit: Unit) -> tuple[Statement, ...]:
-    """Return the statements of a function, beginning with its signature. Any other definition is one statement."""
+    """Return the statements of a function, beginning with its signature. For any other definition, return one
+    statement."""
     whole = (Statement(unit.digest, (0, unit.span[1] - unit.span[0])),)
     if unit.kind != "function" or unit.text.count("\n") != unit.span[1] - unit.span[0]:
         return whole  # two definitions of one name are one unit, whose line numbers do not match the file
@@ -456,8 +466,8 @@ def statements(unit: Unit) -> tuple[Statement, ...]:
 
 @lru_cache(maxsize=4096)
 def function_in(unit: Unit) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, int] | None:
-    """Return the syntax of a function, and the line of this syntax that is the function's first line; None if it cannot
-    be parsed."""
+    """Return the syntax of a function, and the number that the function's first line has in it. Return None if the
+    function cannot be parsed."""
     for source, skipped in ((unit.text, 1), (f"if 1:\n{unit.text}", 2)):
         with suppress(SyntaxError, ValueError, RecursionError):
             body = syntax_of(source).body
@@ -469,7 +479,8 @@ def function_in(unit: Unit) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, int
 def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int = 0) -> Iterator[Statement]:
     """Yield a statement and the statements in its body.
 
-    :param outer: the last line of the header around it; a statement on that line may not run although the line does.
+    :param outer: the last line of the header of the block around it. If a statement is on this line, the line may run
+        without the statement.
     """
     first = _first_line(node)
     blocks = [(name, getattr(node, name)) for name in BLOCKS if isinstance(getattr(node, name, None), list)]
@@ -503,9 +514,9 @@ def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
-    """Return the parts of an expression that are not always evaluated; None if all parts always are.
+    """Return the parts of an expression that are not always evaluated; None if there are none.
 
-    The list is empty if that cannot be observed: a scenario may replace a default by another value.
+    The list is empty if it cannot be observed whether a part was evaluated, such as a default.
     """
     if isinstance(node, ast.IfExp):
         return [node.body, node.orelse]

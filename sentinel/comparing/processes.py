@@ -22,7 +22,7 @@ from sentinel.targets.refs import Ref
 
 @dataclass(frozen=True)
 class Runs:
-    """The names of the functions that a boundary's scenarios run."""
+    """What a boundary reaches, the names of the functions that its scenarios run, and the number of scenarios."""
 
     reached: Reached
     functions: frozenset[str]
@@ -31,13 +31,13 @@ class Runs:
 
 @dataclass
 class Shared:
-    """The parsed code and the processes that several comparisons of one target share.
+    """The parsed code and the processes that several comparisons of one target use together.
 
-    If a boundary reaches the same code in two revisions, a process of either serves both. So most heads of pull
-    requests need no process for the revision that they branched from.
+    If a boundary reaches the same code in two revisions, a process of either revision serves both. So most pull
+    requests need no own process for the revision from which they branched.
 
     :ivar runs: boundary -> the functions that ran in its scenarios.
-    :ivar places: git tree and process of the opened revisions; the last one used is at the end.
+    :ivar places: git tree -> the process of its revision, in the order of their last use.
     """
 
     code: Code
@@ -45,7 +45,8 @@ class Shared:
     places: list[tuple[str, OpenTarget]] = field(default_factory=list)
 
     def find_alike(self, reached: Reached, binding: Binding) -> OpenTarget | None:
-        """Return a process of a revision in which the boundary uses exactly this code, or None."""
+        """Return an open process of any revision in which the boundary uses exactly this code; None if there is
+        none."""
         for place in self.places[::-1]:
             here = self.code.reached(place[0], binding)
             where = sighting(self.code.definitions, place[0], binding)
@@ -65,7 +66,8 @@ class Processes:
         self._opening = Lock()
 
     def open(self, side: str, subject: Subject) -> OpenTarget:
-        """Return the process for a revision: its own, or an open process in which the boundary uses the same code."""
+        """Return the process for a revision. It is an open process in which the boundary uses the same code, if there
+        is one."""
         with self._opening:
             return self._open(side, subject)
 
@@ -89,7 +91,8 @@ class Processes:
         return self._places[key]
 
     def session(self, side: str, subject: Subject) -> LawSession:
-        """Open a session for a revision. If the import ends the process, every call in the session reports this."""
+        """Open a session for a revision. If importing the modules ends the process, every call of the session
+        raises."""
         place = self.open(side, subject)
         failure = place.load(subject.binding)
         return place.law_session.fresh() if failure is None else Ended(failure)
@@ -100,13 +103,12 @@ class Processes:
         return {side for side, _ in self._places} == {*SIDES}
 
     def sessions(self, subject: Subject) -> dict[str, LawSession]:
-        """Open a session for each side. Both sides import their modules at the same time."""
+        """Open a session for each side. The two sides import their modules in parallel."""
         with ThreadPoolExecutor(2, "sentinel-open") as pool:
             return dict(zip(SIDES, pool.map(lambda side: self.session(side, subject), SIDES)))
 
     def locate_changes(self, side: str, subject: Subject) -> Mapping[Place, Unit]:
-        """Return a revision's changed definitions, by their places in the tree that the process for the boundary has
-        imported."""
+        """Return a revision's changed definitions, as they are in the tree that the boundary's process has imported."""
         units, place = self._selection.patch.units(side), self.open(side, subject)
         if place.ref == self.refs[side] or self._shared is None:
             return units

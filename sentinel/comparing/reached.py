@@ -1,8 +1,9 @@
 """Find the definitions that a boundary's code may use, by following names in the source. No code runs.
 
-If everything that a boundary reaches is equal in two trees, it computes the same, and neither revision is called. In
-doubt a definition is included: all methods of a used class whose name is used on any object, and everything that a
-registry registers. Comments, layout and the order of definitions do not matter.
+If everything that a boundary reaches is equal in two trees, the boundary computes the same in both, and neither
+revision is called. If it is not certain that a definition is used, it is included. So all methods of a used class are
+included whose name is used on any object, and everything that is registered in a used registry. Comments, layout and
+the order of definitions do not matter.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from sentinel.worker.codes import LARGEST_SOURCE
 #: A definition: (its file, its qualified name there).
 Place = tuple[str, str]
 
-#: The most imports that are followed from one name; two modules may import each other's names.
+#: The most imports that are followed from one name. The limit is needed because two modules may import names of each
+#: other.
 _FAR = 8
 
 
@@ -40,7 +42,7 @@ class Code:
         self._walked: dict[tuple[str, str], deque[tuple[Mapping[str, str], Reached]]] = {}
         self.files = lru_cache(maxsize=8)(self._files)
         self.module_of = lru_cache(maxsize=None)(target.module_of)
-        #: blob -> what importing the file does; None: no file
+        #: blob -> what importing the file does; the key None stands for a missing file
         self.at_import = lru_cache(maxsize=_REMEMBERED)(self._at_import)
 
     def module(self, blob: str) -> Module:
@@ -52,7 +54,7 @@ class Code:
         return self._modules[blob]
 
     def parses(self, blob: str) -> bool:
-        """Return True if a file has valid Python syntax."""
+        """Return True if a file can be parsed."""
         with suppress(SyntaxError, RecursionError, MemoryError):
             syntax_of(self._trees.blob(blob))
             return True
@@ -82,7 +84,7 @@ class Code:
     def reached(self, tree: str, binding: Binding) -> Reached | None:
         """Return the definitions that a boundary may use in a tree; None if the tree does not have the boundary.
 
-        A result is reused for every tree in which all files that were read for it are the same.
+        A result is cached, and reused for every tree in which the files that were read for it are the same.
         """
         definition = next(filter(None, (self.definitions.find(tree, path) for path in binding.paths)), None)
         if definition is None:
@@ -114,10 +116,11 @@ class Code:
 def changed_files(
     before: tuple[Code, str], after: tuple[Code, str]
 ) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
-    """Yield each file that differs between two trees. For both sides, add the :class:`Code` that reads the file, and
+    """Yield each file that differs between two trees; for both trees, with the :class:`Code` that reads the file and
     its blob.
 
-    :param before: where the trees are read, and the tree; ``after`` likewise.
+    :param before: the code that reads the first tree, and the tree.
+    :param after: the same for the second tree.
     """
     one, other = (code.files(tree) for code, tree in (before, after))
     for file in sorted(one.keys() | other.keys()):
@@ -130,7 +133,7 @@ def changes_of(
 ) -> dict[Place, tuple[Unit | None, Unit | None]]:
     """Return the definitions that differ between two versions of a file. A version is None if the file does not exist.
 
-    :param names: only these.
+    :param names: if given, only definitions with these names.
     """
     one, other = ({} if blob is None else code.module(blob).units for code, blob in (before, after))
     pairs = {
@@ -141,14 +144,15 @@ def changes_of(
 
 
 def changed_effect(before: tuple[Code, str | None], after: tuple[Code, str | None]) -> int | None:
-    """Return the line of the first changed statement that may affect other code; None if there is none.
+    """Return the line of the first changed module-level statement that may affect other code; None if there is none.
 
-    :param before: where the file was read, and its blob; ``after`` likewise.
+    :param before: the code that reads the file at the base, and its blob there.
+    :param after: the same for the head.
     """
     was, now = (code.at_import(blob) for code, blob in (before, after))
     for call, one in was.registrations.items():
         other = now.registrations.get(call, one)
-        if one.name != other.name and one.code != other.code:  # a rename keeps the code
+        if one.name != other.name and one.code != other.code:  # the code stays the same in a mere renaming
             return other.line
     old, new = was.effects, now.effects
     if [syntax for syntax, _ in old] == [syntax for syntax, _ in new]:
@@ -165,7 +169,7 @@ def signal_changes(
     return changes_of(file, before, after, {name for code, blob in there for name in code.signals(file, blob)})
 
 
-#: The most walks that are cached per boundary.
+#: The most results that are cached for one boundary.
 _WALKS = 16
 
 #: The most parsed modules in memory, about 100 kB each.
@@ -179,15 +183,15 @@ class Reached:
     units: Mapping[Place, Unit]
 
     def changed(self, other: Reached) -> list[tuple[Place, Unit | None, Unit | None]]:
-        """Return the definitions that differ in another tree, each as its place and both versions."""
+        """Return the definitions that differ from those in another tree, each as its place and both versions."""
         both = ((place, self.units.get(place), other.units.get(place)) for place in {**self.units, **other.units})
         return sorted(((place, a, b) for place, a, b in both if a is None or not a.like(b)), key=lambda item: item[0])
 
     def apart_from(self, other: Reached, ran: Collection[str]) -> bool:
-        """Return True if no call that runs only these functions uses a changed definition.
+        """Return True if calls that run only functions with these names use no definition that differs in another tree.
 
-        Such calls return the same in both trees and need not be repeated. The use of values and classes cannot be
-        observed, so the result is False if one of them has changed. A field counts if a function that ran names it.
+        Such calls return the same in both trees, so they need not be repeated. The result is False if a value or class
+        has changed, because their use cannot be observed. A changed field counts only if a function that ran names it.
         """
         changed = self.changed(other)
         moved = {place for place, _, _ in changed}
@@ -206,7 +210,7 @@ class Reached:
                 [alone] = filter(None, (one, two))
                 if alone.decorators - _HARMLESS or (alone.kind == "rest" and alone.text.strip()):
                     return False
-                if (file, owner) in whole:  # its class is included too
+                if (file, owner) in whole:  # the class of a method is included too
                     continue
                 if last in used or last.startswith("__"):
                     return False
@@ -229,7 +233,7 @@ def _last_part(name: str) -> str:
 
 
 class _Walk:
-    """Collects the definitions that a boundary may use in one tree."""
+    """Collects the definitions that a boundary may use in one tree, by following names."""
 
     def __init__(self, code: Code, tree: str) -> None:
         self._code, self._tree = code, tree
@@ -242,7 +246,8 @@ class _Walk:
         self._decorating: dict[Place, Unit] = {}
 
     def follow(self, path: str, called: frozenset[str] = frozenset()) -> None:
-        """Add the definition at a dotted path; for a module, its classes and the functions that are called."""
+        """Add the definition at a dotted path. For a module, add its classes and those of its functions that are
+        called."""
         module_and_rest = self._module_of(path)
         if module_and_rest is None:
             return
@@ -261,7 +266,7 @@ class _Walk:
             self.use(place, called)
 
     def use(self, place: tuple[str, str], names: frozenset[str]) -> None:
-        """Add the definitions of these names in a module, because a caller uses them."""
+        """Add the definitions that these names have in a module."""
         self._attributes |= names
         for name in names:
             self._use(place, name, _FAR)
@@ -279,7 +284,8 @@ class _Walk:
                 for unit in self._code.module(blob).decorated:
                     if unit.decorators & self._named:
                         self._add((file, blob), unit.name)
-        # Sorted, because iteration over sets of names differs between processes, and the options to try depend on it.
+        # Sorted, because the order of a set of names differs between processes, and the options that are tried depend
+        # on it.
         return Reached(dict(sorted({**self._decorating, **self._units}.items())))
 
     def _enter(self, place: tuple[str, str]) -> None:
@@ -291,11 +297,12 @@ class _Walk:
             self._note_missing(place[0], absolute(path, here, place[0]))
         package = here.rpartition(".")[0]
         above = self._code.definitions.file(self._tree, package) if package else None
-        if above is not None:  # a package's own statements run at every import of its modules
+        if above is not None:  # importing any module of a package runs the package's own statements
             self._enter(above)
 
     def _note_missing(self, file: str, path: str) -> None:
-        """Record an import in the target's own code that cannot be found, because importing the module may fail."""
+        """Record an import from the target's own code that cannot be found. Importing the module may fail because of
+        it."""
         if path.partition(".")[0] not in self._code.target.packages:
             return
         found = self._module_of(path)
@@ -380,7 +387,7 @@ class _Walk:
 
 
 def names_in(function: Any) -> Iterator[str]:
-    """Yield the names that an adapter's function uses, including those in nested functions."""
+    """Yield the names that a function of an adapter uses, including those in nested functions."""
     codes: list[Any] = [getattr(function, "__code__", None)]
     for cell in getattr(function, "__closure__", None) or ():
         codes.append(getattr(cell.cell_contents, "__code__", None))

@@ -30,7 +30,7 @@ from sentinel.values.literals import Tensor, typed
 
 
 def summarise(compared: BoundaryDiff) -> str:
-    """Return a sentence about a boundary that differs."""
+    """Return one sentence that says how a boundary differs."""
     if compared.lost:
         return compared.lost
     brought = [f"introduces {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
@@ -46,7 +46,7 @@ def summarise(compared: BoundaryDiff) -> str:
     if brought or parts:
         parts = [*brought, *moved, *parts] if numbers_first else [*brought, *parts, *moved]
     mended = [f"fixes {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
-    broken = {item.law for item in compared.broken.get(AFTER, ())}  # by other elements or scenarios
+    broken = {item.law for item in compared.broken.get(AFTER, ())}  # both may break a law, each elsewhere
     for item in _first_laws([item for item in compared.broken.get(BEFORE, ()) if item.law not in broken]):
         returns = f"it can be called now; {message(item.detail)}"
         mended.append(returns if item.law == ANSWERED else f"now keeps {item.law}: {item.statement}")
@@ -56,7 +56,8 @@ def summarise(compared: BoundaryDiff) -> str:
 
 
 def _describe_settings(inputs: Mapping[str, Any]) -> str:
-    """Return the options and conditions of a scenario that no caller may set, as text; empty if there are none."""
+    """Return the options and conditions that were set in a scenario although perhaps no caller sets them, as text;
+    empty if there are none."""
     settings = inputs.get(SETTINGS, {})
     texts = [name if name.endswith((" is true", " is false")) else f"{name} = {settings[name]!r}" for name in settings]
     return f", if {message(', '.join(texts))}" if texts else ""
@@ -66,12 +67,12 @@ def _first_laws(broken: Sequence[Broken]) -> list[Broken]:
     return list({item.law: item for item in broken}.values())[:2]
 
 
-#: The suffix of a part that is a count of values.
+#: The suffix of a key whose value is a number of values.
 _COUNT = " has"
 
 
 def _describe_count(key: str, now: int, before: int, function: str) -> str:
-    """Return a sentence about a changed number of returned values, or of values in a part of the result."""
+    """Return a sentence about the changed number of values that a function returns or that a part of the result has."""
     label, _, path = key.removesuffix(_COUNT).rpartition(": ")
     if path == "returned":
         name = label.partition("(")[0].rpartition(".")[2] or function
@@ -80,18 +81,17 @@ def _describe_count(key: str, now: int, before: int, function: str) -> str:
 
 
 def _name_part(key: str) -> str:
-    """Return the name of a part of a result. If a function other than the boundary returned it, name that function
-    too."""
+    """Return the name of a part of a result, with the function that returned it if that is not the boundary."""
     label, _, path = key.rpartition(": ")
-    if not label or label.isdecimal():  # part of the boundary's result, in this or a later call
+    if not label or label.isdecimal():  # part of what the boundary returned, in its first or a later call
         return message(path)
-    if "(" in label:  # a function name with a digest of its arguments
+    if "(" in label:  # the label is a function's name with a digest of its arguments
         return f"`{message(label.rpartition('(')[0].rpartition('.')[2])}` {message(path)}"
     return f"the argument {message(path.removeprefix('given.'))} of a stand-in"
 
 
 def describe_difference(difference: Difference, function: str = "it") -> str:
-    """Return a sentence about how the two results on a scenario differ.
+    """Return a sentence that says how the two results on a scenario differ.
 
     :param function: the boundary's name, without its module.
     """
@@ -115,7 +115,7 @@ def describe_difference(difference: Difference, function: str = "it") -> str:
 
 
 def _describe_move(one: Any, other: Any) -> str:
-    """Describe how numbers changed by the simplest true relation, such as ``is 2 times the previous value``."""
+    """Return the simplest true statement about how numbers changed, such as ``is 2 times the previous value``."""
     finite = np.isfinite(one) & np.isfinite(other)
     if (np.isfinite(one) != np.isfinite(other)).any():
         return "is now finite" if np.isfinite(other).all() else "is no longer finite"
@@ -140,8 +140,8 @@ def _describe_move(one: Any, other: Any) -> str:
 
 
 def _is_simple(ratio: float) -> bool:
-    """Return True if a ratio, or its inverse, is a multiple of 0.5. Other ratios of two single numbers are not worth
-    reporting."""
+    """Return True if a ratio, or its inverse, is a multiple of 0.5. If there is only one number, other ratios are not
+    worth reporting."""
     doubled = 2 * max(abs(ratio), 1 / abs(ratio))
     return abs(doubled - round(doubled)) < 1e-4 * doubled
 
@@ -157,7 +157,7 @@ _SAME = "no signal code differs by the inventory's rule"
 
 
 def write_headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
-    """Summarise a comparison in one sentence that a maintainer can quote."""
+    """Return one sentence that summarises a comparison and that a maintainer can quote."""
     states = Counter(item.state for item in results)
     judged = Counter(item.judgement for item in results if item.state == "differs")
     patch, scope = comparison.selection.patch, ", ".join(comparison.selection.boundaries)
@@ -207,7 +207,7 @@ def is_proven(comparison: Comparison, results: Sequence[BoundaryDiff]) -> bool:
 
 
 def why_nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]) -> str:
-    """Return why nothing was examined and what to do; empty if something was examined."""
+    """Return why nothing was examined, and what the user can do. Return an empty string if something was examined."""
     states = {item.state for item in results}
     answered_new = any(item.state == "new" and item.scenarios for item in results)
     if states & {"differs", "same numbers"} or answered_new or is_proven(comparison, results):
@@ -237,7 +237,7 @@ def why_nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]
     return "the two revisions have no boundary in common: all are new or gone; name other revisions"
 
 
-#: Files in a list of unexamined code, and entries per file.
+#: The most files in a list of unexamined code, and the most entries per file.
 _FILES, _ENTRIES = 12, 6
 
 
@@ -246,7 +246,7 @@ def list_unexamined(
 ) -> Iterator[str]:
     """Yield lines about changed code that was not examined.
 
-    They list changed lines by file, boundaries by reason, and parts that are not finite.
+    They list changed lines by file, boundaries by the reason why they were not compared, and parts that are not finite.
     """
     idle = comparison.selection.patch.find_unexamined()
     by_file: dict[str, list[Unexamined]] = {}
@@ -298,7 +298,7 @@ def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]
         yield f"not examined, and not signal code by the inventory's rule: {count}: {join_names(harmless)}"
 
 
-#: What no scenario shows.
+#: The kinds of changes that no scenario shows.
 SIZES = (
     f"scenarios have at most {MOST_ROWS} rows and {MOST_TOKENS} tokens, short texts, small vocabularies and few "
     "dtypes, on the CPU, in one process: a change that matters only beyond these limits is not detected"
@@ -310,13 +310,13 @@ def count_changes(changes: Sequence[str]) -> str:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Join the first few names, and add how many more there are."""
+    """Join the first few names. If there are more, add their number."""
     more = f" and {len(names) - _ENTRIES} more" if len(names) > _ENTRIES else ""
     return f"{', '.join(map(message, names[:_ENTRIES]))}{more}"
 
 
 def format_lines(item: Unexamined) -> str:
-    """List changed lines that were not examined, as text: ``file:first-last function (why)``."""
+    """Return a text about changed lines that were not examined: ``file:first-last function (why)``."""
     first, last = item.lines
     why = "no boundary reaches it" if not item.bound else explain_guard(item.guard)
     why = why or ("" if item.called else "never ran")
@@ -328,7 +328,7 @@ def format_lines(item: Unexamined) -> str:
 
 
 def explain_guard(guard: str) -> str:
-    """Return why a changed line was not examined, for a report."""
+    """Return the reason why a changed line was not examined, as a report states it."""
     return guard if guard in ("", NO_EFFECT) else f"guarded by {guard}"
 
 
@@ -377,7 +377,7 @@ def write_ending(comparison: Comparison, results: Sequence[BoundaryDiff], interr
 
 
 def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
-    """Yield everything about a boundary that differs."""
+    """Yield the lines about a boundary that differs."""
     yield f"{number}. {item.name}: {item.judgement}"
     yield f"   {summarise(item)}"
     cause = comparison.cause_of(item.name)
@@ -386,7 +386,7 @@ def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1
         yield ""
         return
     contract = comparison.catalog.contracts[item.contract]
-    unsaid = {each.name for each in contract.inputs if each.dialect}  # only the oracle reads them
+    unsaid = {each.name for each in contract.inputs if each.dialect}  # inputs that only the oracle reads
     for side in SIDES:
         yield f"   {side:<7}{item.places.get(side, '')}"
     if item.parameters:
@@ -422,10 +422,10 @@ def _list_laws(item: BoundaryDiff) -> Iterator[str]:
 def write_scenario(
     difference: Difference, unsaid: Collection[str], function: str, again: bool = False
 ) -> Iterator[str]:
-    """Yield the lines about the scenario of a difference, and the values before and after.
+    """Yield the lines about a difference: its scenario, and the values before and after.
 
-    :param unsaid: inputs to leave out, besides those that do not matter.
-    :param again: whether the scenario was already written.
+    :param unsaid: inputs to leave out, in addition to those that do not matter.
+    :param again: whether the scenario was written before.
     """
     whose = f" of {', '.join(difference.recipes)}" if difference.recipes else ""
     if not again:
@@ -443,7 +443,7 @@ def write_scenario(
         more = f"{len(difference.details) - _ENTRIES} more parts differ"
     else:
         details, more = dict(difference.details), ""
-    shown: dict[str, list[str]] = {}  # parts of several calls may have the same name
+    shown: dict[str, list[str]] = {}  # a part may have the same name in several calls
     for key, detail in details.items():
         if key.endswith(_COUNT):
             shown.setdefault(_describe_count(key, int(after.get(key) or 0), int(before.get(key) or 0), function), [])
@@ -464,7 +464,7 @@ def write_scenario(
 
 
 def _state(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any]:
-    """Return a scenario as recipes write it, without inputs that are None."""
+    """Return a scenario in the form that recipes use, without inputs that are None."""
     return {
         name: {"tensor": value.nested(), "dtype": value.dtype} if isinstance(value, Tensor) else typed(value)
         for name, value in inputs.items()
@@ -591,7 +591,7 @@ def save(file: Path, kind: str, target: str, entries: Mapping[str, Any]) -> None
     if content is None or not content.keys() <= set(KINDS):
         raise SentinelError(f"{file} has other content, so it was not overwritten; name another file")
     there = content.setdefault(kind, {}).setdefault(target, {})
-    # An interrupted comparison does not replace a complete comparison of the same pair.
+    # An interrupted comparison does not replace a complete one of the same two revisions.
     there.update({name: each for name, each in entries.items() if name not in there or not _is_interrupted(each)})
     write_atomically(file, json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 

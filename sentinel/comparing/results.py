@@ -13,15 +13,15 @@ from sentinel.contracts.contract import Inputs
 
 @dataclass(frozen=True)
 class Difference:
-    """One way in which the two revisions differ, on the smallest scenario, confirmed in fresh processes.
+    """One way in which the two revisions differ, shown by the smallest scenario that was found.
 
     :ivar symptom: ``value``, ``non-finite``, ``masked`` (only where the mask is 0), ``shape``, ``dtype``, ``answer``,
         ``raises``, ``no longer raises``, or ``beside`` if everything that the contract observes is equal.
     :ivar details: key -> where the values differ and by how much.
     :ivar double: by side, the observation in float64 if the scenario has a coarser dtype.
     :ivar recipes: the known bugs whose scenario this is; empty for a drawn scenario.
-    :ivar idle: the inputs that do not matter here: other values of them lead to the same results at both sides.
-    :ivar programming_error: the name of the exception if a mistake in one side's own code raises it; see
+    :ivar idle: the inputs that do not matter: with other values of them, both sides return the same as before.
+    :ivar programming_error: the name of the exception, if one side raises it because of a mistake in its own code; see
         :func:`sentinel.worker.attribution.programming_error`.
     """
 
@@ -45,10 +45,10 @@ class Difference:
 class Broken:
     """A law that one revision breaks and the other keeps, on the same variants.
 
-    :ivar defined: whether only the contract's definition is violated, which a change may intend.
+    :ivar defined: whether only the contract's definition is violated. A change may do so intentionally.
     :ivar came: whether the scenario needs an option or choice that the other revision lacks.
-    :ivar already: whether the other revision breaks the law here too, by a smaller amount.
-    :ivar choice: a change of the definition with which this revision keeps the law, as text; empty if none is known.
+    :ivar already: whether the other revision breaks the law on the same variants too, but by a smaller amount.
+    :ivar choice: a change of the definition under which this revision keeps the law, as text; empty if none is known.
     """
 
     law: str
@@ -67,7 +67,7 @@ ANSWERED, ANSWERED_STATEMENT = "a_call_is_answered", "a call of its contract ret
 
 
 def break_answered(reason: str, inputs: Inputs) -> Broken:
-    """Return a broken law for a revision that raises, hangs or crashes on a scenario."""
+    """Return the broken law of a revision that raises, hangs or crashes on a scenario."""
     return Broken(ANSWERED, ANSWERED_STATEMENT, "raises", reason, {"": inputs})
 
 
@@ -78,16 +78,18 @@ class BoundaryDiff:
     :ivar state: ``same code`` (it reaches no changed code), ``same numbers`` (all changed lines that it reaches ran),
         ``not examined`` (no number differs, but some changed lines did not run or no number was finite), ``differs``,
         ``new``, ``gone``, ``not compared``; empty until the boundary has been compared.
-    :ivar failed: the side that cannot be called, if the other side can.
+    :ivar failed: the side that cannot be called although the other side can; empty if there is none.
     :ivar places: by side: ``dotted.path (file:line)``.
-    :ivar parameters: by side, if the parameters differ.
+    :ivar parameters: by side, the names of its parameters; empty if they are the same.
     :ivar changed: the changed definitions that it reaches.
     :ivar unreached: their changed lines that no scenario ran.
-    :ivar answered: the calls that both revisions returned from: scenarios, and what laws and shrinking make of them.
-    :ivar undecided: part of the result -> number of these calls in which it was not finite at both revisions.
-    :ivar blind: the parts that were finite in no call.
+    :ivar answered: the number of calls from which both revisions returned, including the variants of laws and the
+        scenarios tried while shrinking.
+    :ivar undecided: part of the result -> number of these calls in which a number of it was finite at neither revision.
+    :ivar blind: the parts of which no number could be compared in any call.
     :ivar bugs: by side: the known bugs that only this side has.
-    :ivar lost: the removal that makes it worse; empty if a function was removed together with all its callers.
+    :ivar lost: why its removal counts as worse; empty if it was not removed, or was removed together with all its
+        callers.
     """
 
     name: str

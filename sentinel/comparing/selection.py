@@ -33,9 +33,9 @@ _CALLERS = 3
 
 @dataclass(frozen=True)
 class Candidate:
-    """A boundary, the changed definitions that it may use, and its result if the source alone decides it.
+    """A boundary, the changed definitions that it may use, and its result.
 
-    The state of the result is empty if both revisions must be called.
+    If the source alone does not decide the result, its state is empty, and both revisions must be called.
     """
 
     subject: Subject
@@ -47,8 +47,8 @@ class Selection:
     """The boundaries of both revisions, and the changed code.
 
     :ivar boundaries: globs; empty for all boundaries.
-    :ivar trees: by side, the git tree if the code is read from a mirror; empty for a checkout.
-    :ivar moved: boundary -> names that the adapter uses, and where they are in the later revision.
+    :ivar trees: by side, the git tree if the code is read from a mirror; an empty string if it is read from a checkout.
+    :ivar moved: boundary -> (name that the adapter uses -> where it is at the head).
     :ivar left_out: boundary -> why it cannot be compared.
     """
 
@@ -83,7 +83,7 @@ class Selection:
 
     @cached_property
     def candidates(self) -> dict[str, Candidate]:
-        """Return the boundaries whose code differs between the revisions, by name."""
+        """Return the boundaries of both revisions by name, each with the changed definitions that it may use."""
         one, other = (self.codes[side].files(self.trees[side]) for side in SIDES)
         identical = one == other
         every = self.subjects if identical else [*self.subjects, *self._called_by_bugs()]
@@ -93,7 +93,7 @@ class Selection:
         return {each.subject.name: each for each in found if each is not None}
 
     def _compare_text(self, subject: Subject, identical: bool) -> Candidate | None:
-        """Compare the source that a boundary uses at the two revisions. Return None if both lack the boundary."""
+        """Compare the source that a boundary uses at the two revisions. Return None if there is nothing to compare."""
         sides = {side: self._sight(side, subject.binding) for side in SIDES}
         if sides[BEFORE].bound and sides[AFTER].definition is None:
             subject = self._follow(subject)
@@ -126,15 +126,15 @@ class Selection:
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
 
     def _unread(self, file: str) -> str | None:
-        """Return the reason why the head's checkout lacks a file that the base has; None if it has the file.
+        """Return the reason why a file was left out of the head's checkout.
 
-        Return an empty string if the file is there but cannot be parsed or is a link, because its failing import is
-        reported instead.
+        Return an empty string if the file is there but cannot be parsed or is a link; the failing import is reported
+        instead. Return None in all other cases.
         """
         omitted = next((item.reason for item in self.checkouts[AFTER].left_out if item.path == file), "")
         code = self.codes[AFTER]
         blob = code.files(self.trees[AFTER]).get(file)
-        there = (self.checkouts[AFTER].path / file).is_file()  # this includes links that stay in the checkout
+        there = (self.checkouts[AFTER].path / file).is_file()  # true also for links within the checkout
         if not omitted and (not there or (blob is not None and code.parses(blob))):
             return None
         return omitted
@@ -145,7 +145,7 @@ class Selection:
         """Judge a boundary that only one revision has."""
         units = [self._unit(side, each.definition) for side, each in sides.items() if each.definition is not None]
         if len(units) == 2 and units[0] is not None and units[0].like(units[1]):
-            lacking = OTHER[there]  # the function is unchanged, but a name that its adapter uses is missing
+            lacking = OTHER[there]  # the function is unchanged, but its adapter uses a name that is missing
             reason = f"{lacking}: not in this version: the checkout has no {sides[lacking].lacks}"
             lost = f"it can no longer be called: {sides[AFTER].lacks} is removed" if lacking == AFTER else ""
             return replace(result, state="not compared", reason=reason, lost=lost)
@@ -159,7 +159,8 @@ class Selection:
         return sighting(self.codes[side].definitions, self.trees[side], binding)
 
     def _follow(self, subject: Subject) -> Subject:
-        """Return the subject with its new path, if the function has moved with nearly the same body."""
+        """Return the subject with the function's new path, if the function has moved and its body is nearly the
+        same."""
         older = [self.checkouts[BEFORE]]
         lack = self._runner.absence(self.target.name, subject.binding, self.checkouts[AFTER], older)
         if lack is None or not lack.moved:
@@ -169,7 +170,7 @@ class Selection:
         return replace(subject, binding=replace(subject.binding, formerly=formerly))
 
     def _called_by_bugs(self) -> list[Subject]:
-        """Return the functions that known bugs call with the contract ``call``."""
+        """Return the functions that are the boundary of a known bug with the contract ``call``."""
         adapter = str(self.catalog.adapters[self.target.name].file)
         bound = {subject.name for subject in self.subjects}
         callees = []
@@ -197,7 +198,7 @@ class Selection:
     def distance(self, name: str) -> float:
         """Return the number of calls to the nearest changed definition; 0 if the boundary itself has changed.
 
-        It is infinite if no name that is used on the way leads to a changed definition.
+        It is infinite if following the names that the code uses leads to no changed definition.
         """
         return min(self.distances(name).values(), default=math.inf)
 
@@ -234,14 +235,15 @@ class Selection:
             registries = {unit.name for unit in units if unit.kind == "registry"}
             level = {place for name in names for place in by_name.get(name, ())}
             for unit in reached.units.values():
-                if registries & unit.names:  # a decorator that registers functions
+                if registries & unit.names:  # it may call every registered function
                     level.update(by_decorator.get(unit.name.rpartition(".")[2], ()))
             level -= seen
             steps += 1
         return distances
 
     def callers_of(self, names: Collection[str]) -> Iterator[tuple[str, Unit]]:
-        """Yield all other functions of the head that use one of these names."""
+        """Yield the head's definitions that use one of these names, each with its file, except those with such a
+        name."""
         code, last = self.codes[AFTER], {name.rpartition(".")[2] for name in names}
         for file, blob in code.definitions.sources(self.trees[AFTER]):
             if code.names(blob, last):
@@ -250,7 +252,7 @@ class Selection:
                         yield file, unit
 
     def boundary_at(self, file: str, unit: Unit) -> str | None:
-        """Return the name of the boundary that a definition implements, or None."""
+        """Return the name of the boundary that a definition of the head implements; None if it implements none."""
         place = f"({file}:{unit.span[0]})"
         found = (name for name, each in self.candidates.items() if each.result.places.get(AFTER, "").endswith(place))
         return next(found, None)
@@ -259,8 +261,7 @@ class Selection:
 
     @cached_property
     def patch(self) -> Patch:
-        """Return the changed definitions that a boundary may use, and the changed signal functions that no boundary
-        uses."""
+        """Return the changed code: definitions that a boundary may use, and signal functions that no boundary uses."""
         bound = {}
         for place in {place for each in self.candidates.values() for place, _, _ in each.changed}:
             both = self._defined(BEFORE, place), self._defined(AFTER, place)
@@ -275,7 +276,8 @@ class Selection:
     def effects(self) -> list[str]:
         """Return the places (``file:line``) of changed module-level code that may affect functions elsewhere.
 
-        The text does not show the effect of such code, so it rules out a proof that signal code is equal.
+        The text does not show what such code affects. So if there is any, the text cannot prove that signal code is
+        equal.
         """
         places = []
         after = self.codes[AFTER].files(self.trees[AFTER])
@@ -286,12 +288,12 @@ class Selection:
             elif self._reorders_registrations(before, now):
                 places.append(f"{file}:1")
             elif before[1] is None and file.endswith("/__init__.py") and f"{file[:-12]}.py" in after:
-                places.append(f"{file}:1")  # a package replaces a module
+                places.append(f"{file}:1")  # a new package hides the module of the same name
         return places
 
     def _reorders_registrations(self, before: tuple[Code, str | None], now: tuple[Code, str | None]) -> bool:
-        """Return True if only the order of a file's imports changed, and two files register something under the same
-        key."""
+        """Return True if a file has the same imports in another order, and two files register something under one key.
+        The order then decides which of the two counts."""
         one, other = (code.at_import(blob).imports for code, blob in (before, now))
         return one != other and sorted(one) == sorted(other) and self._registers_twice
 
@@ -308,12 +310,12 @@ class Selection:
 
     @property
     def unread(self) -> list[str]:
-        """Return further changes that may affect training and that no boundary reads."""
+        """Return further changes that may affect training, in definitions and files that no boundary reads."""
         return [*self._others[0], *self.changed_files]
 
     @property
     def harmless(self) -> list[str]:
-        """Return the changed functions without signal that no boundary reads, as ``file:line name``."""
+        """Return, as ``file:line name``, the changed functions that carry no signal and that no boundary reads."""
         return self._others[1]
 
     @cached_property
@@ -330,7 +332,8 @@ class Selection:
 
     @property
     def whole(self) -> bool:
-        """Return True if files outside the packages are compared too. Releases do not contain such files."""
+        """Return True if files outside the packages are compared too. They are not if one of the revisions is a
+        release."""
         return all(side.whole for side in self._files)
 
     @cached_property
@@ -343,7 +346,7 @@ class Selection:
         return changed_files(before, after)
 
     def _signal_changes(self) -> dict[Place, tuple[Unit | None, Unit | None]]:
-        """Return the changed signal functions, except for new and removed boundaries."""
+        """Return the changed signal functions of both revisions by place, without new and removed boundaries."""
         changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
         for file, before, after in self._changed_files():
             changes |= signal_changes(file, before, after)
@@ -380,7 +383,7 @@ class Selection:
         return next((unit for unit in units if unit.span == definition.name.span), None)
 
     def _callers(self, subject: Subject) -> list[str]:
-        """Return the base's functions that use a boundary and still exist at the head."""
+        """Return at most three functions that use a boundary at the base and still exist at the head."""
         before, after = (self.codes[side] for side in SIDES)
         definition = self._find(BEFORE, subject)
         name = subject.boundary.rpartition(".")[2]
@@ -396,7 +399,8 @@ class Selection:
         return callers[:_CALLERS]
 
     def _alike(self, subject: Subject) -> Iterator[str]:
-        """Yield new functions that share half of their lines with a removed boundary, and so may be its new name."""
+        """Yield new functions that may be a removed boundary under another name, because at least half of their lines
+        are the same."""
         own, other = self.codes[BEFORE], self.codes[AFTER]
         definition = self._find(BEFORE, subject)
         if definition is None:
@@ -432,7 +436,7 @@ def _describe(subject: Subject, sides: Mapping[str, Sighting]) -> BoundaryDiff:
 
 
 def _name_changes(changed: Sequence[Change]) -> tuple[str, ...]:
-    """Return ``file:line name`` of each changed definition at the head."""
+    """Return ``file:line name`` of each changed definition, at the head if it still exists there."""
     texts = []
     for (file, name), one, other in changed:
         unit = other or one

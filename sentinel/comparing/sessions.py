@@ -31,22 +31,22 @@ from sentinel.laws.agreement import Numbers, numbers
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.worker.answers import Claim, Failed, Replies, Reply
 
-#: The inputs of each variant by name, and the names of the inputs that the boundary must accept.
+#: The type of calls (name of a variant -> its inputs), and of the names of inputs that the boundary must accept.
 Calls = Mapping[str, Inputs]
 Given = Sequence[str] | None
 
-#: A line, or an instruction in a line, that ran.
+#: A pattern for a line that ran, or for an instruction in a line.
 _PLACE = re.compile(r"(.+?):(\d+)(?::(\d+):(\d+):(\d+))?")
 
-#: The name of the exception that a boundary raised.
+#: A pattern for the name of the exception that a boundary raised.
 _RAISED = re.compile(r"^the boundary raised ([\w.]+)")
 
-#: File -> ranges of lines that are watched at one side.
+#: File -> ranges of lines whose execution is recorded at one side.
 Lines = Mapping[str, Sequence[tuple[int, int]]]
 
 _SILENT = Failed("crash", "a call without an observation")
 
-#: The kinds of failure by which the code itself ends its process.
+#: The kinds of failure in which the code under test ends its process.
 _ENDS = ("crash", "exit", "memory", "timeout")
 
 
@@ -54,19 +54,18 @@ _ENDS = ("crash", "exit", "memory", "timeout")
 class Log:
     """What both revisions did in the scenarios of one boundary.
 
-    :ivar functions: by side, the target's functions that ran.
-    :ivar answered: scenarios on which both revisions returned.
-    :ivar came: whether a scenario needed an option or choice that only the later revision has.
-    :ivar refused: by side, the last exception that only this side raised.
-    :ivar unanswered: the last exception that both sides raised.
+    :ivar functions: by side, the dotted paths of the target's functions that ran.
+    :ivar answered: the number of scenarios on which both revisions returned.
+    :ivar came: whether a scenario needed an option or choice that only the head has.
+    :ivar refused: by side, the last exception on a scenario on which the other side returned.
+    :ivar unanswered: the reason why the last scenario without two results could not be compared.
     :ivar nonzero: by side, the observed keys that had a finite number other than 0 at least once.
-    :ivar steady: part outside the contract -> whether repeated calls of one revision return the same.
+    :ivar steady: part that the contract does not observe -> whether it stays the same if a revision is called again.
     :ivar lines: by side, ``(file, line)`` of the watched lines that ran, and of each instruction in them ``(file, line,
         column, last line, last column)``.
-    :ivar scenarios: scenarios on which both revisions returned, and by side the ``(file, line)`` of watched lines that
-        ran.
-    :ivar decided: the keys in which some numbers could be compared.
-    :ivar undecided: key -> scenarios in which some number is finite at neither revision.
+    :ivar scenarios: scenarios that ran watched lines and on which both revisions returned, each with the lines by side.
+    :ivar decided: the keys of which some number could be compared.
+    :ivar undecided: key -> number of scenarios in which some of its numbers are finite at neither revision.
     """
 
     claims: dict[str, Claim] = field(default_factory=dict)
@@ -97,7 +96,7 @@ class OneSided(Undecidable):
 
 
 class Ended(LawSession):
-    """Replaces the session of a process that ended during import. Every call raises."""
+    """Stands in for the session of a process that ended during import. Every call raises."""
 
     def __init__(self, failure: Failed) -> None:
         self._failure = failure
@@ -113,11 +112,11 @@ class Ended(LawSession):
 
 
 class Pair(LawSession):
-    """Calls both revisions of one target, through the interface of a single law session.
+    """Calls both revisions of one target. It has the interface of a law session.
 
     :param beside: the changed functions whose results are compared too; None to compare only the contract's keys.
     :param lines: by side, the lines for which the session records whether they ran.
-    :param names: local variables that are compared too if a changed function raises.
+    :param names: names of local variables that are compared too if a changed function raises.
     :param gradients: compare the gradients of all returned values instead of the values.
     """
 
@@ -166,9 +165,10 @@ class Pair(LawSession):
         return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Repeat a trial in float64, if rounding in half precision may hide a difference.
+        """Repeat a trial in float64 if rounding in half precision may hide a difference. Return the trial with the
+        difference if there is one.
 
-        A value that is computed in single precision even for float64 inputs is not a difference.
+        Differences that single precision explains do not count, because code may compute in it even for float64 inputs.
         """
         if trial.violations or trial.case is None or not any(gaps(trial.case)):
             return trial
@@ -183,7 +183,8 @@ class Pair(LawSession):
     ) -> dict[str, Replies]:
         """Call both revisions at the same time, and return their replies.
 
-        :raises OneSided: if one side returns and the other ends, or cannot be called at all.
+        :raises OneSided: if one side returns and the other side's process ends, or the other side cannot be called at
+            all.
         :raises Undecidable: if neither side can be called.
         """
         promise = self._thread.submit(self._answer, BEFORE, subject, calls, describe, scenario_inputs)
@@ -215,7 +216,7 @@ class Pair(LawSession):
     def _check_ends(self, subject: Subject, calls: Calls, by_side: Mapping[str, Replies], given: Given) -> None:
         """Raise :class:`OneSided` if one side's process ended although the other side returned.
 
-        To find the scenario that causes it, the scenarios are repeated one by one, so a call that hangs costs two
+        The scenarios are repeated one by one to find the one that ends the process. So a call that hangs costs two
         timeouts.
         """
         for side in SIDES:
@@ -283,8 +284,11 @@ class Pair(LawSession):
     def _compare_failed(
         self, subject: Subject, case: Case, called: Mapping[str, Reply], failed: Mapping[str, Failed]
     ) -> tuple[Violation, ...]:
-        """Return differences between two calls that raise: in results of changed functions before the exception, and,
-        under a changed option, in the kind of exception."""
+        """Return differences between two calls that both raise.
+
+        Compared are the results of changed functions before the exception. If an option was set that scenarios do not
+        set, the types of the exceptions are compared too.
+        """
         if {each.kind for each in failed.values()} != {"raised"}:
             return ()
         reasons = {side: each.reason for side, each in failed.items()}
@@ -297,7 +301,7 @@ class Pair(LawSession):
     def _compare_beside(self, subject: Subject, case: Case, called: Mapping[str, Reply]) -> tuple[Violation, ...]:
         """Return differences in values that the contract does not observe.
 
-        Parts that vary between calls at one revision, such as a clock or an address, are left out.
+        Parts that change if one revision is called twice, such as a time or an address, are left out.
         """
         steady = self.logs[subject.name].steady
         violations = [item for item in beside_stays(case, called) if steady.get(item.key, True)]
@@ -316,7 +320,7 @@ class Pair(LawSession):
 
 
 def _places(texts: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Parse lines and instructions: see :attr:`Log.lines`."""
+    """Parse the texts of lines and instructions that ran. :attr:`Log.lines` describes the result."""
     for place in filter(None, map(_PLACE.fullmatch, texts)):
         file, *numbers = filter(None, place.groups())
         yield file, *map(int, numbers)
@@ -327,7 +331,7 @@ def _select_answered(replies: Replies) -> Mapping[str, Reply]:
 
 
 class Alone(Pair):
-    """Calls one revision instead of two, to find out which functions the scenarios run."""
+    """Calls the base instead of both revisions, to find out which functions the scenarios run."""
 
     def __init__(self, one: LawSession, logs: dict[str, Log] | None = None) -> None:
         super().__init__(one, one, logs, [])
@@ -348,7 +352,8 @@ def _has_number(array: Numbers) -> bool:
 
 
 class Ahead(LawSession):
-    """Returns the violations that one revision has and the other lacks on the same variants."""
+    """Tries laws at one revision. Its trials have only the violations that the other revision lacks, or has to a
+    smaller degree, on the same variants."""
 
     def __init__(self, one: LawSession, other: LawSession) -> None:
         self._one, self._other = one, other
@@ -385,9 +390,9 @@ class Ahead(LawSession):
     def _without_nearer(
         self, subject: Subject, trial: Trial, other: Trial, violations: tuple[Violation, ...]
     ) -> tuple[Violation, ...]:
-        """Drop violations whose outputs are nearer to the oracle's values than the other revision's outputs are.
+        """Drop violations in outputs that are nearer to the oracle's values than the other revision's outputs.
 
-        A constant keeps every relation between outputs, so a step towards the right value may break one.
+        Outputs that get closer to the right values may break a relation that wrong outputs keep: a constant keeps all.
         """
         replies = self._one.references(subject, trial.variants).answers
         oracle = {variant: each.observation or {} for variant, each in replies.items()}

@@ -25,15 +25,13 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Unit:
-    """A definition in a source file.
+    """A definition in a source file: a function, a method, a class without its methods, a dataclass field, a
+    module-level value, or the rest of a module.
 
-    It is a function, a method, a class without its methods, a dataclass field, a module-level value, or the rest of a
-    module.
-
-    :ivar text: its source, indented as in the file. :attr:`digest` is computed from its syntax.
+    :ivar text: its source, indented as in the file. In contrast, :attr:`digest` is computed from its syntax.
     :ivar names: the names that it uses.
-    :ivar attributes: the attributes that it uses, on any object.
-    :ivar chains: its uses of the form ``name.attribute``.
+    :ivar attributes: the names of the attributes that it uses, on any object.
+    :ivar chains: the expressions of the form ``name.attribute`` that it uses.
     """
 
     name: str
@@ -68,7 +66,8 @@ def _digest(text: str) -> str:
 class Bare(ast.NodeTransformer):
     """Removes syntax that cannot change results: annotations, docstrings and metadata of fields.
 
-    ``functools.singledispatch`` reads the annotations of a function that is decorated with ``register``, so they stay.
+    Functions that are decorated with ``register`` keep their annotations, because ``functools.singledispatch`` reads
+    them.
     """
 
     _in_function = False
@@ -84,7 +83,7 @@ class Bare(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         self.generic_visit(node)
-        if self._in_function and node.value is not None:  # Python does not evaluate such an annotation
+        if self._in_function and node.value is not None:  # Python does not evaluate annotations of local variables
             return ast.copy_location(ast.Assign([node.target], node.value), node)
         return node
 
@@ -124,7 +123,7 @@ class Module:
 
     @cached_property
     def inner(self) -> Mapping[str, Sequence[str]]:
-        """Return the members of each class and of its nested classes."""
+        """Map each class to the names of its members and of its nested classes' members."""
         members: dict[str, list[str]] = {}
         for name in self.units:
             for place, letter in enumerate(name):
@@ -155,10 +154,10 @@ class AtImport:
 
     :ivar effects: the syntax of module-level statements that may affect other code, each with its line. These are
         calls, assignments to attributes, star imports, and statements that rebind the name of a function. Definitions,
-        constants and plain imports are left out, since the reach of a boundary follows them. A file that cannot be
-        parsed counts as one such statement.
-    :ivar registrations: what the file registers under each key, by the decorator's syntax; of equal keys, the last
-        counts. The key is the decorator's first argument: a string or an attribute.
+        constants and plain imports are left out, because they count as reached by the boundaries that use them. A file
+        that cannot be parsed counts as one such statement.
+    :ivar registrations: the decorator's syntax, including the key -> what the file registers with it. The key is the
+        decorator's first argument, a string or an attribute. If two are equal, the last counts.
     :ivar imports: the syntax of its imports at module level, in order.
     """
 
@@ -181,7 +180,7 @@ def at_import(content: bytes) -> AtImport:
 
 
 def _registrations(body: Sequence[ast.stmt]) -> dict[str, Registration]:
-    """Return what module-level decorators register. This changes the syntax tree."""
+    """Return what module-level decorators register. The given syntax tree is modified."""
     registered: dict[str, Registration] = {}
     for node in body:
         if isinstance(node, (*_DEFINITIONS, ast.ClassDef)):
@@ -220,7 +219,7 @@ def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:
             bound = [node.target] if isinstance(node, ast.For) else []
             bound += [item.optional_vars for item in getattr(node, "items", ()) if item.optional_vars]
             if inner or not all(isinstance(each, (ast.Name, ast.Tuple)) for each in bound):
-                yield node  # included as a whole, because its condition matters too
+                yield node  # a conditional statement is included as a whole, because its condition matters too
         elif not (isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))):
             yield node
 
@@ -235,7 +234,7 @@ def _patches(call: ast.Call) -> bool:
 
 
 def parse(content: bytes) -> Module:
-    """Parse a file. A file with a syntax error counts as one definition."""
+    """Parse a file, and return its definitions and imports. A file with a syntax error counts as one definition."""
     try:
         return _read(content)
     except (SyntaxError, RecursionError, MemoryError):
@@ -253,7 +252,7 @@ def _read(content: bytes) -> Module:
     _collect(body, "", lines, units, rest)
     for node in _statements(body):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            if isinstance(node, ast.Import):  # `import a.b` binds a, and runs a.b
+            if isinstance(node, ast.Import):  # `import a.b` binds the name a, and also runs the module a.b
                 for alias in node.names:
                     imports.setdefault(alias.asname or alias.name.partition(".")[0], set()).add(alias.name)
             for key, name in names_of([node]).items():
@@ -328,7 +327,7 @@ _SETS = ("names", "attributes", "chains", "decorators")
 
 
 def _put(units: dict[str, Unit], unit: Unit) -> None:
-    """Add a definition. If the name already has one, join both, because either may be used."""
+    """Add a definition. If the name already has a definition, join the two, because either may be used."""
     before = units.get(unit.name)
     if before is not None:
         both = {name: getattr(before, name) | getattr(unit, name) for name in _SETS}
@@ -381,7 +380,7 @@ def _unit(
 
 # -- a cache of parsed files on disk --
 
-#: The most modules in the file, about 20 kB each; the last used are kept.
+#: The most modules that the cache file keeps, about 20 kB each. The ones used last are kept.
 _KEPT = 800
 
 
@@ -397,7 +396,7 @@ class Modules(dict[str, Module]):
         digest = hashlib.sha256(b"".join([sys.version.encode(), *sources])).hexdigest()[:12]
         self._file = Home.default().path / "history" / file_name(target) / "modules" / f"{digest}.lines"
         self._read: dict[str, str] = {}
-        with suppress(OSError, ValueError):  # lines are parsed when they are needed
+        with suppress(OSError, ValueError):  # each line is parsed only when its module is needed
             self._read.update(line.partition(" ")[::2] for line in self._file.read_text("utf-8").split("\n"))
         self._on_disk = set(self._read)
 
@@ -408,7 +407,7 @@ class Modules(dict[str, Module]):
         return super().__contains__(blob)
 
     def save(self) -> None:
-        """Add new files to the cache. Do nothing if it cannot be written."""
+        """Write newly parsed files to the cache. Do nothing if it cannot be written."""
         if self.keys() <= self._on_disk:
             return
         with suppress(OSError):

@@ -1,6 +1,6 @@
-"""Find the first name that an adapter uses but a checkout does not define; find out whether it was removed or moved.
+"""Find the first name that an adapter uses and a checkout does not define, and whether it was removed or moved.
 
-No code of the checkout runs.
+The checkout's source is read, and none of it runs.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Binding
 from sentinel.targets.checkout import Checkout
 
-#: Two definitions count as one that moved if they share at least this fraction of the lines of the longer one.
+#: A definition counts as moved if the old and the new one have this fraction of the longer one's lines in common.
 _NEAR_IDENTICAL = 0.9
 
-#: The most definitions of a name that are read; a hostile checkout may have any number.
+#: The most definitions of a name that are read. The limit is needed because a hostile checkout may have any number.
 _MOST = 20
 
 
@@ -30,11 +30,11 @@ _MOST = 20
 class Absence:
     """A dotted path that an adapter uses and a checkout's source does not define.
 
-    :ivar needed: the path that the adapter names.
-    :ivar name: the shortest prefix of the path that is missing.
-    :ivar place: the dotted path of the only definition of this name elsewhere; empty unless there is exactly one.
-    :ivar same: whether that definition shares nearly all lines with the known one; None if no known revision is
-        available.
+    :ivar needed: the whole path that the adapter names.
+    :ivar name: the shortest prefix of this path that is missing.
+    :ivar place: the dotted path at which the name is defined instead; empty unless there is exactly one such place.
+    :ivar same: whether the definition there has nearly the same lines as at a revision where the adapter works; None if
+        no such revision is available.
     :ivar depth: the number of names between the module and the definition.
     :ivar existed: whether an earlier commit of the mirror had the name; None if unknown.
     """
@@ -49,7 +49,8 @@ class Absence:
     def describe(self, hint: str = "") -> str:
         """Return a sentence that names the missing path and says whether it was removed or moved.
 
-        :param hint: the worker's message. If a function is missing, its suggestion after ``;`` is appended.
+        :param hint: the worker's message. If the whole path is missing and nothing else, its text after ``;`` is
+            appended.
         """
         near = f";{hint.partition(';')[2]}" if ";" in hint and self.name == self.needed else ""
         if not self.place:
@@ -61,8 +62,8 @@ class Absence:
 
     @property
     def moved(self) -> dict[str, str]:
-        """Map the old dotted path and its module to the new path and module. Empty unless both definitions have the
-        same code."""
+        """Map the old dotted path and its module to the new path and module. The result is empty unless both
+        definitions have nearly the same code."""
         modules = (path.rsplit(".", self.depth)[0] for path in (self.needed, self.place))
         return {self.needed: self.place, next(modules): next(modules)} if self.same else {}
 
@@ -103,16 +104,16 @@ def _look_for(names: Sequence[str], checkout: Checkout, sources: Sources, older:
                     return Absence(path, name, existed=_existed_before(name, checkout))
                 return Absence(path, name, places[0][0], _alike(lines, places[0][1]), len(attributes))
     attributes = parts[-2:] if len(parts) > 2 and parts[-2][0].isupper() else parts[-1:]
-    # a missing parameter is not searched for in other files
+    # if only a parameter is missing, other files are not searched
     places = list(_find_definitions(attributes, checkout)) if names[0] == needed else []
     place = places[0][0] if len(places) == 1 else ""
     return Absence(needed, name, place, existed=None if place else _existed_before(name, checkout))
 
 
 def _existed_before(name: str, checkout: Checkout) -> bool | None:
-    """Return True if an earlier commit in the mirror defined this module, or this name in a module that still exists.
+    """Return whether an earlier commit of the mirror defined this module, or this name in a module that still exists.
 
-    None if the mirror cannot show it, or if the name is a parameter.
+    Return None if the mirror cannot show it, or if the name is a parameter.
     """
     if checkout.commit is None or "(" in name:
         return None
@@ -129,7 +130,10 @@ def _existed_before(name: str, checkout: Checkout) -> bool | None:
 
 
 def _find_definitions(attributes: Sequence[str], checkout: Checkout) -> Iterator[tuple[str, list[str]]]:
-    """Yield the dotted path and the lines of each definition of this (possibly nested) name in a checkout."""
+    """Yield the dotted path and the lines of each definition of this name in a checkout.
+
+    :param attributes: the name, preceded by the names of the classes that contain it.
+    """
     count = 0
     for file in sorted(files(checkout)):
         root = next((root for root in checkout.roots if file.startswith(f"{root}/")), None)
@@ -148,7 +152,10 @@ def _text(file: str, checkout: Checkout) -> str:
 
 
 def _definition(text: str, names: Sequence[str]) -> list[str]:
-    """Return the lines of a function or class that is nested in these classes; empty if it does not exist."""
+    """Return the lines of a function or class; empty if it does not exist.
+
+    :param names: its name, preceded by the names of the classes that contain it.
+    """
     lines, indent = text.splitlines(), -1
     for name in names:
         head = re.compile(rf"(\s*)(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b")

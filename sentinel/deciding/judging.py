@@ -17,7 +17,7 @@ from sentinel.worker.answers import Failed, Reply
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict with the comparisons that led to it. ``outcome`` is the measurement or the failure."""
+    """A verdict, the comparisons that led to it, and ``outcome``: the measurement or the failure."""
 
     verdict: Verdict
     outcome: Measurement | Failure
@@ -25,7 +25,7 @@ class Judgement:
 
 
 def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, references: References) -> Judgement:
-    """Return the verdict for a worker's answer, from the recipe's expected values or from its law."""
+    """Judge a worker's answer by the recipe's expected values. If it has none, judge by its law."""
     if isinstance(outcome, Failure):
         return Judgement(verdicts.of_failure(outcome), outcome)
     law, contract = question.law, question.contract
@@ -40,14 +40,15 @@ def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, re
         if isinstance(case, Failure):
             return Judgement(verdicts.of_failure(case), case)
         effects = case.effects
-        # sessions do not trace which files and names are looked up
+        # The lookups are unknown, because sessions do not trace them.
         outcome = replace(outcome, observation=case.observation, questions=None)
     verdict, comparisons = _compare(question, outcome, effects)
     return Judgement(verdict, outcome, comparisons)
 
 
 def confirm(question: Question, judgement: Judgement, answers: Answers) -> Judgement:
-    """Return the verdict; ``unsteady`` if the second process's answer leads to a different verdict."""
+    """Return the verdict if the second process's answer leads to the same one; otherwise ``inconclusive
+    (unsteady)``."""
     measured = judgement.outcome
     if isinstance(measured, Failure):
         return judgement

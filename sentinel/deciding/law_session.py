@@ -19,7 +19,7 @@ from sentinel.worker.client import Session, TargetProcess, WorkerError
 class References:
     """Worker sessions that compute oracle values. Each thread uses its own session.
 
-    No session runs a target's code, so calls cannot affect each other, and all searches of a run share the sessions.
+    No session runs a target's code, so calls cannot affect each other. All searches of a run use the same sessions.
     """
 
     def __init__(self, oracle: Callable[[], TargetProcess]) -> None:
@@ -29,8 +29,8 @@ class References:
     def consult(self, request: Mapping[str, Any]) -> Replies | Failed:
         """Return the worker's answer to a request.
 
-        A session may be killed from outside, so up to three sessions get the request. If it ends all three, the failure
-        has the kind ``harness``.
+        If the session ends, because it may be killed from outside, the request is sent to another one, at most three
+        times. If the third session ends too, the failure has the kind ``harness``.
         """
         for last in (False, False, True):
             try:
@@ -43,7 +43,7 @@ class References:
                 session.send(request)
                 answer = session.receive()
             except BaseException:
-                session.close()  # a late answer would be read as the answer to the next call
+                session.close()  # otherwise a late answer would be read as the answer to the next call
                 raise
             if not session.dead:
                 self._idle.append(session)
@@ -80,7 +80,7 @@ class Hangs:
     def note(self, boundary: str, reason: str, imported: bool = False) -> None:
         """Record a boundary that hung.
 
-        With ``imported``, the import of its module hung, so all boundaries of the module are recorded.
+        If ``imported`` is set, the import of its module hung, and all boundaries of this module are recorded.
         """
         names = boundary.split(".")
         end = next((place for place, name in enumerate(names) if name[:1].isupper()), len(names) - 1)
@@ -100,7 +100,7 @@ class Subject:
 
     :ivar contract: its contract, narrowed to the inputs that the boundary accepts.
     :ivar laws: the laws that it must satisfy, in the contract's order.
-    :ivar name: its dotted path, followed by its contract in brackets if an earlier binding has the same path.
+    :ivar name: its dotted path. If an earlier binding has the same path, the contract follows in brackets.
     """
 
     binding: Binding
@@ -131,7 +131,7 @@ class Trial:
     :ivar answered: whether at least one call returned an observation.
     :ivar refused: the exception that a call raised; empty if none did. It is not a violation, since users notice it.
     :ivar refusal: the kind of failure that ``refused`` describes (``raised``, ``drift``, ``crash``, ...).
-    :ivar unknown_input: if the boundary failed because it has no parameter for an input at this revision, that input.
+    :ivar unknown_input: the input for which the boundary has no parameter at this revision, if this caused the failure.
     """
 
     variants: Mapping[str, Inputs]
@@ -145,15 +145,15 @@ class Trial:
     answered: bool = False
 
 
-#: What an answer contains besides the observations. False: nothing. True: the functions that ran. ``"lines"``: pairs of
-#: lines that ran one after the other. A mapping: the return values of the boundary and of the functions listed under
-#: ``beside``, and which of the given ``lines`` ran.
+#: What an answer contains in addition to the observations. False: nothing. True: the functions that ran. ``"lines"``:
+#: pairs of lines that ran one after the other. A mapping: which of the given ``lines`` ran; with the key ``beside``,
+#: also what the boundary and the functions listed there returned.
 Description = bool | Literal["lines"] | Mapping[str, Any]
 
-#: Key in a call's inputs for options of the framework's configuration; they override the adapter's values.
+#: The key in a call's inputs under which it has options to set. They override the values that the adapter gives.
 SETTINGS = "settings"
 
-#: A law and the variants of a scenario that it compares. The first variant is the scenario itself.
+#: A law, and the variants of a scenario that the law compares. The first variant is the scenario itself.
 Plan = tuple[Law, Mapping[str, Inputs]]
 
 
@@ -198,7 +198,8 @@ class LawSession:
     ) -> list[Trial]:
         """Call the boundary on the variants of every plan. Judge each plan's law on the variants of that plan.
 
-        Variants that are the same object are called once, because nearly all plans contain the scenario itself.
+        Inputs that are the same object are called only once. This saves many calls, because nearly all plans contain
+        the scenario itself.
 
         :param coarsest: the coarsest float dtype of the original scenario, if the plans are in float64.
         :param scenario_inputs: the inputs that the boundary must accept; None for those that a search draws.
@@ -279,7 +280,7 @@ class LawSession:
         try:
             return self._exchange({**request, "describe": describe}, calls, consultations)
         except BaseException:
-            self.close()  # a late answer would be read as the answer to the next call
+            self.close()  # otherwise a late answer would be read as the answer to the next call
             raise
 
     def _exchange(
@@ -310,9 +311,9 @@ class LawSession:
 
 
 class AlteredSession(LawSession):
-    """A law session in which expressions of the framework's code have other values.
+    """A law session in which expressions of the framework's code have other values than usual.
 
-    Calls that hang because of it do not count as hanging calls of the boundary.
+    If a call hangs because of the other values, the boundary is not recorded as one that hangs.
 
     :param altered: the expressions and the change, as :class:`sentinel.worker.altering.Altering` takes it.
     """
@@ -336,7 +337,7 @@ class LineSession(LawSession):
     """A law session that records which lines ran.
 
     :ivar jumps: file -> pairs of lines that ran one after the other. A negative line begins or ends a code object.
-    :ivar turned: file below an import root -> lines that ran in calls with other options (:meth:`turn`).
+    :ivar turned: file, relative to an import root -> the lines that ran in calls of :meth:`turn`.
     """
 
     def __init__(self, session: LawSession) -> None:
@@ -353,7 +354,7 @@ class LineSession(LawSession):
         return set().union(*(lines for path, lines in self.turned.items() if f"/{file}".endswith(f"/{path}")))
 
     def turn(self, subject: Subject, scenarios: Sequence[Inputs]) -> None:
-        """Call the boundary on scenarios with :data:`SETTINGS`."""
+        """Call the boundary on scenarios that set options (:data:`SETTINGS`), and record the lines that run."""
         self.answers(subject, {str(number): inputs for number, inputs in enumerate(scenarios)}, {"lines": None})
 
     def _exchange(
@@ -435,8 +436,9 @@ def _look(
 
 
 def widen(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
-    """Convert the variants to float64. Return them and the least precise of their original dtypes, or None if all are
-    float64 already.
+    """Convert the variants to float64. Return the converted variants, and the least precise of the original dtypes.
+
+    Return None if there is nothing to convert.
 
     Masks keep their dtype, because ``mask.sum() + 1e-8`` differs between float32 and float64.
     """

@@ -19,7 +19,7 @@ class OpenTarget:
     """A framework at one revision, imported in a worker, whose boundaries a search can call.
 
     :ivar adapter: the digest of the adapter.
-    :ivar load: imports a binding's modules once; returns the failure if that ends the process.
+    :ivar load: a function that imports a binding's modules once, and returns a failure if the import ends the process.
     """
 
     target: str

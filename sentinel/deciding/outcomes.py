@@ -13,14 +13,14 @@ from sentinel.targets.refs import Ref
 from sentinel.worker.answers import WorkerKind
 
 VerdictName = Literal["reproduced", "fixed", "changed", "inconclusive", "unavailable"]
-#: Verdicts that leave a recipe undecided. They are no basis for a claim that nothing is wrong.
+#: Verdicts that leave a recipe undecided. No claim that nothing is wrong can rest on them.
 UNDECIDED = ("inconclusive", "unavailable")
 
-#: Kinds of failure: why there is no measurement, or why a measurement gives no verdict. The evidence schema has the
-#: same list.
+#: Kinds of failure: reasons why there is no measurement, or why a measurement leads to no verdict. The evidence schema
+#: has the same list.
 Kind = Literal[WorkerKind, "ambiguous", "law", "ref", "unsteady"]
 
-#: variant name -> observation key -> value. A scenario without variants has the one variant ``""``.
+#: Variant -> observed key -> value. A scenario without variants has a single variant, whose name is ``""``.
 Observation = Mapping[str, Mapping[str, Any]]
 
 
@@ -51,8 +51,8 @@ class Measurement:
     :ivar ghosts: the missing third-party modules that the boundary's imports named.
     :ivar questions: the files and names that were looked up in the checkout; None if lookups were not traced.
     :ivar repeated: the result of the repetition (see :mod:`sentinel.deciding.repetition`): ``same values``, or ``same
-        verdict`` from different values; empty if nothing was repeated or the result allows no conclusion.
-    :ivar reordered: whether permuted rows gave equally permuted results in the repetition.
+        verdict`` if other values led to the same verdict; empty if nothing was repeated or it allows no conclusion.
+    :ivar reordered: whether the repetition, given permuted rows, returned equally permuted results.
     """
 
     observation: Observation
@@ -69,7 +69,7 @@ class Measurement:
 class Failure:
     """The reason why a boundary returned no values.
 
-    :ivar traceback: upstream's traceback, with paths relative to the checkout.
+    :ivar traceback: the traceback of the framework's code, with paths relative to the checkout.
     :ivar packages: packages that the boundary needs and that are not installed.
     :ivar absent: True if the checkout's source lacks a name that the adapter uses.
     """
@@ -102,7 +102,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Comparison:
-    """An expected value with the observed value.
+    """The comparison of an observed value with the expected values.
 
     :ivar key: the address in the recipe: ``loss``, ``baseline.advantages``, ``difference(outlier,
         baseline).advantages``.
@@ -137,7 +137,8 @@ class Decision:
     :ivar law: the law that decided, if the recipe has no expected values.
     :ivar adapter: ``sha256:<hex>`` of the adapter file; empty if the recipe uses none.
     :ivar subject: the folder of a law's evidence: the boundary, with its contract if the boundary has two.
-    :ivar seconds: the time that the decision took, without the checkout and loading torch. Evidence omits it.
+    :ivar seconds: the time that the decision took, without the time for the checkout and for importing torch. Evidence
+        does not contain it.
     """
 
     recipe: Recipe
@@ -162,5 +163,5 @@ class Decision:
 
     @property
     def law_alone(self) -> bool:
-        """Return True if a search with a law made this decision, without a recipe."""
+        """Return True if the decision is about a law in a search, and not about a recipe."""
         return bool(self.law) and not self.recipe.bug_id

@@ -48,15 +48,15 @@ class Processes:
         self._searches: set[tuple[str, Ref]] = set()
         self._closed = False
         self._lock = Lock()
-        # Starting a process may wait until torch is imported; :meth:`close` must not wait for that.
+        # A separate lock, because starting a process may wait until torch is imported, and :meth:`close` must not wait.
         self._making = Lock()
 
     def preloader(self, target: str, targets: Iterable[str] = ()) -> Preloader:
-        """Return the preloader of a target's Python. A new one also preloads the packages of ``targets``."""
+        """Return the preloader for a target's Python. If it is new, it also preloads the packages of ``targets``."""
         options = self._options_for.get(target, self._options)
         with self._lock:
             if self._closed:
-                raise WorkerError("the run has ended")  # a job that still runs must not start another worker
+                raise WorkerError("the run has ended")  # otherwise a job that still runs could start another worker
             if options.python not in self._preloaders:
                 names = dict.fromkeys([*targets, target])
                 preload = [name for item in names for name in self._catalog.adapters[item].target.preload]
@@ -75,11 +75,11 @@ class Processes:
         return Environment(**words, device=options.device, sandbox=preloader.sandbox, flags=flags(), packages=packages)
 
     def explain(self, target: str, failure: _Failure) -> _Failure:
-        """Return the failure. If an import failed, add the missing packages and how to install them."""
+        """Return the failure. If an import failed, its text also names the missing packages and how to install them."""
         if failure.kind not in ("import", "ghost"):
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
-        # Dotted names are modules of torch, which is installed.
+        # Dotted names are left out: they are modules of torch, which is installed.
         wanted: list[str] = [name for name in preload if name not in there and "." not in name]
         lacking = list(dict.fromkeys([*failure.packages, *wanted]))
         if not lacking:
@@ -94,7 +94,7 @@ class Processes:
             loaded = self._loaded.get((target.name, ref))
             if loaded is None:
                 preloader = self.preloader(target.name)
-                # A package root that a release lacks, and may ship separately, may be replaced by a stub module.
+                # A release may lack a package root that is released separately. It may be replaced by a stub module.
                 packages = [root.package for root in target.roots if root.path in checkout.roots]
                 loaded = Loaded(
                     lambda: preloader.target(checkout, packages, target.stub_versions, target.preload),
@@ -109,19 +109,19 @@ class Processes:
             return loaded
 
     def hold(self, target: str, ref: Ref) -> None:
-        """Keep the process of a target at a ref until :meth:`release`, because a search uses its sessions."""
+        """Keep the process of a target at a ref running until :meth:`release`, because a search uses its sessions."""
         with self._lock:
             self._searches.add((target, ref))
 
     def discard(self, target: str, ref: Ref) -> None:
-        """End the process of a target at a ref, unless a search holds it."""
+        """End the process of a target at a ref, unless :meth:`hold` keeps it running."""
         with self._lock:
             loaded = None if (target, ref) in self._searches else self._loaded.pop((target, ref), None)
         if loaded is not None:
             loaded.process.close()
 
     def release(self, target: str, ref: Ref) -> None:
-        """End the process of a target at a ref, even if a search holds it."""
+        """End the process of a target at a ref, even if :meth:`hold` has kept it running."""
         with self._lock:
             self._searches.discard((target, ref))
         self.discard(target, ref)
@@ -162,10 +162,11 @@ class Processes:
 
 
 def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]) -> str:
-    """Return pip commands for these packages: one for Sentinel's extra if it has most of them, one for the rest."""
+    """Return the pip commands that install these packages: one for Sentinel's extra if most are in it, one for the
+    rest."""
     extras: dict[str, set[str]] = {}
     own = {"targets", *targets}
-    with suppress(metadata.PackageNotFoundError):  # Sentinel is not installed as a distribution
+    with suppress(metadata.PackageNotFoundError):  # Sentinel runs from its sources, without being installed
         for requirement in metadata.requires("rl-sentinel") or []:
             match = re.match(r"([\w.-]+)[^;]*;.*extra == ['\"]([\w-]+)", requirement)
             if match is not None and match[1] != "rl-sentinel" and match[2] in own:
@@ -183,7 +184,8 @@ def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]
 def contained_places(catalog: Catalog, packages: Iterable[str] = ()) -> Places:
     """Return the files that worker processes may read, and the folders that are hidden from them.
 
-    :param packages: packages that the targets preload; of editable installs, only these are mounted.
+    :param packages: packages that the targets preload. If one is an editable install, its folder is readable; those of
+        other editable installs are not.
     """
     contracts = [Path(contract.file) for contract in catalog.contracts.values()]
     files = (*catalog.adapter_files.values(), *contracts)
@@ -205,7 +207,7 @@ def _package_of(file: Path) -> Path:
 
 
 class Loaded:
-    """A worker process and the modules it has imported. If an import ends the process, a new one replaces it."""
+    """A worker process, and the modules that it has imported. If an import ends the process, a new one is started."""
 
     def __init__(
         self,
@@ -217,10 +219,10 @@ class Loaded:
         ahead: bool = True,
     ) -> None:
         """:param fork: starts a target process.
-        :param keep: called with the files that were compiled.
+        :param keep: called with the files that importing the modules compiled.
         :param hangs: the boundaries of this revision that hung. This record outlives the process.
-        :param ahead: whether modules are imported before probes are forked. After a module has initialised the GPU at
-            import, forks of the process cannot use the GPU. With a GPU, each probe therefore imports them itself.
+        :param ahead: whether modules are imported before probes are forked. It must be False with a GPU: if importing a
+            module initialises the GPU, forks of the process cannot use it. Each probe then imports the modules itself.
         """
         self._fork = fork
         self._keep = keep
@@ -244,7 +246,7 @@ class Loaded:
         return self._imports.get(key)
 
     def follow(self, moved: Mapping[str, str], contract: str, contract_file: str) -> None:
-        """Use the new paths of moved functions and modules in all later calls."""
+        """Use the new paths of functions and modules that have moved, in all later calls."""
         self._moved.update(moved)
         self._load([*moved.values()], contract, contract_file)
 
@@ -262,7 +264,8 @@ class Loaded:
         return self.process
 
     def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
-        """Run several probes in one process. Return an empty sequence if the process ended before it answered all."""
+        """Run several probes in one process, and return their answers; empty if the process ended before it answered
+        all."""
         for request in requests:
             self.load(request["boundary"], request["contract"], request["contract_file"])
         return self.alive().probes(requests, timeout)
@@ -274,8 +277,8 @@ class Loaded:
             return hung
         answer = self.alive().probe(request)
         if self.process.dead is not None and self.process.dead.kind == "crash":
-            # Code of another ref may have killed the preloader and this process. If the process crashes again, the
-            # boundary is the cause.
+            # Tried once more, because code of another ref may have killed the preloader and this process. If the
+            # process crashes again, the boundary is the cause.
             self.process = self._fork()
             answer = self.process.probe(request)
         if isinstance(answer, Failed) and answer.kind == "timeout":

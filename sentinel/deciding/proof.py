@@ -1,7 +1,7 @@
 """Check that the function a worker measured was loaded from an unchanged file of the checkout.
 
-A path that a worker names is never opened, and a checkout's source is parsed in a contained process only. The evidence
-names the function's dotted path, its file and the file's blob id. ``docs/SECURITY.md`` explains what that proves.
+A path that a worker names is never opened, and a checkout's source is parsed only in a contained process. The evidence
+has the function's dotted path, its file and the file's blob id. ``docs/SECURITY.md`` explains what they prove.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Sources:
         """
         key = sha256(source).digest()
         outcome = self._outcomes.get(key) or self._ask(source)
-        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # a repetition would fail too
+        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # would fail again
             self._outcomes[key] = outcome
             if len(self._outcomes) > _MOST_KNOWN:
                 self._outcomes.pop(next(iter(self._outcomes)), None)
@@ -78,7 +78,7 @@ class NotProvenError(Exception):
 def read_answer(
     answer: Measured | Failed, checkout: Checkout, sources: Sources, requires: Iterable[str] = ()
 ) -> Measurement | Failure:
-    """Check that a worker's answer comes from the checkout's code, and return it as a measurement or a failure."""
+    """Check that a worker's answer comes from the checkout's code. Return the answer as a measurement or a failure."""
     try:
         if isinstance(answer, Failed):
             return failure_of(answer, checkout, sources, requires)
@@ -89,7 +89,7 @@ def read_answer(
 
 
 def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
-    """Return where the measured function is defined, after checking the worker's claim.
+    """Check the worker's claim about the measured function, and return where the function is defined.
 
     :raises NotProvenError: if the code was loaded from elsewhere, or its file was changed after the checkout was made.
     """
@@ -118,11 +118,11 @@ def failure_of(
 ) -> Failure:
     """Return a worker's failure. Change its kind if the checkout's source contradicts it.
 
-    :param requires: names that the question needs; the checkout must define all of them.
-    :param paths: dotted paths of the boundary; the checkout must define one of them.
+    :param requires: names that the question needs. The checkout contradicts *not in this version* if it defines all.
+    :param paths: dotted paths of the boundary, of which it then also defines at least one.
     """
     kind, reason = failure.kind, failure.reason
-    # The boundary was found, so the adapter reported a missing option or estimator. The source cannot confirm that.
+    # If the boundary was found, the adapter reported a missing option or estimator, which the source cannot confirm.
     if kind == "not-in-this-version" and failure.provenance is None:
         there = all(stands(path, checkout, sources) for path in requires)
         if there and (not paths or any(stands(path, checkout, sources) for path in paths)):
@@ -134,10 +134,10 @@ def failure_of(
 
 
 def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:
-    """Return True if a file needs a Python version or a package version that is not installed.
+    """Return True if the file that caused a failure needs a Python version or a package version that is not installed.
 
-    This is the case if this Python cannot parse the file, or if the file uses a newer standard-library name or imports
-    the missing name from the given package.
+    It does in three cases: this Python cannot parse it; it uses a newer standard-library name; or it imports the
+    missing name from the package that the failure names.
     """
     name = _name(failure.place, checkout)
     content = content_of(name, checkout) if name else b""
@@ -151,10 +151,10 @@ def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> boo
 def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str] = frozenset()) -> bool:
     """Return True if a checkout's source defines a dotted path.
 
-    The path names a module, a name in a module, a class field, or, with ``(parameter)`` at the end, a parameter.
-    Inherited names are not found.
+    The path names a module, a name in a module, or a class field. With ``(parameter)`` at the end it names a parameter.
+    Imports are followed; inherited names are not found.
 
-    :param trail: paths that led here through imports, which are not followed again.
+    :param trail: the paths whose imports led here. They are not followed again.
     """
     place = module_in(path.partition("(")[0], checkout)
     if place is None or path in trail:
@@ -189,7 +189,7 @@ def module_in(path: str, checkout: Checkout) -> tuple[str, str] | None:
 
 
 def _name(file: str, checkout: Checkout) -> str:
-    """Return a path relative to the checkout; empty if it lies outside. Links are resolved; no file is opened."""
+    """Return a path relative to the checkout; empty if it lies outside. Links are resolved, but no file is opened."""
     base = os.path.realpath(checkout.path)
     if os.pardir in file.split(os.sep) or not file.startswith((f"{checkout.path}{os.sep}", f"{base}{os.sep}")):
         return ""

@@ -1,7 +1,7 @@
 """Run a recipe again in another process, with changes that must not affect the verdict.
 
-The repetition uses another seed, another order of the variants, and random names for them. If the order of the
-contract's rows does not matter, each variant is also tried with its rows in a random order.
+The repetition uses another seed, another order of the variants, and random names for them. If the order of rows does
+not matter by the contract's laws, each variant is also tried with its rows in a random order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEED = 20260822
 class Repetition:
     """A worker request with random variant names and orders, and the mapping back to the original names.
 
-    :param contract: the request's contract, if permuted rows are tried too.
+    :param contract: the request's contract; None if permuted rows are not tried.
     :ivar request: the request to send.
     :ivar reordered: variant -> the two variants that the law ``order_does_not_matter`` compares.
     """
@@ -44,12 +44,13 @@ class Repetition:
         self.request = {**request, "variants": disguised, "seed": SEED}
 
     def restore_names(self, observation: Observation) -> Observation:
-        """Return the observation with the recipe's variant names in place of the random ones."""
+        """Return the observation with the recipe's variant names instead of the random names."""
         answers = self._by_name(observation)
         return {name: answers[name, False] for name in self._variants}
 
     def rows_are_a_set(self, observation: Observation, observed: Observation) -> bool:
-        """Return True if the results of every variant with permuted rows are permuted in the same way."""
+        """Return True if, for every variant with permuted rows, the results are permuted in the same way as the
+        rows."""
         answers = self._by_name(observation)
         verdicts = []
         for name, variants in self.reordered.items():

@@ -1,4 +1,5 @@
-"""Decide jobs: open the checkout, call the function in a worker, judge the result. Checkouts run in parallel."""
+"""Decide jobs: open the checkout, call the function in a worker, judge the result. Several checkouts run in
+parallel."""
 
 from __future__ import annotations
 
@@ -65,15 +66,16 @@ _Key = tuple[str, str, Ref]
 #: The most recipes that one process runs.
 _TOGETHER = 32
 
-#: If a revision lacks a function, the checkouts of at most this many pins are opened to read its former code.
+#: If a revision lacks a function, the function's former code is read in the checkouts of at most this many pins.
 _KNOWN = 3
 
 
 class Runner:
     """Decides jobs. Create one runner per run and :meth:`close` it at the end.
 
-    :param options: the options of probes; ``options_for`` has other options for single targets (``--sentinel-python``).
-    :param repeat: whether two processes answer each question: see :mod:`sentinel.deciding.repetition`.
+    :param options: the options of worker processes. ``options_for`` has those of single targets
+        (``--sentinel-python``).
+    :param repeat: whether a second process answers each question too: see :mod:`sentinel.deciding.repetition`.
     """
 
     def __init__(
@@ -93,16 +95,16 @@ class Runner:
         self._closed = False
 
     def start(self, targets: Iterable[str]) -> None:
-        """Begin to import torch and the packages of these targets, and return at once."""
+        """Start to import torch and the packages of these targets in the background."""
         for name in targets:
             self._processes.preloader(name, targets).start()
 
     # -- recipes ------------------------------------------------------------------------------------------------------
 
     def plan(self, jobs: Sequence[Job]) -> None:
-        """Start to decide these jobs in the background, in order, with at most one thread per core.
+        """Start to decide these jobs in the background, in their order.
 
-        Each checkout has one thread.
+        One thread decides all jobs of a checkout. There is at most one thread per core.
         """
         groups: dict[tuple[str, Ref], list[Job]] = {}
         for job in jobs:
@@ -142,7 +144,7 @@ class Runner:
             self._processes.environment(target.name)
             checkout = self._open_checkout(target, ref, questions[0].pull)
             answers = ask_together(self._processes.loaded(target, ref, checkout), questions)
-        except SentinelError:  # each job raises the error again when it is decided individually
+        except SentinelError:  # each job raises the error again when it is decided alone
             return {}
         return {_key(job): (checkout, each) for job, each in zip(jobs, answers) if each is not None}
 
@@ -200,9 +202,9 @@ class Runner:
         return self._processes.explain(target, outcome) if isinstance(outcome, Failure) else outcome
 
     def calls(self, job: Job) -> Mapping[str, Any]:
-        """Return the calls of the framework's function, by variant (:mod:`sentinel.worker.recording`).
+        """Return the recorded calls of the framework's function, by variant (:mod:`sentinel.worker.recording`).
 
-        Empty if the boundary cannot be called at this revision.
+        The result is empty if the boundary cannot be called at this revision.
         """
         question = Question.about(job.recipe, self._catalog)
         target = question.adapter.target
@@ -234,7 +236,7 @@ class Runner:
         adapter = self._catalog.adapters[target]
         checkout = self.checkout(target, ref)
         environment = self._processes.environment(target)
-        # planned recipes of the same checkout may end at any time, which releases the process
+        # otherwise the process would end as soon as the planned recipes of this checkout are decided
         self._processes.hold(target, ref)
         loaded = self._processes.loaded(adapter.target, ref, checkout)
 
@@ -253,7 +255,8 @@ class Runner:
     # -- names that a checkout lacks ----------------------------------------------------------------------------------
 
     def _absence(self, question: Question, answer: Measured | Failed, checkout: Checkout) -> Absence | None:
-        """Return the path that the checkout lacks, if a boundary or one of its options was not found."""
+        """Return the path that the checkout lacks if a failure says that a boundary or an option was not found; else
+        None."""
         if isinstance(answer, Measured) or answer.kind != "drift":
             return None
         if answer.provenance is not None and not answer.unknown_input:
@@ -267,7 +270,8 @@ class Runner:
     def absence(
         self, target: str, binding: Binding, checkout: Checkout, older: Iterable[Checkout], option: str = ""
     ) -> Absence | None:
-        """Return the first dotted path that a binding uses and the checkout's source does not define.
+        """Return the first dotted path that a binding uses and the checkout's source does not define; None if there is
+        none.
 
         :param older: checkouts at which the binding is known to work.
         :param option: an input for which the worker found no parameter.
@@ -282,7 +286,7 @@ class Runner:
                 yield self.checkout(target, ref)
 
     def follow(self, target: str, ref: Ref, moved: Mapping[str, str], contract: str) -> None:
-        """Use the new paths of moved functions and modules in all later calls at a ref."""
+        """Use the new paths of functions and modules that have moved, in all later calls at a ref."""
         loaded = self._processes.loaded(self._catalog.adapters[target].target, ref, self.checkout(target, ref))
         loaded.follow(moved, contract, self._catalog.contracts[contract].file)
 

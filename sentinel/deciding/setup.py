@@ -18,7 +18,8 @@ from sentinel.worker.client import Options
 #: pull request to fetch if the mirror lacks the commit.
 OpenCheckout = Callable[[Target, Ref, "int | None"], Checkout]
 
-#: This code runs in its own process, because a process that has used CUDA must not fork.
+#: A script that prints the number of GPUs. It runs in its own process, because a process that has used CUDA must not
+#: fork.
 _GPUS = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 
 

@@ -14,7 +14,7 @@ from sentinel.recipes.addresses import parse_address
 from sentinel.values.closeness import minus, mismatch
 from sentinel.values.tolerance import Tolerance
 
-#: Kinds of failure caused by this machine: the revision or the required Python is not available.
+#: Kinds of failure that this machine causes: it does not have the revision or the required Python.
 NOT_HERE = ("ref", "python")
 #: Kinds of failure that make a ref ``unavailable`` instead of ``inconclusive``.
 UNAVAILABLE = (*NOT_HERE, "not-in-this-version")
@@ -25,7 +25,7 @@ class MissingKeyError(Exception):
 
 
 def of_failure(failure: Failure) -> Verdict:
-    """Return the verdict for a failure, ``unavailable`` or ``inconclusive``, with the reason."""
+    """Return the verdict ``unavailable`` or ``inconclusive`` for a failure, with its reason."""
     name = "unavailable" if failure.kind in UNAVAILABLE or failure.absent else "inconclusive"
     return Verdict(name, failure.reason, failure.kind)  # type: ignore[arg-type]
 
@@ -42,7 +42,7 @@ def by_expectation(recipe: Recipe, observation: Observation) -> tuple[Verdict, t
         return Verdict("inconclusive", str(error), "drift"), ()
     unpatched = bool(recipe.expected_unpatched) and all(item.matches_unpatched is not False for item in comparisons)
     fixed = bool(recipe.expected_fixed) and all(item.matches_fixed is not False for item in comparisons)
-    if unpatched and fixed:  # possible only if the recipe's tolerance exceeds the difference of the two sets
+    if unpatched and fixed:  # possible only if the difference of the two sets is within the recipe's tolerance
         return Verdict("inconclusive", "the observation matches both value sets", "ambiguous"), comparisons
     if unpatched:
         return Verdict("reproduced", "the observation equals the unpatched values"), comparisons
@@ -126,7 +126,7 @@ def by_law(
     contract: Contract | None = None,
     effects: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> tuple[Verdict, tuple[Comparison, ...]]:
-    """Check a law on a recipe's variants. The verdict is ``reproduced`` if the law is broken, ``fixed`` if it holds."""
+    """Check a law on a recipe's variants. Return ``reproduced`` if the law is broken, and ``fixed`` if it holds."""
     try:
         violations = law.violations(
             Case(recipe.variants, measurement.observation, measurement.oracle, contract, effects)

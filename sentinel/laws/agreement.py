@@ -44,7 +44,7 @@ LARGEST = {
 
 LARGEST_EXPONENT = {dtype: math.log(largest) for dtype, largest in LARGEST.items()}
 
-#: Domains of inputs in nats; formulas exponentiate them.
+#: Domains of inputs in nats, which formulas exponentiate.
 NATS = ("log_prob", "log_ratio")
 
 #: The dtype assumed for a Python float, which is usually ``tensor.item()`` of a float32 tensor.
@@ -60,7 +60,7 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scale:
-    """The quantities that determine how far rounding can move a result.
+    """The quantities that determine how far rounding can move a result; N, K and S are those of the module's formula.
 
     :ivar count: N, the size of the largest input.
     :ivar condition: K.
@@ -76,7 +76,7 @@ class Scale:
     dtype: str
 
     def bound(self, dtype: str) -> float:
-        """Return the largest difference that rounding explains between two values of a float dtype; 0 for other
+        """Return the largest difference between two values of a float dtype that rounding explains. Return 0 for other
         dtypes."""
         if dtype not in FLOATS:
             return 0.0
@@ -86,9 +86,9 @@ class Scale:
         return roundings * self.count * condition * epsilon * self.magnitude
 
     def limit(self, dtype: str) -> float:
-        """Return the magnitude above which an infinite result counts as overflow and is accepted.
+        """Return the magnitude of the right value above which an infinite result counts as overflow and is accepted.
 
-        If the square of a sum of N inputs overflows, as in float16, every infinite result is accepted.
+        If the square of a sum of N inputs overflows, as it easily does in float16, every infinite result is accepted.
         """
         if dtype not in FLOATS:
             return math.inf
@@ -108,13 +108,13 @@ def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mappin
             if not isinstance(value, Tensor) or id(value) in ids:
                 continue
             ids.add(id(value))
-            if name == mask:  # a count of tokens is exact, because it sums a mask
+            if name == mask:  # a mask has no part in N and S, because a count of tokens is exact
                 dtype = _coarser(dtype, value.dtype)
                 continue
             size = _largest(value, valid if axes(contract, scenario, name) in PER_TOKEN else None)
             declared = contract.input(name) if contract is not None else None
             count = max(count, math.prod(value.shape))
-            # An intermediate log-prob is not 0 even if all logits and the results are 0.
+            # At least 1, because intermediate log-probs are not 0 even if all logits and results are.
             of_a_distribution = declared is not None and "vocabulary" in declared.shape
             magnitude = max(magnitude, size, float(of_a_distribution))
             dtype = _coarser(dtype, value.dtype)
@@ -149,7 +149,7 @@ def _largest(value: Tensor, valid: Flags | None) -> float:
 
 
 def numbers(value: Any) -> tuple[Numbers, str] | None:
-    """Return an observed value as float64 numbers, and its dtype; None if it is not a number."""
+    """Return an observed value as a float64 array, and its original dtype; None if it is not numeric."""
     if isinstance(value, Tensor):
         return value.array().astype(np.float64), value.dtype
     if isinstance(value, (bool, int)):
@@ -161,9 +161,10 @@ def numbers(value: Any) -> tuple[Numbers, str] | None:
 
 @dataclass(frozen=True)
 class Match:
-    """The rows and tokens of one variant, and the corresponding rows and tokens of a second variant.
+    """The rows and tokens of one variant that correspond to rows and tokens of a second variant.
 
-    :ivar rows: indices in the first variant and in the second, in the same order; None if all rows correspond.
+    :ivar rows: their indices in the first variant, and in the same order their indices in the second; None if all rows
+        correspond.
     :ivar columns: the same for tokens.
     :ivar scalars: whether numbers of the whole batch are compared too.
     """
@@ -180,9 +181,9 @@ WHOLE = Match()
 class Difference:
     """The largest violation of the rounding bound, and its place.
 
-    :ivar place: the element; empty for a scalar.
+    :ivar place: the index of the element; empty for a scalar.
     :ivar symptom: ``value``, ``non-finite`` or ``shape``.
-    :ivar pair: the right value and the observed value there.
+    :ivar pair: the right value and the observed value of the element.
     :ivar bound: the difference that rounding explains, in words.
     """
 
@@ -193,11 +194,11 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """Return the difference as text. The right value must be known."""
+        """Return the difference from the right value as text. Use it only if the right value is known."""
         return f"{self._where}expected {self.pair[0]!r}, observed {self.pair[1]!r}{self.bound}"
 
     def between(self, one: str, other: str) -> str:
-        """Return the difference of two outputs as text. Either output may be wrong."""
+        """Return the difference of two outputs as text, without a claim which of the two is wrong."""
         return f"{self._where}{self.pair[0]!r} in {one}, {self.pair[1]!r} in {other}{self.bound}"
 
     @property
@@ -215,7 +216,8 @@ def difference(
 ) -> Difference | None:
     """Return the element that violates ``|observed - demanded| <= bound + slack`` most; None if all satisfy it.
 
-    Positions whose right value is not finite are not compared, nor are infinities that :meth:`Scale.limit` accepts.
+    Two kinds of positions are not compared: those whose right value is not finite, and infinities that
+    :meth:`Scale.limit` accepts.
 
     :param counts: the positions that count; None if all do.
     """
@@ -247,10 +249,10 @@ def same(
 ) -> list[Violation]:
     """Compare the observations of two variants at corresponding rows and tokens, and return the violations.
 
-    With an oracle, a key is skipped if the oracle's value differs between the variants by more than rounding explains.
-    The values of any other key may differ by as much as the oracle's values.
+    If there is an oracle, a key is skipped if the oracle's values for the two variants differ by more than rounding
+    explains. The observed values of any other key may differ by rounding and, in addition, by as much as the oracle's.
 
-    :param prefix: the beginning of a violation's detail.
+    :param prefix: the text with which the detail of every violation begins.
     :raises DoesNotApply: if nothing in the observation can be compared.
     """
     contract, applies, violations = case.contract, False, []
@@ -291,8 +293,8 @@ def literal(values: Numbers, dtype: str) -> Tensor | float:
 def aligned(
     observation: Mapping[str, Mapping[str, Any]], first: str, second: str, item: Observed, match: Match = WHOLE
 ) -> tuple[Numbers, Numbers, str] | None:
-    """Return a key's values in both variants at corresponding positions, and the coarser dtype; None if these do not
-    exist."""
+    """Return a key's values in both variants at corresponding positions, and the coarser of the two dtypes. Return None
+    if one of them has no numbers at these positions."""
     values = [numbers(observation[variant].get(item.key)) for variant in (first, second)]
     if values[0] is None or values[1] is None:
         return None
@@ -317,8 +319,8 @@ def _part(values: Numbers, shape: tuple[str, ...], match: Match, side: int) -> N
 
 
 def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Match = WHOLE) -> Flags | None:
-    """Return flags that mark the positions of a key that are compared, such as unmasked tokens; None if all are
-    compared."""
+    """Return a mask of the positions in a key's value that are compared, such as the unmasked tokens. Return None if
+    all are compared."""
     valid = valid_tokens(contract, inputs)
     if valid is None or item.shape[:1] != ("batch",):
         return None
@@ -332,7 +334,8 @@ def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Ma
 def _movement(
     case: Case, first: str, second: str, item: Observed, match: Match, counts: Flags | None, bound: float
 ) -> Numbers | float | None:
-    """Return how far the oracle's values differ between two variants; None if that is more than rounding explains."""
+    """Return by how much the oracle's values differ between two variants; None if rounding does not explain that
+    much."""
     if not case.oracle or first not in case.oracle or second not in case.oracle:
         return 0.0
     pair = aligned(case.oracle, first, second, item, match)
@@ -349,7 +352,7 @@ def _movement(
 def each_number(
     case: Case, variant: str, roles: Roles = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
-    """Yield each observed key that has one of these roles: its values, their dtype, and flags that mark the
+    """Yield the numeric observed keys that have one of these roles, each with its values, their dtype and a mask of the
     positions to compare.
     """
     for item in observed_keys(case, variant):
@@ -360,7 +363,7 @@ def each_number(
 
 
 def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, Answer]]:
-    """Yield each key that both the framework and the oracle return, with its variant.
+    """Yield each variant and key with numbers of both the framework and the oracle.
 
     :raises DoesNotApply: if there is no oracle.
     """
@@ -412,16 +415,16 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
         if worst is not None:
             values = (literal(answer.observed, answer.dtype), literal(answer.demanded, "float64"))
             option = case.contract.input(item.key) if case.contract is not None else None
-            # report one violation for each option
+            # a separate symptom, so that each option is reported
             symptom = item.key if option is not None and option.knob else worst.symptom
             violations.append(Violation(address(variant, item.key), *values, worst.text, symptom))
     return violations
 
 
 def distances(right: Numbers, observed: Numbers, counts: Flags | None) -> Numbers | None:
-    """Return how far each element is from the right value; None if the shapes differ.
+    """Return the distance of each element from its right value; None if the shapes differ.
 
-    It is 0 at positions that do not count, and NaN where the right value is not finite.
+    The distance is 0 at positions that do not count, and NaN where the right value is not finite.
     """
     if right.shape != observed.shape:
         return None
@@ -430,7 +433,8 @@ def distances(right: Numbers, observed: Numbers, counts: Flags | None) -> Number
 
 
 def gap_between(one: Numbers, other: Numbers) -> Numbers:
-    """Return the absolute difference per element; infinity if only one of the two is finite."""
+    """Return the absolute difference per element: 0 if both are equal or NaN, infinity if they differ and one is not
+    finite."""
     with np.errstate(invalid="ignore", over="ignore"):
         same = (one == other) | (np.isnan(one) & np.isnan(other))
         both = np.isfinite(one) & np.isfinite(other)

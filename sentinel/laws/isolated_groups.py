@@ -44,9 +44,9 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 def groups_are_isolated(case: Case) -> Iterator[Violation]:
     """Check that the outputs for a group's rows do not depend on the inputs of another group.
 
-    Scalars of the whole batch are not compared. If the contract's own definition mixes groups (whitening over the
-    batch), the oracle's values change too, and nothing is compared. Catches a baseline that counts another prompt's
-    rows (slime #2302), and a shift across the border between packed rows (verl #5797).
+    Scalars of the whole batch are not compared. If the contract's own definition mixes groups, as whitening over
+    the batch does, the oracle's values change too, and nothing is compared. Catches a baseline that counts another
+    prompt's rows (slime #2302), and a shift across the border between packed rows (verl #5797).
     """
     first, others = first_two(case)
     for other in others:
@@ -58,7 +58,7 @@ def groups_are_isolated(case: Case) -> Iterator[Violation]:
 
 
 def _touched(case: Case, first: str, other: str) -> Flags:
-    """Return a flag per row: True if the row's group has different inputs in the two variants."""
+    """Return one boolean per row: True if the inputs of the row's group differ between the two variants."""
     contract, one, two = case.contract, case.inputs[first], case.inputs[other]
     rows = row_count(contract, one)
     if set(one) != set(two) or row_count(contract, two) != rows:

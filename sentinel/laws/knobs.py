@@ -33,9 +33,9 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 def every_knob_counts(case: Case) -> Iterator[Violation]:
     """Check that changing a configuration option changes the result, if it changes the oracle's result.
 
-    An option has no effect only if all outputs and gradients are equal bit by bit; ``the_oracle_agrees`` finds wrong
-    effects. Catches sampling parameters that are ignored (ROLL's), a length check that never fires (SkyRL #81), and a
-    divisor that an aggregation mode ignores (verl #5417).
+    An option counts as having no effect only if all outputs and gradients are equal bit by bit. Wrong effects are found
+    by ``the_oracle_agrees``. Catches sampling parameters that are ignored (ROLL's), a length check that never fires
+    (SkyRL #81), and a divisor that an aggregation mode ignores (verl #5417).
     """
     first, others = first_two(case)
     if not case.oracle:
@@ -44,7 +44,7 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
     for other in others:
         name, knobs = _turned(case.inputs[first], case.inputs[other])
         scale = scale_of(case, [case.inputs[first]], [case.observation[first], case.observation[other]])
-        moves: dict[str, str] = {}  # key -> the variant whose value is further from the oracle
+        moves: dict[str, str] = {}  # key -> the variant whose value is further from the oracle's
         still = True
         for item in observed_keys(case, first):
             pair = aligned(case.observation, first, other, item)
@@ -71,11 +71,11 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
             detail = f"{knobs} has no effect; by definition it changes {', '.join(moves)}"
             yield Violation(address(variant, key), *values, detail, f"no effect of {name}")
     if not applies:
-        raise DoesNotApply("by the definition, the option has no effect here either")
+        raise DoesNotApply("the definition does not give the option an effect in this scenario either")
 
 
 def _turned(one: Inputs, other: Inputs) -> tuple[str, str]:
-    """Return the options in which two variants differ: their names, and a text of each name with both values."""
+    """Return two texts about the options in which two variants differ: the names, and the names with both values."""
     names = [name for name, value in one.items() if not equal(value, other.get(name))]
     if not names or set(one) != set(other) or any(isinstance(one[name], (Tensor, list)) for name in names):
         raise DoesNotApply("the variants must differ in configuration options, and in nothing else")

@@ -1,7 +1,7 @@
 """Define a law: a statement that every boundary of a contract must satisfy, checked on inputs and observed values.
 
-A law is decided from inputs and observations alone, so it applies to the variants of a recipe and of a search. A search
-also needs :attr:`Law.vary`, which makes the variants that the law compares from one scenario.
+A law needs only inputs and observations, so it can be checked on the variants of a recipe and on those of a search. For
+a search it also has :attr:`Law.vary`, which takes one scenario and makes the variants that the law compares.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ class Case:
 
     :ivar inputs: variant -> canonical input -> literal.
     :ivar observation: variant -> key -> value, from the real boundary.
-    :ivar oracle: variant -> key -> value of the contract's float64 reference, if the law needs it.
-    :ivar contract: its symbolic shapes define rows and tokens.
+    :ivar oracle: variant -> key -> value of the contract's float64 reference; None if the law does not need it.
+    :ivar contract: the boundary's contract, whose symbolic shapes define rows and tokens; None for a published recipe.
     :ivar effects: variant -> the side effects of the call, if the law needs them (:attr:`Law.watches`): ``mutated``
         (names of changed inputs), ``globals`` (changed global state), ``again`` (the observation of a repeated call).
-    :ivar coarsest: a float dtype that the rounding bound allows for, even if no input or output has it. A violation in
-        single precision is repeated in double, but the boundary may still compute in single precision.
+    :ivar coarsest: a float dtype; the rounding bound is at least that of this dtype, even if no input or output has it.
+        It is set if a violation in single precision is repeated in double, because the boundary may still compute in
+        single precision.
     """
 
     inputs: Mapping[str, Inputs]
@@ -48,10 +49,10 @@ class Case:
 class Violation:
     """One observed value that breaks a law.
 
-    :ivar demanded: the right value; None if the law does not define it (two outputs disagree, and either may be wrong).
+    :ivar demanded: the right value; None if the law does not define it: two outputs disagree, and either may be wrong.
     :ivar symptom: ``value`` (a wrong number), ``non-finite`` (a NaN or infinity where a number belongs), or a word that
         the law defines. Violations of one law with different symptoms are reported separately.
-    :ivar apart: the difference of the two outputs per element, if the law compares outputs.
+    :ivar apart: the difference per element between two outputs, if the law compares outputs; None otherwise.
     """
 
     key: str
@@ -71,12 +72,12 @@ class Law:
     :ivar check: returns the violations; empty if the law holds.
     :ivar needs_oracle: True if the check needs :attr:`Case.oracle`.
     :ivar oracle_optional: True if the law also applies without an oracle, but then checks less.
-    :ivar vary: ``vary(contract, inputs, choose) -> {variant: inputs}``: the variants to compare, the first of them the
-        scenario itself, named :data:`BASELINE`. None if the law needs a single call (the variant ``""``).
+    :ivar vary: ``vary(contract, inputs, choose) -> {variant: inputs}``: returns the variants to compare. The first is
+        the scenario itself, named :data:`BASELINE`. None if the law needs only one call, whose variant is named ``""``.
     :ivar watches: True if the check needs :attr:`Case.effects`.
     :ivar twin: for a law about two boundaries, the name of the variant that calls the binding's twin.
     :ivar by_algorithm: True if the definitions of some algorithms in a family contradict the law.
-    :raises DoesNotApply: from ``check`` and from ``vary``.
+    :raises DoesNotApply: ``check`` and ``vary`` raise it if the law does not apply to the scenario.
     """
 
     name: str
@@ -94,13 +95,14 @@ class Law:
 
     @property
     def rank(self) -> int:
-        """Return 1 if an oracle gives the right value for a violation of this law, else 2."""
+        """Return 1 if every violation of this law has a right value from an oracle; 2 otherwise."""
         return 1 if self.needs_oracle and not self.oracle_optional else 2
 
     def violations(self, case: Case) -> list[Violation]:
-        """Check the law on a case, whose observations might not have the contract's keys or shapes.
+        """Check the law on a case, and return the violations.
 
-        :raises DoesNotApply: also if the observations do not have these keys and shapes.
+        :raises DoesNotApply: if the law does not apply, or if the observations do not have the contract's keys and
+            shapes.
         """
         try:
             return self.check(case)
@@ -109,7 +111,7 @@ class Law:
 
 
 def law(statement: str, **flags: Any) -> Callable[[Callable[[Case], Iterable[Violation]]], Law]:
-    """Return a decorator that turns a function that yields violations into a law with the function's name."""
+    """Return a decorator for functions that yield violations. It turns the function into a law of the same name."""
 
     def record(function: Callable[[Case], Iterable[Violation]]) -> Law:
         @wraps(function)

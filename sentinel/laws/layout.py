@@ -1,6 +1,7 @@
 """Find the rows and tokens in inputs and observed values; select, reorder and replace them.
 
-The contract's symbolic shapes define rows and tokens. Without a contract (a published recipe), the mask's shape does.
+The contract's symbolic shapes define which dimensions are rows and tokens. A published recipe has no contract; for it,
+the mask's shape defines them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def mask_of(contract: Contract | None, inputs: Inputs) -> Flags:
 
 
 def axes(contract: Contract | None, inputs: Inputs, name: str) -> tuple[str, ...]:
-    """Return the symbolic dimensions of an input's value; empty if it has none."""
+    """Return the names of the symbolic dimensions of an input's value; empty if it has none."""
     value = inputs[name]
     declared = contract.input(name) if contract is not None else None
     if declared is not None:
@@ -78,7 +79,8 @@ def row_count(contract: Contract | None, inputs: Inputs) -> int:
 
 
 def over(valid: Flags, dimensions: int) -> Flags:
-    """Append dimensions of size 1 to flags for rows or tokens, so that they broadcast over further dimensions."""
+    """Append dimensions of size 1 to an array for rows or tokens, so that it broadcasts over a value's further
+    dimensions."""
     return valid.reshape(*valid.shape, *[1] * (dimensions - valid.ndim))
 
 
@@ -96,7 +98,7 @@ def float_inputs(contract: Contract, inputs: Inputs, *shapes: tuple[str, ...]) -
 
 
 def entries(value: Any, shape: tuple[str, ...], rows: Indices | None = None, columns: Indices | None = None) -> Any:
-    """Select rows and columns of an array or list. A value without rows is returned unchanged."""
+    """Return these rows and columns of an array or list. A value without rows is returned unchanged."""
     if isinstance(value, Tensor):
         array = value.array()
         for axis, indices in (("batch", rows), ("tokens", columns)):
@@ -129,7 +131,7 @@ def permutation(contract: Contract | None, one: Inputs, other: Inputs) -> Indice
 
 
 def _row_keys(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]]:
-    """Return a hashable key per row, built from the row's entries in every input."""
+    """Return one hashable key per row, made of the row's entries in all inputs."""
     columns: list[list[Any]] = []
     for name, value in inputs.items():
         if axes(contract, inputs, name)[:1] == ("batch",):
@@ -141,7 +143,7 @@ def _row_keys(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]
 
 
 def like(value: Tensor, array: npt.NDArray[Any], dtype: str = "") -> Tensor:
-    """Return a copy of a tensor literal with these values and, unless it is None, this dtype."""
+    """Return a copy of a tensor literal with other values; also with another dtype if one is given."""
     made = from_array(array, dtype or value.dtype)
     return replace(value, dtype=made.dtype, shape=made.shape, data=made.data)
 
@@ -159,7 +161,8 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def observed_keys(case: Case, variant: str) -> Iterator[Observed]:
-    """Yield the keys that the contract observes; without a contract, the keys with one number per row or per token."""
+    """Yield the keys that the contract observes. Without a contract, yield the keys with one number per row or
+    token."""
     if case.contract is not None:
         yield from case.contract.observes
         return
@@ -170,7 +173,7 @@ def observed_keys(case: Case, variant: str) -> Iterator[Observed]:
 
 
 def address(variant: str, key: str) -> str:
-    """Return a key with its variant, as recipes write it: ``baseline.loss``."""
+    """Return a key with its variant in the form that recipes use: ``baseline.loss``."""
     return f"{variant}.{key}" if variant else key
 
 

@@ -14,9 +14,10 @@ from sentinel.values.literals import Tensor
 def the_oracle_agrees(case: Case) -> list[Violation]:
     """Check that outputs and gradients at valid positions equal the oracle's values within the rounding bound.
 
-    The oracle computes in float64 from the values that the framework received, with the boundary's declared dialect. An
-    oracle value that does not fit the framework's dtype is not compared. Catches any wrong formula: a wrong sign (verl
-    #179), a missing normaliser (verl #5417), a dual clip of positive advantages (slime's).
+    The oracle computes in float64 from the values that the framework received, with the dialects that the adapter
+    declares. A value of the oracle that overflows the framework's dtype is not compared with an infinity. Catches any
+    wrong formula: a wrong sign (verl #179), a missing normaliser (verl #5417), a dual clip of positive advantages
+    (slime's).
     """
     if case.contract is None:
         return _all_keys(case)
@@ -24,7 +25,7 @@ def the_oracle_agrees(case: Case) -> list[Violation]:
 
 
 def _misshapen(case: Case, contract: Contract) -> list[Violation]:
-    """Return a violation for each output whose number of dimensions differs from the contract's."""
+    """Return a violation for each output whose number of dimensions differs from that in the contract."""
     violations = []
     for variant, observation in case.observation.items():
         for item in contract.observes:

@@ -13,12 +13,12 @@ from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import Flags, axes, entries, equal, first_two, like, mask_of
 from sentinel.values.literals import Tensor
 
-#: Side -> (columns before, columns after) for one column of padding.
+#: Side of the padding -> how many columns one column of padding adds before and after the tokens.
 _SIDES = {"right": (0, 1), "left": (1, 0)}
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Make a variant with one to three more columns of padding, on a side on which the boundary accepts padding."""
+    """Make a variant with one to three more columns of padding on a side that the boundary accepts."""
     valid = mask_of(contract, inputs)
     declared = contract.input(contract.mask)
     styles = declared.choices if declared is not None and declared.choices else ("right",)
@@ -49,7 +49,7 @@ def padding_is_invisible(case: Case) -> Iterator[Violation]:
 
 
 def _match(case: Case, first: str, other: str) -> Match:
-    """Map the first variant's columns to the columns of the second variant that hold the same tokens."""
+    """Return the columns of the first variant that correspond to columns of the second, which has more padding."""
     one, two = (case.inputs[name] for name in (first, other))
     width, wider = (mask_of(case.contract, inputs).shape[-1] for inputs in (one, two))
     if width >= wider or set(one) != set(two):

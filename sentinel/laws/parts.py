@@ -59,7 +59,8 @@ def parts_add_up(case: Case) -> Iterator[Violation]:
 
 
 def _total(pieces: list[Numbers], item: Observed, order: Indices) -> Numbers:
-    """Sum scalar values; concatenate values per row in the order of the whole batch."""
+    """Combine the values of all parts: scalars are summed, and values per row are put in the order of the whole
+    batch."""
     if not item.shape:
         return np.asarray(np.sum(pieces, axis=0))
     joined = np.concatenate(pieces)
@@ -69,7 +70,7 @@ def _total(pieces: list[Numbers], item: Observed, order: Indices) -> Numbers:
 
 
 def _joined(case: Case, parts: tuple[str, ...]) -> dict[str, Any]:
-    """Concatenate the rows of the microbatches or ranks into one scenario."""
+    """Return one scenario with the rows of all microbatches or ranks."""
     contract, inputs = case.contract, [case.inputs[name] for name in parts]
     whole = dict(inputs[0])
     for name, value in inputs[0].items():

@@ -27,10 +27,9 @@ from sentinel.values.literals import Tensor
 
 
 def rejected_rows(inputs: Mapping[str, Any], contract: Contract | None = None) -> Flags:
-    """Return flags of shape ``[batch]``: True for rows that get no training signal.
+    """Return booleans of shape ``[batch]``: True for rows that get no training signal.
 
-    These are the rows whose mask is all zero and, if ``mask_no_eos_with_zero`` is on, the rows that fill the whole
-    length.
+    These are the rows whose mask is all zero and, if ``mask_no_eos_with_zero`` is on, also the rows without padding.
     """
     rejected: Flags = np.logical_not(mask_of(contract, inputs).any(axis=-1))
     attention = inputs.get("attention_mask")
@@ -54,7 +53,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
         array = inputs[name].array()
         changes[name] = like(inputs[name], np.where(rejected.reshape(-1, *[1] * (array.ndim - 1)), number, array))
     variants: dict[str, Inputs] = {BASELINE: inputs}
-    if inputs.get("group_layout") != "equal":  # removing a row leaves groups of different sizes
+    if inputs.get("group_layout") != "equal":  # otherwise removing a row would leave groups of different sizes
         variants["without"] = pick_rows(contract, inputs, np.flatnonzero(~rejected))
     if names:
         variants["changed"] = {**inputs, **changes}
@@ -68,9 +67,9 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 def a_rejected_row_is_an_absent_row(case: Case) -> Iterator[Violation]:
     """Check that changing or removing rejected rows changes neither scalars nor the outputs of accepted rows.
 
-    A variant with fewer rows must equal another variant without its rejected rows. Catches group statistics over rows
-    that rejection sampling has dropped (verl #6452), sequences without a token in the divisor of a mean over sequences
-    (verl #3915, #4769), and normalisation over rewards that a mask zeroes later (AReaL #1351).
+    If one variant has fewer rows, it must have exactly the other variant's accepted rows. Catches group statistics over
+    rows that rejection sampling has dropped (verl #6452), sequences without a token in the divisor of a mean over
+    sequences (verl #3915, #4769), and normalisation over rewards that a mask zeroes later (AReaL #1351).
     """
     first, others = first_two(case)
     rejected = {name: rejected_rows(inputs, case.contract) for name, inputs in case.inputs.items()}

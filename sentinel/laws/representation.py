@@ -57,7 +57,7 @@ def _identical(left: Any, right: Any) -> bool:
 
 
 def _restates(contract: Contract | None, one: Inputs, two: Inputs, name: str) -> bool:
-    """Return True if an input means the same in two variants: its values are equal, or its labels form the same
+    """Return True if an input means the same in two variants: it has equal values, or labels that form the same
     groups."""
     left, right = one[name], two[name]
     if isinstance(left, Tensor) and isinstance(right, Tensor):

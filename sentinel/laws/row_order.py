@@ -16,8 +16,8 @@ from sentinel.laws.layout import axes, equal, first_two, permutation, pick_rows,
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
     """Make a variant with its rows in another order.
 
-    If the rows of each group are adjacent, they stay adjacent, as some boundaries require: groups are permuted, and
-    rows within each group.
+    If the rows of each group are adjacent, they stay adjacent, because some boundaries require that: the groups are
+    permuted, and the rows within each group.
     """
     count = row_count(contract, inputs)
     if count < 2:
@@ -53,7 +53,7 @@ def order_does_not_matter(case: Case) -> Iterator[Violation]:
 
 
 def _blocks(labels: list[Any]) -> list[list[int]] | None:
-    """Return the rows of each group, if each group's rows are adjacent; else None."""
+    """Return the rows of each group; None if the rows of some group are not adjacent."""
     rows: dict[Any, list[int]] = {}
     for row, label in enumerate(labels):
         rows.setdefault(label, []).append(row)

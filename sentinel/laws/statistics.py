@@ -45,10 +45,11 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 def normalisation_laws(case: Case) -> Iterator[Violation]:
     """Check that shifting scores does not change centred advantages, and that scaling does not change normalised ones.
 
-    ``f(r + c) == f(r)`` for an estimator that subtracts a mean; ``f(a r) == f(r)``, a > 0, for an estimator that
-    divides by a standard deviation. The oracle decides which of the two apply, and whether over a group or the batch:
-    if its value does not change, the framework's must not. Otherwise the framework's value may change as much as the
-    oracle's does, for example because an epsilon is added to the deviation.
+    For an estimator that subtracts a mean, ``f(r + c) == f(r)``. For an estimator that divides by a standard deviation,
+    ``f(a r) == f(r)`` if a > 0. The oracle decides which of the two applies, and whether the mean is over a group or
+    the batch: if the oracle's value does not change, the framework's value must not change. If the oracle's value
+    changes a little, for example because an epsilon is added to the deviation, the framework's value may change as
+    much.
 
     Catches a mean and a deviation that are computed over different sets of tokens (SkyRL #1782), and rewards that count
     once in the baseline and twice in the score (slime #2302).
@@ -63,10 +64,10 @@ def normalisation_laws(case: Case) -> Iterator[Violation]:
         try:
             yield from same(case, first, other, prefix="by definition the value stays, ", roles=("output",))
             applies = True
-        except DoesNotApply:  # the definition may subtract a mean, but not divide by a deviation
+        except DoesNotApply:  # such as scaling, if the definition does not divide by a deviation
             continue
     if not applies:
-        raise DoesNotApply("by definition the value changes, or nothing in the observation can be compared")
+        raise DoesNotApply("the definition itself changes the value, or the observation has nothing to compare")
 
 
 def _same_tokens(case: Case, first: str, other: str) -> bool:
@@ -86,8 +87,8 @@ def _rows(contract: Contract, inputs: Inputs, choose: Choose) -> Flags:
 
 
 def _tokens(contract: Contract, inputs: Inputs, name: str, rows: Flags) -> Numbers:
-    """Return flags for the tokens to shift: each row's last valid token if scores are rewards, otherwise all valid
-    tokens."""
+    """Return 1 for the tokens to shift and 0 for the others. If the scores are rewards, only each row's last valid
+    token is shifted; otherwise, all valid tokens are."""
     valid = valid_tokens(contract, inputs)
     counts = np.ones(inputs[name].shape, dtype=bool) if valid is None else valid
     declared = contract.input(name)

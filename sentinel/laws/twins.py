@@ -15,7 +15,7 @@ from sentinel.values.literals import FLOATS, Tensor
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Call the second implementation, and call the boundary again with its float32 inputs converted to float64."""
+    """Make two variants: one that calls the second implementation, and one with float32 inputs converted to float64."""
     variants: dict[str, Inputs] = {BASELINE: inputs, "twin": inputs}
     floats = [
         name
@@ -49,7 +49,7 @@ def twins_agree(case: Case) -> Iterator[Violation]:
             yield from same(case, first, other, prefix="the two implementations disagree: ")
             continue
         for item in same(case, first, other, prefix="in another precision, ", roles=("output", "gradient")):
-            # A search repeats a violation in float64, where this variant does not exist.
+            # The variant is missing if a search repeats a violation in float64.
             yield replace(item, symptom="precision") if item.symptom == "value" else item
 
 

@@ -38,8 +38,8 @@ __all__ = [
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
-# YAML, JSON Schema and tensor code is imported only when a recipe is loaded, so that pytest runs without Sentinel do
-# not pay for it.
+# The code for YAML, JSON Schema and tensors is imported only when a recipe is loaded, so that it costs pytest runs
+# without Sentinel no time.
 
 
 def load_recipe(path: Path, catalog: Catalog) -> Recipe:
@@ -87,7 +87,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Iterable[str] = ()) -> list[Recipe]:
     """Load the recipes of the catalog's folders, sorted by target and bug id.
 
-    A published JSON recipe replaces the bundled recipe with the same bug id, and gets the pins of that recipe.
+    A published JSON recipe replaces the bundled recipe with the same bug id, and takes over its pins.
 
     :param targets: target names; empty for all.
     :param bug_globs: globs over bug ids; empty for all.
@@ -163,7 +163,7 @@ def _load_all(files: Iterable[Path], catalog: Catalog) -> list[Recipe]:
 
 
 def _distinct(recipes: list[Recipe]) -> list[Recipe]:
-    """Return one recipe per bug id. The published format takes precedence over Sentinel's format."""
+    """Return one recipe per bug id. A recipe in the published format takes precedence over one in Sentinel's format."""
     by_id: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         by_id.setdefault(recipe.bug_id.casefold(), []).append(recipe)
@@ -185,7 +185,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 
 
 def duplicate(first: Path, second: Recipe) -> Problem:
-    """Return a problem which reports that two files have the same bug id."""
+    """Return the problem that two files have the same bug id."""
     from sentinel.recipes.problems import Problem, shown
     from sentinel.values.documents import read
 

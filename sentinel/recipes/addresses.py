@@ -1,7 +1,7 @@
 """Parse addresses such as ``baseline.loss``, which name one observed value.
 
-``loss`` without variants, ``baseline.advantages`` with variants, and ``difference(outlier, baseline).advantages`` for
-the first variant's value minus the second's.
+Without variants, an address is a key: ``loss``. With variants it is ``baseline.advantages``, or ``difference(outlier,
+baseline).advantages`` for the first variant's value minus the second's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from sentinel.errors import nearest
 
 _DIFFERENCE = re.compile(r"difference\s*\(\s*([^\s,()]*)\s*,\s*([^\s,()]*)\s*\)\s*\.\s*(.*)", re.DOTALL)
-#: An observation key, and keys inside the observed value, such as the metrics ``pass@2`` or ``kl/mean``.
+#: A pattern for an observation key, followed by keys inside the observed value, such as the metrics ``pass@2`` or
+#: ``kl/mean``.
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[^\s.,()]+)*")
 
 
@@ -25,7 +26,7 @@ class AddressError(ValueError):
 class Address:
     """A parsed address.
 
-    :ivar variants: the variant, or the two variants whose difference is meant; ``("",)`` without variants.
+    :ivar variants: the variant; or two variants, if it names their difference; ``("",)`` without variants.
     """
 
     variants: tuple[str, ...]

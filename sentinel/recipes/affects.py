@@ -1,16 +1,16 @@
 """Decide whether a training configuration has the settings under which a bug occurs (a recipe's ``affects``).
 
-An entry is a sentence, or ``{when: {setting: condition}, trainer: class, where: sentence}``: all conditions must hold,
-the run must use this trainer class or a subclass, and ``where`` names a further condition on data or hardware. Entries
-are alternatives. A condition is
+An entry is a sentence, or ``{when: {setting: condition}, trainer: class, where: sentence}``. For the second form, all
+conditions must hold, the run must use this trainer class or a subclass of it, and ``where`` states a further condition
+on data or hardware. One entry that applies is enough. A condition is
 
 * a value (``grpo``, ``true``, ``1``), or a list of values of which one suffices;
 * ``set`` (anything but null, false and an empty text) or ``unset``;
 * a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, or ``"!= k1,k2"`` for none of several. The name of
   another setting may follow ``<`` or ``>`` in place of a number.
 
-``reach.when`` has conditions of the same form, under which the framework produces the value that shows the bug. Each
-entry with settings must name these settings too, so that a configuration can meet both.
+``reach.when`` has conditions of the same form: those under which the framework produces the value that shows the bug.
+Each entry with settings must name the settings of ``reach.when`` too, so that a configuration can meet both.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Affected:
 
     @property
     def besides(self) -> str:
-        """Return, as text, the conditions that are not settings."""
+        """Return the conditions that are not about settings, as text."""
         trainer = f"the trainer is {self.trainer}" if self.trainer else ""
         return ", and ".join(filter(None, [trainer, self.where]))
 
@@ -60,7 +60,7 @@ class Affected:
 def read_affected(entry: Any) -> Affected:
     """Read one entry of a recipe's ``affects``.
 
-    An invalid entry is read as prose, so that evidence of others can be shown.
+    An invalid entry is read as prose, so that evidence from other people can still be shown.
     """
     if not isinstance(entry, Mapping) or not isinstance(entry.get("when"), Mapping):
         return Affected(where=str(entry))
@@ -93,7 +93,8 @@ _SWITCHES = {True: ("1", "yes", "on", "y", "t"), False: ("0", "no", "off", "n", 
 def holds(condition: Any, value: str) -> bool:
     """Return True if a setting's value meets a condition.
 
-    A value with commas, or a list, meets it if one member does, because options accept both forms.
+    If the value is a list, or a text with commas, one member that meets the condition is enough. Options accept both
+    forms.
 
     :param value: the value as :func:`in_text` writes it.
     """
@@ -128,7 +129,8 @@ def can_both_hold(one: Any, other: Any) -> bool:
 
 
 def _samples(condition: Any) -> Iterator[str]:
-    """Yield test values for a condition: the values in it, numbers on both sides of a bound, and some other values."""
+    """Yield values with which to test a condition: its own values, numbers on both sides of its bound, and some
+    others."""
     yield from (*OFF, "true", "another value")
     for item in condition if isinstance(condition, (list, tuple)) else [condition]:
         bound = _BOUND.fullmatch(in_text(item))

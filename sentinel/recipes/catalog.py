@@ -44,7 +44,7 @@ class Adapter:
 class OnDemand(Mapping[str, _T]):
     """A mapping whose values are created on first access.
 
-    An adapter that fails to import therefore affects only its own target, and an unused adapter is never imported.
+    So an adapter that does not import affects only its own target, and an unused adapter is never imported.
 
     :ivar files: key -> the file of its value, if known in advance.
     """
@@ -73,7 +73,8 @@ class OnDemand(Mapping[str, _T]):
 class Catalog:
     """The targets, contracts, laws and recipe folders of a run.
 
-    :ivar adapters: by target. Access raises SentinelError if the adapter fails to import or uses an unknown name.
+    :ivar adapters: target -> adapter. Reading a value raises SentinelError if the adapter does not import or uses an
+        unknown name.
     """
 
     adapters: Mapping[str, Adapter]
@@ -112,7 +113,7 @@ class Catalog:
             _add(more_laws, law.name, law, "law")
         makers = {name: partial(self.adapters.__getitem__, name) for name in self.adapters}
         for file in adapters:
-            adapter = load_adapter(Path(file).absolute(), more_contracts)  # a worker runs in another folder
+            adapter = load_adapter(Path(file).absolute(), more_contracts)  # workers run in another folder
             name = adapter.target.name
             _add(makers, name, partial({name: adapter}.__getitem__, name), f"adapter {file}")
             files[name] = adapter.file

@@ -21,7 +21,7 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
     recipe, problems = examine(path, catalog)
     try:
         findings = Findings(shown(path), read(path))
-    except DocumentError:  # already reported as a problem
+    except DocumentError:  # it is already reported as a problem
         return recipe, problems
     if recipe is None or not recipe.published:
         for place in _unfinished(findings.document.data):
@@ -45,8 +45,8 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
 
 
 def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, str]]:
-    """Yield a message for each string option whose value neither the contract nor the binding declares; it may be a
-    typo."""
+    """Yield a message for each string option whose value neither the contract nor the binding declares. The value may
+    be a typo."""
     contract = catalog.contracts[recipe.contract]
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
     accepts, fixed = (binding.accepts, binding.fixed) if binding else ({}, {})
@@ -79,7 +79,7 @@ def _missing_knobs(recipe: Recipe, catalog: Catalog) -> Iterator[str]:
 
 
 def _unfinished(value: Any, place: Place = ()) -> Iterator[Place]:
-    """Yield the places where a template's ``TODO`` is left."""
+    """Yield the places at which a template's ``TODO`` has not been replaced."""
     if isinstance(value, str) and value.startswith((TODO, f"git:{TODO}")):
         yield place
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

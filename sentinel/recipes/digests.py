@@ -1,7 +1,7 @@
 """Compute digests of a recipe, binding, contract and law, to detect changes that make recorded verdicts stale.
 
-Prose is left out, so docstrings, comments, titles, stories, reasons, links and messages can change without another
-run. Digests do not depend on the Python version or on where Sentinel is installed.
+Prose is left out: a change of docstrings, comments, titles, stories, reasons, links or messages does not make a verdict
+stale. Digests do not depend on the Python version or on where Sentinel is installed.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def recipe_digest(recipe: Recipe) -> str:
 
 
 def contract_digest(contract: Contract, law: Law | None = None) -> str:
-    """Return the digest of a contract, together with ``law`` unless it is None. It covers declarations and the code
-    that they use."""
+    """Return the digest of a contract, and of a law if one is given. It covers their declarations and the code that
+    these use."""
     return _sha256("\n".join(_Walk(Path(contract.file).parent).lines((contract, law))))
 
 
@@ -64,7 +64,7 @@ def binding_digest(target: Target, file: Path, boundary: str, contract: str) -> 
     The digest covers the declaration, and those functions, classes and constants of the adapter and of Sentinel that
     the declaration reaches by name.
 
-    A member of a registry uses the binding named by ``like``.
+    A registered function uses the binding that ``like`` names.
 
     :param file: the adapter's file.
     """
@@ -86,7 +86,7 @@ class _Walk:
     def __init__(self, folder: Path) -> None:
         self._folders = (str(_SENTINEL), str(folder))
         self._seen: dict[int, int] = {}
-        self._kept: list[Any] = []  # keep the object alive: the id of a freed object can be reused
+        self._kept: list[Any] = []  # keeps the object alive, because the id of a freed object can be reused
 
     def lines(self, value: Any) -> Iterator[str]:
         if value is None or isinstance(value, (str, int, float, bytes, bool)):
@@ -177,7 +177,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 @cache
 def _source(file: str, line: int, name: str) -> tuple[str, ...]:
-    """Return a function's syntax tree as text. For a lambda, include all lambdas on its line."""
+    """Return a function's syntax tree as text. For a lambda, return the text of all lambdas on its line."""
     return tuple(" ".join(_written(node)) for node in _functions(file).get((line, name), ()))
 
 

@@ -21,12 +21,12 @@ from sentinel.recipes.json_schema import JsonSchema
 from sentinel.targets.refs import Ref
 from sentinel.values.documents import DocumentError, read
 
-#: The suffix of fixes; other YAML files in a recipe folder are recipes.
+#: The suffix of fixes. All other YAML files in a recipe folder are recipes.
 SUFFIX = ".fix.yaml"
 
 _SCHEMA = JsonSchema("fix")
 
-#: Path in the repository -> its content, None if it does not exist.
+#: Path in the repository -> content of the file; None if there is no such file.
 Files = Mapping[str, "bytes | None"]
 
 
@@ -53,10 +53,10 @@ class Fix:
 
     :ivar bugs: ids of the bugs that it fixes; the first is also the file's name.
     :ivar commit: the upstream commit with the bug, to which the edits apply.
-    :ivar head: the upstream commit that fixes the bug, in place of edits.
+    :ivar head: the upstream commit that fixes the bug, instead of edits.
     :ivar wrong, cause, fix, reach, limits, related: prose for the pull request page.
-    :ivar comment: what to say at a pull request that exists already; then there is no page.
-    :ivar numbers: observed key -> its name in upstream's terms; the numbers that the page shows.
+    :ivar comment: a comment for a pull request that exists already. There is then no page.
+    :ivar numbers: observed key -> its name in upstream's terms, for the numbers that the page shows.
     :ivar guilty: (file, first line, last line) of the faulty code at :attr:`commit`.
     :ivar digest: ``sha256:<hex>`` of everything except prose, so that the prose can change without a new trial.
     """

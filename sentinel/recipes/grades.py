@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: From the most realistic (a run with default settings triggers the bug) to the least (no run does).
+#: The grades from the most realistic (a run with default settings triggers the bug) to the least (no run does).
 REALISMS = ("default", "configuration", "fault", "unreachable")
 SEVERITIES = ("high", "medium", "low")
 
@@ -15,8 +15,10 @@ SEVERITIES = ("high", "medium", "low")
 def realism(document: Mapping[str, Any]) -> str:
     """Return how realistic a bug is, from its recipe's ``reach``; empty if the recipe has none.
 
-    ``default``: a default or a shipped example triggers it. ``configuration``: a user must configure it. ``fault``:
-    something else must fail first. ``unreachable``: nothing in the framework produces the value, so a fix is hardening.
+    * ``default``: default settings or a shipped example trigger it.
+    * ``configuration``: a user must choose settings that trigger it.
+    * ``fault``: something else must fail first.
+    * ``unreachable``: nothing in the framework produces the value that triggers it, so a fix is hardening.
     """
     reach = document.get("reach")
     if not isinstance(reach, Mapping):
@@ -51,7 +53,7 @@ def describe_reach(document: Mapping[str, Any]) -> str:
 
 
 def root(document: Mapping[str, Any]) -> str:
-    """Return the name of the root cause, by default the bug id."""
+    """Return the name of the root cause. It is the bug id, if the recipe names none."""
     return str(document.get("root") or document.get("bug_id", ""))
 
 
@@ -80,8 +82,8 @@ def row(target: str, document: Mapping[str, Any]) -> dict[str, str]:
 def count_bugs(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the number of bugs, and of hardening issues, as text: ``9 bugs (12 recipes) and 2 of hardening (3)``.
 
-    Every count of bugs uses this function. A bug is one root cause in one target, whatever the number of recipes that
-    show it. A recipe that no run can trigger is hardening, not a bug.
+    Every count of bugs uses this function. All recipes with one root cause in one target count as one bug. A recipe
+    that no run can trigger counts as hardening, not as a bug.
 
     :param rows: ``target``, ``root`` and ``realism`` of each recipe.
     """

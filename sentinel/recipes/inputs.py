@@ -46,14 +46,14 @@ from sentinel.values.literals import (
 
 
 class LiteralError(ValueError):
-    """Raised if a value is not valid for its input. ``place`` is the path to the part that is wrong."""
+    """Raised if a value is not valid for its input. ``place`` is the path to the wrong part of the value."""
 
     def __init__(self, message: str, place: tuple[Any, ...] = ()) -> None:
         super().__init__(message)
         self.message, self.place = message, place
 
     def below(self, *outer: Any) -> LiteralError:
-        """Return the same error with ``outer`` prepended to its place."""
+        """Return the same error, with ``outer`` before its place."""
         return LiteralError(self.message, (*outer, *self.place))
 
 
@@ -166,7 +166,7 @@ def read_input(spec: Input, value: Any, packages: Collection[str] = ()) -> Any:
     if spec.kind == "number":
         value = read_tags(value)
     if spec.kind in ("number", "integer") and isinstance(value, Mapping):
-        # some functions take a zero-dimensional tensor instead of a number
+        # some functions take a tensor without dimensions instead of a number
         return tensor_literal(value, "float32" if spec.kind == "number" else "int64")
     kinds, expected = _KINDS[spec.kind]
     if type(value) not in kinds:
@@ -187,7 +187,8 @@ def inside(path: Any, packages: Collection[str]) -> str | None:
 
 
 def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
-    """Return the key that determines the kind of literal that a mapping stands for, such as ``tensor`` or ``new``."""
+    """Return the key of a mapping that says which kind of literal the mapping stands for, such as ``tensor`` or
+    ``new``."""
     form = next((name for name in forms if name in value), None)
     if form is None:
         wrong = next(iter(value), "")
@@ -206,7 +207,7 @@ def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherw
 def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
     """Return the tensor for ``{tensor: ...}`` or ``{full: ..., shape: ...}``.
 
-    :param dtype: the dtype of a literal that states none; None for torch's default.
+    :param dtype: the dtype if the literal states none. None stands for torch's default.
     """
     form = _form(value, _TENSOR_KEYS, "a tensor: nested lists, {tensor: [...]} or {full: 0.0, shape: [...]}")
     content = read_tags(value[form]) if form == "tensor" else _full(value)

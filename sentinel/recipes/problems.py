@@ -38,7 +38,7 @@ class Findings:
     def error(self, place: Place, message: str, key: bool = False) -> None:
         """Add an error at a place in the document.
 
-        :param key: point at the key of this place instead of its value.
+        :param key: whether to report the position of the key instead of that of its value.
         """
         self._add("error", place, message, key)
 
@@ -72,7 +72,7 @@ def describe(value: Any) -> str:
 
 
 def shown(path: Path) -> str:
-    """Return a path relative to the current folder if that folder contains it, else the whole path."""
+    """Return a path as messages show it: relative to the current folder if it is in there, otherwise the whole path."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except (ValueError, OSError):

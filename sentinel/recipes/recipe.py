@@ -48,7 +48,7 @@ class Recipe:
     :ivar requires: dotted paths that a checkout must have; otherwise the recipe does not apply to it.
     :ivar when: the scenarios that trigger the bug; ``when_breaking`` has other conditions for some laws.
     :ivar affects: the training runs that the bug affects; meeting one entry is enough.
-    :ivar until: setting -> value that avoids the bug until it is fixed upstream.
+    :ivar until: setting -> value with which the bug does not occur, for use until it is fixed upstream.
     :ivar digest: ``sha256:<hex>`` of the content; comments and layout do not count.
     :ivar document: the file's content as plain data.
     """
@@ -88,7 +88,8 @@ class Recipe:
     def scenario_inputs(self, contract: Contract, fixed: Collection[str]) -> list[str]:
         """Return the inputs that the scenario sets and that the boundary must accept.
 
-        Only the oracle reads selectors and dialect inputs, so the boundary needs no parameter for them.
+        Selectors and dialect inputs are left out: only the oracle reads them, so the boundary needs no parameter for
+        them.
         """
         stated = {name for inputs in self.variants.values() for name in inputs} - set(self.defaulted)
         return sorted(stated - {item.name for item in contract.inputs if item.dialect} - set(fixed))
@@ -105,8 +106,8 @@ class Recipe:
     def revisions(self, base: Ref | None = None, head: Ref | None = None) -> tuple[Ref, Ref | None]:
         """Return the two revisions (base, head) to compare if the user names none.
 
-        The head is the first pin without the bug. The base is the last pin with the bug that precedes the head, or else
-        the first pin with the bug. If no pin has the bug, the base is the last pin before the head.
+        The head is the first pin without the bug. The base is the last pin before the head that has the bug. If there
+        is none, it is the first pin with the bug; if no pin has the bug, it is the last pin before the head.
         """
         expects = [pin.expect for pin in self.pins]
         mended = expects.index("fixed") if "fixed" in expects else 0

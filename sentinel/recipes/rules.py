@@ -1,7 +1,7 @@
 """Turn a document into a recipe, and check the rules that need the catalog of targets, contracts and laws.
 
 A recipe states both sets of expected values, or neither. Without values a law decides: the recipe's ``invariant`` or
-the contract's law. Only one set is an error, because every other result would be ``changed``.
+the contract's law. A recipe with only one set is an error, because every result that is not in it would be ``changed``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ BUG_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def examine(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Return two values: the recipe of a file, or None if it has errors; and all problems found in the file."""
+    """Return the recipe of a file, which is None if the file has errors; and all problems in the file."""
     document, problem = read_or_problem(path)
     if document is None:
         return None, [problem] if problem else []
@@ -184,7 +184,7 @@ class _Reading:
             when=self._trigger(contract, ("when",)),
             when_breaking=when_breaking,
             tolerance=tolerance,
-            # JSON Schema accepts 444.0 as an integer; it must be an int in pull/444/head
+            # JSON Schema accepts 444.0 as an integer, but pull/444/head needs an int
             upstream={key: int(item) if isinstance(item, float) else item for key, item in upstream},
             requires=requires,
             pins=pins,
@@ -198,7 +198,7 @@ class _Reading:
         )
 
     def _check_reach(self, native: Mapping[str, Any]) -> None:
-        """Report each entry of ``affects`` whose settings contradict the conditions in ``reach``."""
+        """Report the entries of ``affects`` whose settings omit or contradict the conditions in ``reach``."""
         needed = native.get("reach", {}).get("when", {}).items()
         for index, entry in enumerate(native.get("affects", ())):
             when = entry["when"] if isinstance(entry, Mapping) else {}
@@ -252,7 +252,7 @@ class _Reading:
         if name is not None and contracts[name].open_keys:
             return contracts[name]
         bindings = [binding for binding in target.bindings if boundary in binding.paths]
-        # a registered function has the contract of its family
+        # a registered function has the contract of its registry's binding
         if not bindings and self.data.get("requires") in (boundary, [boundary]):
             bindings = [each for each in [target.binding(boundary, name)] if each is not None and name is not None]
         fitting = [binding for binding in bindings if name in (None, binding.contract)]

@@ -25,7 +25,7 @@ class ScenarioReader:
 
     :ivar packages: the target's packages; literals may name objects in them.
     :ivar place: the scenario's place in the document, where missing inputs are reported.
-    :ivar literals: place -> the literal or the error there, because variants share most inputs.
+    :ivar literals: place -> the literal or the error there. It is cached, because variants have most inputs in common.
     """
 
     findings: Findings
@@ -42,7 +42,7 @@ class ScenarioReader:
     def published(self, written: Mapping[str, Any]) -> Variants:
         """Read the scenario of a recipe in the published format.
 
-        ``baseline_X`` and ``outlier_X`` are the input X of two variants; unknown keys are prose.
+        ``baseline_X`` and ``outlier_X`` are the values of the input X in two variants. Unknown keys are read as prose.
         """
         shared: Entries = {}
         variants: dict[str, Entries] = {"baseline": {}, "outlier": {}}
@@ -83,7 +83,8 @@ class ScenarioReader:
             entries[name] = value, (*place, key)
 
     def _build(self, shared: Entries, variants: Mapping[str, Entries]) -> Variants:
-        """Return each variant's literals in the contract's order; without variants, one with the name ""."""
+        """Return the literals of each variant, in the contract's order. A scenario without variants has one, named
+        ""."""
         built: dict[str, dict[str, Any]] = {}
         left = {item.name for item in self.contract.inputs} - shared.keys()
         somewhere = {name for own in variants.values() for name in own}
@@ -118,12 +119,12 @@ class ScenarioReader:
         return not isinstance(self.literals[place], LiteralError)
 
     def _fill_defaults(self, literals: dict[str, Any]) -> dict[str, Any]:
-        """Add defaults in the contract's order; a default may depend on the inputs before it."""
+        """Add defaults in the contract's order, because a default may depend on earlier inputs."""
         for spec in self.contract.inputs:
             if spec.name not in literals:
                 try:
                     literals[spec.name] = _default(spec, literals, self.packages)
-                except Exception as error:  # a default may be a function of a plugin's contract
+                except Exception as error:  # a plugin's contract may compute it
                     problem = f"{type(error).__name__}: {error}"
                     message = (
                         f"the default of {spec.name!r} failed for this scenario ({problem}); add {spec.name} to it"

@@ -1,8 +1,8 @@
 """Decide whether a scenario triggers a recipe's bug (``when:``), without torch.
 
-A trigger is a list of alternatives, of which one suffices; an alternative is ``{input: condition}``, and all its
-conditions must hold. Its key ``only`` lists the observation keys with wrong values; all other keys must be right.
-``always`` is the trigger of a bug that occurs in every scenario. The condition of
+A trigger is a list of alternatives, of which one is enough. An alternative is ``{input: condition}``, and all its
+conditions must hold. Its key ``only`` lists the observation keys whose values the bug makes wrong; all other keys must
+be right. ``always`` is the trigger of a bug that occurs in every scenario. The condition of
 
 * an option is a condition of ``affects`` (:mod:`sentinel.recipes.affects`): a value, a list of values, ``set``,
   ``unset``, or a bound such as ``"> 1"``;
@@ -36,7 +36,7 @@ ALWAYS = "always"
 #: The key of an alternative that lists observation keys.
 ONLY = "only"
 
-#: Separates the names of two tensors whose difference is meant.
+#: Stands between the names of two tensors to name their difference.
 MINUS = " - "
 
 #: Input -> condition.
@@ -58,7 +58,7 @@ class _Values:
 
     @property
     def masked(self) -> _Array:
-        """Return flags: True for elements of masked tokens, or of rows without a valid token."""
+        """Return booleans that are True for elements of masked tokens, or of rows without a valid token."""
         if self.valid is None or not self.array.shape:
             return np.zeros(self.array.shape, bool)
         if self.array.shape[: self.valid.ndim] == self.valid.shape:
@@ -69,9 +69,9 @@ class _Values:
         return np.zeros(self.array.shape, bool)
 
     def groups(self, counted: bool) -> Iterator[list[int]]:
-        """Yield the rows of each group.
+        """Yield the row indices of each group.
 
-        :param counted: True to leave out rows without a valid token.
+        :param counted: whether to leave out rows without a valid token.
         """
         labels = self.labels or []
         there = (
@@ -84,15 +84,17 @@ class _Values:
 
 
 def _constant_group(values: _Values) -> bool:
-    """Return True if all scores of a group with several rows are equal; a score is the sum of a row's valid values."""
+    """Return True if, in some group with several rows, all scores are equal. A score is the sum of a row's valid
+    values."""
     scores = np.where(values.masked, 0.0, values.array.astype(np.float64))
     scores = scores.reshape(len(scores), -1).sum(-1)
     return any(len(rows) > 1 and np.ptp(scores[rows]) == 0 for rows in values.groups(counted=True))
 
 
 def _overflows(values: _Array) -> bool:
-    """Return True if a value or its square overflows its dtype. If such a value is masked by multiplying it by 0,
-    the result is NaN.
+    """Return True if a value or its square overflows its dtype.
+
+    Masking such a value by a multiplication by 0 gives NaN.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return not np.isfinite(values * values).all()
@@ -156,7 +158,8 @@ _OF_LABELS = ("a group of one", "one group", "unequal groups", "groups apart")
 class Explained:
     """The violations in a scenario that a known bug explains.
 
-    :ivar whole: True if the bug explains every violation. Otherwise ``keys`` are the keys that it may affect.
+    :ivar whole: True if the bug explains every violation. Otherwise it explains only violations of the keys in
+        ``keys``.
     """
 
     whole: bool
@@ -167,8 +170,8 @@ class Explained:
 class Trigger:
     """The scenarios that trigger a recipe's bug, as conditions on inputs.
 
-    :ivar alternatives: empty if the recipe has no ``when:``; then only the recipe's own scenario is known to trigger
-        it.
+    :ivar alternatives: the alternatives; empty if the recipe has no ``when:``. Only the recipe's own scenario is then
+        known to trigger the bug.
     :ivar mask: name of the mask in the recipe's contract; ``group`` is the name of the labels.
     """
 
@@ -247,7 +250,7 @@ def alternatives(written: Any) -> tuple[Alternative, ...]:
 
 
 def also_broken_laws(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the laws in ``also_breaks``, whether or not they have conditions."""
+    """Return the names of the laws in ``also_breaks``, with and without conditions."""
     entries = document.get("also_breaks") or ()
     return tuple(str(item.get("law") if isinstance(item, Mapping) else item) for item in entries)
 

@@ -1,4 +1,4 @@
-"""Compute digests of everything that a verdict depends on besides the target's code.
+"""Compute digests of everything on which a verdict depends, except the target's code.
 
 A stored verdict is reused only if these digests have not changed. No worker is started, because a sweep without new
 commits must not import torch.
@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Basis:
-    """Digests of what a recipe's verdicts depend on, besides the target's code.
+    """Digests of everything on which a recipe's verdicts depend, except the target's code.
 
     :ivar recipe, adapter, worker: digests of the deciding parts of the recipe, of the adapter, and of the modules of
         Sentinel that decide.
@@ -92,7 +92,7 @@ def _deciding_files(with_laws: bool) -> tuple[Path, ...]:
 def _sources(package: str) -> list[Path]:
     """Return the modules of one of Sentinel's packages."""
     found = list((_PACKAGE / package).glob("*.py"))
-    assert found, f"sentinel has no package {package}"  # after a renaming, the digest would no longer cover the code
+    assert found, f"sentinel has no package {package}"  # it may have been renamed
     return found
 
 
@@ -115,7 +115,7 @@ Surroundings = Callable[[str], str]
 def list_owners() -> dict[str, list[str]]:
     """Map each top-level module to the distributions that have its files. Other interpreters run this function too."""
     found = dict(metadata.packages_distributions())
-    if sys.version_info < (3, 11):  # there, it knows only distributions with a top_level.txt
+    if sys.version_info < (3, 11):  # in such versions, it knows only distributions with a top_level.txt
         for distribution in metadata.distributions():
             for file in distribution.files or ():
                 if file.suffix == ".py":

@@ -20,8 +20,8 @@ class Bisection:
     """The result of a bisection.
 
     :ivar steps: each decided commit with its verdict.
-    :ivar first: the first commit with the verdict of the later end; None if ``suspects`` cannot be decided.
-    :ivar suspects: the range that contains the change, if commits next to it cannot be decided.
+    :ivar first: the first commit with the verdict of the later end; None if it could not be determined.
+    :ivar suspects: the commits among which the change is, if some of them cannot be decided.
     """
 
     steps: list[tuple[Commit, ClosureVerdict]] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Bisection:
 def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> Bisection:
     """Find the first commit, along first parents, at which the verdict changes between ``good`` and ``bad``.
 
-    If ``bad`` is the older commit, this is the commit that removed the bug.
+    If ``bad`` is the older commit, the result is the commit that removed the bug.
 
     :raises SentinelError: if the verdicts are not as the names say, or the two commits have no common history.
     """

@@ -3,8 +3,8 @@
     history/<target>/closures/<id>.json        the questions of a closure
     history/<target>/<BUG-ID>/<basis>.jsonl    one line per verdict, after a first line with the basis
 
-Lines are only appended, each in one write under a lock. A killed run loses at most the line that it was writing, and
-the next reader skips it. Two stores are merged by copying the files and joining the lines.
+Lines are only appended, each in one write under a lock. A killed run loses at most the line that it was writing, which
+readers skip. Two stores can be merged by copying the files and joining the lines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sentinel.sources.locks import locked
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-#: Kinds of reason that concern this machine. Such verdicts are not stored, so the next run tries again.
+#: Kinds of reason that are about this machine. Verdicts with such a reason are not stored, so the next run tries again.
 TEMPORARY = frozenset({"ref", "timeout", "memory", "harness"})
 
 
@@ -59,7 +59,7 @@ class ClosureVerdict:
 
     @classmethod
     def of(cls, decision: Decision, closure: Closure, answers: str, commit: str) -> ClosureVerdict:
-        """Return the verdict of a decision at a commit."""
+        """Make the stored form of a decision at a commit."""
         verdict, place = decision.verdict, decision.provenance
         where = {name: getattr(place, name) for name in ("boundary", "file", "line", "blob")} if place else {}
         return cls(closure.id, answers, verdict.name, verdict.kind, reason(decision), commit, **where)
@@ -191,7 +191,7 @@ class ClosureVerdictStore:
                 if not _remove_partial_line(stream):
                     text = json.dumps(head, sort_keys=True) + "\n" + text
                 rest = text.encode()
-                while rest:  # a full disk writes a part without an error, and fails at the rest
+                while rest:  # on a full disk, a part is written without an error, and writing the rest fails
                     rest = rest[os.write(stream.fileno(), rest) :]
 
     def _closure_file(self, target: str, name: str) -> Path:

@@ -1,8 +1,8 @@
 """Compare revisions by the files that a probe looked up (its closure), read from git trees without a checkout.
 
-:mod:`sentinel.worker.trace` defines the lookups, which the code calls questions. If two revisions resolve all lookups
-of a probe alike, the probe has the same result at both. Proof by induction: the first lookup does not depend on the
-tree, and each further lookup depends only on the results of earlier ones.
+:mod:`sentinel.worker.trace` defines the lookups, which the code calls questions. If all lookups of a probe have the
+same results in two revisions, the probe has the same result in both. Proof by induction: the first lookup does not
+depend on the tree, and each further lookup depends only on the results of earlier lookups.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Closure:
 
     @cached_property
     def places(self) -> tuple[tuple[str, frozenset[str] | None], ...]:
-        """Return each folder of the lookups with the names that were looked up in it, or with None if it was listed."""
+        """Return each folder of the lookups with the names that were looked up in it; with None if the folder was
+        listed."""
         names: dict[str, set[str] | None] = {}
         for question in self.questions:
             kind, path = question[0], question[2:]
@@ -76,8 +77,8 @@ class Closure:
 def closure_of(questions: Iterable[str] | None, roots: Sequence[PackageRoot]) -> Closure:
     """Return the lookups of a probe whose results can differ between revisions, sorted.
 
-    A checkout contains only the package roots. A top-level module that is searched outside them is a third-party
-    module; the lookup becomes whether the environment has it, for example ``p:ray``.
+    A checkout contains only the package roots. If a top-level module is searched outside them, it is a third-party
+    module. Its lookup is replaced by one that asks whether the environment has the module, for example ``p:ray``.
 
     :param questions: the lookups that the worker recorded; None if it could not record them.
     """

@@ -66,7 +66,7 @@ class Executor:
             os.close(self._hold)
 
     def _checkout(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
-        if ref not in self._checkouts:  # the ref of a pin, which would only help to explain a missing name
+        if ref not in self._checkouts:  # the ref is that of a pin, which would only help to explain a missing name
             raise Unavailable(f"{ref.short} is not a commit of this sweep")
         return self._checkouts[ref]
 
@@ -82,11 +82,11 @@ class Executor:
         try:
             decisions: list[Decision] = []
             for group in group_by_modules(self._target, recipes):
-                self._runner.discard(self._target.name, ref)  # start a process that has imported no other group
+                self._runner.discard(self._target.name, ref)  # the next process has no other group
                 decisions += [self._runner.decide(Job(recipe, ref)) for recipe in group]
             return decisions
         finally:
-            self._runner.discard(self._target.name, ref)  # before the working copy moves
+            self._runner.discard(self._target.name, ref)  # ended before the working copy moves
             del self._checkouts[ref]
 
 

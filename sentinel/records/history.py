@@ -1,9 +1,9 @@
 """Store and read histories. A history is the result of a sweep for one bug: one line of ``<folder>/<target>.jsonl``.
 
-The folder is ``SENTINEL_HOME/history``, or ``reports/history`` for committed histories. A line contains the runs of
-neighbouring revisions with the same verdict, and the releases by verdict. Changes and lifetimes follow from that and
-are not stored. Undecided ranges are stored as such; a change next to one is marked as uncertain. The same recipe,
-adapter and environment give the same bytes.
+The folder is ``SENTINEL_HOME/history``, or ``reports/history`` for committed histories. A line contains the
+runs, which are neighbouring revisions with the same verdict, and the releases by verdict. Changes of verdict and the
+periods with the bug follow from these and are not stored. Undecided ranges are stored as such, and a change next to one
+is marked as uncertain. The same recipe, adapter and environment give the same bytes.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def history_of(
     """Return the history of one recipe as a JSON document.
 
     :param entries: commit -> verdict, including tags outside the branch.
-    :param origin: returns the origin of the code that is first decided at a commit.
+    :param origin: returns the origin of the code, for the commit at which it is decided first.
     """
     runs = runs_of(commits, entries)
     by_sha = {commit.sha: commit for commit in commits}
@@ -264,7 +264,7 @@ def lifetimes_of(changes: Sequence[History], runs: Sequence[History]) -> list[di
 
 def _lifetime(start: History, end: History | None, last: History, until: History) -> dict[str, Any]:
     days = 0
-    if until["date"] and start["commit"]["date"]:  # PyPI releases have no date here
+    if until["date"] and start["commit"]["date"]:  # no date is known for PyPI releases
         days = (_moment(until["date"]) - _moment(start["commit"]["date"])).days
     return {"introduced": start, "ended": end, "last": last, "days": max(days, 0), "clock_went_backwards": days < 0}
 

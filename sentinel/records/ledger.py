@@ -155,7 +155,7 @@ class Ledger:
                 return None
             try:
                 return origin(trees, entry, commit.tree, git.commit(self.mirror, commit.parents[0]).tree)
-            except GitError:  # the mirror lacks the parent or a file of it
+            except GitError:  # the mirror lacks the parent commit, or one of its files
                 return None
 
         return came_from

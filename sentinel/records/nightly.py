@@ -40,7 +40,7 @@ class Change:
     :ivar about: title, severity, place and command.
     :ivar before, after: the verdicts with their kinds; empty if nothing is recorded.
     :ivar old, new: the commits of the two; empty if they are not from git.
-    :ivar commits: the commit of the change; several if it could not be narrowed down further.
+    :ivar commits: the commit that made the change; several if it is not known which of them did.
     :ivar why_not: why the responsible commit is unknown.
     """
 
@@ -98,7 +98,7 @@ def _change(recorded: Document | None, now: Document) -> Change | None:
             return None
         what = direction(recorded, now)
         if recorded["verdict"] != now["verdict"]:
-            lines = lines[:1]  # a different verdict implies different numbers
+            lines = lines[:1]  # if the verdict differs, differing numbers are not listed too
         lines = [line.removeprefix(f"{what}: ") for line in lines]
         if alone and what == "newly broken":
             # Two searches draw different scenarios for two revisions; only `sentinel diff` uses the same.
@@ -121,7 +121,7 @@ def _commit(document: Document | None) -> str:
 def with_commits(
     several: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
 ) -> Iterator[Change]:
-    """Yield the changes. Add the responsible commit if a bug appeared or disappeared."""
+    """Yield the changes. If a bug appeared or disappeared, add the responsible commit."""
     for change in several:
         if change.what not in ("newly broken", "newly fixed"):
             yield change

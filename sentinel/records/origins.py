@@ -1,8 +1,9 @@
 """Find out whether the first commit of a history wrote the buggy code or moved it from another file.
 
-Before the first commit that has a boundary there is nothing to probe, but the code may have existed under another name.
-So the lines of its definition are searched in all Python files of that commit and of its parent. ``git blame -C -C -C``
-cannot be used: it treats a copy as a move, and it reads every blob, while mirrors lack large ones.
+Before the first commit that has a boundary there is nothing to probe, but the boundary's code may have existed under
+another name. So the lines of its definition are searched in all Python files of that commit and of the parent commit.
+``git blame -C -C -C`` cannot be used: it treats a copy as a move, and it reads every blob, while mirrors lack large
+ones.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from sentinel.search.bindings import syntax_of
 from sentinel.sources.gittrees import TREE, GitTrees
 from sentinel.sources.trees import FILE
 
-#: Lines that are searched together, and their minimum of letters and digits: ``return loss`` alone is in many places.
-#: 40 is git's own threshold for lines that were moved between files.
+#: The number of consecutive lines that are searched together, and the least number of letters and digits in them. A
+#: single line such as ``return loss`` is in many places. 40 is git's own threshold for lines that were moved between
+#: files.
 _ROW = 3
 _LETTERS = 40
 _OTHER = bytes(byte for byte in range(256) if not chr(byte).isalnum())

@@ -22,7 +22,7 @@ from sentinel.targets import Target
 #: Bug id -> commit -> verdict.
 Decided = Mapping[str, Mapping[str, ClosureVerdict]]
 
-#: Called after each probed commit with: commits done, commits in all, verdicts probed.
+#: Called after each probed commit with three numbers: commits that are done, all commits, and probed verdicts.
 OnCommit = Callable[[int, int, int], None]
 
 
@@ -149,7 +149,8 @@ class Sweep:
         """Return all file lookups of a probe: the traced lookups, and the lookups that follow from the commit's
         imports.
 
-        The result is None if the lookups are unknown, or if the code of a branch reported them, which may hide imports.
+        Return None if the lookups are unknown, or if code outside upstream's branch reported them, which may hide
+        imports.
         """
         source = decision.measurement or decision.failure
         if source is None or source.questions is None or not self._lineage.is_own(commit.sha):
@@ -158,7 +159,8 @@ class Sweep:
 
 
 class _Lanes:
-    """Distributes neighbouring commits over lanes. An idle lane takes half of the longest lane's work."""
+    """Distributes commits over lanes, so that neighbours are in one lane. An idle lane takes half of the longest lane's
+    work."""
 
     def __init__(self, commits: Sequence[Commit], lanes: int) -> None:
         self._commits = commits

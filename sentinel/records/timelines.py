@@ -8,7 +8,7 @@ from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.records.history import History
 from sentinel.reports.markdown import escaped
 
-#: The character of each verdict; a column with several verdicts shows the first in this order.
+#: Verdict -> the character that shows it. A column with several verdicts shows the first in this order.
 _MARKS = {"reproduced": "#", "changed": "~", "fixed": ".", "inconclusive": "?", "unavailable": " "}
 LEGEND = "# reproduced   . fixed   ~ changed   ? inconclusive   (blank) unavailable"
 _CHANGE_TEXTS = {
@@ -126,7 +126,7 @@ def row(record: History) -> tuple[str, ...]:
     lifetimes = record["spells"]
     started = "; ".join(_date(lifetime["introduced"]) for lifetime in lifetimes)
     ended = "; ".join(_date(lifetime["ended"]) if lifetime["ended"] else "still present" for lifetime in lifetimes)
-    dated = record["source"]["kind"] == "git"  # PyPI releases have no date here
+    dated = record["source"]["kind"] == "git"  # no date is known for PyPI releases
     days = "; ".join(str(lifetime["days"]) for lifetime in lifetimes) if dated else ""
     decided = {"fixed", "changed"} & {run["verdict"] for run in record["runs"]}
     return (

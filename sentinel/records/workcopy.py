@@ -1,8 +1,8 @@
 """Maintain a working copy that moves from commit to commit and writes only the files that differ.
 
-Neighbouring commits differ in a few files, so a move takes a few milliseconds; a whole checkout takes hundreds. A sweep
-needs one copy per core for any number of commits. The result has the same records as :mod:`sentinel.sources.checkouts`
-writes.
+Neighbouring commits differ in a few files, so a move takes a few milliseconds, while a whole checkout takes hundreds. A
+sweep needs one copy per core for any number of commits. A working copy has the same records as a checkout of
+:mod:`sentinel.sources.checkouts`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class WorkCopy:
             was, now = before.get(name), after.get(name)
             if was == now:
                 continue
-            inner = check_path(f"{path}/{name}")  # before the path is used: a folder may be named ``..``
+            inner = check_path(f"{path}/{name}")  # before its use: a folder may be named ``..``
             self._visited += 1
             if self._visited > MOST_FILES:
                 raise Unavailable(f"{self._target.name}: a commit has more than {MOST_FILES} files; it is rejected")

@@ -75,8 +75,8 @@ def _leaf(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str)
 
 
 def number(value: Any) -> float | None:
-    """Return a value of an evidence document as a float. Return None for values that must be equal: integers,
-    booleans, text.
+    """Return a value of an evidence document as a float. Return None for integers, booleans and text, which must be
+    equal.
     """
     if isinstance(value, float):
         return value
@@ -106,7 +106,7 @@ def difference(recorded: Recorded, now: Recorded) -> list[str]:
     if recorded["observation"] is None and now["observation"] is None:
         return lines
     if recorded["observation"] is None or now["observation"] is None:
-        # If the verdicts differ, that already explains why one side has no measurement.
+        # Only if the verdicts agree, because different verdicts already explain why one side has no measurement.
         return lines or [
             "drifted: values were measured now, but not when the entry was recorded"
             if now["observation"]
@@ -118,8 +118,8 @@ def difference(recorded: Recorded, now: Recorded) -> list[str]:
 def is_unavailable_here(recorded: Recorded, now: Recorded) -> bool:
     """Return True if this machine lacks the revision, or the Python version, that the recorded verdict needs.
 
-    Such a result does not concern the code. But if the Python version is the same as before, the code itself now
-    requires another version, and the result is False.
+    Such a result says nothing about the code. But if the verdict was recorded with the same Python version, the code
+    itself now requires another one, and the function returns False.
     """
     then, here = (str((side["environment"] or {}).get("python")).rpartition(".")[0] for side in (recorded, now))
     return now["kind"] == "ref" or (now["kind"] == "python" and then != here)
@@ -285,8 +285,8 @@ class Update:
     """The changes that were made to a baseline.
 
     :ivar changed: one line per written or removed entry, ``<place>: <change>``.
-    :ivar kept: one line per recorded verdict that the run could not reproduce here, ``<place>: <verdict>; <reason>``:
-        the mirror lacks the commit, or Python has another version. Such entries stay.
+    :ivar kept: one line ``<place>: <verdict>; <reason>`` per recorded verdict that the run could not repeat here,
+        because the mirror lacks the commit or Python has another version. Such entries stay.
     :ivar examined: the number of compared verdicts.
     """
 

@@ -19,7 +19,7 @@ from sentinel.targets.refs import Ref
 class Brief:
     """The summary of a verdict. Every field is safe to print on a terminal.
 
-    :ivar rank: 0 for the highest severity; verdicts without a severity come last.
+    :ivar rank: a sort key: 0 for the highest severity, the largest for verdicts without a severity.
     :ivar grade: severity and realism of the recipe, such as ``high, default``; for a law, its rank.
     :ivar number: one wrong number with the right one; empty if there is none.
     """

@@ -73,7 +73,7 @@ def paragraphs(text: str) -> list[str]:
 def shorten(text: str) -> str:
     """Return the text. If it is longer than the limit, leave out its middle.
 
-    The text is cut between words, because half of a path would not be recognised as a path.
+    The text is cut between words, because :func:`portable` would not recognise half of a path.
     """
     if len(text) <= LONGEST:
         return text
@@ -93,7 +93,7 @@ def portable(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
     text = _replace(text, tuple(places))
     if "/" not in text and "\\" not in text:
         return text
-    text = _replace(text, _OWN)  # first, because an installed Sentinel is in site-packages
+    text = _replace(text, _OWN)  # replaced first, because an installed Sentinel is in site-packages
     text = _SITE_PACKAGES.sub("<site-packages>", text)
     text = _STANDARD_LIBRARY.sub("<python>", text)
     text = _replace(text, _machine())

@@ -1,9 +1,9 @@
 """Convert evidence documents to lines of a baseline file and back. A line omits the data that follows from the recipe.
 
-A *fact sheet* is the content of a line: the verdict, the observation, the called function, and the digests of what
-decides. :func:`facts_of` makes it from a document; :func:`document_of` makes the document from it and the recipe. Lines
-of one bug at one commit that differ only in the ref are joined. Environments and checkouts that several lines share are
-stored once, at the top of the file.
+A *fact sheet* is the content of a line: the verdict, the observation, the called function, and the digests of
+everything on which the verdict depends. :func:`facts_of` makes a fact sheet from a document. :func:`document_of` makes
+the document from a fact sheet and the recipe. Lines of one bug at one commit that differ only in the ref are joined.
+Environments and checkouts that several lines share are stored once, at the top of the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHECKOUT: Facts = {
 }
 _CHECKS = dict.fromkeys(("repeated", "reordered"))
 _COMPARISON = dict.fromkeys(("observed", "unpatched", "fixed", "matches_unpatched", "matches_fixed"))
-#: Values that a line stores as the document does.
+#: Values that a line stores in the same form as the document.
 _COPIED = ("verdict", "kind", "reason", "adapter", "sentinel_version", "observation", "oracle")
 #: Values that are stored once, at the top.
 _SHARED = ("checkout", "environment")
@@ -113,7 +113,7 @@ def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -
     if document["bug_id"]:
         facts["bug_id"] = document["bug_id"]
         facts |= {"law": document["law"]} if document["law"] else {}
-        with suppress(SentinelError):  # the current contract rejects the copy; its entry is stale
+        with suppress(SentinelError):  # the current contract rejects the copy, so the entry is stale
             recipe = _recipe_of(document, recipes)
             facts["recipe"] = recipe_digest(recipe)
     else:

@@ -28,7 +28,7 @@ HEADINGS = ("target", "bug", "ref", "verdict", "outcome", "reason")
 
 
 def is_decided(document: Mapping[str, Any]) -> bool:
-    """Return True if an evidence document has a decided verdict, or if its pin expects that the code is missing."""
+    """Return True if the verdict of an evidence document is decided, or if the code is missing as the pin expects."""
     expected = document["verdict"] == document["expect"] and document["kind"] == "not-in-this-version"
     return expected or document["verdict"] not in UNDECIDED
 

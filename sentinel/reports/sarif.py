@@ -47,7 +47,7 @@ def sarif(
     groups: dict[tuple[str, str], list[tuple[Document, str]]] = {}
     for document, outcome in results:
         if (document["verdict"], outcome) == ("reproduced", "skipped"):
-            continue  # another result reports the bug that breaks this law
+            continue  # the bug that breaks this law has its own result
         groups.setdefault((str(document["target"]), str(document["ref"])), []).append((document, outcome))
     runs = [
         _run(target, ref, pairs, (repositories or {}).get(target, ""), ranks or {})

@@ -168,7 +168,7 @@ def _make(report_dir: Path) -> None:
     """
     if os.path.lexists(report_dir):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    part = report_dir.with_name(f".{report_dir.name}.new")  # one name for all runs, so that a leftover is reused
+    part = report_dir.with_name(f".{report_dir.name}.new")  # all runs use one name, so that a leftover is reused
     if part.is_symlink():
         part.unlink()  # Sentinel never creates a link
     try:
@@ -396,7 +396,7 @@ def find(directory: Path, decision: Decision) -> Document | None:
 
 
 def require_sound(directory: Path, targets: Collection[str]) -> None:
-    """Raise SentinelError if a folder has damaged evidence of these targets (all targets if empty)."""
+    """Raise SentinelError if a folder has damaged evidence of these targets, or of any target if none are given."""
     for target in targets or ("",):
         recorded(directory, under=PurePosixPath(file_name(target)) if target else _HERE, advice=RESTORE)
 

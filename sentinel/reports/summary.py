@@ -45,8 +45,8 @@ def summary(
     :param terminal: True if the output is a terminal. Otherwise, or with ``NO_COLOR`` or ``TERM=dumb``, the table is
         plain aligned text that is never cut or wrapped.
     :param width: columns of the terminal.
-    :param every: show a line for each item; otherwise items that did not fail share a line if their reason is the
-        same, and so do undecided items. Known bugs that fail are then only in the list below the table.
+    :param every: whether to show a line for each item. Otherwise items that did not fail are joined into one line if
+        they have the same reason, and so are undecided items; known bugs that fail are listed only below the table.
     :param commands: the command that repeats each item; by default it is derived from the evidence.
     """
     results = list(results)
@@ -75,7 +75,8 @@ def summary(
 def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[str, str], list[str]]:
     """Return lines that list the known bugs at each revision. Only targets with few revisions are listed.
 
-    The most severe bugs that are present are listed. Of a target's revisions, the one with most bugs decided is first.
+    The most severe bugs that are present are listed. Of a target's revisions, the one at which most bugs are decided
+    comes first.
     """
     at: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
     for document, outcome in results:

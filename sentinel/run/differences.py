@@ -1,4 +1,5 @@
-"""Compare two revisions in pytest, with an item for each function that the change can affect and one for the source.
+"""Compare two revisions in pytest. There is one item for each function that the change can affect, and one for the
+source.
 
 The item for the source checks the code of both trees that no boundary reaches.
 """
@@ -41,7 +42,7 @@ class Differences(pytest.Collector):
 
 
 class TextItem(pytest.Item):
-    """Skips if there is changed training-signal code that no bound function runs; passes otherwise."""
+    """Is skipped if training-signal code has changed that no bound function runs; passes otherwise."""
 
     comparison: Comparison
     examined = False
@@ -99,7 +100,7 @@ class DifferenceItem(pytest.Item):
             from sentinel.reports.escaping import visible
 
             assert self.row is not None
-            if self.row["cause"]:  # one line, so that the first screen shows the function that changed
+            if self.row["cause"]:  # only one line, so that the function that changed is still on the first screen
                 sentence = summarise(error.result)
                 return visible(f"worse: it calls {self.row['cause']} (above). Its own results: {sentence}", lines=True)
             places = [f"{file}:{first} {name}" for file, name, first, _ in self.row["places"]]

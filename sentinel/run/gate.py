@@ -27,7 +27,7 @@ Row = dict[str, Any]
 #: The outcomes in the order in which they are listed.
 OUTCOMES = ("worse", "other", "better", "new", "removed", "not examined", "same")
 
-#: The reason why a boundary is not examined if another boundary may run its changed lines.
+#: The reason why a boundary is not examined. It may become examined if another boundary runs the changed lines.
 _IDLE = "changed lines were not examined"
 
 #: Maximum entries of a list on one line, and maximum lines of one outcome.
@@ -35,8 +35,8 @@ _ENTRIES, _LINES = 6, 20
 
 
 def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any]:
-    """Return a comparison's result for one boundary as a JSON object. The result None means code that no boundary
-    reads."""
+    """Return the result of comparing one boundary as a JSON object. Without a result, the row is about code that no
+    boundary reads."""
     outcome, sentence = "same", ""
     changed: set[tuple[str, str]] = set()
     if result is not None:
@@ -172,7 +172,8 @@ class Gate:
         return "\n".join(["## Sentinel", "", *items]) + "\n\n"
 
     def annotations(self, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
-        """Return an annotation for each changed place that makes results worse or whose effect could not be decided."""
+        """Return one annotation for each changed place that makes results worse, or whose effect could not be
+        decided."""
         made: dict[str, None] = {}
         for level, outcome in (("error", "worse"), ("warning", "other")):
             for row in (row for row in self._rows.values() if row["outcome"] == outcome):

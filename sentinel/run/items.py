@@ -30,7 +30,7 @@ from sentinel.search.survey import LawJob, law_jobs
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
 
-#: Stands for any ref where all laws of a target are listed.
+#: Stands for any ref, if all laws of a target are listed.
 _ANY_REF = (Ref("git", "main"),)
 
 
@@ -90,7 +90,7 @@ class Item(pytest.Item):
         raise VerdictError(decision, headline)
 
     def fail_once(self, decision: Decision, headline: str) -> None:
-        """Fail the item; skip it if another item of this run already failed for the same cause."""
+        """Fail the item. If another item of this run has failed for the same cause, skip it instead."""
         job, verdict = self.job, decision.verdict
         target = job.target if isinstance(job, LawJob) else job.recipe.target
         cause = target, job.ref, cause_of(verdict.reason)
@@ -155,7 +155,7 @@ class LawItem(Item):
         excuse = self.run.excuse(self.job)
         bugs = ", ".join(excuse.bugs)
         why = excuse.holds or excuse.hidden
-        if why and self.run.reported(excuse.bugs, self.job.ref):  # one failure per bug
+        if why and self.run.reported(excuse.bugs, self.job.ref):  # so that each bug fails only once
             pytest.skip(f"{decision.verdict.name}; known, and reported already: {bugs}; {why}")
         if excuse.unknown is not None and bugs:
             headline += f", in a scenario that triggers none of the known bugs ({bugs})"
@@ -167,7 +167,7 @@ class LawItem(Item):
 class RecipeFile(pytest.Collector):
     """Collects the items of one recipe file.
 
-    It is not a ``pytest.File``, because ``--lf`` looks for files below the root folder, and bundled recipes are
+    It is not a ``pytest.File``, because ``--lf`` looks for files only below the root folder, and bundled recipes are
     elsewhere.
 
     :ivar recipe: the recipe, if the run has already loaded it.
@@ -238,7 +238,8 @@ def uncollected_items(run: Run, session: pytest.Session, items: Sequence[pytest.
     """Yield the items that pytest itself does not collect: those of the remaining selected recipes, then those of laws
     and comparisons.
 
-    If pytest gets a folder and files in that folder, it drops the files. It also does not enter virtual environments.
+    Two kinds of recipes are not collected by pytest: if its arguments have a folder and files in it, it drops the
+    files; and it does not enter virtual environments.
     """
     ids = {item.nodeid for item in items}
     by_id = {arg.partition("::")[0] for arg in run.config.args if "::" in arg}
@@ -251,7 +252,7 @@ def uncollected_items(run: Run, session: pytest.Session, items: Sequence[pytest.
         directory: RecipeFolder = RecipeFolder.from_parent(session, path=folder)
         directory.files = [collector(run, recipe, directory) for recipe in recipes]
         yield from (item for item in session.genitems(directory) if item.nodeid not in ids)
-    # Laws are last, because the verdicts of recipes may explain broken laws.
+    # Laws come last, because the verdicts of recipes may explain broken laws.
     groups: dict[tuple[str, str], list[LawJob]] = {}
     for job in _law_jobs(run):
         groups.setdefault((job.target, job.boundary), []).append(job)

@@ -47,7 +47,7 @@ def _against(baseline: Path, decision: Decision, head: str) -> str | None:
     recorded = find(baseline, decision)
     if recorded is None:
         if decision.verdict.name == "unavailable" or (decision.law_alone and decision.verdict.name == "fixed"):
-            return None  # a baseline records only the laws that were broken
+            return None  # a baseline has no entry for a law that held
         return f"{head}: {baseline} has no verdict for this item; record one with `sentinel report accept`"
     now = evidence(decision)
     changes = [] if is_unavailable_here(recorded, now) else difference(recorded, now)

@@ -54,12 +54,12 @@ class Questions:
         config.args[:] = [
             self._bundled_id(arg) for arg in config.args if not arg.startswith("laws/") or self._exists(arg)
         ]
-        # Settings in a file must not keep a project's own tests from running.
+        # Settings in a file select no items, because they must not keep a project's own tests from running.
         alone = any(options.get(name) for name in ("target", "bug", "recipes"))
         ours = self._settings.selects_items and alone and not config.option.file_or_dir
         selected = [recipe.path for recipe in self.recipes.values()]
         if ours or (not config.args and (self.law_ids or self.has_laws)):
-            config.args[:] = [str(_NOTHING)]  # without an argument, pytest would collect the user's tests
+            config.args[:] = [str(_NOTHING)]  # without any argument, pytest would collect the user's tests
         self._require_refs()
         files = [Path(arg) for arg in config.args if Path(arg.partition("::")[0]).suffix in SUFFIXES]
         self.is_restricted = bool(self.law_ids or files) and bool(config.option.file_or_dir)

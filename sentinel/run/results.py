@@ -27,7 +27,8 @@ from sentinel.settings import Settings
 if TYPE_CHECKING:
     from sentinel.run.gate import Gate
 
-#: The property of a report for an item that passes because a known bug is fixed. Its value names the base with the bug.
+#: The name of a report's property. An item has it if it passes because a known bug is fixed. Its value names the base
+#: that has the bug.
 FIXES = "sentinel_fixes"
 
 
@@ -120,7 +121,7 @@ class Results:
             self.could_not_write(session, error)
 
     def could_not_write(self, session: pytest.Session, error: SentinelError) -> None:
-        """Report a file that could not be written. An exception here would hide the run's verdicts."""
+        """Report a file that could not be written. No exception is raised, because it would hide the run's verdicts."""
         self._unwritten.append(str(error))
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
@@ -150,7 +151,7 @@ class Results:
         )
 
     def _write_gate(self, gate: Gate) -> None:
-        """Write ``gate.json``. It is rewritten after each item, so that a killed run keeps the finished results."""
+        """Write ``gate.json``. This is done after each item, so that the results of a killed run are kept."""
         text = json.dumps(gate.document(), indent=1, ensure_ascii=False)
         write_atomically(self._settings.report_dir / "gate.json", f"{text}\n")
 
@@ -189,7 +190,7 @@ class Results:
         writer.write("\n".join(lines) + "\n" + self._weaker() + self._last_line, flush=True)
 
     def _more(self) -> list[str]:
-        """Return lines that name missing mirrors, with the number of revisions that each could decide."""
+        """Return lines that name missing mirrors, each with the number of revisions that could be decided with it."""
         add = "can be decided after `sentinel mirror add"
         return [
             f"{target}: {count} more revision{'' if count == 1 else 's'} {add} {target}`"

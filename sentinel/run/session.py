@@ -171,7 +171,7 @@ class Run:
         pairs = []
         heads = [(name, head) for name in settings.targets for head in settings.refs_of(name)]
         for name, head in heads:
-            with suppress(Unavailable):  # a working tree belongs to one target
+            with suppress(Unavailable):  # a working tree is the code of only one target
                 self._runner.checkout(name, head)
                 pairs += [(name, (self._base(name, head, base), head)) for base in settings.against(name, head)]
         if not pairs and any(base is not None for _, base in settings.named_against):
@@ -228,13 +228,14 @@ class Run:
         return [self._runner.decide(Job(job.recipe, ref)) for ref in self._bases(job)]
 
     def _bases(self, job: Job) -> Sequence[Ref]:
-        """Return the refs of ``--sentinel-against``; none if the job has an expectation or a baseline."""
+        """Return the refs of ``--sentinel-against``. Return none if a pin or a baseline says which verdict is
+        expected."""
         alone = job.expect is not None or self.settings.baseline is not None
         pairs = [] if alone else self.pairs
         return [base for name, (base, head) in pairs if (name, head) == (job.recipe.target, job.ref)]
 
     def decide_law(self, job: LawJob) -> Decision:
-        """Return the decision of a law at a ref, preferably with a scenario that no known bug explains."""
+        """Return the decision of a law at a ref. If the law is broken, prefer a scenario that no known bug explains."""
         start = time.monotonic()
         decision = self._survey.decide(job)
         if decision.verdict.name == "reproduced":
@@ -244,7 +245,7 @@ class Run:
             elif excuse.hidden:
                 reason = f"broken by {', '.join(excuse.bugs)}; {excuse.hidden}"
                 decision = replace(decision, verdict=Verdict("inconclusive", reason, "law"))
-        # One search decides all laws of the boundary, so each gets an equal share of its time.
+        # One search decides all laws of the boundary, so its time is divided equally among them.
         share = (time.monotonic() - start) / max(self._laws_at[job.place], 1)
         return replace(decision, seconds=self._law_seconds.setdefault(job.place, share))
 
@@ -273,7 +274,7 @@ class Run:
         return {each: excuse for each, (excuse, _) in explained.items()}
 
     def reported(self, bugs: Collection[str], ref: Ref) -> bool:
-        """Return True if items of this run report all of these bugs; False if there are none."""
+        """Return True if items of this run report all of these bugs. Return False if the list is empty."""
         recipes = self.questions.recipes.values()
         reported = {recipe.bug_id for recipe in recipes if (recipe.digest, ref) in self._reported}
         return bool(bugs) and reported.issuperset(bugs)

@@ -25,8 +25,8 @@ class Name:
 
     :ivar kind: ``function``, ``class``, ``import`` or ``value``.
     :ivar span: the first line, including decorators, and the last line.
-    :ivar leads: dotted paths as written: the imported or assigned name, or the bases of a class.
-    :ivar names: the names in a class's body.
+    :ivar leads: the dotted paths that it leads to, as written: the imported or assigned name, or the bases of a class.
+    :ivar names: the names that a class defines in its body.
     """
 
     kind: str
@@ -55,8 +55,8 @@ def syntax_of(content: str | bytes) -> ast.Module:
 def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
     """Return the names that a block of statements defines, including those under a condition.
 
-    Of several definitions of a name the last counts, but a definition at this level takes precedence over one in a
-    block.
+    If a name is defined several times, the last definition counts. A definition under a condition counts only if there
+    is none at this level.
     """
     names: dict[str, Name] = {}
     for node in body:
@@ -96,9 +96,10 @@ def span_of(node: ast.stmt) -> tuple[int, int]:
     return min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno or node.lineno
 
 
-#: The share of the longer definition's lines that two definitions must share to count as one renamed function.
+#: Two definitions count as one renamed function if they have this part of the longer one's lines in common.
 ALIKE = 0.5
-#: The most imports and base classes that are followed from a name; imports can be circular.
+#: The most imports and base classes that are followed from one name. The limit is needed because imports can be
+#: circular.
 _FAR = 8
 
 
@@ -124,7 +125,7 @@ class Definition:
 class Sighting:
     """Whether a binding's function exists at one commit, and where.
 
-    :ivar definition: the definition of its boundary, under one of the binding's names.
+    :ivar definition: the function's definition, found under one of the binding's names.
     :ivar lacks: the first entry of ``requires`` that this version does not have.
     :ivar needs: the first module of ``imports`` that this version does not have.
     """
@@ -180,7 +181,8 @@ class Definitions:
         return definition and Definition(path, definition.file, definition.blob, definition.name)
 
     def module_of(self, tree: str, path: str) -> tuple[str, tuple[str, str] | None]:
-        """Return the longest prefix of a dotted path that is a module, and its file; ``("", None)`` if none is."""
+        """Return the longest prefix of a dotted path that is a module, and the module's file. Return ``("", None)`` if
+        no prefix is a module."""
         parts = path.split(".")
         for end in range(len(parts) - 1, 0, -1):
             module = ".".join(parts[:end])
@@ -292,14 +294,14 @@ class CheckoutTrees:
 
 
 def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
-    """Return whether a tree has the function that a binding names, under its current or former names."""
+    """Look up the function of a binding in a tree, under its current and its former names."""
     definition = next(filter(None, (definitions.find(tree, path) for path in binding.paths)), None)
     return Sighting(definition, *_missing_names(definitions, tree, binding))
 
 
 def _missing_names(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
-    """Return the first missing entry of ``requires`` and the first of ``imports``; an empty string if none is
-    missing."""
+    """Return the first entry of ``requires`` and the first entry of ``imports`` that are missing. An empty string
+    stands for none."""
     own = binding.paths
     lacks = (item for item in binding.requires if not any(f"{path}.".startswith(f"{item}.") for path in own))
     needs = (name for name in binding.imports if not any(definitions.has(tree, then) for then in binding.names(name)))

@@ -1,8 +1,8 @@
 """Search one boundary: draw scenarios, check all its laws on each, and shrink failures with Hypothesis.
 
 The sequence of scenarios depends only on the boundary and the seed. It consists of rounds of :data:`ROUND` scenarios,
-each a Hypothesis run with its own seed. So a search for fewer examples is a prefix of one for more, and a violation can
-be drawn again at its place in the sequence and shrunk from there.
+each a Hypothesis run with its own seed. So a search with fewer scenarios is a prefix of a search with more. A violation
+can be drawn again at its place in the sequence, and Hypothesis shrinks it from there.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from sentinel.search.scenarios import Around, draw, part, takes, with_dialects
 from sentinel.values.literals import Tensor
 from sentinel.worker import protocol
 
-#: Scenarios of one Hypothesis run.
+#: The number of scenarios in one Hypothesis run.
 ROUND = 100
 
 #: The most calls that are sent to a session at once.
 _TOGETHER = 32
 
-#: Draws per call while shrinking; most draws repeat a scenario that was tried.
+#: While shrinking, at most this many draws for each call; most draws repeat a scenario that was tried before.
 _ATTEMPTS = 2
 
 _ALONE = "there is no other variant to compare the scenario with"
 
-#: A reason why a law does not judge a scenario.
+#: The reason why a law does not judge a scenario: every key that the law compares is wrong because of known bugs.
 EXPLAINED = "known bugs explain every key that it compares"
 
 
@@ -62,7 +62,7 @@ class Drawn:
         contract, binding = self.subject.contract, self.subject.binding
         if law.twin and not binding.twins:
             variants = {name: inputs for name, inputs in variants.items() if name != law.twin}
-        # A recipe may state other values than the dialects.
+        # A recipe may state other values than a dialect prescribes. Its variants are kept as they are.
         if with_dialects(contract, binding, dict(self.inputs)) != self.inputs:
             return variants if len(variants) > 1 else _ALONE
         # A changed knob may lead into a dialect's scope. Unchanged inputs stay the same object, so that the law session
@@ -76,12 +76,12 @@ class Drawn:
 class Finding:
     """A scenario that breaks a law.
 
-    :ivar trial: its trial; after confirmation, the trial in a fresh process.
+    :ivar trial: the calls that showed it; after confirmation, those in a fresh process.
     :ivar violations: the violations that no dialect, rounding or known symptom explains; after confirmation, those of
         one symptom.
-    :ivar replayed: whether an earlier run reported it.
-    :ivar examples: the recipes whose scenarios show it, the trial's own first; empty if it was drawn. Further recipes
-        are listed only if they state that they break this law.
+    :ivar replayed: whether the scenario is one that broke the law in an earlier run.
+    :ivar examples: the recipes whose scenarios show it, beginning with the recipe whose scenario was tried; empty if
+        the scenario was drawn. Further recipes are listed only if they state that their bug breaks this law.
     :ivar known_as: the recipes that explain it; None if it was not compared with recipes.
     :ivar hidden: why another bug could hide behind those recipes; empty if the law holds without their bugs.
     :ivar also: other boundaries that break the same law in the same way because they call this one.
@@ -110,14 +110,14 @@ class LawOutcome:
 
     :ivar answered: number of scenarios in which at least one call returned.
     :ivar judged: number of scenarios that the law judged.
-    :ivar not_judged: reason why the law did not judge a scenario -> how often.
-    :ivar refused: exception of a call -> how often.
+    :ivar not_judged: reason why the law did not judge a scenario -> number of scenarios.
+    :ivar refused: exception of a call -> how often it was raised.
     :ivar kinds: exception -> its kind of failure.
     :ivar unknown: number of exceptions about an optional input for which the boundary has no parameter.
     :ivar rounding: number of scenarios whose violations vanish in float64.
     :ivar unconfirmed: number of violations that did not repeat in a fresh process.
     :ivar dialects: index of a declared dialect in the binding -> number of scenarios in which it showed.
-    :ivar dialects_open: the same -> number of scenarios in which it could show and the law held.
+    :ivar dialects_open: index of a declared dialect -> number of scenarios in its scope in which it did not show.
     :ivar sample: the first trial that kept the law.
     :ivar unbroken: the first trial in which the law held, or in which a dialect explains the violation.
     """
@@ -141,14 +141,14 @@ class LawOutcome:
         return {finding.symptom for finding in self.findings}
 
 
-#: Bytes for a law's choices: enough for the longest permutation and the choices next to it.
+#: The number of bytes for a law's choices. It is enough for the longest permutation and some further choices.
 CHOICES = 16
 
-#: Number of choices of variants with which a law is tried on a scenario that another law found.
+#: The random bytes with which laws choose variants of a scenario that was not drawn for them, such as a recipe's.
 EXAMPLE_CHOICES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(CHOICES)) for seed in range(8))
 
 
-#: The least number of extra scenarios (:func:`glimpses`), and the most bytes for the choices of one scenario.
+#: The least number of extra scenarios (:func:`glimpses`), and the number of random bytes from which one is drawn.
 GLIMPSES, _CHOICES = 12, 4096
 
 
@@ -173,14 +173,14 @@ class Example:
 def example(subject: Subject, recipe: Recipe) -> Example:
     """Return the scenario of a recipe in the form in which this boundary's search tries it.
 
-    Inputs that the recipe states keep their values, even if the adapter fixes others. The rest get the value that a
-    search draws first.
+    Inputs that the recipe states keep their values, even if the adapter fixes other values. Every other input gets the
+    value that the adapter fixes or derives, or else the first of its choices.
     """
     usual = {item.name: item.choices[0] for item in subject.contract.inputs if item.choices and not item.domain}
     granted = {name: usual[name] for name in recipe.defaulted if name in usual}
     fixed = subject.binding.fixed
     constants = {name: value for name, value in fixed.items() if not callable(value)}
-    # values that the binding derives from the other inputs
+    # inputs whose values the binding derives from other inputs
     derived = {name: value for name, value in fixed.items() if callable(value) and name in recipe.defaulted}
     variants = {}
     for name, inputs in recipe.variants.items():
@@ -213,26 +213,26 @@ class _StopRound(BaseException):
 class BoundarySearch:
     """A search for scenarios on which one boundary breaks a law.
 
-    When a call shows that this revision has no parameter for an optional input, the input is no longer drawn. The
-    scenarios before that are those of a shorter search.
+    If a call shows that this revision has no parameter for an optional input, a new round begins, in which the input is
+    no longer drawn. The scenarios drawn until then are the same as in a shorter search.
 
     :ivar subject: the boundary, with its contract as narrowed so far.
     :ivar ended: the error that ended the search after it had found something; None otherwise.
-    :param laws: the laws to check. Variants for the boundary's other laws are drawn too, which keeps the sequence the
-        same.
-    :param shrinking: the most calls for shrinking one finding; with 0, findings are confirmed as drawn. It is not a
-        time, so that a search repeats exactly.
-    :param shrink_further: whether to shrink further symptoms of a law that is already broken. Otherwise they are
-        confirmed as drawn.
-    :param glimpse: whether to try :func:`glimpses` after the first scenarios. Their violations are confirmed, not
-        shrunk.
-    :param left_out: returns the reason why a law skips a drawn scenario; empty if the law does not skip it.
-    :param excused: returns the observation keys that may be wrong in a scenario. A law judges the scenario only if it
-        compares another key.
+    :param laws: the laws to check; None for all laws of the boundary. The sequence of scenarios does not depend on
+        them.
+    :param shrinking: the most calls for shrinking one finding; with 0, findings are confirmed as drawn. The limit is a
+        number of calls and not a time, so that a search repeats exactly.
+    :param shrink_further: whether to shrink each symptom of a broken law. Otherwise only its first symptom is shrunk;
+        the others are confirmed as drawn.
+    :param glimpse: whether to try the scenarios of :func:`glimpses` after the first drawn scenarios. Their violations
+        are confirmed, not shrunk.
+    :param left_out: returns the reason why a law must skip a drawn scenario; empty if the law can judge it.
+    :param excused: returns the observation keys that are allowed to be wrong in a scenario. A law judges the scenario
+        only if it also compares another key.
     :param most: the most scenarios that each law judges; None for no limit.
     :param constants: constants of the code under test, around which some of the glimpses are drawn.
-    :param cheap: draw without Hypothesis, in a thirtieth of the time. Violations are shrunk by removing parts of the
-        scenario.
+    :param cheap: draw scenarios without Hypothesis, which takes a thirtieth of the time. Violations are shrunk by
+        removing parts of the scenario.
     """
 
     def __init__(
@@ -269,10 +269,10 @@ class BoundarySearch:
     def run(
         self, examples: int, tick: Callable[[], None] = lambda: None, enough: Callable[[], bool] = lambda: False
     ) -> None:
-        """Try this many more scenarios, or fewer if no more can be drawn.
+        """Try ``examples`` more scenarios, or fewer if no more can be drawn.
 
         :param tick: called after each scenario.
-        :param enough: returns True to end early.
+        :param enough: returns True if the search should end early.
         :raises Undecidable: if the boundary cannot be called at this revision.
         """
         while examples > 0 and self._empty < 2:
@@ -302,9 +302,9 @@ class BoundarySearch:
             self.subject = narrower or self.subject
 
     def begin(self, examples: Sequence[Example], recorded: Sequence[Plan] = ()) -> None:
-        """Try the scenarios that are known to break laws, before new scenarios are drawn.
+        """Try scenarios that are known to break laws. Call this before :meth:`run`.
 
-        Their violations are confirmed and not shrunk.
+        Their violations are confirmed, not shrunk.
 
         :param recorded: failing scenarios of an earlier run, tried after the examples.
         :raises Undecidable: if the boundary cannot be called at this revision.
@@ -315,8 +315,8 @@ class BoundarySearch:
             if len(example.variants) > 1:
                 looks += [((law, example.variants), example) for law in claims if law.vary]
             for inputs in example.variants.values():
-                # Each law is tried once; laws that the recipe states to be broken are tried with all choices of
-                # variants.
+                # Every law is tried with one choice of variants. Laws that the recipe states to be broken are tried
+                # with all choices.
                 plans = self._plans(inputs, self._laws, EXAMPLE_CHOICES[:1]) + self._plans(
                     inputs, claims, EXAMPLE_CHOICES[1:]
                 )
@@ -328,8 +328,8 @@ class BoundarySearch:
         return _without(subject, self._not_taken)
 
     def try_recipes(self, recipes: Sequence[Recipe], recorded: Sequence[Plan] = ()) -> None:
-        """Try the scenarios of this boundary's recipes. If this revision lacks options of a scenario, try it without
-        them.
+        """Try the scenarios of this boundary's recipes. If the boundary rejects options, try the scenarios again
+        without these options.
         """
         subject: Subject | None = self.subject
         while subject is not None:
@@ -337,9 +337,9 @@ class BoundarySearch:
             subject, recorded = self.without_rejected(subject), ()
 
     def replay(self, plans: Sequence[Plan]) -> bool:
-        """Try scenarios of an earlier run. Return True if one still breaks its law.
+        """Try the failing scenarios of an earlier run. Return True if at least one still breaks its law.
 
-        Scenarios that the adapter no longer accepts are skipped.
+        Scenarios that are no longer valid for the adapter are skipped.
         """
         return self._look_at([(plan, None) for plan in plans if self._takes(plan)], replayed=True)
 
@@ -348,8 +348,8 @@ class BoundarySearch:
 
     @property
     def deadlocks(self) -> str:
-        """Return how the collective calls of simulated ranks differ. Return an empty string if all ranks make the
-        same calls.
+        """Return the reason of a deadlock: how the collective calls of simulated ranks differ. Return an empty string
+        if no call had a deadlock.
         """
         for outcome in self.outcomes.values():
             for why in outcome.refused:
@@ -373,11 +373,9 @@ class BoundarySearch:
         return "no scenario could be drawn"
 
     def _look_at(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
-        """Try scenarios. Confirm each kind of failure once per law.
+        """Try scenarios, and confirm one violation for each law and symptom. Return True if at least one was confirmed.
 
-        Return True if any was confirmed.
-
-        If a trial is not confirmed, later trials with the symptom are tried.
+        If a violation is not confirmed, the next scenario with the same symptom is used.
         """
         trials = self._try(self._law_session, [plan for plan, _ in looks])
         self._not_taken |= {trial.unknown_input for trial in trials}
@@ -417,12 +415,12 @@ class BoundarySearch:
     def _try(self, law_session: LawSession, plans: Sequence[Plan], describe: bool = False) -> list[Trial]:
         trials = law_session.try_(self.subject, plans, describe)
         if len(plans) > 1 and any(trial.refusal == "crash" for trial in trials):
-            # The crash of one call has lost the results of the others, so each is repeated alone.
+            # The crash of one call has lost the results of the others, so every call is repeated alone.
             return [law_session.try_(self.subject, [plan], describe)[0] for plan in plans]
         return trials
 
     def _plans(self, inputs: Inputs, laws: Collection[Law], choices: Iterable[bytes] = EXAMPLE_CHOICES) -> list[Plan]:
-        """Return the variants of a scenario for each law, without duplicates."""
+        """Return pairs of a law and the variants that it compares, for each law and each choice, without duplicates."""
         plans: list[Plan] = []
         encoded: set[tuple[Law, bytes]] = set()
         for data in choices if laws else ():
@@ -444,7 +442,8 @@ class BoundarySearch:
     ) -> tuple[int, dict[tuple[Law, str], tuple[int, Finding]]]:
         """Try scenarios ``skip`` to ``skip + count`` of this round.
 
-        :return: the number tried, and (law, symptom) -> (place, suspect) of the first violation.
+        :return: the number of scenarios that were tried; and for each law and symptom, the place in the round of the
+            first violation, and the violation as an unconfirmed finding.
         """
         tried = 0
         first: dict[tuple[Law, str], tuple[int, Finding]] = {}
@@ -460,7 +459,7 @@ class BoundarySearch:
         return tried, first
 
     def _batches(self, scenarios: Sequence[Drawn]) -> Iterator[tuple[_Varied, list[Trial]]]:
-        """Yield the variants of each scenario by law, and the trials of the laws that apply.
+        """Yield, for each scenario, its variants by law, and the trials of the laws that apply.
 
         Calls are sent to the session in batches, because sending takes longer than calling. The first scenario is sent
         alone: it shows which inputs the boundary does not accept.
@@ -483,9 +482,9 @@ class BoundarySearch:
                     del trials[: len(several)]
 
     def _vary(self, drawn: Drawn, law: Law) -> Mapping[str, Inputs] | str:
-        """Return the variants of a scenario for a law, or the reason if there are none.
+        """Return the variants that a law compares, or the reason why it does not judge the scenario.
 
-        If ``left_out`` rejects the drawn choices, other choices are tried.
+        If ``left_out`` rejects the variants of the drawn choices, the variants of other choices are tried.
         """
         why = ""
         for choices in (drawn.choices, *EXAMPLE_CHOICES):
@@ -496,7 +495,7 @@ class BoundarySearch:
             why = why or left_out
             if law.vary is None or isinstance(variants, str):
                 break
-            # The scenario itself is among the variants, whatever the choices.
+            # Every choice of variants includes the scenario itself, so no choice can help if that is left out.
             if any(inputs is drawn.inputs for inputs in variants.values()) and self._left_out(law, {"": drawn.inputs}):
                 break
         return why
@@ -509,9 +508,10 @@ class BoundarySearch:
         return _without(self.subject, self._unknown)
 
     def _borrow(self, law: Law, symptom: str) -> bool:
-        """Return True if this law is also broken by a scenario that was shrunk for another law.
+        """Try the shrunk scenarios of other laws. Return True if one of them also breaks this law with the same
+        symptom.
 
-        One bug often breaks several laws and need not be shrunk for each.
+        One bug often breaks several laws, and shrinking it once is enough.
         """
         for other in self.outcomes.values():
             for finding in other.findings:
@@ -534,11 +534,12 @@ class BoundarySearch:
 
         The round is drawn again up to the place of the violation, and Hypothesis continues from there.
 
-        :param whole: draw parts of this scenario instead, and continue from any that breaks the law.
+        :param whole: a scenario. If given, parts of it are drawn instead, and Hypothesis continues from any part that
+            breaks the law.
         """
         position = calls = attempts = 0
         best: tuple[int, Finding] | None = None
-        suspects: dict[bytes, Finding] = {}  # many choices lead to the same variants
+        suspects: dict[bytes, Finding] = {}  # by variants, because many choices lead to the same variants
 
         def body(drawn: Drawn) -> None:
             nonlocal position, calls, attempts, best
@@ -575,9 +576,7 @@ class BoundarySearch:
     # -- one scenario -------------------------------------------------------------------------------------------------
 
     def _judge(self, variants: _Varied, trials: Sequence[Trial]) -> list[Finding]:
-        """Return the possible findings of one scenario: one for each law that it breaks and each kind of failure of
-        this law.
-        """
+        """Return the unconfirmed findings of one scenario: one for each symptom of each law that it breaks."""
         for law, why in variants.items():
             if isinstance(why, str):
                 self.outcomes[law].not_judged[why] += 1
@@ -628,9 +627,9 @@ class BoundarySearch:
                 (outcome.dialects if shows else outcome.dialects_open)[place] += 1
 
     def _new_violations(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
-        """Return the violations that are not dialects, rounding errors or kinds of failure that were found before.
+        """Return the violations that neither a dialect nor rounding explains and whose symptom is new for this law.
 
-        :param besides: further symptoms to leave out.
+        :param besides: further symptoms that do not count as new.
         """
         symptoms = self.outcomes[law].symptoms.union(besides)
         counting = [item for item in self.unintended(law, trial) if item.symptom not in symptoms]
@@ -659,9 +658,8 @@ class BoundarySearch:
         ]
 
     def _is_rounding(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
-        """Return True if the violations vanish in float64. A violation caused by an overflow does not count as
-        rounding.
-        """
+        """Return True if all violations are wrong values that are right in float64. An overflow does not count as
+        rounding."""
         if not violations or any(item.symptom != "value" for item in violations):
             return False
         wide = widen(self.subject.contract, trial.variants)
@@ -671,9 +669,9 @@ class BoundarySearch:
         return again.case is not None and not again.violations
 
     def _confirm(self, suspects: Sequence[Finding], replayed: bool = False) -> bool:
-        """Repeat possible findings in a new process. Return True if one is confirmed.
+        """Repeat unconfirmed findings in a new process. Return True if at least one is confirmed.
 
-        Each symptom that shows again is recorded as a finding.
+        Each symptom that shows again is recorded as a finding of its law.
         """
         if not suspects:
             return False
@@ -693,16 +691,17 @@ class BoundarySearch:
         return confirmed
 
 
-#: (boundary, seed, round) -> (subject, number requested, scenarios) of earlier draws.
+#: Earlier draws: (boundary, seed, round) -> (subject, number of requested scenarios, drawn scenarios).
 _DRAWN: dict[tuple[str, int, int], tuple[Subject, int, list[Drawn]]] = {}
 
-#: The most rounds that are kept, at most 100 kB each; more than all targets have boundaries.
+#: The most rounds that are kept; each has at most 100 kB. All targets together have fewer boundaries.
 _REMEMBERED = 600
 
 
 def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Draw the first scenarios of a round; fewer if no more can be drawn. Results are kept, because the other revision
-    of a comparison and the next pull request need the same scenarios.
+    """Return the first ``count`` scenarios of a round, or fewer if no more can be drawn.
+
+    They are cached, because the other revision of a comparison and the next pull request need the same scenarios.
     """
     key = subject.name, seed, round_
     memo = _DRAWN.get(key)
@@ -723,7 +722,7 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Return the first scenarios of a round. Choices come from a hash, which is faster than Hypothesis."""
+    """Return the first scenarios of a round, drawn from the bytes of a hash, which is faster than Hypothesis."""
     scenarios: list[Drawn] = []
     for place in range(count):
         for attempt in range(4):
@@ -738,10 +737,11 @@ def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Constants = Constants()) -> list[Plan]:
     """Plan extra scenarios for the laws that need only one call. Such a trial costs a tenth of a trial of all laws.
 
-    There is one scenario for each choice of each input, and at least :data:`GLIMPSES`. Few drawn scenarios set most
-    options, and a branch that never runs cannot break a law. Further scenarios are drawn around the constants of the
-    code: three with its numbers; one with as many tokens, or rows, as each of its sizes; and those of
-    :attr:`Contract.put_text` with its strings and with texts of its lengths.
+    There is one scenario for each choice of each input, and at least :data:`GLIMPSES` in all. They are needed because
+    most options are set in few drawn scenarios, and a branch that never runs cannot break a law.
+
+    Further scenarios are drawn around the constants of the code: three with its numbers, one for each of its sizes (as
+    the number of tokens or rows), and those that :attr:`Contract.put_text` makes of its strings and lengths.
     """
     contract, alone = subject.contract, [law for law in laws if law.vary is None]
     choices = [(item.name, choice) for item in contract.inputs if not item.dialect for choice in item.choices]
@@ -756,7 +756,7 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Consta
             if inputs and _can_show(contract, inputs):
                 break
         plans += [(law, {"": inputs}) for law in alone if inputs]
-    # bounds such as 20 nats are made for single precision; in half precision exp(20) is infinite
+    # Bounds such as 20 nats are chosen for single precision. In half precision exp(20) is infinite.
     asked = [Around(constants.near, dtype="float32")] * _AROUND if constants.numbers else []
     asked += [Around(size=size) for size in constants.sizes]
     for place, around in enumerate(asked if alone else []):
@@ -777,8 +777,9 @@ _AROUND = 3
 
 
 def turn(subject: Subject, seed: int, way: Setting, scenarios: Sequence[Inputs]) -> list[Inputs]:
-    """Add options and arguments to scenarios. If the setting has a size or dtype, first draw as many new scenarios with
-    it.
+    """Return the scenarios with the options and arguments of a setting added.
+
+    If the setting has a size or dtype, as many new scenarios with this size and dtype are drawn and used instead.
 
     :param way: a setting that may make a line run (:func:`~sentinel.search.guards.ways_from`).
     """
@@ -791,7 +792,7 @@ def turn(subject: Subject, seed: int, way: Setting, scenarios: Sequence[Inputs])
 
 
 def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Inputs:
-    """Draw a scenario that suits constants and options of the code under test; empty if none can be drawn."""
+    """Draw a scenario with values that the code under test suggests. Return an empty one if none can be drawn."""
     for attempt in range(4):
         data = hashlib.shake_256(f"{seed} {subject.name} {name} {attempt}".encode()).digest(_CHOICES)
         with contextlib.suppress(DoesNotApply):
@@ -833,8 +834,7 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 
 
 def _left_out_input(item: Input) -> Input:
-    """Return a copy of the input without domain and choices, so that calls omit it. If its default is not None, return
-    the input unchanged."""
+    """Return an input that is never drawn, so that calls omit it. If its default is not None, return it unchanged."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 
@@ -844,7 +844,7 @@ def _plain_key(violation: Violation) -> str:
 
 
 def _size(variants: Mapping[str, Inputs]) -> int:
-    """Return the size of a scenario: the bytes of all tensors, plus 1 for each other input."""
+    """Return the size of a scenario in all its variants: the bytes of the tensors, plus 1 for each other input."""
     return sum(
         len(value.data) if isinstance(value, Tensor) else 1 for inputs in variants.values() for value in inputs.values()
     )

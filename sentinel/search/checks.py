@@ -22,7 +22,7 @@ from sentinel.worker.codes import read_source
 
 @dataclass(frozen=True)
 class Omission:
-    """A boundary or law that is not searched, and the reason."""
+    """A boundary or law that is not searched, and why."""
 
     boundary: str
     law: str
@@ -32,10 +32,11 @@ class Omission:
 def subjects(
     catalog: Catalog, target: str, boundaries: Sequence[str] = (), checkout: Checkout | None = None
 ) -> tuple[list[Subject], list[Omission]]:
-    """Return the boundaries of a target with the laws to check, and the boundaries and laws that are left out.
+    """Return the boundaries of a target, each with the laws to check; and the boundaries and laws that are left out.
 
-    :param boundaries: globs over dotted paths or their last part; empty for all.
-    :param checkout: also list the functions that this checkout registers, and drop the dialects of other revisions.
+    :param boundaries: globs for dotted paths or for their last part; empty for all boundaries.
+    :param checkout: if given, add the functions that this checkout registers, and drop dialects that do not apply to
+        it.
     """
     adapter = catalog.adapters[target]
     boundary_subjects: list[Subject] = []
@@ -103,9 +104,9 @@ def matches_any(name: str, globs: Sequence[str]) -> bool:
     return not globs or any(fnmatchcase(name, glob) for glob in globs)
 
 
-# -- registered functions: a loss or an estimator that a pull request registers is bound like its family --
+# -- registered functions: a loss or estimator that a pull request registers is bound like the others of its registry --
 
-#: The most members of a family; searching more would take days.
+#: The most functions of one registry; searching more would take days.
 _MOST = 100
 
 #: The most characters of a signature that are read.
@@ -118,7 +119,7 @@ _LARGEST = 1 << 20
 def registered(target: Target, checkout: Checkout) -> list[Binding]:
     """Return bindings for functions that a checkout registers and that the adapter does not bind.
 
-    Only text is read, nothing is imported. If a name turns out not to be a function, its call reports drift.
+    The files are only read, not imported. If a name turns out not to be a function, its call reports drift.
     """
     bound = {path for binding in target.bindings for path in binding.paths}
     members: dict[str, Binding] = {}
@@ -141,10 +142,10 @@ def _family_laws(laws: Iterable[Law]) -> list[Law]:
 def _with_required(contract: Contract, whole: Contract, member: Binding) -> Contract:
     """Return the contract with values to draw for the inputs that a registered function requires.
 
-    Calls of a member that requires something the contract does not have will raise.
+    If a function requires a parameter that the contract does not have, its calls raise.
 
-    :param contract: the contract as narrowed for the family.
-    :param whole: the contract before that.
+    :param contract: the contract, narrowed to the registry's binding.
+    :param whole: the contract before it was narrowed.
     """
     own = {name: item for item in contract.inputs for name in (item.name, *member.arguments.get(item.name, ()))}
     inputs: dict[str, Input] = {item.name: item for item in contract.inputs}
@@ -182,7 +183,7 @@ def _registrations(target: Target, checkout: Checkout) -> Iterator[tuple[Registr
 def _required_parameters(text: str) -> tuple[str, ...]:
     """Return a signature's parameters without a default, and those with default None as ``name?``.
 
-    :param text: the source from behind the opening parenthesis.
+    :param text: the source that follows the opening parenthesis.
     """
     parts, depth = [""], 0
     for letter in re.sub(r"#.*", "", text):
@@ -202,10 +203,10 @@ def _names(registry: Registry) -> list[str]:
 
 
 def _registration_pattern(registry: Registry) -> re.Pattern[str]:
-    """Return a pattern that matches the name of a registered function.
+    """Return a regular expression that finds the functions of a registry in source text.
 
-    It matches a decorator's call, up to twenty further lines above the function, and the function's name; or an entry
-    that puts a function into the registry's table by name.
+    It matches either a decorator's call, up to twenty further lines, and the name of the function below; or a line that
+    puts a function into the registry's table under a name.
     """
     decorated = rf"^@(?:\w+\.)*{re.escape(registry.decorator)}\(.*\n(?:(?!def |class |async ).*\n){{0,20}}?def (\w+)\("
     into = r"(?:\.register\([^,()]+,\s*(?:\w+=)?|\[[^\]\n]+\]\s*=\s*)"

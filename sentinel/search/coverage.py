@@ -1,4 +1,4 @@
-"""Report whether each function that carries training signal is bound, and which of its lines run under laws."""
+"""Report which functions that carry training signal are bound, and which of their lines run while laws are checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sentinel.targets import PackageRoot, Target
 
 @dataclass(frozen=True)
 class Coverage:
-    """The signal functions of one tree, each bound or not bound.
+    """The signal functions of one tree, and whether each is bound.
 
     :ivar functions: all functions of the inventory, before any exclusion, sorted by file and line.
     :ivar outside: dotted paths of bound functions that the inventory's rule does not count as signal functions.
@@ -98,10 +98,11 @@ class Lines:
     """The lines that ran in one function: a bound function, or one that a bound function calls.
 
     :ivar ran: the lines that ran during the search; empty if the function was never called.
-    :ivar idle: the other lines of a function that was called.
-    :ivar branches: the number of exits of all lines that have several exits; ``taken`` is the number of taken exits.
-    :ivar guards: the innermost condition around each idle line that has one.
-    :ivar turned: the idle lines that ran when options were set that no scenario sets. No law was checked there.
+    :ivar idle: the lines that did not run, if the function was called.
+    :ivar branches: the number of branches: the exits of all lines that have several. ``taken`` counts those that were
+        taken.
+    :ivar guards: idle line -> the innermost condition around it, if there is one.
+    :ivar turned: the idle lines that ran once options were set that no scenario sets. No law was checked in these runs.
     """
 
     function: Function
@@ -113,7 +114,7 @@ class Lines:
     turned: tuple[int, ...] = ()
 
 
-#: The most settings that are tried at one boundary, the most for one line, and the scenarios with each.
+#: The most settings that are tried at one boundary, the most for one line, and the number of scenarios per setting.
 _TURNS, _WAYS, _GUARDED = 24, 2, 2
 
 
@@ -160,10 +161,10 @@ def lines(
     bound: Iterable[Subject],
     roots: tuple[PackageRoot, ...],
 ) -> list[Lines]:
-    """Search the laws of bound functions, and return the lines and branches that ran meanwhile.
+    """Search the laws of bound functions, and return the lines and branches that ran during the search.
 
-    Then options that no scenario sets are turned, to find out what the other lines need. The result has each bound
-    function and each other function of the inventory that ran. Lines that raise are not counted.
+    After that, options that no scenario sets are changed, to find out what the other lines need. The result has all
+    bound functions, and the other functions of the inventory that ran. Lines that raise are not counted.
     """
     from sentinel.search.boundary_search import BoundarySearch  # importing Hypothesis takes about 0.3 s
     from sentinel.search.survey import LEVELS
@@ -188,7 +189,7 @@ def lines(
     finally:
         watched.close()
     sources = {each.file for each in whole.functions}
-    # the worker may see the checkout under another path
+    # the checkout may have another path in the worker
     jumps = {str(folder / file): pairs for file in sources if (pairs := watched.of(file))}
     measured = library.Coverage(data_file=None, branch=True, config_file=False)
     measured.exclude(r"^\s*raise\b")  # laws do not compare calls that raise, so these lines are not counted
@@ -202,8 +203,8 @@ def lines(
     for each in whole.functions:
         lines_run, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
         part = code.part(each.file, each.name) if lines_run.intersection(range(*each.span)) else None
-        # Decorators and the `def` line run when the function is defined, so only the body counts. The part is another
-        # function if two have one name (a property and its setter).
+        # Only the body counts, because decorators and the `def` line run when the function is defined. If two functions
+        # have the same name (a property and its setter), the part may be the other one.
         inside = (
             part.inside if part and part.inside.stop == each.end_line + 1 else range(each.line + 1, each.end_line + 1)
         )

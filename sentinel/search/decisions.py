@@ -37,7 +37,7 @@ def of_outcome(
     """Return the decision about one law of one boundary after a search.
 
     :param tried: the number of scenarios of the search.
-    :param answered: whether at least one call of the boundary returned, for any law.
+    :param answered: whether at least one call of the boundary returned, whichever law it was made for.
     """
     searched = f"{tried} scenarios of seed {seed}, {outcome.judged} of them judged by this law"
     trial, violations = outcome.sample, tuple[Violation, ...]()
@@ -81,7 +81,7 @@ def _not_judged(outcome: LawOutcome, searched: str, answered: bool) -> Verdict:
     if kind == "raised" and not answered:
         reason = f"the adapter supports this revision, but every call of the boundary raised: {why}"
         return Verdict("inconclusive", reason, "adapter")
-    # The boundary's own exception is visible to a user, and there is no result that the law could judge.
+    # Users see the boundary's own exception too, and there is no result that the law could judge.
     name: VerdictName = "unavailable" if kind in ("raised", *UNAVAILABLE) else "inconclusive"
     return Verdict(name, f"every call raised: {why}", kind)
 
@@ -111,16 +111,17 @@ def of_absence(target: str, ref: Ref, subject: Subject, law: Law, failure: Failu
     )
 
 
-#: Scenarios in which a declared dialect could show before it is reported as stale; some dialects need rare values.
+#: A declared dialect is reported as stale if it never showed in this many scenarios of its scope. Some dialects need
+#: rare values to show.
 CHANCES = 200
 
 
 def stale_dialects(subject: Subject, law: Law, outcome: LawOutcome, chances: int = CHANCES) -> list[Dialect]:
-    """Return the declared dialects that never occurred, although at least ``chances`` scenarios allowed them to."""
+    """Return the declared dialects that never showed, although at least ``chances`` scenarios were in their scope."""
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)
-        if not subject.binding.like  # a dialect inherited from another binding need not show here
+        if not subject.binding.like  # a dialect that comes from another binding need not show here
         and dialect.name == law.name
         and outcome.dialects_open[place] >= chances
         and not outcome.dialects[place]

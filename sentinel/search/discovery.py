@@ -1,4 +1,4 @@
-"""Search many boundaries in turn, and store failing scenarios for the next run."""
+"""Search many boundaries in turn, and store the failing scenarios for the next run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sentinel.targets import Dialect, Target
 from sentinel.values.literals import Tensor, plain
 from sentinel.worker import protocol
 
-#: Scenarios of one boundary before the next boundary's turn.
+#: The number of scenarios of one boundary before the search moves on to the next boundary.
 TURN = 20
 
 #: The largest number of calls for shrinking one finding.
@@ -68,10 +68,11 @@ def _key(target: str, subject: Subject, law: Law) -> bytes:
 class Discovery:
     """A search of several boundaries, which may be stopped at any time.
 
-    :ivar tried: the number of scenarios so far. A run with ``--examples`` of this number repeats this search.
+    :ivar tried: the number of scenarios so far. A run with ``--examples`` set to this number repeats this search.
     :ivar not_searched: boundaries that could not be called, with the reason.
     :param laws: selects the laws to check.
-    :param memory: failing scenarios of earlier runs, which are tried first. None: the search depends on the seed alone.
+    :param memory: failing scenarios of earlier runs, which are tried first. With None the search depends only on the
+        seed.
     :param on_finding: called with each new finding.
     :param report_progress: called with a line about the progress, at most once per ``interval`` seconds.
     """
@@ -104,7 +105,7 @@ class Discovery:
 
     @property
     def stale(self) -> list[tuple[Subject, Dialect]]:
-        """Return the declared dialects that applied in some scenarios but never made a difference."""
+        """Return the declared dialects that never showed, although enough scenarios were in their scope."""
         return [
             (search.subject, dialect)
             for search in self.searches
@@ -140,7 +141,7 @@ class Discovery:
         self.not_searched.append(Omission(search.subject.boundary, "", reason))
 
     def _turn(self, search: BoundarySearch, count: int, over: Callable[[], bool], began: float) -> bool:
-        """Search one boundary with at most ``count`` scenarios. Return False if the search has ended."""
+        """Search one boundary with at most ``count`` scenarios. Return False if its search has ended for good."""
         before = search.tried
 
         def tick() -> None:
@@ -172,7 +173,7 @@ class Discovery:
                         if not search.replay([(law, variants)]):
                             self._memory.forget(self._open_target.target, search.subject, law, variants)
                     except Undecidable:
-                        break  # its turn will raise the same error and record it
+                        break  # the boundary's own turn will raise the same error and record it
         self._collect()
 
     def _collect(self) -> None:
@@ -190,18 +191,22 @@ class Discovery:
 def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) -> list[Finding]:
     """Join findings that have the same root cause.
 
-    A finding is joined to another in two cases. Its boundary calls the other's boundary, which breaks the same law with
-    the same symptom: the caller is then listed in ``also``. Or the same scenario breaks two laws at one boundary with
-    the same symptom: the second law is then listed in ``laws``.
+    Two findings with the same symptom are joined in two cases:
 
-    :param law_session: used to try one law's scenario under another law. None: laws are not joined.
+    * They break the same law, and the boundary of one calls the boundary of the other. The caller is listed in ``also``
+      of the called boundary's finding.
+    * They are about one boundary, and one scenario breaks both laws. The second law is listed in ``laws`` of the first
+      finding.
+
+    :param law_session: used to try one law's scenario under another law. With None, findings of different laws stay
+        separate.
     """
     roots: list[Finding] = []
     also: dict[int, dict[str, None]] = defaultdict(dict)
     laws: dict[int, dict[str, None]] = defaultdict(dict)
     for finding in findings:
         root = next((item for item in findings if _explains(item, finding)), None)
-        # Two boundaries that call each other explain each other; the first finding stays.
+        # If two boundaries call each other, each finding explains the other; the first one is kept.
         if root is None or (_explains(finding, root) and findings.index(finding) < findings.index(root)):
             roots.append(finding)
         else:
@@ -256,13 +261,15 @@ def match_known_bugs(
     recipes: Sequence[Recipe],
     subjects: Sequence[Subject] = (),
 ) -> Iterator[Finding]:
-    """Yield each finding with the recipes that explain it, then findings that no recipe explains.
+    """Yield each finding with the recipes that explain it, then the findings that no recipe explains.
 
-    A recipe explains a finding if it is about the same law, its boundary is the finding's or is called by it, its bug
-    is reproduced at this ref, the scenario triggers the bug, and the law holds on scenarios that do not trigger it. A
-    violation in a scenario that does not trigger the bug is yielded as a finding of its own.
+    A recipe explains a finding if all of this is true: it is about the same law; it is about the finding's boundary, or
+    about a function that this boundary calls; its bug is reproduced at this ref; the scenario triggers the bug; and the
+    law holds on scenarios that do not trigger it. A violation in a scenario that does not trigger the bug is yielded as
+    a separate finding.
 
-    :param subjects: callers (``Finding.also``) that are searched for violations that the known bug does not explain.
+    :param subjects: the callers (``Finding.also``), which are searched for violations that the known bug does not
+        explain.
     """
     decided: dict[str, str] = {}
 
@@ -304,10 +311,10 @@ def match_known_bugs(
 def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
     """Return True if a recipe may describe the bug behind a finding.
 
-    This is so if the finding came from the recipe's scenario. Otherwise the recipe must name one of the finding's laws,
-    and its boundary (under any of its names) must be the finding's, the second implementation that it was compared
-    with, or a function that ran when the law broke. If all wrong values of the recipe are NaN or infinite, it explains
-    a wrong finite number only in its own scenario.
+    It may if the finding came from the recipe's scenario. Otherwise two conditions must hold. The recipe names one of
+    the finding's laws. The recipe's boundary, under any of its names, is the finding's boundary, the second
+    implementation that it was compared with, or a function that ran when the law was broken. A recipe whose wrong
+    values are all NaN or infinite explains a wrong finite number only in its own scenario.
     """
     if recipe.target != target.name:
         return False
@@ -327,7 +334,7 @@ def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
 
 
 def _wrong_keys(recipe: Recipe) -> set[str]:
-    """Return the observation keys whose value with the bug differs from the right value."""
+    """Return the observation keys for which a recipe expects another value with the bug than without it."""
     right = {key: plain(expected.value) for key, expected in recipe.expected_fixed.items()}
     wrong = {key: plain(expected.value) for key, expected in recipe.expected_unpatched.items()}
     return {key.rpartition(".")[2] for key, value in wrong.items() if value != right.get(key)}

@@ -32,10 +32,10 @@ def run(
     size: int,
     ends: Sequence[type[BaseException]],
 ) -> None:
-    """Draw up to ``examples`` values with ``make``, and pass each to ``body`` with random bytes for the choices of the
+    """Draw up to ``examples`` values with ``make``. Pass each to ``body``, with random bytes for the choices of the
     laws.
 
-    :param make: builds a value from draws. If it raises :class:`DoesNotApply`, another value is drawn.
+    :param make: builds one value from draws. If it raises :class:`DoesNotApply`, another value is drawn.
     :param shrink: whether to shrink a value for which ``body`` raises.
     :param ends: exceptions that ``body`` raises to end the run or to mark an example as failing.
     """
@@ -75,9 +75,9 @@ _before: tuple[Any, Any] = (None, None)
 def _on_our_own() -> Iterator[None]:
     """Keep Hypothesis from using the working directory and the imported modules during a ``with`` block.
 
-    By default it stores files in ``.hypothesis`` in the working directory, which may be the checkout that is judged.
-    They are put below ``SENTINEL_HOME``. It also parses all local modules, which takes up to a second, and draws
-    constants that it finds there, so draws would depend on the installation.
+    By default Hypothesis stores files in ``.hypothesis`` in the working directory, which may be the checkout under
+    test. Here they are put below ``SENTINEL_HOME``. By default it also parses all local modules, which takes up to a
+    second, and draws the constants that it finds there. Draws would then depend on the installation.
     """
     global _runs, _before
     with _LOCK:
@@ -96,7 +96,7 @@ def _on_our_own() -> Iterator[None]:
                 setattr(providers, _CONSTANTS, _before[1])
 
 
-#: The function that returns the constants of local modules.
+#: Hypothesis's function that returns the constants of local modules.
 _CONSTANTS = "_get_local_constants"
 
 
@@ -115,7 +115,7 @@ class Draws:
     def integers(self, count: int, low: int, high: int) -> list[int]:
         if not count:
             return []
-        # One draw of bytes is several times faster than one draw per number, and shrinks as well.
+        # One draw of bytes is several times faster than one draw per number, and shrinks equally well.
         span = high - low + 1
         assert span <= 256
         return [low + byte % span for byte in self._draw(_bytes(count))]
@@ -135,7 +135,7 @@ def _bytes(count: int) -> st.SearchStrategy[bytes]:
     return st.text(_LETTERS, min_size=count, max_size=count).map(_as_bytes)
 
 
-# Not `st.binary`: the scenarios of recorded verdicts were drawn in this way.
+# `st.binary` would draw other scenarios than those of the recorded verdicts.
 _FIRST_LETTER = 0xF0000
 _LETTERS = st.characters(min_codepoint=_FIRST_LETTER, max_codepoint=_FIRST_LETTER + 255)
 

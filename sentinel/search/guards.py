@@ -1,4 +1,5 @@
-"""Read the source of functions to find values for scenarios: constants, options, and the conditions before a line."""
+"""Find values for scenarios in the source of functions: constants, options, and conditions that must hold before a line
+runs."""
 
 from __future__ import annotations
 
@@ -21,18 +22,18 @@ from sentinel.targets import PackageRoot, module_of
 from sentinel.worker.answers import NUMBERS, TEXTS
 from sentinel.worker.codes import read_source
 
-#: A value that is not None: the worker uses another argument of a similar name, or a number.
+#: Stands for any value other than None. The worker uses another argument of a similar name, or a number.
 SOME = {"some": True}
 
-#: A list of lists instead of a list, and a list instead of a single value.
+#: These stand for a list of lists instead of a list, and for a list instead of a single value.
 NESTED, LISTED = {"nested": True}, {"listed": True}
 
-#: Option -> its value; ``{"dims": n}`` is the number of dimensions of a tensor. The key :data:`SIZE` is the number of
-#: rows or tokens, and :data:`DTYPE` a float dtype.
+#: Option -> its value; the value ``{"dims": n}`` stands for a tensor with n dimensions. The key :data:`SIZE` has the
+#: number of rows or tokens, and the key :data:`DTYPE` has a float dtype.
 Setting = dict[str, Any]
 SIZE, DTYPE = "#size", "#dtype"
 
-#: The largest length in the code for which a scenario with as many tokens is drawn.
+#: The largest length in the code for which a scenario with this number of tokens or rows is drawn.
 LONGEST = 120
 
 #: Methods whose result is a property of a tensor, not an option.
@@ -49,11 +50,12 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants in some functions. Scenarios are drawn with values near them.
+    """The constants in some functions, near which values of scenarios are drawn.
 
-    :ivar numbers: thresholds, bounds and defaults; 0 and 1 and numbers of a few units are left out.
-    :ivar lengths: numbers with which sizes are compared, and bounds of slices.
-    :ivar texts: strings that are searched in a text; of a regular expression, the part before its first group.
+    :ivar numbers: thresholds, bounds and defaults, without 0, 1, and small integers.
+    :ivar lengths: numbers that are compared with a size, and bounds of slices.
+    :ivar texts: strings for which the code searches in a text. If it uses a regular expression, this is the literal
+        text before the expression's first group.
     """
 
     numbers: tuple[float, ...] = ()
@@ -62,20 +64,20 @@ class Constants:
 
     @property
     def near(self) -> tuple[float, ...]:
-        """Return each number, and one below and above it."""
+        """Return each number, and an eighth of it less and more."""
         steps = ((number, number - abs(number) / 8, number + abs(number) / 8) for number in self.numbers)
         return tuple(dict.fromkeys(each for several in steps for each in several))
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Return numbers of rows or tokens: each length, one more, and twice as many."""
+        """Return the numbers of rows or tokens to try: for each length, the length, one more, and twice as many."""
         lengths = [each for each in self.lengths if each <= LONGEST][:_LENGTHS]
         return tuple(size for each in lengths for size in (each, each + 1, 2 * each))
 
 
 def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str, _Function]]:
-    """Yield the functions of a module and of its classes, by qualified name. A nested function is part of the outer
-    one."""
+    """Yield the functions of a module and of its classes, each with its qualified name. A function inside another one
+    is not yielded."""
     for node in body:
         if isinstance(node, _Function):
             yield f"{owner}{node.name}", node
@@ -87,7 +89,8 @@ def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str
 
 
 def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {}) -> Constants:
-    """Return the numbers that functions use in comparisons, clipping and slices, and the strings that they search for.
+    """Return the numbers that functions use in comparisons, clipping, slices and defaults, and the strings that they
+    search.
 
     :param values: module-level name -> its value.
     """
@@ -121,7 +124,7 @@ def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {
 
 
 def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the strings for which a syntax node searches in a text, such as ``x`` in ``"x" in text``."""
+    """Yield the strings that a syntax node searches in a text; for ``"x" in text`` this is ``x``."""
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
         if not isinstance(node.comparators[0], (ast.Tuple, ast.List, ast.Set, ast.Dict)):
             yield from _string(node.left, values)
@@ -186,7 +189,7 @@ class Code:
         return read_source(str(self._base / name))
 
     def _parse(self, file: str) -> tuple[dict[str, _Function], dict[str, ast.expr], Mapping[str, Name]]:
-        """Return the functions, values and names of a file; they are empty if it cannot be parsed."""
+        """Return the functions, module-level values and names of a file; all three are empty if it cannot be parsed."""
         with suppress(SyntaxError):
             body = syntax_of(self.blob(file)).body
             assigned = [each for each in body if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)]
@@ -195,14 +198,13 @@ class Code:
         return {}, {}, {}
 
     def part(self, file: str, name: str) -> Part:
-        """Return a function of a file."""
+        """Return the function of a file that has this qualified name."""
         return Part(name, self._file(file)[0][name])
 
     def reached(self, file: str, line: int) -> list[Place]:
-        """Return the function that begins at this line, and then the functions that it calls, nearest first. Each is a
-        file and a name.
+        """Return the places of the function that begins at this line and of the functions that it calls, nearest first.
 
-        Calls are found by name, up to :data:`CALLS_AWAY` away and in other files of the packages.
+        Calls are followed by name, through at most :data:`CALLS_AWAY` functions, also into other files of the packages.
         """
         functions = self._file(file)[0]
         found = {(file, name): None for name, each in functions.items() if span_of(each)[0] <= line <= each.lineno}
@@ -248,18 +250,17 @@ class Code:
 
 @lru_cache(maxsize=2)
 def code_in(base: str, roots: tuple[PackageRoot, ...]) -> Code:
-    """Return the code of a checkout; it is kept between calls."""
+    """Return the code of a checkout. The last two are cached."""
     return Code(base, roots)
 
 
 def constants_at(base: str, roots: tuple[PackageRoot, ...], file: str, line: int) -> Constants:
-    """Return the constants in the function that begins at this line of a checkout's file, and in the functions that it
-    calls."""
+    """Return the constants of the function that begins at this line of a file, and of the functions that it calls."""
     return code_in(base, roots).constants(file, line)
 
 
 def _chain(node: ast.AST) -> str:
-    """Return a name or a chain of attributes as a dotted path; "" for other nodes."""
+    """Return a name or a chain of attributes as a dotted path; "" if the node is neither."""
     if isinstance(node, ast.Attribute):
         start = _chain(node.value)
         return f"{start}.{node.attr}" if start else ""
@@ -275,19 +276,20 @@ def function_of(text: str) -> _Function | None:
 
 _BOUNDING = ("clamp", "clip", "clamp_", "clip_", "min", "max", "minimum", "maximum", "where", "masked_fill")
 
-#: Integers up to this number are dimensions and counts, which drawn scenarios have.
+#: Integers up to this number are left out. They are mostly dimensions and counts, which drawn scenarios have anyway.
 _FEW = 5
 
 #: The most numbers, sizes of tensors, and strings of one boundary.
 _NUMBERS, _LENGTHS, _TEXTS = 12, 2, 6
 
-#: The largest length of a text, and of a string that is searched in one.
+#: The largest length of a text, and the largest length of a string that is searched in a text.
 _LONGEST_TEXT, _LONGEST_STRING = 10_000, 40
 
-#: How many calls away from a boundary functions are read, and the most functions.
+#: Functions are read up to this many calls away from a boundary, and at most this many in all.
 CALLS_AWAY, _FUNCTIONS = 3, 40
 
-#: Methods that search their first argument in a text, and functions of regular expressions.
+#: Methods of strings that search for their first argument; further below, methods that change a text, and functions of
+#: regular expressions.
 _SEARCHING = (
     "find",
     "rfind",
@@ -309,11 +311,12 @@ _MATCHING = ("search", "match", "fullmatch", "findall", "finditer", "sub")
 
 
 def options(source: str) -> dict[str, list[Any]]:
-    """Return the options that the source reads by name and tests in branches, each with values that may select another
-    branch.
+    """Return the options that the source tests in branches, each with values that may select another branch.
 
-    For a flag these are True and False; for a comparison, the constants and each number plus 1, and 0.5 for an option
-    that may be None; for ``range``, 2, 3 and 1.
+    * A flag has the values True and False.
+    * An option that is compared has the constants of the comparison, each number plus 1, and 0.5 if one of the
+      constants is None.
+    * An argument of ``range`` has 2, 3 and 1.
 
     :param source: Python source of functions.
     """
@@ -337,8 +340,8 @@ def options(source: str) -> dict[str, list[Any]]:
 
 
 def other_kinds(function: _Function) -> list[Setting]:
-    """Return settings that give a function other texts, if it works on texts, and other types of numbers, if it tests
-    types."""
+    """Return settings that give a function other kinds of values: other texts if it works on texts, and other types of
+    numbers if it tests types."""
     attributes = {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
     found = constants([function])
     texts = ["blanks", "case", "empty"] if attributes & {*_SEARCHING, *_MATCHING, *_CHANGING} else []
@@ -350,15 +353,16 @@ def other_kinds(function: _Function) -> list[Setting]:
 def ways_to(function: _Function, line: int) -> list[Setting]:
     """Return settings that may meet all conditions before a line of a function, the most likely settings first.
 
-    Earlier branches of an ``elif`` chain need other strings than they test: those of its later branches.
+    If the line is in a later branch of an ``elif`` chain, an option must not have a string that an earlier branch
+    tests. It then gets a string that a later branch tests.
     """
     steps = list(steps_to(function.body, line))
     return _ways([*steps, *_others(function, line, steps)], _locals_of(function))
 
 
 def ways_inside(function: _Function, line: int) -> list[Setting]:
-    """Return settings under which each part of a line may be evaluated: a branch of a conditional expression, and the
-    later operands of ``and`` and ``or``."""
+    """Return settings under which the optional parts of a line may be evaluated: the branches of a conditional
+    expression, and the last operand of ``and`` and ``or``."""
     steps, scope = list(steps_to(function.body, line)), _locals_of(function)
     inner = (each for node in ast.walk(function) if getattr(node, "lineno", 0) == line for each in steps_inside(node))
     return [way for each in inner for way in _ways([*steps, *each], scope)[:1]]
@@ -374,10 +378,10 @@ def steps_inside(node: ast.AST) -> list[list[_Step]]:
 
 
 def _others(function: _Function, line: int, steps: Sequence[_Step]) -> Iterator[_Step]:
-    """Yield a condition for an expression that earlier tests compare with other strings: it equals a string of a later
-    test, if there is one.
+    """Yield the condition that an expression equals a string, if earlier tests rule out other strings for it.
 
-    A test on the line itself comes first.
+    The string is the one with which the first test at or after the line compares the expression. Nothing is yielded if
+    there is no such test.
     """
     excluded: dict[str, set[str]] = defaultdict(set)
     for test in (test for test, truth in steps if not truth):
@@ -393,7 +397,7 @@ def _others(function: _Function, line: int, steps: Sequence[_Step]) -> Iterator[
 
 
 def _equalities(test: ast.expr) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the expression and the string if a test is ``x == "string"``."""
+    """If a test has the form ``x == "string"``, yield the expression ``x`` and the string."""
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and len(test.ops) == 1:
         value = test.comparators[0]
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
@@ -405,7 +409,7 @@ class Part:
     """A function of a file.
 
     :ivar name: its qualified name in the module.
-    :ivar start: the line of the file that is line 1 of its syntax.
+    :ivar start: the number of the file's line at which its parsed source begins.
     """
 
     name: str
@@ -434,13 +438,15 @@ class Part:
 def ways_from(
     part: Part, line: int, callers: Sequence[Part], ran: Collection[str], calls: int, inside: bool = False
 ) -> list[Setting]:
-    """Return settings that may make a line run. They meet the conditions around the line and around calls of its
-    function.
+    """Return settings that may make a line run.
 
-    :param callers: the functions that may call it.
-    :param ran: the last names of functions that ran.
-    :param calls: how many calls away a function that ran may be.
-    :param inside: whether only parts of the line did not run.
+    They meet the conditions before the line. If its function did not run, they also meet the conditions before the
+    calls that lead to the function.
+
+    :param callers: the functions that may call the line's function.
+    :param ran: the names of functions that ran, without class and module.
+    :param calls: the most calls between a function that ran and the line's function.
+    :param inside: whether the line ran, and only parts of it did not.
     """
     inner = (ways_inside if inside else ways_to)(part.node, line - part.start + 1)
     if part.last in ran or not calls:
@@ -456,7 +462,7 @@ def ways_from(
 
 
 def statements(part: Part) -> list[int]:
-    """Return the lines of a function at which a statement begins. Leave out ``raise`` statements."""
+    """Return the lines of a function at which a statement begins, except ``raise`` statements and definitions."""
     nodes = (node for node in ast.walk(part.node) if isinstance(node, ast.stmt) and node is not part.node)
     lines = {node.lineno + part.start - 1 for node in nodes if not isinstance(node, (ast.Raise, *_DEFINING))}
     return sorted(lines & {*part.inside})
@@ -486,8 +492,10 @@ _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
-    """Yield the conditions that hold when a line runs: those around it, and the opposite of those that would leave
-    the function or loop before.
+    """Yield the conditions that hold when a line runs.
+
+    These are the conditions of the blocks around the line, and the opposite of each earlier condition under which the
+    function or the loop would have been left.
     """
     for node in body:
         around = node.lineno <= line <= (node.end_lineno or 0)
@@ -518,7 +526,7 @@ def _locals_of(function: _Function) -> dict[str, ast.expr]:
 
 
 def _ways(steps: Sequence[_Step], scope: Mapping[str, ast.expr]) -> list[Setting]:
-    """Return settings that meet all conditions. The settings of the innermost condition vary first."""
+    """Return settings that meet all conditions, or as many of them as can be met together."""
     whole: list[Setting] = [{}]
     for test, truth in steps:
         ways = solve(test, truth, scope)
@@ -532,7 +540,7 @@ def _conflict(one: Setting, other: Setting) -> bool:
 
 
 def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int = 3) -> list[Setting]:
-    """Return settings that may make an expression true, or false; empty if the source does not show any.
+    """Return settings that may give an expression this truth value; empty if the source does not show any.
 
     :param scope: local name -> the expression that was assigned to it.
     """
@@ -561,7 +569,10 @@ def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int
 
 
 def _make_instance(value: ast.expr, kind: ast.expr, scope: Mapping[str, ast.expr]) -> list[Setting]:
-    """Return settings under which a value, or the first item of a list, is a list."""
+    """Return settings under which ``isinstance(value, kind)`` is true, if ``kind`` includes lists.
+
+    If ``value`` is the first item of a list, this item becomes a list.
+    """
     if {"list", "List", "Sequence"}.isdisjoint(map(ast.unparse, getattr(kind, "elts", [kind]))):
         return []
     if isinstance(value, ast.Subscript) and _number(value.slice) == 0:
@@ -673,7 +684,8 @@ def _texts(node: ast.expr) -> list[str]:
 
 
 def _counted_dimensions(node: ast.expr) -> ast.expr | None:
-    """Return ``x`` if an expression counts the dimensions of a tensor, such as ``x.dim()``; None otherwise."""
+    """Return the tensor whose dimensions an expression counts: ``x`` for ``x.dim()``. Return None for other
+    expressions."""
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "len":
         shape = node.args[0] if node.args else None
         return shape.value if isinstance(shape, ast.Attribute) and shape.attr == "shape" else None
@@ -700,9 +712,9 @@ def _number(node: ast.expr, values: Mapping[str, ast.expr] = {}) -> Any:
 
 
 def _option_name(node: ast.expr) -> str:
-    """Return the name of the option that an expression reads, or "".
+    """Return the name of the option that an expression reads; "" if it reads none.
 
-    It is an attribute, a key, or the name in a ``getattr``.
+    The name is that of an attribute, a key, or the second argument of a ``getattr``.
     """
     if isinstance(node, ast.Attribute):
         return node.attr

@@ -1,8 +1,8 @@
 """Decide whether a function carries training signal, from the words in its source.
 
-The rule consists of the word tables below and their weights; docs/coverage.md explains them and how they were chosen.
-It has words of reinforcement learning and no framework's names. Sources are parsed in processes with limits on time and
-memory; nothing is imported or run.
+The rule consists of the word tables below and their weights. docs/coverage.md explains them and how they were chosen.
+The tables have words of reinforcement learning, and no names of frameworks. Sources are parsed in processes with limits
+on time and memory; nothing is imported or run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sentinel.errors import SentinelError
 from sentinel.search.bindings import Name, names_of, span_of, syntax_of
 from sentinel.worker.codes import LARGEST_SOURCE
 
-#: Subject -> (words that indicate the subject alone, words that indicate it with less weight). Each is a regular
-#: expression for whole words of an identifier in lower case, joined by ``_``.
+#: Subject -> (strong words, weak words). A strong word is enough to indicate the subject; a weak word counts less. Each
+#: is a regular expression for whole words of an identifier that is written in lower case with ``_`` between its words.
 WORDS: Mapping[str, tuple[str, str]] = {
     "mask": (r"masks?|masked|unmasked|ignore_index", ""),
     "log-probability": (r"log_?probs?|logps?|logits?|log_?ratio|kl|kld|kl_\w+|entropy|entropies", ""),
@@ -72,12 +72,12 @@ ASIDE = (
     r"|benchmarks?|flops\w*|visuali[sz]e\w*|health|tracking|logging"
 )
 
-#: Place of a word -> (weight of a strong word, weight of a weak word). A class counts like the parameter ``self``.
+#: Place of a word -> (weight of a strong word, weight of a weak word). The name of a method's class counts most.
 SITES: Mapping[str, tuple[int, int]] = {
     "parameter": (4, 2), "name": (4, 2), "class": (6, 3), "module": (2, 1), "body": (1, 0)
 }  # fmt: skip
 
-#: The score from which a function counts as a signal function, and the penalty for a word of :data:`ASIDE`.
+#: A function counts as a signal function from this score on; and the penalty for a word of :data:`ASIDE`.
 ENOUGH, AGAINST = 6, 2
 
 #: Calls that compute or rearrange tensors.
@@ -101,7 +101,7 @@ _KEY = re.compile(r"[\w/.-]{1,40}")
 
 _PYTHON = ".".join(map(str, sys.version_info[:2]))
 
-#: Limits of a parsing process: CPU seconds and bytes. Parsing a framework takes one to three seconds and 100 MB.
+#: Limits of a parsing process, in CPU seconds and bytes. Parsing a framework takes one to three seconds and 100 MB.
 _SECONDS, _MEMORY = 60, 2 << 30
 
 
@@ -114,7 +114,7 @@ class Function:
     """A function or method that carries training signal according to the rule.
 
     :ivar name: the qualified name within the module.
-    :ivar file: the path of the file; empty until the tree is known.
+    :ivar file: the path of the file; empty as long as only the file's content is known.
     :ivar state: whether a binding exists; ``no signal`` if the adapter's globs exclude it.
     :ivar contracts: the contracts that it is bound to.
     """
@@ -155,7 +155,7 @@ def read(sources: Mapping[str, tuple[str, bytes]]) -> dict[str, Source]:
     :param sources: file -> (module, content).
     :raises SentinelError: if a file exceeds the limit of CPU time or memory.
     """
-    spawn = get_context("spawn")  # a fork could inherit locks that threads of the caller hold
+    spawn = get_context("spawn")  # a forked process could inherit locks that the caller's threads hold
     work = list(sources.values())
     try:
         with ProcessPoolExecutor(min(os.cpu_count() or 1, 1 + len(work) // 64), spawn, limit_resources) as pool:
@@ -216,8 +216,12 @@ def _is_test(module: Sequence[str]) -> bool:
 def doubtful_functions(body: Sequence[ast.stmt], module: str) -> set[str]:
     """Return the functions that the rule excludes but that may still carry signal.
 
-    These have a strong word in a parameter, their name, class or module; are kernels; declare a program's options; or
-    change an object and return it, as the decorator of a configuration class does.
+    A function is doubtful if one of these is true:
+
+    * a parameter, its name, its class or its module has a strong word;
+    * it is a GPU kernel;
+    * it declares a program's options;
+    * it changes an object and returns it, as the decorator of a configuration class does.
     """
     parts = module.split(".")[1:]
     if _is_test(parts):
@@ -227,7 +231,7 @@ def doubtful_functions(body: Sequence[ast.stmt], module: str) -> set[str]:
 
 
 def names_signal(text: str) -> bool:
-    """Return True if source text contains an identifier or key that is enough to indicate training signal."""
+    """Return True if source text contains an identifier or key with a strong word."""
     return any(not level for word in re.findall(r"[A-Za-z_]\w*", text) for level, _ in _subjects_in(word))
 
 
@@ -242,12 +246,15 @@ def _is_doubtful(node: _Def, module: Sequence[str], name: str) -> bool:
     )
 
 
-#: Methods that return their own object, which changes no setting.
+#: Methods that return their own object without changing a setting.
 _ENTERS = ("__enter__", "__aenter__")
 
 
 def _returns_changed(node: _Def) -> bool:
-    """Return True if a function, or a nested one, subclasses one of its parameters, or changes and returns one."""
+    """Return True if a function changes one of its parameters and returns it, or makes a subclass of one.
+
+    Functions nested in it are examined too.
+    """
     for function in (each for each in ast.walk(node) if isinstance(each, _Def) and each.name not in _ENTERS):
         parameters = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
         changed: set[str] = set()
@@ -286,8 +293,10 @@ def _functions(body: Sequence[ast.stmt], owner: str = "") -> Iterator[tuple[str,
 
 
 def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Return a function's score, and the subjects that the words in its source indicate. The score is 0 if the body
-    only raises an exception or forwards a call."""
+    """Return a function's score, and the subjects that the words in its source indicate.
+
+    The score is 0 if the body only raises an exception or forwards a call.
+    """
     below = [each for statement in node.body for each in ast.walk(statement)]
     acts = [any(isinstance(each, kinds) for each in below) for kinds in (_ARITHMETIC, _ITEMS)]
     acts.append(any(isinstance(each, ast.Call) and _OPERATION.fullmatch(_called(each)) for each in below))
@@ -344,7 +353,8 @@ def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _subjects_in(name: str) -> tuple[tuple[int, str], ...]:
-    """Return the subjects of an identifier, each with a level: 0 for a strong word, 1 for a weak word."""
+    """Return the subjects that an identifier indicates, each with 0 if a strong word indicates it and 1 if a weak one
+    does."""
     spelled = _snake_case(name)
     return tuple((level, subject) for level, subject, pattern in _PATTERNS if pattern.search(spelled))
 

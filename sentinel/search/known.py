@@ -1,8 +1,8 @@
 """Decide whether known bugs explain a broken law. They do if the law holds on scenarios that do not trigger them.
 
-A known bug can hide another bug that breaks the same law. So before a violation is excused, the law is searched again,
-on scenarios that meet no ``when:`` of the known bugs (:mod:`sentinel.recipes.triggers`). A violation there is another
-bug.
+A known bug can hide another bug that breaks the same law. So before known bugs excuse a violation, the law is searched
+again, only on scenarios that trigger none of them: no ``when:`` of their recipes applies
+(:mod:`sentinel.recipes.triggers`). A violation in such a scenario is another bug.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ from sentinel.values.literals import Tensor
 
 Key = TypeVar("Key")
 
-#: Scenarios without the known bugs that a law must hold on before these bugs excuse its violations.
+#: Known bugs excuse the violations of a law only if the law holds on this many scenarios that do not trigger them.
 ENOUGH = 30
 
 #: The most scenarios that are drawn to find :data:`ENOUGH`.
 _MOST = 2000
 
-#: Scenarios after which the search ends if every scenario that the law can compare triggers a bug.
+#: The search ends after this many scenarios if all those that the law can compare trigger a bug.
 _PATIENCE = 100
 
-#: At least 5 of 100 drawn scenarios must not trigger a bug before the law is reported to compare only those that do.
+#: The law is reported to compare only scenarios that trigger a bug if at least 5 of the first 100 drawn scenarios do
+#: not.
 _PLAIN = (5, 100)
 
-#: Reasons for leaving out a scenario. Training does not use float64, in which an epsilon of 1e-8 in a divisor matters.
+#: Reasons for leaving out a scenario. In float64 an epsilon of 1e-8 in a divisor matters, but training does not use
+#: float64.
 TRIGGERS, TOO_FINE = "it triggers a known bug", "it is in float64"
 
 
 @dataclass(frozen=True)
 class Excuse:
-    """Whether known bugs explain a broken law, and why.
+    """Whether known bugs explain a broken law, and why. One of the last four fields is set.
 
     :ivar bugs: ids of the known bugs.
-    :ivar holds: on how many scenarios without the bugs the law holds.
-    :ivar hidden: why the law can compare nothing without the bugs, so that another bug could hide.
-    :ivar doubt: why too few scenarios without the bugs were found.
-    :ivar unknown: a violation that the bugs do not explain.
+    :ivar holds: set if they do: on how many scenarios that do not trigger the bugs the law holds, as text.
+    :ivar hidden: why no scenario shows the law without the bugs, so that another bug could hide behind them.
+    :ivar doubt: why too few scenarios that do not trigger the bugs could be judged.
+    :ivar unknown: a finding that the bugs do not explain.
     """
 
     bugs: tuple[str, ...]
@@ -67,7 +69,8 @@ class Others:
 
     @property
     def none(self) -> str:
-        """Return why no scenario without the known bugs can be compared; an empty string if one can."""
+        """Return why the law can judge no scenario without the known bugs; an empty string if it can, or if that is
+        unclear."""
         if self.outcome.judged or self.plain < _PLAIN[0]:
             return ""
         if self.outcome.not_judged[EXPLAINED]:
@@ -76,7 +79,8 @@ class Others:
 
 
 def covers(recipes: Sequence[Recipe], finding: Finding) -> bool:
-    """Return True if recipes explain a finding: its scenario is a recipe's scenario or triggers a recipe's bug."""
+    """Return True if recipes explain a finding: it came from a recipe's scenario, or its scenario triggers the recipes'
+    bugs."""
     if any(recipe.bug_id in finding.examples for recipe in recipes):
         return True
     explained = _explain(recipes, finding.law, finding.subject.contract, finding.trial.variants)
@@ -149,7 +153,7 @@ def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Other
     """Return whether recipes explain why a law is broken.
 
     :param recipes: recipes about the findings, whose bugs are reproduced at this revision.
-    :param others: the result of :func:`search_others`, None if the search failed.
+    :param others: the law's result of :func:`search_others`; None if the search failed.
     """
     bugs = tuple(recipe.bug_id for recipe in recipes)
     unknown = next((item for item in findings if not covers(recipes, item)), None)
@@ -173,10 +177,11 @@ def explain(
     about: Callable[[Finding], Sequence[Recipe]],
     search: Callable[[Mapping[Key, Sequence[Recipe]]], Mapping[Key, Others]],
 ) -> dict[Key, tuple[Excuse, list[Finding]]]:
-    """Return, for each broken law, whether known bugs explain it, and its findings that no known bug explains.
+    """Return, for each broken law, whether known bugs explain it, and the findings on scenarios that do not trigger
+    them.
 
-    The search leaves out scenarios that trigger the known bugs. If it finds the bug of a further recipe, it is repeated
-    without scenarios that trigger that bug.
+    The search leaves out scenarios that trigger the known bugs. If it finds the bug of a further recipe, it is
+    repeated; then it also leaves out scenarios that trigger this bug.
 
     :param findings: law -> its findings.
     :param about: returns the recipes about a finding whose bugs are reproduced at this revision.

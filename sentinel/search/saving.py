@@ -1,8 +1,8 @@
 """Write a finding as a recipe: the shrunk scenario, a pin, and expected values or a law.
 
-A law that compares outputs shows only that they disagree. If the contract has an oracle, the recipe expects its values;
-otherwise the law decides. Before a recipe is written, it is tried: it must be ``reproduced`` on the current code and
-must pass on simulated right outputs.
+If the contract has an oracle, the recipe expects the oracle's values. Otherwise the law decides, which shows only that
+outputs disagree. Every recipe is tried before it is written: it must be ``reproduced`` on the current code, and must
+not be on simulated right outputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Answers = Mapping[str, Mapping[str, Any]]
 
 
 def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str = "") -> dict[str, Any]:
-    """Return a recipe for the scenario of a finding, whose verdict the broken law decides."""
+    """Return a recipe that has the scenario of a finding. The broken law decides the recipe's verdict."""
     subject, law = finding.subject, finding.law
     first = next(iter(finding.trial.variants.values()))
     others = {key: value for key, value in finding.trial.variants.items() if key}
@@ -60,7 +60,8 @@ def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> d
         value = inputs[item.name]
         if base is not None and value == base[item.name]:
             continue
-        # Values that the binding fixes are defaults of the narrowed contract only, so the recipe must state them.
+        # The recipe must state the values that the binding fixes, because only the narrowed contract has them as
+        # defaults.
         granted = not callable(item.default) and value == item.default and item.name not in subject.binding.fixed
         if base is None and granted:
             continue
@@ -69,7 +70,7 @@ def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> d
 
 
 def as_written(value: Any, item: Input | None = None) -> Any:
-    """Return a literal as recipes write it."""
+    """Return a literal in the form in which recipes write it."""
     if isinstance(value, Mapping):
         return {name: as_written(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -108,7 +109,7 @@ def _dumper() -> Any:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Writes multi-line text in block style, without anchors."""
+        """Writes YAML with multi-line text in block style and without anchors."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
@@ -121,19 +122,20 @@ def _dumper() -> Any:
 
 
 class CannotDistinguish(Exception):
-    """Raised if no recipe could distinguish the code with the bug from correct code."""
+    """Raised if no recipe distinguishes the code with the bug from correct code."""
 
 
 def decisive_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Return a recipe for a finding. The recipe has been tested on the current code and on simulated correct outputs.
+    """Return a recipe for a finding, after trying it on the current code and on simulated right outputs.
 
-    The recipe expects the oracle's values if there is an oracle and these values decide; otherwise the law decides.
+    If there is an oracle and its values distinguish the two, the recipe expects these values. Otherwise the law
+    decides.
 
-    :raises CannotDistinguish: if no document distinguishes broken from right outputs.
+    :raises CannotDistinguish: if no recipe distinguishes the current code from right outputs.
     """
     document = recipe_document(finding, open_target.target, open_target.checkout)
     case = finding.trial.case
-    assert case is not None  # a violation needs a case
+    assert case is not None  # a trial with violations has a case
     oracle = _oracle_values(finding, open_target)
     twins = list(_right_outputs(finding, oracle))
     failed = "no simulated right output keeps the law"
@@ -174,8 +176,8 @@ def _oracle_values(finding: Finding, open_target: OpenTarget) -> Answers:
 def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
     """Yield outputs that a correct implementation could return.
 
-    With an oracle: its values where the mask counts them, then its values everywhere, because values under the mask are
-    undefined. Without an oracle: zeros, which few laws reject.
+    With an oracle, there are two: its values at positions that the mask counts, and its values everywhere, because
+    values under the mask are undefined. Without an oracle, the output is all zeros, which few laws reject.
     """
     case, contract = finding.trial.case, finding.subject.contract
     assert case is not None
@@ -204,9 +206,9 @@ def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
 
 
 def _expected_values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any] | None:
-    """Return the values that a recipe expects with and without the bug. The latter come from the oracle.
+    """Return two sets of values that a recipe expects: with the bug, the observed ones; without it, the oracle's.
 
-    Return None if the oracle agrees with all outputs, or with none: then it may define something else.
+    Return None if the oracle agrees with all outputs, or with none. In the second case it may define something else.
     """
     case = finding.trial.case
     assert case is not None

@@ -1,4 +1,4 @@
-"""Draw scenarios from a contract's declarations of inputs and the values that a boundary accepts."""
+"""Draw scenarios from the inputs that a contract declares and the values that a boundary accepts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MOST_ROWS, MOST_TOKENS = 5, 5
 _LABELS = ("p", "q", "r")
 
 #: Domain -> (common values, rare values). The simplest common value comes first, because shrinking moves towards it.
-#: Common values differ by amounts that a float32 sum keeps. Rare values are valid but extreme: large numbers, decimals
-#: that floats cannot represent, and log-ratios beyond ±89, where float32's ``exp`` overflows.
+#: Common values differ by amounts that are not lost in a float32 sum. Rare values are valid but extreme: large numbers,
+#: decimals that floats cannot represent, and log-ratios beyond ±89, where float32's ``exp`` overflows.
 DOMAINS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     # of a token; log_ratio is the difference of two; in nats
     "log_prob": (
@@ -49,11 +49,11 @@ DOMAINS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "token_id": ((1, 2, 3, 4, 5, 6, 7, 0), ()),
 }  # fmt: skip
 
-#: Rounding captured numbers to this many decimals means: do not round.
+#: If this number of decimals is drawn, captured numbers are not rounded.
 _EXACT = 4
 
 
-#: The indices that remain in one dimension.
+#: The indices of one dimension that a scenario keeps.
 Places = tuple[int, ...]
 Sizes = dict[str, Places]
 
@@ -87,7 +87,7 @@ def narrow(contract: Contract, binding: Binding) -> Contract:
 
 
 def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[Any]:
-    """Return the values that adapters declare for an input, in dialects or in bindings of this contract."""
+    """Return the values that adapters declare for an input: in dialects, and in bindings of this contract."""
     values: list[Any] = []
     for binding in (binding for target in targets for binding in target.bindings):
         values += [dialect.value for dialect in binding.dialects if dialect.name == name]
@@ -97,7 +97,7 @@ def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[A
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:
-    """Return the values without repetitions, in their order. They may be lists or dictionaries."""
+    """Return the values without repetitions, in their order. The values may be lists or dictionaries."""
     return list({repr(value): value for value in values}.values())
 
 
@@ -105,10 +105,10 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 class Around:
     """Values that the code under test suggests for a scenario, in addition to the usual values.
 
-    :ivar numbers: further values of float tensors, where a domain has them.
+    :ivar numbers: further values of float tensors; a tensor gets those that are valid in its domain.
     :ivar size: the number of tokens, or of rows if the contract has no mask of tokens; 0 for a drawn number.
     :ivar dtype: the dtype of float tensors; empty for a drawn one.
-    :ivar choices: input -> its value, for inputs that are chosen from a list; the style of a mask.
+    :ivar choices: input -> its value, for inputs that are chosen from a list; for a mask, its style.
     """
 
     numbers: tuple[float, ...] = ()
@@ -177,8 +177,7 @@ def cut_to(
 def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[str, Any]:
     """Draw a part of a recorded scenario: some rows, some tokens, and fewer decimals.
 
-    Groups are kept whole, or each is cut to the same number of rows. Shrinking moves towards few rows and whole
-    numbers.
+    Each group keeps at most the same drawn number of rows. Shrinking moves towards few rows and whole numbers.
 
     :raises DoesNotApply: if no row or no token is left.
     """
@@ -204,8 +203,8 @@ def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[
 def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return True if a stored scenario is still valid for this boundary.
 
-    It must have exactly the contract's inputs, the values that the adapter fixes, and only accepted choices, mask
-    styles and dtypes. The adapter or Sentinel may have changed since the scenario was stored.
+    It may have become invalid because the adapter or Sentinel has changed. A valid scenario has exactly the contract's
+    inputs, the values that the adapter fixes, and only choices, mask styles and dtypes that the binding accepts.
     """
     first = next(iter(variants.values()), {})
     if not first or any(set(inputs) != {item.name for item in contract.inputs} for inputs in variants.values()):
@@ -247,7 +246,7 @@ def _styles(mask: Tensor) -> set[str]:
 
 
 def with_dialects(contract: Contract, binding: Binding, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Set the inputs that the binding's dialects determine, and return the scenario."""
+    """Set the inputs whose values the binding's dialects prescribe, and return the scenario."""
     for dialect in binding.dialects:
         if contract.input(dialect.name) is not None and dialect.holds(inputs):
             inputs[dialect.name] = dialect.value
@@ -276,15 +275,15 @@ def _input(
     return item.default(inputs) if callable(item.default) else item.default
 
 
-#: Number of usual values in a tensor that also has constants of the code.
+#: A tensor that has values near constants of the code is drawn from these and this many common values.
 _BESIDE = 3
 
-#: The largest magnitude of a constant that a tensor takes.
+#: Constants of the code with a larger magnitude are not used.
 _LARGEST = 1e4
 
 
 def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
-    """Return the values of a domain near constants of the code. Bounds of a ratio also give bounds of its logarithm."""
+    """Return the numbers that are valid in a domain. For log-ratios, include the logarithms of positive numbers."""
     if domain in ("mask", "token_id") or not numbers:
         return ()
     if domain == "reward":  # sums of these are exact
@@ -301,8 +300,8 @@ def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
 def _places(most: int, choose: Choose) -> Places:
     """Draw at least one of ``most`` indices to keep.
 
-    All values are drawn and the others are cut away afterwards. So a scenario that loses a row keeps the numbers of the
-    other rows, and shrinking can remove rows one by one.
+    The values at all indices are drawn, and the other indices are cut away afterwards. So a scenario that loses a row
+    keeps the numbers of its other rows, and shrinking can remove rows one by one.
     """
     there = [place for place, bit in enumerate(choose.integers(most, 0, 1)) if bit]
     return tuple(there) or (0,)
@@ -316,7 +315,7 @@ def _shape(item: Input, sizes: Sizes, choose: Choose) -> tuple[Places, ...]:
 
 
 def _grid(shape: tuple[Places, ...], count: int, choose: Choose) -> npt.NDArray[np.int64]:
-    """Draw integers in ``[0, count)`` for the largest grid, and cut the grid to this shape."""
+    """Draw integers in ``[0, count)`` for a grid of the largest size, and return the part at the kept indices."""
     usual = (MOST_ROWS, *[MOST_TOKENS] * (len(shape) - 1))
     whole = tuple(max([most, *(place + 1 for place in places)]) for most, places in zip(usual, shape))
     numbers = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)

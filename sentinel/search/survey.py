@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from sentinel.search.known import Others
     from sentinel.targets.checkout import Checkout
 
-#: Level -> (scenarios for each boundary, most calls for shrinking one finding).
+#: Level -> (the number of scenarios for each boundary, the most calls for shrinking one finding).
 LEVELS: Mapping[str, tuple[int, int]] = {"quick": (6, 12), "deep": (400, 600)}
 
-#: Further scenarios for a declared dialect that has not shown yet, before it is reported as stale.
+#: The number of further scenarios that are tried before a declared dialect that never showed is reported as stale.
 _PATIENCE = 300
 
 
@@ -66,13 +66,13 @@ Place = tuple[str, str, Ref]
 
 
 class Survey:
-    """Decides laws of boundaries. One search of a boundary decides all laws of that boundary.
+    """Decides the laws of boundaries. One search of a boundary decides all its laws.
 
     :param level: a key of :data:`LEVELS`.
-    :param recipes_of: returns a target's recipes. Their scenarios are tried first and need no shrinking.
-    :param baseline: a folder of evidence, whose failing scenarios are tried next. Whether a short search finds a
-        violation depends on chance and on the release of Hypothesis; whether a recorded violation is still there must
-        not.
+    :param recipes_of: returns a target's recipes. Their scenarios are tried first and are not shrunk.
+    :param baseline: a folder of evidence. The failing scenarios recorded there are tried next. Whether a short search
+        finds a violation by itself depends on chance and on the release of Hypothesis. A recorded violation must be
+        found as long as it is present.
     :param searchers: the number of boundaries that are searched at the same time; the results do not depend on it.
     """
 
@@ -106,9 +106,9 @@ class Survey:
         self._subjects: dict[tuple[str, Ref], Mapping[str, Subject]] = {}
 
     def plan(self, jobs: Iterable[LawJob]) -> None:
-        """Announce jobs, so that one search of a boundary can decide all of them.
+        """Announce jobs, so that one search of a boundary can decide all jobs of this boundary.
 
-        With several searchers the searches start now; with one, each starts when it is needed.
+        With several searchers, the searches start now. With one, a search starts when its first decision is needed.
         """
         jobs = list(jobs)
         for job in jobs:
@@ -120,7 +120,7 @@ class Survey:
                 self._start_search(place)
 
     def decide(self, job: LawJob) -> Decision:
-        """Return a job's decision. Search its boundary if that has not been done."""
+        """Return a job's decision. Search its boundary first if it has not been searched."""
         if job not in self._decided:
             self.plan([job])
             self._start_search(job.place).result()
@@ -137,11 +137,11 @@ class Survey:
         return [replace(job, law=law) for law in sorted(self._wanted[job.place])]
 
     def search_others(self, place: Place, bugs: Mapping[str, Sequence[Recipe]]) -> dict[LawJob, Others]:
-        """Check each law on scenarios that trigger none of the known bugs that break it.
+        """Check each law of a boundary on scenarios that trigger none of the known bugs that break the law.
 
-        The result is empty if the boundary cannot be called.
+        Return an empty result if the boundary cannot be called.
 
-        :param bugs: law -> recipes of the bugs.
+        :param bugs: name of a law -> recipes of the bugs that break it.
         """
         from sentinel.search.known import search_others
 
@@ -160,7 +160,7 @@ class Survey:
         return {LawJob(target, boundary, law.name, ref): others for law, others in outcomes.items()}
 
     def decide_by(self, job: LawJob, finding: Finding) -> Decision:
-        """Return the decision that the job's law is broken, with ``finding`` as its evidence."""
+        """Return the decision that the job's law is broken, with ``finding`` as the first evidence."""
         from sentinel.search.decisions import of_outcome
 
         others = [item for item in self.findings(job) if item is not finding]
@@ -242,7 +242,7 @@ class Survey:
         from sentinel.search.boundary_search import BoundarySearch
 
         law_session = open_target.law_session.fresh()
-        # Evidence holds one scenario per law, that of the first symptom, so only that is shrunk.
+        # Evidence holds one scenario per law: that of the first symptom. So only this scenario is shrunk.
         search = BoundarySearch(
             law_session,
             subject,
@@ -266,7 +266,7 @@ class Survey:
         return search
 
     def _find_absence(self, open_target: OpenTarget, subject: Subject, error: Undecidable) -> Absence | None:
-        """Return the name that the checkout lacks, if the boundary or a required name was not found."""
+        """Return the name that the checkout lacks, if the error says that a name was not found; None otherwise."""
         cause, binding = error.failure, subject.binding
         if cause.kind not in ("drift", "not-in-this-version") or cause.provenance is not None:
             return None
@@ -281,7 +281,7 @@ class Survey:
         if self._baseline is None:
             return
         for law, job in jobs.items():
-            with suppress(SentinelError):  # the comparison with the baseline reports invalid files
+            with suppress(SentinelError):  # invalid files are reported by the comparison with the baseline
                 folder = law_folder(job.target, subject.name, law.name)
                 for document in recorded(self._baseline, Recipes(self._catalog), folder).values():
                     if document["verdict"] == "reproduced" and document["ref"] == ref_text(job.ref):
@@ -324,9 +324,9 @@ class Survey:
 
 
 def parser_process() -> ProcessPoolExecutor:
-    """Return an executor for :func:`constants_of`, whose process starts with the first task.
+    """Return an executor for :func:`constants_of`. Its process starts with the first task.
 
-    Threads must not parse: in Python 3.11 a parse in another thread then fails with a ``SystemError``.
+    Threads must not parse source: in Python 3.11, if two threads parse, one may fail with a ``SystemError``.
     """
     return ProcessPoolExecutor(1, get_context("spawn"), limit_resources)
 
@@ -334,7 +334,7 @@ def parser_process() -> ProcessPoolExecutor:
 def constants_of(
     parser: ProcessPoolExecutor, law_session: LawSession, subject: Subject, checkout: Checkout, sources: Sources
 ) -> Constants:
-    """Return the constants of a boundary's code. There are none if the boundary cannot be found or read."""
+    """Return the constants of a boundary's code; empty ones if the code cannot be found or read."""
     with suppress(Undecidable, NotProvenError, SentinelError, OSError, BrokenProcessPool):
         provenance = prove(law_session.find(subject), checkout, sources)
         base, roots = str(checkout.path), package_roots(checkout)
@@ -343,7 +343,7 @@ def constants_of(
 
 
 def package_roots(checkout: Checkout) -> tuple[PackageRoot, ...]:
-    """Return the package roots of a checkout with the folders from which they are imported."""
+    """Return the package roots of a checkout, each with the folder from which it is imported."""
     above = sorted((str(each.relative_to(checkout.path)) for each in checkout.import_roots), key=len, reverse=True)
     above = ["" if each == "." else each for each in above]
     return tuple(
@@ -353,15 +353,15 @@ def package_roots(checkout: Checkout) -> tuple[PackageRoot, ...]:
 
 
 def checkout_to_read(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
-    """Return the checkout whose code decides which bindings a target has; None if the bindings depend on no checkout.
+    """Return the checkout whose code decides which bindings a target has at a ref.
 
-    The result is None if the bindings are the same at every revision, or if the ref does not exist.
+    Return None if the bindings are the same at every revision, or if the ref is not available here.
     """
     if not catalog.adapters[target].target.depends_on_code:
         return None
     try:
         return runner.checkout(target, ref)
-    except Unavailable:  # each law item reports this
+    except Unavailable:  # every law item reports this
         return None
 
 

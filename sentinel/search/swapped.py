@@ -1,7 +1,7 @@
-"""Find calls whose arguments are in a different order than the function's parameters or than in its other calls.
+"""Find calls whose arguments are in another order than the function's parameters, or than in other calls of it.
 
-Only text is compared: an argument counts by the last name in it (``batch["ref_log_prob"]`` and ``self.ref_log_prob``
-are both ``ref_log_prob``). A finding is a place to read, not a verdict.
+Only names are compared. The name of an argument is the last name in its expression: both ``batch["ref_log_prob"]`` and
+``self.ref_log_prob`` have the name ``ref_log_prob``. A finding is a place for a person to read, not a verdict.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-#: Words of an argument's or a parameter's name that do not tell arguments apart.
+#: Words in the names of arguments and parameters that are ignored, because they do not distinguish arguments.
 _FILLERS = frozenset(("the", "of", "all", "per", "token", "seq", "batch", "mini", "micro", "tensor", "list"))
 
 
 @dataclass(frozen=True)
 class SwappedCall:
-    """A call with two swapped arguments: another call, or the function's parameters, has the reverse order.
+    """A call with two arguments in the reverse order of the function's parameters, or of another call.
 
     :ivar other: the place of the other call or of the definition.
     """
@@ -29,10 +29,11 @@ class SwappedCall:
 
 
 def swapped_calls(sources: Iterable[tuple[str, ast.Module]]) -> list[SwappedCall]:
-    """Return the calls with swapped arguments, for functions that only one module defines.
+    """Return the calls with two swapped arguments.
 
-    :param sources: file and syntax tree of each module. Functions are matched by name, so a name that several modules
-        define with other parameters is left out.
+    Functions are matched by name. A name that is defined several times with different parameters is left out.
+
+    :param sources: file and syntax tree of each module.
     """
     trees = list(sources)
     definitions: dict[str, set[tuple[str, ...]]] = defaultdict(set)
@@ -59,7 +60,7 @@ def swapped_calls(sources: Iterable[tuple[str, ast.Module]]) -> list[SwappedCall
 def _of_definition(
     name: str, place: str, parameters: tuple[str, ...], calls: Iterable[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls in which two arguments have each other's parameter names."""
+    """Yield the calls in which each of two arguments has the name of the other's parameter."""
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
             if j < len(parameters):
@@ -71,9 +72,7 @@ def _of_definition(
 def _of_calls(
     name: str, parameters: tuple[str, ...], calls: list[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls that pass the same two arguments as another call in reverse order, if the other order is more
-    frequent.
-    """
+    """Yield the calls that pass two arguments in the less frequent of the two orders in which calls pass them."""
     orders: dict[frozenset[str], dict[tuple[int, str, int, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
@@ -97,7 +96,7 @@ def _pairs(arguments: tuple[str, ...]) -> Iterator[tuple[int, int]]:
 
 
 def _likeness(one: str, other: str) -> float:
-    """Return the share of words that two names have in common, from 0 to 1."""
+    """Return how similar two names are: the number of common words divided by the number of all words, from 0 to 1."""
     first, second = ({word.removesuffix("s") for word in name.lower().split("_")} - _FILLERS for name in (one, other))
     return len(first & second) / max(len(first | second), 1)
 

@@ -94,10 +94,10 @@ def materialise(
         try:
             _fill(part, target.name, tree, entries, contents, left_out, roots)
             os.chmod(part, 0o755)
-            # Lock, so that a run that found a damaged checkout does not remove the new one of another run.
+            # Locked, so that a run that found a damaged checkout does not remove the new checkout of another run.
             with locks.exclusive(home.checkouts):
                 record = read_json(folder / tree / "checkout.json")
-                if record is None or _whole(folder / tree, record) is None:  # otherwise another process was faster
+                if record is None or _whole(folder / tree, record) is None:  # unless another process was faster
                     remove_tree(folder / tree)
                     part.rename(folder / tree)
                 locks.mark_used(home.checkouts, folder / tree)
@@ -314,7 +314,7 @@ def make_links(top: Path, links: Mapping[str, str]) -> list[str]:
         except OSError:
             outer.append(name)
     broken = True
-    while broken:  # A link may lead through another link, so that removing the second breaks the first.
+    while broken:  # Repeated, because a link may lead through another link, and removing the second breaks the first.
         broken = False
         for name, path in list(inner.items()):
             real = os.path.realpath(path)

@@ -69,10 +69,10 @@ def history(mirror: Path, head: str, since: str | None = None, until: str | None
 class Lineage:
     """Decides whether a verdict that was measured at one commit may be reused at another.
 
-    A probe reports from the process that ran the commit's code, so that code could forge the report. A verdict from
-    upstream's own branch may be reused at every commit. A verdict from another commit, such as the head of a pull
-    request, may be reused only at its descendants outside that branch, and only if all files of the packages are the
-    same.
+    A probe reports from the process that ran the commit's code, and this code could forge the report. So a verdict from
+    a commit of upstream's own branch may be reused at every commit. A verdict from any other commit, such as the head
+    of a pull request, may be reused only at descendants of this commit that are not on upstream's branch and have the
+    same files in all packages.
     """
 
     def __init__(self, mirror: Path, head: str | None) -> None:

@@ -107,7 +107,7 @@ def reason(text: str) -> str:
 
 
 _ERROR_LINE = re.compile(r"(fatal|error|remote: (fatal|error)|ERROR)[: ]")
-#: Messages about a full disk. All other lines of the output are consequences.
+#: A pattern for messages about a full disk. If one matches, all other lines of the output are consequences.
 _FULL = re.compile(r"No space left on device|Out of diskspace|Disk quota exceeded")
 
 
@@ -116,7 +116,7 @@ def _git() -> Any:
         import git
     except ModuleNotFoundError as error:
         raise GitMissingError("GitPython is not installed; run `pip install gitpython`") from error
-    except ImportError as error:  # GitPython looks for git when it is imported
+    except ImportError as error:  # importing GitPython fails if there is no git
         raise GitMissingError(_MISSING) from error
     return git
 

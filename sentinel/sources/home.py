@@ -1,7 +1,7 @@
 """Manage ``SENTINEL_HOME``, the folder of mirrors, checkouts and wheels, and write small files atomically.
 
-A writer locks its temporary file until the writer ends. The next writer in the same folder therefore recognises the
-temporary files of killed writers without comparing times, and removes them.
+A writer keeps its temporary file locked until it has finished or its process ends. So the next writer in the same
+folder can recognise the temporary files of killed writers, without comparing times, and removes them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def write_atomically(file: Path, text: str) -> None:
     remove_leftovers(file.parent)
     temporary, handle = _create_temporary(file)
     try:
-        # Close after renaming: closing releases the lock.
+        # Closed only after renaming, because closing releases the lock.
         with open(handle, "w", encoding="utf-8", newline="\n") as stream:
             stream.write(text)
             stream.flush()
@@ -64,7 +64,7 @@ def _create_temporary(file: Path) -> tuple[Path, int]:
             lock(handle)
         if os.fstat(handle).st_nlink:
             return temporary, handle
-        os.close(handle)  # another run removed the file before it was locked
+        os.close(handle)  # another run has removed the file before it was locked
 
 
 #: Called with one short line of text at each slow step.

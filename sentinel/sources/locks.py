@@ -1,8 +1,8 @@
 """Lock files, and record which process uses which checkout. A lock ends with its process.
 
-Each process has one file in ``checkouts/.users``, with one line per folder that the process uses. The file is locked
-while the process lives. If the lock is free, the process has ended. ``checkouts/.lock`` is held shared while a folder
-is marked as used, and exclusively while folders are pruned or replaced.
+Each process has one file in ``checkouts/.users``, with one line per folder that the process uses. The file is locked as
+long as the process runs, so a file without a lock belongs to a process that has ended. ``checkouts/.lock`` is held
+shared while a folder is marked as used, and exclusively while folders are pruned or replaced.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
     :raises BlockingIOError: if another process holds the lock and ``wait`` is false.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # O_NOFOLLOW: a symbolic link would create a file elsewhere.
+    # O_NOFOLLOW, because opening a symbolic link could create a file elsewhere.
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         lock(handle, shared, wait)
@@ -37,7 +37,7 @@ def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock on a file during a ``with`` block."""
+    """Lock a file for the duration of a ``with`` block."""
     handle = hold(path)
     try:
         yield

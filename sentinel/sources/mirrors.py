@@ -21,7 +21,7 @@ from sentinel.sources.resolving import resolve
 from sentinel.sources.urls import base_name, check_url, is_url, local_path, redact
 from sentinel.targets import Target
 
-#: The file that is written last. A mirror without it is unfinished.
+#: The name of the file that is written last. A mirror without this file is unfinished.
 RECORD = "sentinel.json"
 #: The file that lists the missing objects, one name per line.
 ABSENT = "absent"
@@ -34,7 +34,7 @@ class Mirror:
 
     :ivar url: the remote from which missing objects are fetched on request.
     :ivar origins: the sources from which it was made, one line each.
-    :ivar whole: False if a run was interrupted while it made the mirror. ``mirror add`` then makes it again.
+    :ivar whole: False if the run that made the mirror was interrupted. ``mirror add`` then makes the mirror again.
     :ivar absent: the number of objects that were missing when the mirror was made.
     """
 
@@ -55,7 +55,7 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def is_whole(path: Path) -> bool:
-    """Return True if a mirror is complete. The run that made it then finished and wrote its record."""
+    """Return True if a mirror is complete, that is, if the run that made it finished and wrote its record."""
     return _read_record(path) is not None
 
 

@@ -144,7 +144,7 @@ def _walk(folder: Path, name: str, follow: bool) -> Iterator[tuple[str, Path]]:
         if is_ignored(path):
             continue
         if item.is_dir(follow_symlinks=False):
-            if not (Path(item.path) / ".git").exists():  # a submodule is not part of its parent's commit
+            if not (Path(item.path) / ".git").exists():  # the files of a submodule are not in its parent's commit
                 yield from _walk(Path(item.path), path, follow)
         elif not follow or item.is_file():
             yield check_path(path), Path(item.path)

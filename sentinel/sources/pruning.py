@@ -57,7 +57,7 @@ def prune(home: Home, *, older_than: float | None = None, now: float | None = No
                 continue
             # Rename first, which is atomic, so that no reader sees an incomplete checkout.
             hidden = entry.path.with_name(f".gone-{os.urandom(4).hex()}")
-            with suppress(FileNotFoundError):  # another prune, or the end of the download, was faster
+            with suppress(FileNotFoundError):  # another prune has removed it, or the download has ended
                 entry.path.rename(hidden)
                 paths.append(hidden)
                 removals.append(entry)
@@ -94,8 +94,9 @@ def _entry(
 ) -> Iterator[CacheEntry]:
     """Yield the description of a cache entry, or nothing if another process has removed it.
 
-    :param busy_for: the entry counts as used for this many seconds before and after its mtime. Without the limit for
-        times in the future, a clock that was set back would keep a leftover for years.
+    :param busy_for: the entry counts as used if its mtime is at most this many seconds ago, or at most this many
+        seconds in the future. The second limit is needed because otherwise a clock that was set back could keep a
+        leftover for years.
     """
     with suppress(FileNotFoundError):
         last_used = touched.stat().st_mtime

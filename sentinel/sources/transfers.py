@@ -53,8 +53,9 @@ def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str
 def _require_a_git_server(folder: Path, url: str, environment: dict[str, str]) -> None:
     """Raise if a web server serves a repository as plain files, without git's protocol.
 
-    With a server of plain files (the "dumb" protocol), git checks whether each object exists, and fetches a missing one
-    from the promisor. This is the same server, so git would start git until the process table is full.
+    With such a server (the "dumb" protocol), git checks whether each object exists, and fetches missing objects from
+    the promisor. The promisor is the same server, so git would start further git processes until the process table is
+    full.
     """
     if protocol(url) not in ("http", "https"):
         return

@@ -1,8 +1,8 @@
 """Define the declarations of an adapter: the framework, and how its functions are bound to contracts.
 
-Only the standard library is imported: the controller reads these tables without torch, and the worker reads the same
-file next to the target's code. An adapter module defines ``TARGET = Target(...)``; its functions that use tensors
-import torch from the kit.
+Only the standard library is imported, because the controller reads adapters without torch. The worker reads the same
+file in the process that has the target's code. An adapter module defines ``TARGET = Target(...)``. Its functions that
+use tensors import torch from the kit.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Dialect:
     :ivar value: the boundary's value of the dialect input; not used for a law.
     :ivar reason: why the framework intends it, in one sentence.
     :ivar link: the source: a line of code or documentation, an issue, a paper.
-    :ivar where: canonical input -> values: the dialect applies only to scenarios with one of these values.
+    :ivar where: canonical input -> values. The dialect applies only to scenarios with one of these values.
     :ivar symptom: for a law, the intended kind of violation (``value``, ``non-finite``); empty for any.
-    :ivar since: a dotted path, or ``function(parameter)``: the dialect applies to revisions that have it.
-    :ivar until: like ``since``, but the dialect applies to revisions that lack it.
+    :ivar since: a dotted path, or ``function(parameter)``. The dialect applies only to revisions that have it.
+    :ivar until: a path like ``since``. The dialect applies only to revisions that lack it.
     """
 
     name: str
@@ -93,22 +93,22 @@ class Binding:
         their own names, and refused if the boundary has no such parameter; a ``call`` must drop inputs that the
         boundary must not receive. ``group`` is a list of labels; numbers per token or row are tensors.
     :ivar constants: upstream parameter -> value that is passed if the boundary has the parameter.
-    :ivar outputs: canonical output names, in the order of the returned tuple (a single name: the returned value itself;
-        a returned mapping is read by name).
+    :ivar outputs: canonical output names, in the order of the returned tuple. A single name stands for the returned
+        value itself. A returned mapping is read by name.
     :ivar call: for boundaries that need more than other argument names: ``call(boundary, inputs)`` receives a
         :class:`~sentinel.worker.calling.Boundary` (its ``function``, ``module``, ``owner``, and ``invoke``, which
         binds by name as above) and the canonical inputs as tensors, and returns the canonical outputs as a mapping.
     :ivar imports: further target modules that ``call`` needs; they are imported before the probe is forked.
-    :ivar requires: dotted paths (a configuration field, an attribute). If a checkout lacks one, the boundary counts as
-        absent from this version, and a search skips it.
+    :ivar requires: dotted paths, for example of a configuration field or an attribute. If a checkout lacks one, the
+        boundary counts as absent from this version, and a search skips it.
     :ivar fixed: canonical inputs that the boundary fixes (``{"estimator": "rloo"}``).
-    :ivar accepts: canonical input -> choices of this boundary, if they are fewer than the contract's; for the
-        contract's mask, the mask styles: ``full``, ``right`` (padding), ``left``, ``gaps``.
-    :ivar dtypes: the float dtypes that the framework uses for these tensors; empty: any.
+    :ivar accepts: canonical input -> the choices that this boundary accepts, if they are fewer than the contract's. For
+        the contract's mask, they are mask styles: ``full``, ``right`` (padding), ``left``, ``gaps``.
+    :ivar dtypes: the float dtypes that the framework uses for these tensors; empty for any dtype.
     :ivar twins: dotted paths of other bindings of the same contract that must give the same result.
     :ivar moved: :attr:`Target.moved`, which the target sets on each binding.
-    :ivar like: for a registered function without a binding of its own: the boundary whose binding it uses; else empty.
-    :ivar takes: for a registered function: its parameters without a default; ``?`` marks parameters that may be None.
+    :ivar like: the boundary whose binding a registered function uses; empty for a function with its own binding.
+    :ivar takes: the parameters of a registered function that have no default. ``?`` marks those that may be None.
     """
 
     boundary: str
@@ -333,8 +333,8 @@ class Target:
 
     @property
     def depends_on_code(self) -> bool:
-        """Return True if the bindings differ between revisions: the target has registries, or dialects of some
-        revisions only."""
+        """Return True if the bindings may differ between revisions. They may if the target has registries, or dialects
+        that apply only to some revisions."""
         dialects = (dialect for binding in self.bindings for dialect in binding.dialects)
         return bool(self.registries) or any(dialect.since or dialect.until for dialect in dialects)
 

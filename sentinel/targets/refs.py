@@ -25,7 +25,8 @@ class Ref:
     :ivar name: a sha, tag, branch or ``pull/N/head`` (git), a version or ``latest`` (pypi),
         a directory (path), or empty (installed).
     :ivar clone: the git directory that has the commit ``name``; empty for the mirror.
-    :ivar folder: the folder of the clone with the code, which is used if the commit has it; empty for the top folder.
+    :ivar folder: the folder of the clone that has the code; empty for the top folder. If the commit lacks the folder,
+        the top folder is used.
     """
 
     kind: SourceKind
@@ -73,7 +74,7 @@ class Ref:
 
     @property
     def is_branch(self) -> bool:
-        """Return True for a working tree or a pull request's head, which a run compares with its base."""
+        """Return True for a working tree and for a pull request's head. A run compares these with their base."""
         return self.kind == "path" or (self.kind == "git" and self.name.removeprefix("refs/").startswith("pull/"))
 
     def key(self, tree: str) -> str:

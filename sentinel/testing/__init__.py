@@ -26,8 +26,8 @@ def check_function(f: Callable[..., Any], contract: str | Contract, **options: A
     :param contract: the contract, or its name; ``sentinel list contracts`` lists them.
 
     The options are ``names``, ``call``, ``shapes``, ``outputs``, ``expected_failed_laws``, ``dialects``, ``device``,
-    ``dtypes``, ``examples`` and ``seed`` (:class:`sentinel.testing.checking.Check`). Any other option is an input of
-    the contract with its value; a tuple contains the values to draw from.
+    ``dtypes``, ``examples`` and ``seed`` (:class:`sentinel.testing.checking.Check`). Any other option is the name of
+    an input of the contract, with its value or a tuple of values to draw from.
 
     :raises TypeError: if the function's parameters do not match the contract's inputs.
     """
@@ -39,7 +39,8 @@ def check_function(f: Callable[..., Any], contract: str | Contract, **options: A
 def parametrize_with_laws(
     f: Callable[..., Any] | None, contract: str | Contract, **options: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that runs a test once for each law of a contract. The test takes ``check`` and calls it.
+    """Return a decorator that runs a test once for each law of a contract. The test has a parameter ``check``, which it
+    calls.
 
     In pytest each law is one test. A method of ``unittest.TestCase`` runs each law as a subtest.
 
@@ -50,7 +51,7 @@ def parametrize_with_laws(
 
     check = Check(contract, **options)
     if f is not None:
-        check.bind(f)  # raises for a wrong name when the module is imported, not in each test
+        check.bind(f)  # so that a wrong name raises when the module is imported, and not in each test
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(test)

@@ -1,5 +1,5 @@
-"""Find settings of a contract with which the oracle agrees with a function. They show that a difference is a choice
-and not a bug.
+"""Find settings of a contract with which the oracle agrees with a function. If there are such settings, the difference
+is a choice and not a bug.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ def other_settings(
 ) -> list[dict[str, Any]]:
     """Return variants of the settings, each with one value changed.
 
-    A choice takes its own values and those that adapters declare for it. A number takes ``numbers`` too.
+    The other values of a choice are its own and those that adapters declare for it. Those of a number also include
+    ``numbers``.
 
     :param now: the values that are in use, if they are not the defaults.
     :param skip: inputs that keep their value.
-    :param more: input -> further values, which come first.
+    :param more: input -> further values, which are tried first.
     """
     targets, found = list(targets), []
     for item in contract.inputs:
@@ -56,7 +57,7 @@ def other_settings(
 
 
 def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return variants of the settings of a function, including variants whose values are constants in its code."""
+    """Return variants of a function's settings, also variants with constants of the function's code as values."""
     skip = [item.name for item in contract.inputs if not concerns(contract, item, chosen)]
     skip += [*chosen, *bound.names]
     targets = bundled_catalog().targets.values()
@@ -68,7 +69,8 @@ def explaining(
 ) -> Iterator[dict[str, Any]]:
     """Yield the settings with which the oracle agrees with the function in the finding's scenario.
 
-    :param pairs: also try pairs of these settings, unless neither has an effect alone.
+    :param pairs: whether to try pairs of these settings too. A pair is tried only if one of the two has an effect
+        alone.
     """
     case, inputs = finding.trial.case, next(iter(finding.trial.variants.values()))
     assert case is not None
@@ -80,7 +82,7 @@ def explaining(
         right = replies[str(place)].observation
         if right is not None and right != before:
             effective.append(alternative)
-        with contextlib.suppress(DoesNotApply):  # the alternative's oracle overflows
+        with contextlib.suppress(DoesNotApply):  # the oracle overflows with the alternative
             if right and not finding.law.violations(replace(case, inputs={"": inputs}, oracle={"": right})):
                 yield dict(alternative)
     if pairs:

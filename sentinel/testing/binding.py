@@ -19,24 +19,24 @@ from sentinel.errors import nearest
 from sentinel.targets import Binding
 from sentinel.testing.forms import at_tokens, matchable, of_responses
 
-#: Contract -> what its ``measure`` passes besides the inputs, with other names for it.
+#: Contract -> what its ``measure`` passes to the function in addition to the inputs, each with other names for it.
 _PASSED: Mapping[str, Mapping[str, str]] = {
     "rule_reward": {"response": "completion text output prediction solution answer solution_str"}
 }
 
-#: Inputs that differ between scenarios although no function has a parameter for them.
+#: Inputs that scenarios have and functions do not: no function has a parameter for them.
 _OF_SCENARIOS = ("wrong_answer",)
 
-#: Parameters for the number of rows of each group, if the groups are consecutive and equal.
+#: Names of parameters for the number of rows per group, in functions that expect consecutive groups of equal size.
 _GROUP_SIZES = "group_size num_generations n_samples num_samples n_rollouts rollout_n n_samples_per_prompt n k"
 
-#: Contract of tokens -> the contract of the same quantities without tokens and a mask.
+#: Contract with values per token -> the contract of the same quantities without tokens and mask.
 _WITHOUT_TOKENS = {"group_advantage": "reward_normalisation"}
 
-#: Parameters for the number of valid tokens of each row.
+#: Names of parameters for the number of valid tokens in each row.
 _LENGTHS = "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens"
 
-#: Output -> other keys or attributes for it.
+#: Output -> other names under which functions return it, as a key or attribute.
 _OUTPUTS = {
     "loss": "pg_loss policy_loss vf_loss value_loss total_loss actor_loss critic_loss",
     "clip_fraction": "clipfrac pg_clipfrac vf_clipfrac clip_frac clip_ratio",
@@ -53,7 +53,7 @@ _OUTPUTS = {
 
 
 class Inputs(dict[str, Any]):
-    """The inputs of one call, as a mapping with attributes. Records which inputs were read."""
+    """The inputs of one call, as a mapping whose keys are also attributes. It records which inputs were read."""
 
     def __init__(self, values: Mapping[str, Any], read: set[str]) -> None:
         super().__init__(values)
@@ -72,7 +72,7 @@ class Inputs(dict[str, Any]):
         except KeyError:
             raise AttributeError(f"unknown input {name!r}{nearest(name, self, 'the inputs are')}") from None
 
-    def keys(self) -> Any:  # for **x
+    def keys(self) -> Any:  # used by **x
         self._read.update(self)
         return super().keys()
 
@@ -92,10 +92,10 @@ _ERRORS = 50
 class Function:
     """A function with its signature. On demand, it copies the arguments of each call.
 
-    :ivar errors: the exceptions that it raised, by text; the first of each.
+    :ivar errors: text of an exception that it raised -> the first such exception.
     :ivar record: called with the arguments before each call.
     :ivar inputs: the inputs of the call that ``call`` makes.
-    :ivar used: whether it was called, or an attribute of it was read.
+    :ivar used: whether it was called, or one of its attributes was read.
     """
 
     f: Callable[..., Any]
@@ -165,14 +165,14 @@ class Bound:
     """A function that is bound to a contract.
 
     :ivar binding: what a search draws, and how the function is called.
-    :ivar names: input -> parameter; with ``call``, the inputs that it reads.
-    :ivar needed: the inputs that must have a value.
+    :ivar names: input -> parameter. With ``call``, its keys are the inputs that ``call`` reads.
+    :ivar needed: the inputs that must have a value in every call.
     :ivar read: the inputs that ``call`` has read so far.
     :ivar call: the file and line of ``call``; empty without it.
-    :ivar of_call: the exceptions that ``call`` raised outside the function, by text.
+    :ivar of_call: text of an exception -> the exception, for those that ``call`` raised outside the function.
     :ivar derived: parameter -> the input that its value is computed from.
-    :ivar left: parameter that keeps its default -> this default.
-    :ivar given: parameter that each call passes -> its default, which is never used.
+    :ivar left: parameter to which no call passes a value -> its default.
+    :ivar given: parameter to which every call passes a value -> its default, which is never used.
     :ivar sizes: dimension of the inputs -> its largest size in a call so far.
     """
 
@@ -212,8 +212,9 @@ def bind(
     """Bind a function to a contract.
 
     :param choices: input -> value, or a tuple of values to draw from.
-    :param responses: the inputs that it takes as one number per response.
-    :param stream: whether it takes the tokens of all rows one after another, [tokens], with flags where episodes end.
+    :param responses: the inputs that the function takes as one number per response.
+    :param stream: whether the function takes the tokens of all rows one after another, [tokens], with booleans that
+        mark the ends of episodes.
     :param dtypes: the float dtypes of tensors; empty: all.
     :param accessed: the inputs that ``call`` reads, if they are known.
     :raises TypeError: if parameters and inputs do not match; the message shows both.
@@ -239,7 +240,7 @@ def bind(
     if stream and not has_dones:
         raise TypeError(f"shapes: {function.name} has no parameter for the ends of episodes ({', '.join(kit.ENDS)})")
     if has_dones and not stream and contract.mask not in matched:
-        accepts.setdefault(contract.mask, ("full", "right"))  # other episodes, and nothing, follow an end
+        accepts.setdefault(contract.mask, ("full", "right"))  # after an end there may be another episode, or nothing
     needed = {one for one, name in matched.items() if call is None and not _accepts_none(function, name)}
     for item in contract.inputs:
         if item.name in needed and None in item.choices and item.name not in {**fixed, **accepts}:
@@ -312,7 +313,7 @@ def _place_of(call: Any) -> str:
 
 
 def input_named(contract: Contract, name: str) -> Input:
-    """Return the input with this name or, if the name is a synonym, the input that it fits best.
+    """Return the input with this name. If the name is a synonym, return the input that it fits best.
 
     :raises TypeError: if there is none.
     """
@@ -334,7 +335,7 @@ def _match(
     names: Mapping[str, str | None],
     derived: dict[str, Callable[[Mapping[str, Any]], Any]],
 ) -> dict[str, str]:
-    """Return the parameter for each input. Add parameters that are computed from inputs to ``derived``."""
+    """Map each input to its parameter. Add the parameters that are computed from inputs to ``derived``."""
     every = {
         name: each for name, each in function.__signature__.parameters.items() if each.kind is not each.VAR_KEYWORD
     }
@@ -391,13 +392,13 @@ def _accepts_none(function: Function, parameter: str) -> bool:
 
 
 def is_data(contract: Contract, name: str) -> bool:
-    """Return True if the input is data, which must come from a parameter, and not an option."""
+    """Return True if the input is data and not an option. Data must be passed to a parameter."""
     item = contract.input(name)
     return item is not None and bool(item.domain or item.kind in ("labels", "any", "tensor"))
 
 
 def passed_names(contract: Contract) -> tuple[str, ...]:
-    """Return the names that a contract passes to a function besides its inputs."""
+    """Return the names of what a contract passes to a function in addition to the inputs."""
     return tuple(_PASSED.get(contract.name, ()))
 
 
@@ -415,7 +416,7 @@ def _mismatch(
     ambiguous: Mapping[str, Sequence[str]],
     undecided: Sequence[str],
 ) -> str:
-    """Return a message that lists the function's parameters next to the contract's inputs, and suggests a mapping."""
+    """Return a message that lists the function's parameters with the inputs that they get, and suggests a mapping."""
     lines = [f"the parameters of {function.name} do not match the inputs of {contract.name}:", ""]
     of = {parameter: [one for one, name in names.items() if name == parameter] for parameter in names.values()}
     for name in function.__signature__.parameters:
@@ -454,7 +455,7 @@ def _mismatch(
 
 
 def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Input]:
-    """Return the required inputs that have neither a chosen value nor a rule to draw one."""
+    """Return the required inputs without a value: none was chosen, and there is no rule by which to draw one."""
     drawn = [item for item in contract.inputs if item.domain or item.choices or item.kind == "labels"]
     return [
         item for item in contract.inputs if item.default is REQUIRED and item not in drawn and item.name not in choices
@@ -462,7 +463,7 @@ def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Inpu
 
 
 def _advice(contract: Contract, name: str) -> str:
-    """Return advice on what to write for an option that the contract's definition needs."""
+    """Return advice on how to set an option that the contract's definition needs."""
     item = contract.input(name)
     assert item is not None
     if item.choices:
@@ -471,7 +472,7 @@ def _advice(contract: Contract, name: str) -> str:
 
 
 def shared(names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return pairs of inputs that the same parameter of the function receives."""
+    """Return the pairs of inputs that are passed to one and the same parameter."""
     first: dict[str, str] = {}
     pairs = []
     for name, parameter in names.items():
@@ -484,7 +485,7 @@ def shared(names: Mapping[str, str]) -> list[tuple[str, str]]:
 def _drawn(
     function: Function, contract: Contract, choices: Mapping[str, Any], names: Mapping[str, str], has_call: bool
 ) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
-    """Return two values: the inputs that get fixed values, and the values to draw for the other inputs."""
+    """Return two mappings: inputs with fixed values, and for other inputs the values to draw from."""
     fixed: dict[str, Any] = {}
     accepts: dict[str, tuple[Any, ...]] = {}
     for item in contract.inputs:
@@ -509,7 +510,7 @@ def _label_forms(function: Function, parameter: str, has_call: bool) -> list[str
     """Return the types of group labels to try, in this order. If the parameter has an annotation, return only the
     annotated type.
 
-    A list is the last, because comparing a list with a number gives False instead of an array, without an error.
+    A list comes last: comparing a list with a number raises no error, but gives False instead of an array.
     """
     note = function.__signature__.parameters.get(parameter)
     text = "" if note is None or note.annotation is note.empty else str(note.annotation)
@@ -561,8 +562,8 @@ def read_outputs(
 ) -> Outputs:
     """Convert the result of a function to outputs with the contract's names.
 
-    :param names: those names, the main one first.
-    :raises TypeError: if the main output is not there.
+    :param names: the contract's names, the main output first.
+    :raises TypeError: if the main output is missing.
     """
     import torch
 
@@ -608,7 +609,7 @@ def _member(returned: Any, key: Any) -> Any:
 
 
 def _named(returned: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the outputs in a mapping or object that has them under the contract's names or common synonyms."""
+    """Return the outputs that a mapping or object has under the contract's names or under common synonyms."""
     keys = list(returned) if isinstance(returned, Mapping) else [name for name in dir(returned) if name[:1] != "_"]
     found = {}
     for name in names:

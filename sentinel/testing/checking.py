@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from sentinel.search.boundary_search import BoundarySearch, Finding
     from sentinel.testing.report import Report
 
-#: The scenarios in which a function must agree with an alternative.
+#: The number of scenarios in which a function must agree with an alternative definition.
 _AGREEING = 50
 
 #: The most calls for shrinking one violation.
 _SHRINKING = 250
 
-#: The most settings that are tried together with a slip.
+#: The most settings that are tried in combination with each slip.
 _SETTINGS = 40
 
-#: Scenarios in which an input that is never read must matter to be named.
+#: The number of scenarios in which it is tested whether an input that is never read changes the oracle's result.
 _UNREAD = 8
 
-#: The place of laws: wrong numbers first, edge cases such as NaN last.
+#: The order of laws: those about wrong numbers come first, those about edge cases such as NaN last.
 _PLACES = {"the_oracle_agrees": 0, "masked_values_have_no_influence": 2, "finite_in_finite_out": 3}
 
 
@@ -45,17 +45,18 @@ class Check:
     """The options of a check.
 
     :ivar laws: the names of the laws; comparisons with the reference come first, edge cases last.
-    :param names: the contract's input -> the function's parameter, if the name is not the field's; None if the function
-        does not have the input. One parameter may serve several inputs.
+    :param names: the contract's input -> the function's parameter, if that does not have one of the usual names; None
+        if the function does not take the input. One parameter may stand for several inputs.
     :param call: ``call(f, x)`` calls the function, if it takes something else than the contract's tensors; ``x.name``
         is the input of that name.
     :param shapes: input -> ``batch`` if the function takes one number per response, [batch]: the advantage of the
         response, or the sum of its rewards or log-probs. Results may then have one number per response, too.
         ``{"dones": "tokens"}`` if all tensors are [tokens], one episode after another.
     :param outputs: the contract's names of the returned tuple's elements, or output -> key, attribute or index.
-    :param expected_failed_laws: law -> why the function is not meant to keep this law. It is an error if the function
-        keeps a law that is listed here.
-    :param dialects: the function's value for a choice on which papers and code legitimately differ.
+    :param expected_failed_laws: law -> why the function is not meant to keep this law. If the function keeps it, that
+        is an error.
+    :param dialects: choice -> the function's value for it. A choice is something on which papers and code legitimately
+        differ.
     :param device: where the tensors are: ``cpu``, ``cuda``, ``cuda:1``.
     :param dtypes: the dtypes of float tensors; empty: float16 too.
     :param examples: the number of scenarios.
@@ -104,7 +105,7 @@ class Check:
                 which = nearest(name, self.laws)
                 raise TypeError(f"expected_failed_laws: {self.contract.name} does not have the law {name!r}{which}")
         chosen = {**choices, **(dialects or {})}
-        options = matchable(self.contract, chosen, True)  # `beta` is another input for PPO than for DRO
+        options = matchable(self.contract, chosen, True)  # `beta` is one input for PPO and another for DRO
         self.choices = {input_named(options, name).name: value for name, value in chosen.items()}
         for name, value in self.choices.items():
             _require_known(self.contract, name, value)
@@ -140,9 +141,9 @@ class Check:
         return [pytest.mark.parametrize("check", parameters)]
 
     def run_expecting(self, law: str, test: Callable[[_OneLaw], Any], f: Any) -> None:
-        """Run a test function without pytest, with the check of one law.
+        """Run a test function without pytest, and pass it the check of one law.
 
-        :raises LawBroken: if the law is broken, or is expected to be and is not.
+        :raises LawBroken: if the law is broken; or if it is expected to be broken and holds.
         """
         reason = self.expected.get(law)
         try:
@@ -157,9 +158,10 @@ class Check:
     def report(self, f: Any, law: str = "", in_summary: bool = False) -> Report:
         """Return the report about a function. All laws are searched at once, and the result is stored for later calls.
 
-        :param in_summary: pytest's summary lists the defaults that no call changes, so they need no warning.
-        :param law: search only this law, except for the same function object as in the last call. A fixture may make a
-            new object for each test, and no test needs more than its own law.
+        :param in_summary: True if pytest's summary lists the defaults that no call changes. There is then no warning
+            about them.
+        :param law: the only law to search; empty for all. A fixture may make a new function object for each test, which
+            needs only its own law. If the object is the same as in the last call, all laws are searched.
         """
         from sentinel.testing.report import in_words
 
@@ -168,7 +170,7 @@ class Check:
             only = law if known is not f else ""
             report = self._search(f, [each for each in self._laws if only in ("", each.name)])
             self._last = f, report
-            if report.left and not in_summary:  # nobody may print the report of a function that keeps all laws
+            if report.left and not in_summary:  # its report may never be printed, so warn
                 what = f"left at the default: {in_words(report.left)}; other values are not checked"
                 warnings.warn(f"{report.function} as {report.contract}: {what}", stacklevel=3)
         assert report is not None
@@ -195,7 +197,7 @@ class Check:
             _attribute_non_finite(search, session)
             asked = Asked(self.contract, self.choices, self.expected, self.device, self._unread(bound, session))
             causes = partial(self._agreeing_choices, f, bound, session), partial(self._slip, f, bound, session)
-            with warnings.catch_warnings():  # torch warns of slips that give a metric a gradient
+            with warnings.catch_warnings():  # torch warns if a slip gives a metric a gradient
                 warnings.simplefilter("ignore")
                 report = make_report(asked, bound, search, *causes)
             for law in laws:
@@ -243,7 +245,7 @@ class Check:
             raise TypeError(
                 f"{self.contract.name}: {error}; pass it as {self.contract.name}'s input of that name"
             ) from None
-        # One parameter serves these inputs, so a law cannot turn one of them alone.
+        # These inputs have one parameter in common, so a law cannot change one of them alone.
         together = {name for pair in shared(bound.names) for name in pair}
         inputs = tuple(
             replace(
@@ -273,9 +275,10 @@ class Check:
         return {}
 
     def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
-        """Return the slip that, added to the oracle, makes it agree with the function; empty if there is none.
+        """Return the slip with which the oracle agrees with the function, as text; empty if there is none.
 
-        Each slip is tried with one other setting too, and with advantages or rewards that are one number per response.
+        Each slip is tried alone, together with one other setting, and with advantages or rewards that are one number
+        per response.
         """
         from sentinel.testing.alternatives import candidates, explaining
         from sentinel.testing.session import open_session
@@ -307,7 +310,8 @@ class Check:
         return ""
 
     def _unread(self, bound: Bound, session: LawSession) -> dict[str, Any]:
-        """Return the inputs that the function never receives, although they change the oracle's result."""
+        """Return the inputs that the function never receives although they change the oracle's result, with their
+        values."""
         from sentinel.search.boundary_search import cheap_scenarios
 
         subject = self._narrowed(bound)
@@ -321,7 +325,7 @@ class Check:
             if item.default is REQUIRED and item.domain:
                 unread[item.name] = REQUIRED
             for place, inputs in enumerate(scenarios if item.choices else ()):
-                if inputs[item.name] is not None:  # None: an option that is off
+                if inputs[item.name] is not None:  # None means that an option is off
                     for choice, value in enumerate((inputs[item.name], *item.choices)):
                         calls[f"{item.name} {place} {choice}"] = {**inputs, item.name: value}
         answers = session.references(subject, calls).answers if calls else {}
@@ -333,11 +337,11 @@ class Check:
         return unread
 
     def _agrees(self, session: LawSession, subject: Subject, law: Law) -> bool:
-        """Return True if a law holds in every given scenario to which it applies and few calls raise."""
+        """Return True if a law holds in all scenarios to which it applies, and only few calls raise."""
         from sentinel.search.boundary_search import cheap_scenarios
 
         search, judged, refused = self._open_search(session, subject, [law]), 0, 0
-        for first, last in ((0, 4), (4, _AGREEING)):  # most alternatives fail in the first few
+        for first, last in ((0, 4), (4, _AGREEING)):  # most alternatives are ruled out by the first few scenarios
             part = cheap_scenarios(subject, self.seed, 0, last)[first:]
             for trial in session.try_(subject, [(law, {"": drawn.inputs}) for drawn in part]):
                 judged += trial.case is not None
@@ -348,9 +352,9 @@ class Check:
 
 
 def _require_known(contract: Contract, name: str, value: Any) -> None:
-    """Raise a TypeError for an algorithm that the contract does not define.
+    """Raise a TypeError if the contract does not define the chosen algorithm.
 
-    The meaning of such an input lists them: ``estimator: grpo, rloo``.
+    The meaning of the input lists the algorithms: ``estimator: grpo, rloo``.
     """
     item = contract.input(name)
     assert item is not None
@@ -362,9 +366,7 @@ def _require_known(contract: Contract, name: str, value: Any) -> None:
 
 
 def _attribute_non_finite(search: BoundarySearch, session: LawSession) -> None:
-    """Drop a law's NaN findings if ``finite_in_finite_out`` has the same findings. Sort findings of wrong numbers
-    first.
-    """
+    """Drop a law's findings of NaN or infinity if ``finite_in_finite_out`` finds them too. Put wrong numbers first."""
     for law, outcome in search.outcomes.items():
         outcome.findings.sort(key=lambda finding: finding.symptom == "non-finite")
         for finding in [each for each in outcome.findings if each.symptom == "non-finite"]:
@@ -379,7 +381,8 @@ def _attribute_non_finite(search: BoundarySearch, session: LawSession) -> None:
 class _OneLaw:
     """The object that ``parametrize_with_laws`` passes to a test as ``check``. It checks one law.
 
-    :ivar tried: what the last check tried and did not try; pytest's summary shows it, once for each function.
+    :ivar tried: a text that says what the last check tried and did not try. pytest's summary shows it once per
+        function.
     """
 
     def __init__(self, check: Check, law: str, f: Any, in_summary: bool = False) -> None:
@@ -388,9 +391,9 @@ class _OneLaw:
         self.tried = ""
 
     def require_call(self, result: Any) -> Any:
-        """Return the result of a test. Raise if the test did not call its ``check``.
+        """Return a test's result, after making sure that the test called its ``check``.
 
-        :raises LawBroken: if the test did not call the check, because a test without a check would pass.
+        :raises LawBroken: if it did not. Such a test would otherwise pass without a check.
         """
         if inspect.iscoroutine(result):
             return self._awaited(result)
@@ -409,7 +412,7 @@ class _OneLaw:
         function = self._f if f is None else f
         if function is None:
             raise TypeError("parametrize_with_laws(None, …) needs the function in the test: check(f)")
-        # Without a function in the decorator, each test may pass another object.
+        # If the test passes the function, each test may pass another object, so only this law is checked.
         report = self._check.report(function, "" if f is None else self._law, self._in_summary)
         self.tried = report.tried
         report.laws[self._law].require()
@@ -419,7 +422,7 @@ class _OneLaw:
 
 
 class _Database:
-    """Stores the scenarios that broke laws in Hypothesis's database, so that the next run tries them first."""
+    """Stores the scenarios that broke laws, in Hypothesis's database. The next run tries them first."""
 
     def __init__(self, bound: Bound, check: Check) -> None:
         import hypothesis
@@ -444,9 +447,7 @@ class _Database:
         return plans
 
     def keep(self, law: Any, variants: Mapping[str, Any] | None) -> None:
-        """Store the variants that broke a law, replacing earlier ones. If ``variants`` is None, delete the stored
-        ones.
-        """
+        """Store the variants that broke a law in place of earlier ones. None deletes the stored variants."""
         from sentinel.worker import protocol
 
         if self._database is None:

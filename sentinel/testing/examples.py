@@ -6,16 +6,16 @@ from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.contracts.names import SHARED
 from sentinel.testing.binding import passed_names
 
-#: Settings that have no list of choices, or whose default leaves the algorithm open.
+#: Example values for settings without a list of choices, and for those whose default does not determine the algorithm.
 _CHOSEN = {"algorithm": "ppo", "estimator": "grpo", "statistic": "whiten", "surgery": "split"}
 
-#: Inputs that a function takes although a scenario may omit them.
+#: Inputs that the example function takes although scenarios may omit them.
 _ALSO = {"supervised_loss": "labels", "token_log_probs": "token_ids", "row_surgery": "count"}
 
-#: Strings that are data.
+#: Inputs that are strings and data, not options.
 _DATA = ("ground_truth",)
 
-#: Contract -> what a function returns, if the contract observes something else.
+#: Contract -> what the example function returns, if that is not what the contract observes.
 RETURNS = {
     "balanced_partition": "parts",
     "batch_surgery": "real_rows, made_rows, loss_mask",

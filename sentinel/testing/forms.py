@@ -15,7 +15,7 @@ from sentinel.contracts.aggregation import aggregate, replaced
 from sentinel.contracts.contract import TOKENS, Choose, Contract, DoesNotApply, Input, drawn, knob, per_token
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
 
-#: The inputs of the penalty that matter only together with reference log-probs.
+#: The inputs of the KL penalty that have no effect without reference log-probs.
 _OF_PENALTY = ("kl_coef", "kl_estimator")
 
 
@@ -41,7 +41,7 @@ def with_penalty(contract: Contract) -> Contract:
         assert contract.arrange is not None
         inputs = contract.arrange(inputs, choose)
         reference, log_probs = inputs["ref_log_probs"], inputs["log_probs"]
-        if reference is not None and reference.shape == log_probs.shape:  # a log-ratio was drawn
+        if reference is not None and reference.shape == log_probs.shape:  # what was drawn is a log-ratio
             ratios = reference.array().astype(np.float64)
             inputs["ref_log_probs"] = replaced(reference, np.minimum(log_probs.array() - ratios, 0))
         return inputs
@@ -57,9 +57,9 @@ def with_penalty(contract: Contract) -> Contract:
 
 
 def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> bool:
-    """Return False if the input belongs only to algorithms that were not chosen.
+    """Return False if an input belongs to algorithms that were not chosen; True otherwise.
 
-    The meaning of such an input begins with their names: ``sapo: temperature``.
+    The meaning of such an input begins with the names of its algorithms: ``sapo: temperature``.
     """
     prefix = re.match(r"((?:\w+(?:, | and )?)+): ", item.meaning)
     if prefix is None:
@@ -76,7 +76,7 @@ def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> boo
 
 
 def matchable(contract: Contract, choices: Mapping[str, Any], has_reference: bool) -> Contract:
-    """Return the contract with only those inputs that can be parameters of a function with these choices."""
+    """Return the contract with only those inputs that a function with these choices may have as parameters."""
     inputs = tuple(
         item
         for item in contract.inputs
@@ -87,12 +87,12 @@ def matchable(contract: Contract, choices: Mapping[str, Any], has_reference: boo
 
 # -- one number per response -------------------------------------------------------------------------------------------
 
-#: Domains whose numbers are added up to the response's number.
+#: Domains in which a response's number is the sum of its tokens' numbers.
 _ADDED = ("log_prob", "log_ratio", "reward")
 
 
 def per_response(contract: Contract, names: Collection[str]) -> Contract:
-    """Return the contract with other scenarios: for each of these inputs, all tokens of a response have the same value.
+    """Return the contract with other scenarios, in which all tokens of a response have the same value for these inputs.
 
     Log-probs and rewards still differ between tokens, because a response has their sum.
 
@@ -116,7 +116,7 @@ def per_response(contract: Contract, names: Collection[str]) -> Contract:
 
 
 def of_responses(contract: Contract, inputs: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the inputs, with those of these names as one number per response, [batch]."""
+    """Return the inputs. Convert those with these names to one number per response, [batch]."""
     import torch
 
     changed = dict(inputs)
@@ -135,7 +135,8 @@ def of_responses(contract: Contract, inputs: Mapping[str, Any], names: Collectio
 
 
 def at_tokens(contract: Contract, inputs: Mapping[str, Any], outputs: Any) -> Any:
-    """Repeat each per-response output, [batch], at the valid tokens of the response, in place."""
+    """Convert outputs with one number per response, [batch], to one number per token, in place. Each valid token gets
+    its response's number."""
     import torch
 
     mask = inputs.get(contract.mask)

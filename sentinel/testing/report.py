@@ -25,7 +25,8 @@ from sentinel.values.literals import HALVES
 if TYPE_CHECKING:
     from sentinel.search.boundary_search import BoundarySearch, Finding, LawOutcome
 
-#: The most elements that differ, and the most calls, that a failure shows. A batch and its two parts are three calls.
+#: A failure shows at most this many elements that differ, and this many calls. A batch and its two parts are three
+#: calls.
 _ELEMENTS, _CALLS = 6, 3
 
 _WIDTH = 100
@@ -36,10 +37,10 @@ class Result:
     """The result of one law.
 
     :ivar judged: the number of scenarios that the law judged.
-    :ivar broken: whether one breaks it, or every call raised.
-    :ivar edge: how it is broken, in a few words, if the only wrong numbers are NaN and infinity; otherwise empty.
+    :ivar broken: whether one of them breaks the law, or every call raised.
+    :ivar edge: how the law is broken, in a few words, if the only wrong numbers are NaN and infinity; otherwise empty.
     :ivar text: the failure, or why no scenario was judged.
-    :ivar expected: why the function is not meant to keep the law; empty if it is.
+    :ivar expected: why the function is not meant to keep the law; empty if it is meant to.
     :ivar cause: the exception of the function, if every call raised.
     """
 
@@ -75,12 +76,12 @@ class Report:
     """The results of all laws. ``print`` shows them.
 
     :ivar raised: exception of the function -> number of scenarios.
-    :ivar left: parameter of the function that was never given -> its default.
-    :ivar given: parameter that each call got -> its default, which was never used.
+    :ivar left: parameter to which no call passed a value -> its default.
+    :ivar given: parameter to which every call passed a value -> its default, which was never used.
     :ivar dtypes: the dtypes of float tensors; empty: all.
     :ivar scenarios: the number of scenarios.
     :ivar sizes: dimension -> its largest size in a call.
-    :ivar binding: which input each parameter is, and which inputs are never read.
+    :ivar binding: lines that say which input each parameter receives, and which inputs are never read.
     """
 
     function: str
@@ -96,7 +97,7 @@ class Report:
 
     @property
     def tried(self) -> str:
-        """Return one line for pytest's summary: what was tried, and what was not."""
+        """Return one line for pytest's summary that says what was tried and what was not."""
         parts = [f"{self.scenarios} scenarios{f' of at most {self._most}' if self.sizes else ''}"]
         parts += [_left(self.left)] if self.left else []
         parts += [f"defaults never used: {in_words(self.given)}"] if self.given else []
@@ -171,9 +172,10 @@ class Asked:
     unread: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: Returns the alternative choices with which the function agrees with the oracle; empty if there are none.
+#: A function that returns other choices with which the function under test agrees with the oracle; empty if there are
+#: none.
 Agreeing = Callable[[Any], Mapping[str, Any]]
-#: Returns the slip with which the oracle agrees with the function; empty if there is none.
+#: A function that returns the slip with which the oracle agrees with the function under test; empty if there is none.
 Slip = Callable[[Any], str]
 
 
@@ -239,7 +241,7 @@ def _edge(finding: Finding) -> str:
 
 
 def _exception(bound: Bound, what: str) -> tuple[str, BaseException | None]:
-    """Return the exception of a failed call, as text and as an object."""
+    """Return the exception of a failed call twice: as text, and as an object."""
     for text, error in bound.of_call.items():
         if text in what:
             return f"call= ({bound.call}) raised {text}", error
@@ -317,14 +319,14 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _compared(case: Any, violation: Any, key: str) -> tuple[str, str]:
-    """Return the names of two calls: the first one, and the one that a violation is about. They may be the same."""
+    """Return the names of two calls: the first call, and the call that a violation is about. They may be the same."""
     first = next(iter(case.observation))
     return first, next((name for name in case.observation if name and violation.key == f"{name}.{key}"), first)
 
 
 def _is_of(case: Any, variant: str, key: str, violation: Any) -> bool:
-    """Return True if the call returned the violation's value. If not, the value combines several calls, such as a
-    sum.
+    """Return True if the call returned the violation's value. Otherwise the value combines several calls, for example
+    as a sum.
     """
     pair = numbers(violation.observed), numbers(case.observation[variant].get(key))
     return pair[0] is None or pair[1] is None or np.array_equal(pair[0][0], pair[1][0], equal_nan=True)
@@ -348,7 +350,7 @@ def _values(case: Any, violation: Any, key: str) -> list[str]:
     off |= np.isfinite(left) != np.isfinite(expected)
     off &= True if counts is None else np.broadcast_to(counts, off.shape)
     if violation.symptom == "non-finite" and (off & ~np.isfinite(left)).any():
-        off &= ~np.isfinite(left)  # wrong numbers next to it are another failure
+        off &= ~np.isfinite(left)  # wrong numbers in other elements are another failure
     if not off.any():
         return [f"{key}: {violation.detail}"]
     places = np.argwhere(off)
@@ -370,8 +372,8 @@ def _number(value: Any) -> str:
 
 
 def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gradient: bool) -> tuple[list[str], bool]:
-    """Return the lines of a script that repeats the function's calls in a scenario. Also return whether ``call`` put a
-    NaN or infinity into their arguments.
+    """Return the lines of a script that repeats the function's calls in a scenario, and whether ``call`` put NaN or
+    infinity into the arguments of these calls.
     """
     function, calls, made, kinds = bound.function, list[str](), list[bool](), list[type]()
     for inputs in variants.values():
@@ -397,7 +399,7 @@ def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gra
 
 
 def _computes_non_finite(inputs: Mapping[str, Any], arguments: Any) -> bool:
-    """Return True if a tensor in the arguments is not finite and shares no memory with an input."""
+    """Return True if a tensor in the arguments has NaN or infinity and does not use the memory of an input."""
     import torch
 
     if isinstance(arguments, torch.Tensor):
@@ -422,7 +424,7 @@ def _parts(value: Any) -> Sequence[Any]:
 
 
 def _kinds(value: Any) -> Iterator[type]:
-    """Yield the class of each object in a value that has fields (such as a dataclass)."""
+    """Yield the classes of the objects in a value that have fields, such as dataclasses."""
     if _fields(value) is not None:
         yield type(value)
     for each in _parts(value):
@@ -447,7 +449,7 @@ def _call(function: Function, positional: Sequence[Any], named: Mapping[str, Any
 
 
 def written(value: Any, of_gradient: bool = False) -> str:
-    """Return an argument as Python code."""
+    """Return Python code that makes an argument."""
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Run the calls of a search in pytest's own process, with the code that workers use elsewhere."""
+"""Run the calls of a search in pytest's own process, with the same code that runs in workers otherwise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sentinel.worker import answers, calling, probe, serving
 
 
 class _Server(serving.Server):
-    """Replaces the worker's server: calls the user's function or, if there is none, the oracle."""
+    """Takes the place of the worker's server: calls the user's function; without a function, calls the oracle."""
 
     def __init__(self, contract: Contract, bound: Bound | None, device: str) -> None:
         self._own_contract = contract
@@ -44,7 +44,7 @@ class _Server(serving.Server):
 
 
 class _Session:
-    """Has the interface of :class:`sentinel.worker.client.Session`, but makes its calls in this process."""
+    """Makes calls in this process, with the interface of :class:`sentinel.worker.client.Session`."""
 
     dead = ""
     hangs = False
@@ -90,7 +90,8 @@ def call_once(bound: Bound, inputs: Mapping[str, Any], device: str) -> None:
 
 @contextlib.contextmanager
 def settled() -> Iterator[None]:
-    """Restore seeds, threads and other global settings that a check changes, after a ``with`` block."""
+    """Restore, after a ``with`` block, the seeds, the number of threads and other global settings that a check
+    changes."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     cuda = (torch.cuda.current_device(), torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]

@@ -1,4 +1,5 @@
-"""Find the slip behind wrong numbers: a common mistake that, added to the oracle, makes it agree with the function."""
+"""Find the slip that explains wrong numbers: a common mistake. If the oracle makes it too, it agrees with the
+function."""
 
 from __future__ import annotations
 
@@ -11,16 +12,16 @@ from typing import Any
 from sentinel.contracts.contract import Contract, Input
 from sentinel.values.lazy import torch
 
-#: A contract whose oracle has a slip, with a description of the slip.
+#: A description of a slip, and a contract whose oracle makes this slip.
 Slip = tuple[str, Contract]
 
 _Inputs = dict[str, Any]
 
 
 def slips(contract: Contract, names: Mapping[str, str], choices: Mapping[str, Any], factor: float) -> Iterator[Slip]:
-    """Yield contracts whose oracle has one slip (a common mistake), the most common slip first.
+    """Yield slips, each with a contract whose oracle makes it. The most common slips come first.
 
-    :param names: input -> the user's name for it.
+    :param names: input -> the name that the user's function has for it.
     :param choices: the settings that the user has chosen.
     :param factor: the observed number divided by the right one, if both are numbers; otherwise 0.
     """
@@ -156,7 +157,8 @@ def _interleaved(group: str) -> Callable[[_Inputs], _Inputs]:
 def _in_torch(contract: Contract, change: Callable[[Any, Any, Any], Any]) -> Contract:
     """Return a contract whose oracle runs with some torch functions replaced.
 
-    :param change: ``change(function, arguments, options)`` returns the result, or NotImplemented for the usual one.
+    :param change: ``change(function, arguments, options)`` returns the result of a torch function. If it returns
+        NotImplemented, the function is called as usual.
     """
     oracle = contract.oracle
     assert oracle is not None

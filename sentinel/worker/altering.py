@@ -1,5 +1,8 @@
-"""Change the values of expressions of the framework while its code runs: of one expression, to find out whether any
-result depends on it; of conditions, to run a branch that no scenario runs."""
+"""Change the values of expressions in the framework's code while it runs.
+
+The value of one expression is changed to find out whether any result depends on it. The values of conditions are
+changed to run a branch that no scenario runs.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,21 @@ import torch
 
 from sentinel.worker.codes import read_source
 
-#: How many different changes of a value are tried.
+#: The number of ways in which a value is changed, one after the other.
 WAYS = 2
 
-#: In the message of an exception: the code read a value that cannot be changed without knowing its type.
+#: A part of the message of an exception. It says that the code read a value of an unknown type, which could only be
+#: replaced as a whole.
 READ = "a value that Sentinel replaced was read"
 
-#: Names of the functions that change a value, that note one, and that make a condition true or false.
+#: Names of built-in functions that are added: they change a value, record a value, or make a condition true or false.
 _ALTERED, _NOTED = "__sentinel_altered__", "__sentinel_noted__"
 _TRUTHS = {True: "__sentinel_true__", False: "__sentinel_false__"}
 
-#: The most values that are changed in one request. A loop whose condition is changed ends then.
+#: The most values that are changed in one request. Without this limit, a loop whose condition is changed might not end.
 _MOST = 1000
 
-#: How deep lists and mappings are changed.
+#: The depth to which nested lists and mappings are changed.
 _DEPTH = 3
 
 _DTYPES = {
@@ -47,19 +51,19 @@ _DTYPES = {
 
 
 class Altering:
-    """The functions of a session in which an expression is wrapped in a call that changes its value."""
+    """Changes the functions of a session: expressions in them are wrapped in calls that change their values."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         self._roots = tuple(roots)
         self._replaced: list[tuple[FunctionType, CodeType]] = []
 
     def set(self, request: Mapping[str, Any] | None) -> None:
-        """Change the expressions that the request names. End an earlier change first.
+        """Undo an earlier change, and change the values of the expressions that the request names.
 
-        :param request: ``file``, below the checkout; ``span`` of the expression; ``way``, which change to make;
-            ``keep``, a list with the value that stays as it is, or an empty list; ``inner``, the span of a part of it,
-            or an empty list: if the whole has the value of this part, it stays. Or only ``conditions``: a list of file,
-            span, and the value that the condition gets.
+        :param request: None to only undo; or a mapping with only ``conditions``, a list of file, span and truth value;
+            or a mapping for one expression: its ``file`` below the checkout; its ``span``; the number of the ``way`` to
+            change it; ``keep``, a list of values that are not changed; and ``inner``, the span of a part of it, or an
+            empty list. If the expression has the same value as this part, it is not changed either.
         """
         for function, code in self._replaced:
             function.__code__ = code
@@ -76,7 +80,7 @@ class Altering:
             builtins.__dict__[_NOTED] = functools.partial(_note, noted)
             builtins.__dict__[_ALTERED] = _changer(request["way"], request["keep"], noted)
             names[request["file"]] = {tuple(request["span"]): _ALTERED, tuple(request["inner"]): _NOTED}
-        gc.unfreeze()  # the preloader hides what it imported
+        gc.unfreeze()  # the preloader has hidden the imported objects from the collector
         functions = [
             each
             for each in gc.get_objects()
@@ -96,9 +100,10 @@ class Altering:
 
 
 def _compile(path: str, names: Mapping[tuple[int, ...], str]) -> dict[tuple[str, int], CodeType]:
-    """Return the functions of a file, by name and first line, with calls of these names around expressions.
+    """Compile a file with calls around some of its expressions. Return the code of its functions, by name and first
+    line.
 
-    :param names: span of an expression -> the function that gets its value.
+    :param names: span of an expression -> name of the function that is called with its value.
     """
     tree = _Wrapper(names).visit(ast.parse(read_source(path)))
     codes = [compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)]
@@ -141,7 +146,7 @@ def _changer(way: int, keep: Sequence[Any], noted: Sequence[Any]) -> Callable[[A
 
 
 def _equal(one: Any, other: Any) -> bool:
-    with contextlib.suppress(Exception):  # the comparison of two objects of the framework
+    with contextlib.suppress(Exception):  # comparing two objects of the framework may raise
         if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
             alike = [(each.dtype, each.shape, each.device, each.requires_grad) for each in (one, other)]
             return alike[0] == alike[1] and bool(torch.equal(one.nan_to_num(), other.nan_to_num()))
@@ -150,9 +155,10 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def alter(value: Any, way: int, depth: int = _DEPTH) -> Any:
-    """Return another value of the same kind.
+    """Return another value of the same type. Exceptions are made for some types, such as None.
 
-    An empty container and an object of an unknown kind are replaced by an object that raises if it is read.
+    Empty lists, tuples and dictionaries and objects of unknown types are replaced by an object that raises if it is
+    read.
     """
     if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
         return _alter_tensor(value, way)
@@ -194,7 +200,7 @@ def alter(value: Any, way: int, depth: int = _DEPTH) -> Any:
 
 
 def _later(items: Any, way: int) -> Iterator[Any]:
-    """Leave out the first of several items, or repeat it."""
+    """Yield the items without the first one, or with the first one repeated."""
     for place, item in enumerate(items):
         if place or way:
             yield item
@@ -203,8 +209,10 @@ def _later(items: Any, way: int) -> Iterator[Any]:
 
 
 def _alter_tensor(value: torch.Tensor, way: int) -> torch.Tensor:
-    """Return a tensor of the same shape and dtype. The change differs between elements, because a normalisation would
-    undo a common factor or shift."""
+    """Return a tensor of the same shape and dtype, with other values.
+
+    Each element is changed by another amount, because a normalisation would undo a common factor or shift.
+    """
     places = torch.arange(value.numel(), device=value.device).reshape(value.shape)
     if value.dtype == torch.bool:
         return places % 2 == 0 if way else ~value

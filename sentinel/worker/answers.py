@@ -16,8 +16,9 @@ from sentinel.targets import StandIn
 from sentinel.values.literals import Tensor
 from sentinel.worker.protocol import ProtocolError
 
-#: Kinds of failure that a worker may report. :mod:`sentinel.deciding.proof` checks those that make a claim about the
-#: checkout: ``timeout`` against the controller's own clock, ``not-in-this-version`` and ``python`` against the files.
+#: Kinds of failure that a worker may report. Three of them are claims that are checked: ``timeout`` against the
+#: controller's clock; ``not-in-this-version`` and ``python`` against the checkout's files
+#: (:mod:`sentinel.deciding.proof`).
 WorkerKind = Literal[
     "adapter",
     "crash",
@@ -35,14 +36,16 @@ WorkerKind = Literal[
 ]
 KINDS = frozenset(get_args(WorkerKind))
 
-#: Keys of settings for the texts and the numbers that a changed function gets: ``"blanks"``, ``"case"``, ``"empty"`` or
-#: how many characters to append to the longest text; ``"tensor"`` or ``"numpy"``.
+#: Keys of settings that change the texts or the numbers in a changed function's arguments. The value for texts is
+#: ``"blanks"``, ``"case"``, ``"empty"``, or the number of characters to append to the longest text. The value for
+#: numbers is ``"tensor"`` or ``"numpy"``.
 TEXTS, NUMBERS = "#texts", "#numbers"
 
-#: The most parts of values outside the contract that are recorded for one call (:attr:`Reply.beside`).
+#: The most parts of values that are recorded for one call although the contract does not observe them
+#: (:attr:`Reply.beside`).
 PARTS = 1000
 
-#: Suffix of the name of an extra part, which marks a value that has more parts than are recorded.
+#: The suffix of the name of an extra part. The extra part shows that a value has more parts than are recorded.
 CUT = " has more"
 
 Parser = Callable[[Any], Any]
@@ -54,7 +57,7 @@ _LAST_LINE = 1 << 31
 
 @dataclass(frozen=True)
 class Claim:
-    """The code that was measured, according to the worker; :mod:`sentinel.deciding.proof` checks this."""
+    """The worker's claim which code was measured. :mod:`sentinel.deciding.proof` checks it."""
 
     boundary: str
     module: str
@@ -103,10 +106,10 @@ class Measured:
 class Reply:
     """The result of one call in a session: an observation or a failure.
 
-    :ivar silent: the reason why the contract's reference does not define a result.
+    :ivar silent: the reason why the contract's reference does not define a result for this call; empty otherwise.
     :ivar effects: the side effects of a watched call: ``mutated``, ``globals`` and ``again``.
-    :ivar beside: the values outside the contract, by path, if the request names functions to record; see
-        :class:`sentinel.worker.serving._OutsideContract`.
+    :ivar beside: values that the contract does not observe, by path; empty unless the request names functions whose
+        values are recorded. See :class:`sentinel.worker.serving._OutsideContract`.
     :ivar ran: ``file:line`` of the watched lines that ran.
     """
 
@@ -158,7 +161,7 @@ def of_preload(answer: Any) -> dict[str, str | None]:
 
 
 def of_import(answer: Any) -> tuple[str, ...]:
-    """Parse the answer to an import request. Return the files that had to be compiled."""
+    """Parse the answer to an import request, and return the files that the import had to compile."""
     return tuple(_record(answer, {"imported": bool, "compiled": _words})["compiled"])
 
 
@@ -210,7 +213,7 @@ def _reply(part: Any) -> Reply:
         return Reply(**fields)
     if "refused" in fields:
         failure: Failed = fields["refused"]
-        # A single call cannot report that the checkout needs another Python, or that the request timed out.
+        # The kinds ``python`` and ``timeout`` are about the whole request, so a single call cannot report them.
         more = failure.kind in ("python", "timeout")
         return Reply(refused=replace(failure, kind="raised") if more else failure, beside=fields.get("beside", {}))
     return Reply(silent=fields["silent"] or "no reason given")
@@ -272,7 +275,7 @@ def _has(value: Any, name: str) -> bool:
 
 
 def _by_name(value: Any, names: Collection[str], parse: Parser) -> dict[str, Any]:
-    """Parse a mapping that must have exactly these names, and return it in their order."""
+    """Parse a mapping that must have exactly these names, and return it in the order of the names."""
     if not isinstance(value, dict) or value.keys() != set(names):
         _refuse("the answer does not have the names in the request")
     return {name: parse(value[name]) for name in names}
@@ -335,7 +338,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 _words = _each(text)
-#: Parsers of an answer's origin: the measured code, stub modules and stand-ins.
+#: The parsers for the fields that say what was measured: the code, stub modules and stand-ins.
 _ORIGIN = {
     "provenance": _claim,
     "ghosts": _words,

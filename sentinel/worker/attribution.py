@@ -1,4 +1,4 @@
-"""Find out the cause of an exception: a deliberate ``raise`` in the framework, a mistake in it, or Sentinel itself."""
+"""Find out who caused an exception: a ``raise`` in the framework, a mistake in the framework, or Sentinel itself."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def programming_error(error: BaseException, roots: tuple[str, ...]) -> str:
-    """Return an exception's type if a mistake in the framework's code caused it; otherwise empty.
+    """Return an exception's type if a mistake in the framework's own code caused it; an empty string otherwise.
 
-    A missing attribute, key, file or package, or an unexpected ``None``, may come from the caller's objects or from
-    this machine."""
+    Missing attributes, keys, files and packages and an unexpected ``None`` do not count, because the caller's objects
+    or this machine may be the cause."""
     kind = next((each.__name__ for each in _ERRORS if isinstance(error, each)), "")
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -37,25 +37,26 @@ def programming_error(error: BaseException, roots: tuple[str, ...]) -> str:
     return kind if not isinstance(error, TypeError) or _is_own(str(error), inside) else ""
 
 
-#: Sentinel's own code that may raise: contracts, the kit, stand-ins.
+#: The parts of Sentinel whose exceptions are Sentinel's: contracts, the kit, stand-ins.
 _SENTINEL = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
-#: This module converts returned values to data. A value that it cannot read was made by the target.
+#: This module converts returned values to data. If it cannot read a value, the target is the cause, which made the
+#: value.
 _READERS = (observe.__code__, from_torch.__code__)
 
-#: Functions that start a backward pass. An error in it comes from the target's graph.
+#: Functions that start a backward pass. The target is the cause of an error in it, because the graph is the target's.
 _BACKWARD = ("torch/autograd/", "torch/_tensor.py")
 
 
 def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[str]) -> TracebackType | None:
     """Return the place in Sentinel or the adapter that raised an exception; None if the framework raised it.
 
-    Third-party frames are skipped: an error in torch belongs to torch's caller. An exception that a stand-in raises on
-    purpose counts as an exception of the target. So does a failed backward pass.
+    Third-party frames are skipped, because torch's caller is the cause of an error in torch. The framework counts as
+    the cause of two further kinds of exceptions: those that a stand-in raises on purpose, and failed backward passes.
 
     :param files: the adapter and the contract, which may be in another package.
     """
-    if isinstance(error, RecursionError):  # the harness iterated over an endless value
+    if isinstance(error, RecursionError):  # Sentinel iterated over an endless value
         return None
     inside = tuple(f"{root.rstrip('/')}/" for root in roots)
     harness = (_SENTINEL, *(file.removesuffix("__init__.py") for file in files))

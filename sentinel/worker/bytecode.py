@@ -3,8 +3,8 @@
 A checkout is read-only, so its byte code needs another place. ``sys.pycache_prefix`` alone would also move the byte
 code of third-party packages, and each checkout would compile them again.
 
-A contained process cannot write to that folder either. It reports the files that it had to compile. Another contained
-process then compiles those that belong to the checkout, without running them, and writes the byte code.
+A contained process cannot write to that folder either, so it reports the files that it had to compile. If they belong
+to the checkout, another contained process compiles them without running them, and writes the byte code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 
 from sentinel.worker import containment, trace
 
-#: Limits of compiling the files of one import: seconds of CPU, bytes of address space, bytes of one file's byte code.
+#: Limits for compiling the files of one import: CPU seconds, bytes of address space, and bytes of one file's byte code.
 _PATIENCE, _MEMORY, _LARGEST = 120, 4 << 30, 64 << 20
 
 
@@ -79,10 +79,10 @@ def write_byte_code(tree: str, names: Sequence[str], folder: str, contain: Calla
     :param contain: contains a child; its argument is whether the child is the first process of a PID namespace.
     """
     os.nice(10)
-    os.umask(0o022)  # contained processes may be another user's
+    os.umask(0o022)  # contained processes may belong to another user
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder)
-    os.chdir(folder)  # if the checkout is removed meanwhile, no file is made in its place
+    os.chdir(folder)  # so that no file is made if the checkout is removed meanwhile
     read, write = os.pipe()
     pid, first = containment.fork()
     if pid == 0:
@@ -102,7 +102,7 @@ def write_byte_code(tree: str, names: Sequence[str], folder: str, contain: Calla
             size = stream.read(4)
             code = stream.read(min(int.from_bytes(size, "little"), _LARGEST))
             if len(size) < 4 or len(code) != int.from_bytes(size, "little"):
-                break  # the process has ended, or sends more than the limit of a file
+                break  # the process has ended, or it sends more than one file's limit
             if code:
                 _put(cache_from_source(os.path.join(tree, name)), code)
 

@@ -25,10 +25,10 @@ class Boundary:
     """A function or method of the framework, and how to call it.
 
     :ivar function: the callable, as the target's own code would look it up.
-    :ivar scenario_inputs: the canonical inputs that the scenario sets. If the boundary has no parameter for one of
-        them, that is drift; an input with its default value is omitted instead.
-    :ivar own_inputs: for a member of a registry, all inputs by name. They fill parameters that only this member has.
-    :ivar member: for a member of a registry, the bound member.
+    :ivar scenario_inputs: the inputs that the scenario sets. If the boundary has no parameter for one of them and its
+        value is not None, the call raises :class:`UnknownInputError`. Other inputs without a parameter are omitted.
+    :ivar own_inputs: for a registered function, all inputs by name. They fill parameters that only this function has.
+    :ivar member: for a registered function, the function of the registry that has a binding.
     """
 
     path: str
@@ -44,8 +44,8 @@ class Boundary:
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """Return the function's parameters; for a registered function with ``**kwargs``, also those of the bound
-        function."""
+        """Return the function's parameters. For a registered function with ``**kwargs``, also return those of
+        ``member``."""
         own = inspect.signature(self.function).parameters
         if self.member is None or all(each.kind is not each.VAR_KEYWORD for each in own.values()):
             return own
@@ -59,8 +59,8 @@ class Boundary:
     def invoke(self, inputs: Mapping[str, Any], /, *positional: Any, **upstream: Any) -> Any:
         """Call the framework's function with these inputs, matched to its parameters by name.
 
-        :param positional: leading arguments, such as ``self`` of a method found on its class.
-        :param upstream: further arguments under their upstream names. Those without a parameter are omitted.
+        :param positional: leading arguments, such as ``self`` of a method that was looked up on its class.
+        :param upstream: further arguments under the framework's names. Those without a parameter are omitted.
         :raises DriftError: if an input that the scenario sets has no parameter, or a parameter without a default has no
             value.
         """
@@ -97,7 +97,7 @@ class Boundary:
         return arguments
 
     def __call__(self, /, **inputs: Any) -> Mapping[str, Any]:
-        """Call the boundary with inputs under the contract's names, and return outputs under the contract's names."""
+        """Call the boundary. Inputs and returned outputs have the contract's names."""
         if self.binding.call is not None:
             boundary = replace(self, own_inputs=inputs) if self.binding.like else self
             outputs = self.binding.call(boundary, inputs)
@@ -135,10 +135,10 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
 
 
 def import_whole(name: str) -> ModuleType:
-    """Import a module. If that fails, remove the submodules that were already imported.
+    """Import a module. If the import fails, remove its submodules that were already imported.
 
-    Python keeps submodules in ``sys.modules`` without their package. The next import of one would fail for that reason
-    instead of the real one."""
+    Python would keep these submodules in ``sys.modules`` without their package. The next import of a submodule would
+    then fail because of that, and not for the real reason."""
     try:
         return importlib.import_module(name)
     except BaseException:
@@ -150,9 +150,9 @@ def import_whole(name: str) -> ModuleType:
 
 
 def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[ModuleType, Any, type | None]:
-    """Import the module of a dotted path and look up the rest; return (module, object, owner class).
+    """Import the module of a dotted path and look up the rest. Return the module, the object and the class that has it.
 
-    :param near: True to name a similar definition in the error, which needs a search through the whole checkout.
+    :param near: True if the error should name a similar definition. Finding one takes a search of the whole checkout.
     :raises DriftError: if the module or the attribute is not in this checkout.
     """
     name = module_of(path, roots)
@@ -183,9 +183,10 @@ def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> s
     return f"; looked for {path}{_nearest_definition(last, roots) or there}"
 
 
-@trace.paused()  # reading files for a message does not affect the verdict
+@trace.paused()  # the files are read only for a message, which does not affect the verdict
 def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
-    """Return a hint for an error message: where else this name is defined. Files are read as text and not run."""
+    """Return a hint for an error message: another place where this name is defined. Files are read as text and not
+    run."""
     pattern = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b", re.MULTILINE)
     for root in roots:
         for folder, folders, files in os.walk(root):
@@ -222,7 +223,8 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
 
 
 def source_of(function: Any) -> tuple[str, int, str]:
-    """Return the file, line and signature of the function behind a callable, following ``__wrapped__``."""
+    """Return the file, line and signature of the function behind a callable. Wrappers with ``__wrapped__`` are
+    unwrapped."""
     inner = inspect.unwrap(function)
     inner = getattr(inner, "__func__", inner)
     code = getattr(inner, "__code__", None)
@@ -233,12 +235,12 @@ def source_of(function: Any) -> tuple[str, int, str]:
         signature = str(inspect.signature(function))
     except (TypeError, ValueError):
         signature = ""
-    # The repr of a default value may contain an address; signatures in evidence must be the same in every run.
+    # Signatures in evidence must be the same in every run, but the repr of a default may contain a memory address.
     return code.co_filename, code.co_firstlineno, re.sub(r" at 0x[0-9a-f]+", "", signature)
 
 
 def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
-    """Replace names that the framework reads or calls during import, with values from the adapter."""
+    """Replace names that the framework reads or calls during import by values from the adapter."""
     for path, answer in answers.items():
         name, _, attribute = path.rpartition(".")
         if module_of(name, roots) == name:

@@ -1,7 +1,8 @@
 """Create a control group for each strictly contained target process, if this machine permits it.
 
-Limits of a process (``setrlimit``) apply to each of its children separately; a group limits the number of processes and
-their total memory. Both versions are supported: version 2, and version 1 with a folder per controller.
+Limits of a process (``setrlimit``) apply to each of its children separately. A group limits the number of its processes
+and their total memory. Two versions of control groups are supported: version 2, and version 1 with one folder for each
+controller.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _PREFIX = "sentinel-"
 
-#: Controller -> the file with its limit, in version 2 and in version 1.
+#: Controller -> the names of the file with its limit: in version 2, and in version 1.
 _LIMITS = {"pids": ("pids.max", "pids.max"), "memory": ("memory.max", "memory.limit_in_bytes")}
 
 
@@ -46,14 +47,14 @@ class Groups:
                     continue
                 folders.append(folder)
                 break
-        folders = list(dict.fromkeys(folders))  # in version 2 one folder limits both
+        folders = list(dict.fromkeys(folders))  # in version 2 one folder limits both resources
         self._made += folders
         return Group(folders)
 
     def remove(self) -> None:
         """Remove the groups of this process that are empty."""
         for folder in self._made[:]:
-            with contextlib.suppress(OSError):  # still in use
+            with contextlib.suppress(OSError):  # the group still has processes
                 folder.rmdir()
                 self._made.remove(folder)
 
@@ -97,12 +98,12 @@ def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
             _, controllers, own = line.split(":", 2)
             if not controllers:
                 for base in (root, root / "unified"):
-                    # A group with processes cannot contain groups with limits, but its parent group can.
+                    # A group that has processes cannot contain groups with limits, so the folder of its parent is used.
                     for folder in dict.fromkeys((base / own[1:], (base / own[1:]).parent)):
                         for name in _controllers(folder):
                             places[name].append((2, folder))
             for name in set(controllers.split(",")) & set(_LIMITS):
-                # In a container, the path may be the host's, and only the container's part is mounted.
+                # In a container, the path may be that on the host, of which only the container's part is mounted.
                 folders = (root / name / own[1:], root / name)
                 places[name] += [(1, folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
     return places

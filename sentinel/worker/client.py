@@ -1,6 +1,6 @@
 """Start and stop worker processes from pytest's process, send them requests, and kill workers that hang.
 
-The controller decides and the worker measures; nothing here interprets numbers.
+The controller decides, and the worker measures. No code in this module interprets numbers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BOOTSTRAP = _PACKAGE / "worker" / "bootstrap.py"
 #: Seconds to wait for the preloader, because importing torch from a cold disk may take minutes.
 _PATIENCE = 600.0
 
-#: The part of the timeout from which a call of a session is slow.
+#: A call of a session counts as slow if it takes more than this fraction of the timeout.
 _SLOW = 0.1
 
 #: Seconds that a target process has to report a timeout, in addition to the user's timeout.
@@ -78,13 +78,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Places:
-    """Folders that contained processes may read, besides the interpreter and their checkout.
+    """Folders that contained processes may read, in addition to the interpreter and their checkout.
 
     :ivar readable: adapters and contracts.
-    :ivar hidden: subfolders of these that processes must not read, such as recipes, which contain expected values.
-    :ivar checkouts: folders with checkouts. A target process sees its own checkout, another interpreter sees all.
-    :ivar packages: the real packages that targets declare. If they are editable installs, another interpreter sees
-        their folders; a target process sees those of its own target.
+    :ivar hidden: subfolders of ``readable`` that must not be read, such as recipes, because they contain expected
+        values.
+    :ivar checkouts: folders with checkouts. A target process can read only its own checkout; another interpreter can
+        read all of them.
+    :ivar packages: the packages that targets preload. If they are editable installs, another interpreter can read their
+        folders, and a target process can read those of its own target.
     """
 
     readable: tuple[str, ...] = ()
@@ -100,8 +102,8 @@ class WorkerError(SentinelError):
 class Preloader:
     """A process with torch loaded, from which target processes are forked.
 
-    Call :meth:`start` early: it does not wait, so the import of torch overlaps with other work of the controller. All
-    other methods wait. Methods may be called from several threads.
+    Call :meth:`start` early. It does not wait, so torch is imported while the controller does other work. All other
+    methods wait for the import. Several threads may call methods.
     """
 
     def __init__(self, options: Options, preload: Sequence[str] = (), places: Places = Places()) -> None:
@@ -153,7 +155,8 @@ class Preloader:
         self._channel = ours
 
     def _wrap(self, command: list[str]) -> list[str]:
-        """Run the command in containment, if it starts another interpreter and containment is strict."""
+        """Return a command that runs this one in containment, if it starts another interpreter and containment is
+        strict."""
         assert self._scratch is not None
         if self.options.python is None or self.options.sandbox not in ("", "strict"):
             return command
@@ -164,7 +167,7 @@ class Preloader:
         self._is_wrapped = wrapped != command
         if not self._is_wrapped:
             return command
-        # The contained command cannot remove the folder, and this process may be killed before it does.
+        # The shell removes the folder: the contained command cannot, and this process may be killed before.
         return ["sh", "-c", '"$@"; status=$?; rm -rf -- "$0"; exit $status', self._scratch, *wrapped]
 
     @property
@@ -177,11 +180,12 @@ class Preloader:
         return self.options.sandbox or ("basic" if self.hello()["uncontained"] else "strict")
 
     def hello(self) -> Mapping[str, Any]:
-        """Return the versions of Python, torch, numpy and packages, and why strict containment is impossible."""
+        """Return the versions of Python, torch, numpy and packages, and the reason if strict containment is
+        impossible."""
         return self.require(())
 
     def require(self, packages: Sequence[str]) -> Mapping[str, Any]:
-        """Import these packages too, if they are installed. Return what :meth:`hello` returns."""
+        """Import these packages too, if they are installed, and return the same as :meth:`hello`."""
         self.start()
         with self._lock:
             return self._greet(packages)
@@ -200,8 +204,8 @@ class Preloader:
         return hello
 
     def _bury(self) -> str:
-        """Return the error for a preloader that did not answer. If it was killed, the next request starts a new
-        preloader."""
+        """Return the error for a preloader that did not answer. If the preloader was killed, the next request starts a
+        new one."""
         killed = self._killed_by()
         words = self._last_words(killed)
         if killed:
@@ -215,7 +219,7 @@ class Preloader:
         return self._channel
 
     def _ask(self, message: Mapping[str, Any], *fds: int) -> Any:
-        # A descriptor is sent along with ordinary bytes, so one byte precedes each command.
+        # A descriptor can only be sent together with ordinary bytes, so one byte precedes each command.
         self._open.settimeout(_PATIENCE)
         socket.send_fds(self._open, [b"!"], fds)
         protocol.send(self._open, message)
@@ -243,7 +247,7 @@ class Preloader:
         return f"the worker ({python}) {what}: {lines[-1] if lines else 'it printed nothing'}"
 
     def _killed_by(self) -> str:
-        """Return the signal that ended the preloader; empty if none did."""
+        """Return the name of the signal that ended the preloader; empty if no signal did."""
         if self._process is None or self._stopped:
             return ""
         try:
@@ -251,7 +255,7 @@ class Preloader:
         except subprocess.TimeoutExpired:  # the preloader still runs, but does not answer
             os.killpg(self._process.pid, signal.SIGKILL)
             return ""
-        if self._is_wrapped and status > 128:  # the status that a shell reports
+        if self._is_wrapped and status > 128:  # the exit status by which a shell reports a signal
             status = 128 - status
         return signal.Signals(-status).name if status < 0 else ""
 
@@ -277,8 +281,9 @@ class Preloader:
     ) -> TargetProcess:
         """Fork a process that imports a target's code from a checkout.
 
-        :param versions: versions of stub modules, by package.
-        :param real: the packages of :data:`~sentinel.worker.stubs.ONLY_WHERE_NAMED` that are used if installed.
+        :param versions: package -> the version that its stub module has.
+        :param real: the packages of :data:`~sentinel.worker.stubs.ONLY_WHERE_NAMED` that this target may use, if they
+            are installed.
         """
         return self._spawn(
             {
@@ -299,7 +304,7 @@ class Preloader:
         :param made_with: the checkout's own file names.
         :param files: the files that the importing process reported; other names are dropped.
         """
-        # Only under strict containment. Otherwise the importing process has already written the byte code.
+        # Needed only in strict containment. Otherwise the importing process has already written the byte code.
         if not files or self.sandbox != "strict" or self._is_wrapped:
             return None
         paths, tree = set(files), str(checkout.path)
@@ -342,7 +347,7 @@ class Preloader:
         limited = self.options.sandbox != "off"
         memory = self.options.memory if self.options.device == "cpu" and limited else 0
         ours, theirs = socket.socketpair()
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anything can be sent: see _first_sender
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # set before anything can be sent: see _first_sender
         try:
             with _room():
                 scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
@@ -366,9 +371,9 @@ class Preloader:
         return TargetProcess(ours, pid, self.options)
 
     def stop(self) -> None:
-        """End the preloader and all its processes. This method may be called at any time, and repeatedly."""
+        """End the preloader and all its processes. It is safe to call at any time, and repeatedly."""
         self._stopped = True
-        # Before taking the lock, because its holder may be waiting for an answer from this socket.
+        # Done before taking the lock, because its holder may be waiting for an answer from this socket.
         channel, process = self._channel, self._process
         if channel is not None:
             with contextlib.suppress(OSError):
@@ -401,7 +406,7 @@ _PREFIX = "sentinel-worker-"
 
 
 def _locked_folder() -> tuple[str, int]:
-    """Create a locked temporary folder. Remove the temporary folders of processes that were killed."""
+    """Create a temporary folder, and return its path and its lock. Remove the folders that killed processes left."""
     owners = (os.geteuid(), *(USERS if os.geteuid() == 0 else ()))
     for left in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
         with contextlib.suppress(OSError):  # the folder is in use, or belongs to another user
@@ -420,7 +425,7 @@ def _locked_folder() -> tuple[str, int]:
 def _lock_folder(folder: str, how: int) -> int:
     """Lock a folder and return its descriptor.
 
-    :raises OSError: if another process holds it, or it is not a folder.
+    :raises OSError: if another process has locked it, or it is not a folder.
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -444,7 +449,7 @@ def _room() -> Iterator[None]:
 
 
 class _Handle:
-    """A handle for a worker process. ``pid`` is None if the process ended before its first message."""
+    """A worker process that can be ended. ``pid`` is None if the process ended before its first message."""
 
     def __init__(self, channel: socket.socket, pid: int | None, options: Options) -> None:
         self._channel = channel
@@ -480,8 +485,8 @@ class TargetProcess(_Handle):
         contract: str,
         moved: Mapping[str, str] | None = None,
     ) -> list[str] | Failed:
-        """Import these modules, and also the adapter and the contract. Return the files that had no cached byte code,
-        or a failure.
+        """Import these modules, the adapter and the contract. Return the files that had no cached byte code; or a
+        failure.
 
         :param moved: a name that the adapter uses -> its name in this checkout.
         """
@@ -509,7 +514,7 @@ class TargetProcess(_Handle):
         return () if isinstance(results, Failed) else results
 
     def describe(self, source: bytes, timeout: float) -> Described | Failed:
-        """Describe the definitions in a source; see :func:`sentinel.worker.codes.describe`."""
+        """Return the names that a source file defines; see :func:`sentinel.worker.codes.describe`."""
         message = {"op": "describe", "source": source, "timeout": timeout}
         return self._ask(message, timeout, "while a source was parsed", answers.of_source)
 
@@ -523,10 +528,10 @@ class TargetProcess(_Handle):
         if self.dead is not None:
             raise WorkerError(self.dead.reason)
         ours, theirs = socket.socketpair()
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anything can be sent: see _first_sender
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # set before anything can be sent: see _first_sender
 
         def forked(_: Any) -> Session:
-            theirs.close()  # otherwise the end of the session before its first message would be missed
+            theirs.close()  # otherwise the end of the session before its first message would go unnoticed
             return Session(ours, _first_sender(ours, self._options.timeout), self._options)
 
         with theirs:
@@ -540,7 +545,7 @@ class TargetProcess(_Handle):
     def _ask(
         self, message: Mapping[str, Any], timeout: float, when: str, parsed: Callable[[Any], _Answer], fd: int = -1
     ) -> _Answer | Failed:
-        """Send a request and parse the answer. Fail if the time limit passes."""
+        """Send a request and return the parsed answer; or a failure if none arrives in time."""
         if self.dead is not None:
             return self.dead
         nonce = secrets.token_hex(16)
@@ -570,7 +575,7 @@ class TargetProcess(_Handle):
 
 
 class Session(_Handle):
-    """A process that serves many calls. Call :meth:`send`, then :meth:`receive`.
+    """A process that serves many calls. Call :meth:`send` and then :meth:`receive`, once for each request.
 
     :ivar dead: the reason why the session has ended; empty while it runs.
     :ivar hangs: True if the session has ended because a call took longer than the timeout.
@@ -581,7 +586,7 @@ class Session(_Handle):
     _calls: Sequence[str] = ()
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Start a call; :meth:`receive` returns its answer."""
+        """Send a request with several calls. :meth:`receive` returns the answer."""
         if self.dead:
             return
         self._channel.settimeout(self._options.timeout)
@@ -592,10 +597,11 @@ class Session(_Handle):
             self._bury("the session ended")
 
     def receive(self) -> Replies | Failed:
-        """Return the answer to the last call, or a failure. If the session itself fails, it ends.
+        """Return the answer to the last request, or a failure. If the session itself fails, it ends.
 
-        Each call has the whole timeout, because the session reports the end of each call. Slow calls share one timeout:
-        a function that waits for a server, for instance, is called hundreds of times.
+        Each call may take the whole timeout, because the session reports the end of each call. All slow calls together
+        may not take longer than one timeout either, because a function that waits for a server, for example, may be
+        called hundreds of times.
         """
         if not self.dead:
             left = timeout = self._options.timeout
@@ -627,21 +633,21 @@ class Session(_Handle):
 
 
 def _own(answer: Any, nonce: str) -> Any:
-    """Remove the nonce from an answer, after checking that it is the request's nonce."""
+    """Check that an answer has the request's nonce, and return the answer without it."""
     if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
         raise protocol.ProtocolError("its nonce differs from the request's")
     return answer
 
 
 def _first_sender(channel: socket.socket, timeout: float) -> int:
-    """Return the process id of a message's sender, as the kernel reports it."""
+    """Receive the first byte, and return the process id of its sender, as the kernel reports it."""
     channel.settimeout(timeout)
     first, notes, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
     channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
     for level, kind, data in notes:
         if first and (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             pid = int(_CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0])
-            if pid > 1:  # a signal to pid 0 would reach our own group
+            if pid > 1:  # a signal to pid 0 would reach this process's own group
                 return pid
     raise EOFError("the other process has ended")
 

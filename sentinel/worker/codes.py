@@ -8,14 +8,14 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-#: Maximum bytes of a source file. The largest module of Python's own library has a quarter of a million.
+#: Maximum bytes of a source file. The largest module of Python's standard library has a quarter of a million.
 LARGEST_SOURCE = 4 << 20
 
 
 def read_source(path: str, most: int = LARGEST_SOURCE) -> bytes:
-    """Return the content of a regular file of at most ``most`` bytes; empty for anything else."""
+    """Return the content of a regular file with at most ``most`` bytes. Return an empty string for anything else."""
     try:
-        # Without O_NONBLOCK, opening a pipe waits for its other end.
+        # Without O_NONBLOCK, opening a named pipe would wait for its other end.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
             return file.read(most) if stat.S_ISREG(status.st_mode) and status.st_size <= most else b""
@@ -26,7 +26,7 @@ def read_source(path: str, most: int = LARGEST_SOURCE) -> bytes:
 def describe(source: bytes | str) -> dict[str, Any]:
     """Return the names, functions and imports that a source file defines. The file is parsed, never run.
 
-    Call this function in a process that may be killed, because a hostile source can need minutes or gigabytes.
+    Call this function only in a process that may be killed, because a hostile source can need minutes or gigabytes.
 
     :param source: the bytes of the source, or the path of its file.
     :return: ``names``: names that can be imported or looked up (``Class.field``, ``function(parameter)``, and

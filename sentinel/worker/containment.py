@@ -2,8 +2,8 @@
 
 The preloader calls :func:`contain` before any of the target's code runs. The calling process becomes the first process
 of new mount, PID, IPC, UTS and network namespaces. It sees a root of read-only bind mounts and its scratch folder. It
-has no capabilities, cannot gain any, and has no network, not even the loopback device. If it runs as root, it changes
-to an unprivileged user; otherwise, or if root's user namespace has no other users, it enters a user namespace.
+has no capabilities and cannot gain any. It has no network, not even the loopback device. If it runs as root, it changes
+to an unprivileged user. If it does not, or if root's user namespace has no other users, it enters a user namespace.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION = 0x20080522
 
-#: Bytes of the scratch folder as a probe sees it.
+#: The size of a probe's scratch folder in bytes.
 SCRATCH_BYTES = 1 << 30
 
 #: Folders of shared libraries, and the loader's cache.
 SYSTEM = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
 
-#: Parts of an environment's folder that its interpreter needs. The whole folder is not exposed, because it may be a
-#: project or a home folder too.
+#: The parts of an environment's folder that its interpreter needs. The rest stays hidden, because the folder may also
+#: be a project or a home folder.
 PARTS = ("bin", "lib", "lib64", "lib32", "include", "share", "pyvenv.cfg")
 
 #: Files with the name of this machine.
@@ -59,17 +59,17 @@ class ContainmentError(Exception):
 def fork() -> tuple[int, bool]:
     """Fork. If this process is root, the child becomes the first process of a new PID namespace.
 
-    Without root, a process can create a PID namespace only inside a user namespace, and cannot leave the user
-    namespace.
+    Other users get no new PID namespace: it is possible only inside a user namespace, which a process cannot leave.
 
-    :return: the pid, as of :func:`os.fork`, and whether the child is the first process of its PID namespace.
+    :return: what :func:`os.fork` returns, and whether the child is the first process of its PID namespace.
     """
     _interpreter()  # cached before the fork, for all children
     if os.geteuid() != 0 or sys.platform != "linux":
         return os.fork(), False
     own = os.open("/proc/self/ns/pid", os.O_RDONLY)
     try:
-        # A root of only a user namespace can leave its PID namespace but not return, so returning is tried first.
+        # Returning to the PID namespace is tried first: if this process is root only in a user namespace, it cannot
+        # return.
         if _libc().setns(own, _CLONE_NEWPID) != 0 or _libc().unshare(_CLONE_NEWPID) != 0:
             return os.fork(), False
         pid = -1
@@ -93,7 +93,8 @@ def contain(
     first: bool = False,
     wait: bool = False,
 ) -> None:
-    """Contain this process. If it is not first in its PID namespace, a forked child continues and the caller exits.
+    """Contain this process. If it is not the first of its PID namespace, a forked child continues, and the caller
+    exits.
 
     :param readable: files and folders that stay visible, read-only, at their own paths, besides the interpreter's.
     :param hidden: folders below ``readable`` that must appear empty.
@@ -108,7 +109,7 @@ def contain(
     if sys.platform != "linux":
         raise ContainmentError("strict containment needs Linux")
     own_user, user, group = not may_be_others(), os.geteuid(), os.getegid()
-    outside = int(os.readlink("/proc/self"))  # the pid in the namespace of this /proc; os.getpid() may be 1
+    outside = int(os.readlink("/proc/self"))  # this /proc has the pid that outer processes see; os.getpid() may be 1
     _unshare(_CLONE_NEWUSER if own_user else 0, 0 if first else _CLONE_NEWPID)
     if own_user:
         _map_to_itself(user, group)
@@ -116,7 +117,7 @@ def contain(
     if pid:
         ready(pid)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if wait else 0
-        os._exit(status if status >= 0 else 128 - status)  # the status that shells use for signals
+        os._exit(status if status >= 0 else 128 - status)  # the exit status by which shells report signals
     if not own_user:
         user = USERS[outside % len(USERS)]
     _libc().sethostname(b"sentinel", len(b"sentinel"))
@@ -133,7 +134,7 @@ def contain(
 
 
 def reason_against() -> str | None:
-    """Return why processes cannot be contained on this machine; None if they can."""
+    """Return the reason why processes cannot be contained on this machine; None if they can be."""
     needed = [os.path.dirname(__file__), os.__file__, *filter(None, map(_place_of, ("numpy", "torch")))]
     read, write = os.pipe()
     with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
@@ -204,7 +205,8 @@ def _unshare(user: int, numbers: int) -> None:
 
 
 def may_be_others() -> bool:
-    """Return True if this process can change to each of ``USERS``: it is root, and its user namespace maps them."""
+    """Return True if this process can change to any of ``USERS``, that is, if it is root and its user namespace maps
+    them."""
     if os.geteuid() != 0:
         return False
     ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
@@ -250,15 +252,15 @@ def _build_root(
 ) -> None:
     """Replace the root of this process by a tmpfs with bind mounts, and detach the old root.
 
-    :param innermost: True if no process will be contained within this one. If False, all of ``/proc`` stays uncovered,
-        because the kernel refuses a new ``/proc`` in a user namespace while parts of the old one are covered.
+    :param innermost: True if no further process will be contained inside this one. If False, no part of ``/proc`` is
+        covered, because the kernel then refuses a new ``/proc`` in a user namespace.
     """
-    os.umask(0o022)  # another user must be able to enter these folders
+    os.umask(0o022)  # made so that another user can enter the folders
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
     root = scratch
     # From here on, folders are made relative to the working folder. If the worker is killed, its scratch folder is
-    # unmounted and removed; absolute paths would then create folders on the disk that nothing removes.
+    # unmounted and removed. Absolute paths would then create folders on the disk, and nothing would remove them.
     os.chdir(root)
     for folder in ("/tmp", "/proc", "/etc"):
         os.mkdir(f".{folder}")
@@ -281,13 +283,13 @@ def _build_root(
             if os.path.exists(f".{file}"):
                 _mount(f"{root}/dev/null", f"{root}{file}", None, _MS_BIND)
     _mount(None, root, None, _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
-    # Both arguments are the same place: the old root is on top of the new root until it is detached.
+    # Both arguments are the same folder, so the old root is mounted over the new one until it is detached.
     _call("the root cannot be changed", _libc().syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
     _call("the old root file system cannot be detached", _libc().umount2(b".", _MNT_DETACH))
     os.chdir("/")
 
 
-#: The number of pivot_root, for which the C library has no function.
+#: The number of the system call pivot_root, for which the C library has no function.
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 
@@ -303,7 +305,7 @@ def outermost(places: Iterable[str]) -> list[str]:
 def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODEV) -> None:
     """Bind-mount a place at its own path below the working folder.
 
-    :param root: the working folder's path. The path may no longer exist, so it is not used to make files.
+    :param root: the path of the working folder. It is not used to make files, because it may no longer exist.
     """
     real, here, target = os.path.realpath(place), f".{place}", root + place
     if os.path.lexists(here):
@@ -317,7 +319,7 @@ def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODE
         _mount(real, target, None, _MS_BIND)
         mounts = [target]
     except ContainmentError:
-        # In a user namespace the kernel refuses to uncover a folder by leaving out its mounts; include them.
+        # Mounts below the folder are included. In a user namespace the kernel refuses to uncover a folder without them.
         _mount(real, target, None, _MS_BIND | _MS_REC)
         mounts = [target, *_mounts_below(target)]
     for place in mounts:

@@ -1,4 +1,4 @@
-"""Look up the framework's default for a configuration option that the adapter does not set."""
+"""Look up the framework's own default of a configuration option that the adapter does not set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sentinel.worker import stubs
 
 
 class Settings(dict[str, Any]):
-    """A part of a configuration that was read as a mapping. Keys can be read as attributes too."""
+    """A part of a configuration, as a mapping whose keys can also be read as attributes."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
@@ -34,11 +34,12 @@ class Settings(dict[str, Any]):
 def default_of(sources: Sequence[str], attributes: Mapping[str, Any], name: str) -> list[Any]:
     """Return the framework's default of an option as a one-element list; an empty list if it is unknown.
 
-    The default comes from the part of the configuration that shares the most attributes with the stand-in, at least
-    two. The list is empty if such parts disagree, or if the default refers to another option.
+    The default comes from the part of the configuration that has the most attributes in common with the stand-in, but
+    at least two. If several parts have equally many and their defaults differ, or if the default refers to another
+    option, the list is empty.
 
     :param sources: dotted paths of configuration classes and argument parsers, or YAML files below an import root.
-    :param attributes: the attributes that the stand-in has.
+    :param attributes: the attributes of the stand-in for a configuration.
     """
     parts = (_parts(node) for source in sources for node in _nodes(source))
     candidates = [(len(attributes.keys() & part.keys()), part[name]) for part in parts if name in part]
@@ -51,7 +52,8 @@ def default_of(sources: Sequence[str], attributes: Mapping[str, Any], name: str)
 
 @cache
 def _nodes(source: str) -> tuple[Any, ...]:
-    """Return a configuration and all its nested parts, the whole first; empty if this version does not have it."""
+    """Return a configuration, followed by all its nested parts; empty if this version does not have the
+    configuration."""
     try:
         with _uses_forgotten():
             whole = _load(source) if source.endswith(".yaml") else _defaults(_lookup(source))
@@ -68,7 +70,7 @@ def _nodes(source: str) -> tuple[Any, ...]:
 
 @contextmanager
 def _uses_forgotten() -> Iterator[None]:
-    """Discard the record of the stub modules that are used during a ``with`` block."""
+    """Do not record which stub modules are used during a ``with`` block."""
     used = stubs.state().used
     length = len(used)
     try:
@@ -94,7 +96,7 @@ def _defaults(source: Any) -> Any:
 
 
 def _instance(make: Any) -> Any:
-    """Create an instance of a class without arguments. For a dataclass, leave out required fields."""
+    """Create an instance of a class without arguments. An instance of a dataclass then lacks the required fields."""
     try:
         return make()
     except Exception:

@@ -1,9 +1,10 @@
 """Start another Python interpreter in strict containment.
 
-Worker processes contain themselves (:mod:`~sentinel.worker.containment`) after their interpreter has started. Another
-environment runs code before that: ``.pth`` files, ``sitecustomize``, and packages that the preloader imports. Therefore
-our own interpreter is started first. It contains itself (only named folders, read-only; no network; no other processes
-visible; an unprivileged user) and then executes the other interpreter. Target processes contain themselves again.
+Worker processes contain themselves (:mod:`~sentinel.worker.containment`) after their interpreter has started. An
+interpreter of another environment runs code before that: ``.pth`` files, ``sitecustomize``, and packages that the
+preloader imports. Therefore Sentinel's own interpreter is started first. It contains itself and then executes the other
+interpreter: with only named folders, read-only; without network; without a view of other processes; as an unprivileged
+user. Target processes contain themselves again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", 
 #: Maximum bytes of a file that describes an environment.
 _LARGEST_FILE = 1 << 16
 
-#: Seconds that an interpreter has to answer a question about itself, and CPU seconds of a command with limits.
+#: Seconds within which an interpreter must answer a question about itself; also the CPU seconds of a contained command.
 _PATIENCE, _MOST_SECONDS = 60, 600
 
 #: Exit status of a command that was not started because it could not be contained.
@@ -55,8 +56,8 @@ class InterpreterError(SentinelError):
 
 @cache
 def reason_against() -> str | None:
-    """Return why another interpreter cannot be contained here; None if it can. This tries containment inside
-    containment."""
+    """Return why another interpreter cannot be contained here; None if it can be. To find out, a contained process
+    tries to contain itself again."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
         command = _contained([sys.executable, "-c", _NESTED, str(_PACKAGE.parent)], scratch, [str(_PACKAGE)])
         try:
@@ -82,7 +83,8 @@ def wrap(
     :param readable: folders that it may read besides its environment and Sentinel's code.
     :param hidden: subfolders of ``readable`` that must appear empty.
     :param devices: files of ``/dev`` to expose besides the harmless ones.
-    :param packages: packages with an editable install whose folders it may read; always includes torch and numpy.
+    :param packages: packages whose folders it may read if they are editable installs. torch and numpy are always
+        included.
     :raises InterpreterError: if the interpreter is a script, which may start any program.
     """
     python = shutil.which(command[0]) or command[0]
@@ -103,7 +105,7 @@ def contained_command(command: Sequence[str], folder: Path, *readable: Path, mem
     """Return a command that runs another command in strict containment, with time and memory limits.
 
     :param command: starts with the path of a Python interpreter.
-    :param folder: a folder of the caller, which the command may read. ``scratch`` in it, in memory, is writable.
+    :param folder: a folder of the caller, which the command may read. Its subfolder ``scratch`` is writable, in memory.
     :param readable: other readable folders besides the interpreter's.
     :param memory: address space of each process in bytes, 0 for no limit.
     """
@@ -181,7 +183,7 @@ def environment() -> dict[str, str]:
     return {**{name: os.environ[name] for name in _PASSED if name in os.environ}, "PYTHONUSERBASE": user_base}
 
 
-# -- folders of another interpreter and its packages, from its files, because it must not run yet
+# -- folders of another interpreter and its packages; they are found by reading files, because it must not run yet
 # ------------------------
 
 

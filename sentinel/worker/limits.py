@@ -12,10 +12,10 @@ from pathlib import Path
 #: Maximum processes and threads of one strictly contained target process. A probe needs few.
 MOST_PROCESSES = 256
 
-#: Maximum new processes of the user, where the processes of one target cannot be counted. This stops a fork bomb.
+#: Maximum new processes of the user, which stops a fork bomb if the processes of one target cannot be counted.
 SPARE_PROCESSES = 4096
 
-#: User ids to which root changes under strict containment. systemd uses them for services without a user.
+#: User ids to which root changes in strict containment. systemd uses the same ids for services without a user.
 USERS = range(61184, 65520)
 
 #: Maximum bytes of one file.
@@ -24,7 +24,7 @@ LARGEST_FILE = 1 << 30
 #: Maximum open files of one process.
 MOST_FILES = 1024
 
-#: CPU seconds in addition to those that a probe can use on all cores within its time limit.
+#: CPU seconds that are allowed in addition to those that a probe can use on all cores within its time limit.
 _GRACE = 5
 
 
@@ -32,7 +32,8 @@ def limit(memory: int, contained: bool, patience: float) -> None:
     """Limit the memory, processes and files of this process and its children.
 
     :param memory: address space of each process in bytes, 0 for no limit.
-    :param patience: seconds for one answer; each process may compute a hundred times as long, including imports.
+    :param patience: seconds for one answer. Each process may use a hundred times as many CPU seconds, including
+        imports.
     :param contained: True if this process has its own user or user namespace.
     """
     _lower(resource.RLIMIT_CORE, 0)
@@ -41,7 +42,7 @@ def limit(memory: int, contained: bool, patience: float) -> None:
     limit_time(patience * 100)
     if memory:
         _lower(resource.RLIMIT_AS, memory)
-    # Before Linux 5.14, this limit counts all processes of a user, also outside the user namespace.
+    # Before Linux 5.14, this limit counts all processes of a user, even those outside the user namespace.
     alone = contained and (os.geteuid() in USERS or _kernel() >= (5, 14))
     _lower(resource.RLIMIT_NPROC, MOST_PROCESSES if alone else tasks() + SPARE_PROCESSES)
 

@@ -23,8 +23,8 @@ from sentinel.worker.cgroups import Groups
 def serve(fd: int) -> None:
     """Answer requests on the inherited socket until it closes, then end all processes.
 
-    Requests: ``preload`` (import real packages once for all targets), ``spawn`` (fork a target process that uses the
-    socket sent with the request), ``compile`` (fork a process that writes byte code next to a checkout).
+    There are three requests: ``preload`` imports packages once for all targets, ``spawn`` forks a target process that
+    uses the socket sent with the request, and ``compile`` forks a process that writes byte code next to a checkout.
     """
     channel = socket.socket(fileno=fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
@@ -32,7 +32,7 @@ def serve(fd: int) -> None:
     processes.adopt_orphans()
     groups = Groups()
     try:
-        uncontained = containment.reason_against()  # early, because this call forks
+        uncontained = containment.reason_against()  # done early, because this call forks
         limits.tasks()  # counted once, for all forked processes
         import numpy
         import numpy.random  # otherwise numpy would import its generator in each probe
@@ -64,12 +64,12 @@ def serve(fd: int) -> None:
     finally:  # the controller may have been killed before the answer
         processes.kill_children()
         groups.remove()
-        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # a killed controller cannot do this
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # done here, because a killed controller cannot do it
     os._exit(0)
 
 
 def _receive_with_fd(channel: socket.socket) -> tuple[Any, list[int]]:
-    # The descriptor comes with a single byte before the frame; see the client.
+    # The descriptor arrives with a single byte before the frame; see the client.
     marker, fds, _, _ = socket.recv_fds(channel, 1, 1)
     if not marker:
         raise EOFError
@@ -82,7 +82,7 @@ def _preload(modules: list[str]) -> dict[str, str | None]:
     for name in modules:
         try:
             module = importlib.import_module(name)
-        except Exception:  # a broken optional package counts as missing; the boundary that needs it reports that
+        except Exception:  # a package that does not import counts as missing
             versions[name] = None
         else:
             versions[name] = str(getattr(module, "__version__", ""))
@@ -120,7 +120,7 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         if spec["limited"]:
             limits.limit(spec["memory"], group is not None, spec["patience"])
         os.close(tell)
-        # In containment, the process that forked may end. Requested earlier, this would end the child with it.
+        # Not earlier, because the process that forked may end during containment, and would end this child with it.
         os.read(adopted, 1)
         os.close(adopted)
         processes.die_with_parent()
@@ -153,7 +153,7 @@ def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _contain(spec: dict[str, Any], first: bool, tell: int) -> None:
-    """Contain this process. Return the id of the process that continues, or the reason of a failure."""
+    """Contain this process. Return the id of the process that continues, or the reason why containment failed."""
     wanted = dict(spec["contain"])
     wanted["readable"] = [*wanted["readable"], *containment.folders_of(spec.get("real", ()))]
     try:

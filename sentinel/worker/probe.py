@@ -1,4 +1,4 @@
-"""Run one probe: call the framework's function on each variant of a scenario, in a process that then ends."""
+"""Run one probe: call the framework's function on each variant of a scenario, in a process that ends afterwards."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def settle(device: str, seed: int = SEED) -> None:
     reseed(seed)
     if "torch._inductor.config" in sys.modules:
         torch.use_deterministic_algorithms(True, warn_only=True)
-    else:  # has the same effect without importing torch's compiler, which takes two seconds
+    else:  # This has the same effect, without importing torch's compiler, which takes two seconds.
         torch.set_deterministic_debug_mode("warn")
     if device.startswith("cuda"):
         torch.cuda.set_device(torch.device(device).index or 0)  # the function requires a device index
@@ -142,7 +142,7 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.Impo
             for variant, inputs in request["variants"].items()
         }
         if stubs.state().used:
-            # The target may have caught StubUsedError, so its result may be wrong.
+            # The result may be wrong, because the target may have caught StubUsedError.
             return stub_failure(preparation.provenance)
         return {
             "observation": observation,
@@ -155,7 +155,7 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.Impo
 
 
 def stand_ins_of(boundary: calling.Boundary, neutral_names: Iterable[str]) -> list[list[str]]:
-    """Return the stand-ins that replaced the framework's objects in this call, each with its reason."""
+    """Return the stand-ins that replaced objects of the framework in this call, each with the reason for it."""
     neutral = [
         [name, "a counter or logger that the adapter does not define: a neutral value"] for name in neutral_names
     ]
@@ -193,7 +193,7 @@ def find_boundary(
             imported[name] = calling.import_whole(there)
         member = None
         if binding.like:
-            with contextlib.suppress(DriftError):  # this version may not have it
+            with contextlib.suppress(DriftError):  # this version may lack the bound function
                 member = calling.resolve(binding.like, roots, near=False)[1]
         return calling.Boundary(
             path, module, function, owner, binding, scenario_inputs, device, imported, member=member
@@ -212,7 +212,8 @@ def observe(
 ) -> dict[str, Any]:
     """Call the function on one variant, and return the keys that the contract observes.
 
-    :param record: True to return the calls of the boundary's function instead (:mod:`sentinel.worker.recording`).
+    :param record: if True, return the recorded calls of the boundary's function instead
+        (:mod:`sentinel.worker.recording`).
     """
 
     def resolve(path: str) -> Any:
@@ -230,7 +231,7 @@ def observe(
         return {key: tensors.observe(value) for key, value in contract.measure(answered, live).items()}
 
 
-#: The last outputs of the adapter, for the message of an adapter error.
+#: What the adapter returned last, for the message of an adapter error.
 _answer: list[Any] = []
 
 
@@ -278,7 +279,7 @@ def _stubs_used() -> list[str]:
 
 def _stub_reason() -> str:
     names, missing = sorted(set(stubs.state().used)), _stubs_used()
-    if stubs.ONLY_WHERE_NAMED.issuperset(missing):  # the package may be installed, but is hidden
+    if stubs.ONLY_WHERE_NAMED.issuperset(missing):  # the package may be installed but hidden from the target
         return (
             f"the code used {', '.join(names)}, which is a stub module here: name {', '.join(missing)} in the target's "
             "`preload`, and install all that it imports in the environment of the probes"
@@ -300,7 +301,8 @@ def describe(
 ) -> dict[str, Any]:
     """Return the failure for an exception.
 
-    :param traced: True to add upstream's traceback. A session omits it, because formatting takes time.
+    :param traced: whether to add the traceback of the framework's code. Sessions omit it, because formatting takes
+        time.
     """
     provenance = preparation.provenance if preparation is not None else None
     text = f"{type(error).__name__}: {error}"
@@ -355,8 +357,8 @@ def describe(
 
 
 def _adapter_error(error: BaseException, text: str, place: TracebackType, binding: Binding) -> str:
-    """Return the message for an exception in an adapter. It names the place, the missing key and the adapter's
-    outputs."""
+    """Return the message for an exception in an adapter. It names the place and, if a key is missing, the key and what
+    the adapter returned."""
     file, line = place.tb_frame.f_code.co_filename, place.tb_lineno
     where = f"{os.path.basename(os.path.dirname(file))}/{os.path.basename(file)}:{line}"
     answer = _answer[0] if _answer else None
@@ -371,7 +373,7 @@ def _adapter_error(error: BaseException, text: str, place: TracebackType, bindin
 
 
 def _place_of(error: BaseException) -> str:
-    """Return the file of a syntax error, or the file that raised the exception."""
+    """Return the file that has the syntax error, or else the file that raised the exception."""
     if isinstance(error, SyntaxError):
         return error.filename or ""
     frames = traceback.extract_tb(error.__traceback__)

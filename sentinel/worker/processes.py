@@ -1,4 +1,4 @@
-"""Wrap Linux calls for child processes: end with the parent, adopt orphans, kill process groups."""
+"""Wrap the Linux calls for child processes: die with the parent, adopt orphans, kill process groups."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of orphaned descendants, so that none can escape by forking twice."""
+    """Become the parent of descendants whose parent ends, so that none can escape by forking twice."""
     if _prctl is not None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def await_end(pid: int, seconds: float | None = None) -> None:
-    """Wait until a process has ended and its children have a new parent, but at most this many seconds."""
+    """Wait, at most this many seconds, until a process has ended and its children have a new parent."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:  # the kernel has already reaped the process
@@ -46,7 +46,7 @@ def await_end(pid: int, seconds: float | None = None) -> None:
 
 
 class Leader:
-    """The leader of a process group, which is reaped by another process than this one.
+    """The leader of a process group, if another process than this one reaps it.
 
     A pid is not enough to kill the leader. After the leader is reaped and its group is empty, the kernel may reuse the
     pid for another process. A pidfd, if the kernel supports it, always refers to the same process.
@@ -92,7 +92,7 @@ class Leader:
             finally:
                 os.close(own)
         if self._is_gone and _is_used(self.pid):
-            return  # reaped elsewhere: while its group has members, the kernel does not reuse the pid
+            return  # It was reaped elsewhere. The kernel does not reuse the pid as long as its group has members.
         self._is_gone = True
         for kill in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,6 +1,6 @@
 """Encode messages between pytest's process and worker processes: JSON, followed by the bytes of tensors.
 
-Nothing is unpickled: messages from a process that ran foreign code are parsed as data only.
+Nothing is unpickled: messages come from a process that ran foreign code, so they are parsed only as data.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sentinel.values.literals import WRITTEN, Array, Attribute, Device, Namespac
 #: A frame is this header (length of the JSON part, length of the bytes part) and the two parts.
 _HEADER = struct.Struct(">QQ")
 
-#: Maximum bytes of a frame, a thousand times the largest shipped recipe. Longer frames are rejected unread.
+#: Maximum bytes of a frame: a thousand times the largest recipe of Sentinel. Longer frames are rejected unread.
 MAX_FRAME = 8 * 1024 * 1024
 
 #: Maximum bytes of a frame's JSON part. The parsed objects take fifty times as much memory.
 MAX_TEXT = 4 * 1024 * 1024
 
-#: Maximum number of values and containers in a frame. Evidence with four times as many is still below Sentinel's read
-#: limit. Each row of a tensor counts, because a tensor without elements may have millions of rows.
+#: Maximum number of values and containers in a frame. Sentinel can still read evidence with four times as many. Each
+#: row of a tensor counts, because a tensor without elements may have millions of rows.
 MAX_VALUES = 1 << 18
 
 #: Maximum nesting of containers, and axes of a tensor.
@@ -248,7 +248,7 @@ class _Reading:
             raise ProtocolError("invalid tensor record: flags must be booleans")
         value = Tensor(_text(node["d"]), shape, self._bytes(node), *flags)
         try:
-            value.array()  # if shape, dtype and bytes do not agree, the frame is forged
+            value.array()  # shape, dtype and bytes disagree only in a forged frame
         except (ValueError, KeyError) as error:
             raise ProtocolError(f"invalid tensor record: {str(error)[:200]}") from None
         return value

@@ -17,11 +17,15 @@ from sentinel.worker import tensors
 
 #: A value as data, ``[kind, ...]``:
 #:
-#: * ``value``: a plain scalar; ``tensor``, or ``leaf`` if it requires gradients; ``array``: dtype and items
-#: * ``list``, ``tuple``: items; ``dict``: pairs of key and value
-#: * ``new``: a class's path and the arguments that its constructor takes; ``made``: a class's path and the attributes
-#:   of an instance that was made without its constructor; ``bare``: such an instance without attributes
-#: * ``other``: a value that cannot be recorded, by the name of its type
+#: * ``value``: a plain scalar
+#: * ``tensor``: a tensor; ``leaf``: a tensor that requires gradients
+#: * ``array``: dtype and items
+#: * ``list``, ``tuple``: items
+#: * ``dict``: pairs of key and value
+#: * ``new``: path of a class, and the arguments for its constructor
+#: * ``made``: path of a class, and the attributes of an instance that was made without the constructor
+#: * ``bare``: path of a class, for such an instance without attributes
+#: * ``other``: a value that cannot be recorded, described by a text such as the name of its type
 Node = list[Any]
 
 _PLAIN = (type(None), bool, int, float, str)
@@ -30,7 +34,7 @@ _PLAIN = (type(None), bool, int, float, str)
 def observe_calls(
     measure: Callable[[Any, Mapping[str, Any]], Any], boundary: Any, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Call a boundary once. Return, as ``calls``, ``[arguments by name, result]`` for each call of its function.
+    """Call a boundary once, and return under ``calls`` the arguments and the result of each call of its function.
 
     :param boundary: a :class:`sentinel.worker.calling.Boundary`.
     """
@@ -57,7 +61,7 @@ class _Recorder:
         signature = inspect.signature(self._function)
         try:
             bound = signature.bind(*positional, **named).arguments
-        except TypeError:  # the call itself raises then
+        except TypeError:  # the call itself will raise the same error
             return ["other", "argument that the function does not accept"]
         pairs: list[list[Any]] = []
         for place, (name, value) in enumerate(bound.items()):
@@ -114,7 +118,7 @@ class _Recorder:
 
 
 def _arguments_of(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that its constructor accepts and that differ from the defaults."""
+    """Return the fields of a dataclass that the constructor accepts and whose values are not the defaults."""
     arguments = {}
     for field in dataclasses.fields(value):
         if not field.init or not hasattr(value, field.name):

@@ -1,6 +1,6 @@
 """Serve a session: one forked process that answers many calls, for searches.
 
-A session is faster than probes, but state that a call leaves behind affects later calls. A search therefore repeats its
+A session is faster than probes, but a call may leave state behind that affects later calls. So a search repeats its
 findings in a fresh session.
 """
 
@@ -48,10 +48,13 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.Import
     * ``observation`` or ``refused``;
     * ``effects`` if the call was watched, or the failure of the repeated call.
 
-    With ``describe``, the answer also lists the target's functions that ran; for ``lines``, the branches that ran
-    (:class:`_BranchTracer`); for a mapping, the lines that ran (:class:`_LineTracer`); with the key ``beside`` in it,
-    also values outside the contract, for each call (:class:`_OutsideContract`). Its key ``altered`` names an expression
-    whose value is changed in these calls (:class:`Altering`).
+    The request may have ``describe``. Depending on its value, the answer also has:
+
+    * ``"lines"``: the branches that ran (:class:`_BranchTracer`);
+    * a mapping: the lines that ran (:class:`_LineTracer`), and with the key ``beside`` also, for each call, values that
+      the contract does not observe (:class:`_OutsideContract`). The key ``altered`` names expressions whose values are
+      changed in these calls (:class:`Altering`);
+    * any other true value: the target's functions that ran.
     """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -113,7 +116,7 @@ class Server:
         for name, call in request["calls"].items():
             try:
                 preparation = self._prepare(request, call["boundary"]) if call.get("boundary") else main
-            except BaseException as error:  # only laws that compare two implementations need the second one
+            except BaseException as error:  # only laws that compare two implementations need it
                 failure = probe.describe(error, None, self._roots, traced=False)["failure"]
                 kind = "not-in-this-version" if failure["kind"] == "drift" else failure["kind"]
                 answers[name] = {"refused": {**failure, "kind": kind}}
@@ -160,11 +163,11 @@ class Server:
             answer = make(contract, preparation, watched or boundary, call, device)
             if watched is not None and "observation" in answer:
                 again = make(contract, preparation, boundary, call, device)
-                # A failure is stored as the effect, so that laws which do not check side effects ignore it.
+                # A failure of the second call is stored among the effects, so that only laws about side effects see it.
                 failed = "observation" not in again
                 answer["effects"] = again if failed else {**watched.effects(), "again": again["observation"]}
         finally:
-            state.probing = False  # between calls, another boundary's module may be imported
+            state.probing = False  # importing another boundary's module between calls is not a probe
         return answer
 
     def _call(
@@ -193,7 +196,7 @@ class Server:
 
 
 class _Tracer:
-    """Records which functions of the framework ran, because one of them may have caused a violation."""
+    """Records which functions of the framework ran. One of them may have caused a violation."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = tuple(root.rstrip("/") + "/" for root in roots)
@@ -201,7 +204,7 @@ class _Tracer:
         self._seen: dict[int, Any] = {}  # keyed by id, because hashing a code object is slow
 
     def functions(self) -> list[str]:
-        """Return the dotted paths of the functions that ran, and the paths under which packages re-export them."""
+        """Return the dotted paths of the functions that ran, also those under which packages re-export them."""
         paths = set()
         for code, module in self._ran.items():
             name = getattr(code, "co_qualname", code.co_name)  # co_qualname is new in Python 3.11
@@ -217,7 +220,8 @@ class _Tracer:
         @functools.wraps(call)
         def traced(*arguments: Any) -> Any:
             old = sys.gettrace()
-            sys.settrace(self._trace)  # a profiler would also be called for every return and every function in C
+            # Not sys.setprofile, which would also call it for every return and every function in C.
+            sys.settrace(self._trace)
             try:
                 return call(*arguments)
             finally:
@@ -234,11 +238,11 @@ class _Tracer:
 
 
 class _LineTracer(_Tracer):
-    """Records the lines that run in calls that return. When a call enters the target's code, sets the call's options in
-    its arguments and in configurations among them.
+    """Records the lines that run in calls that return. It also sets the options that a call requests: when the call
+    enters the target's code, it changes the arguments, and configurations in them.
 
-    :param lines: file below the checkout -> ranges of lines; only functions that begin within them are recorded. With
-        None, all the target's functions are recorded, with files below their import root.
+    :param lines: file below the checkout -> ranges of lines. Only functions that begin in one of them are recorded.
+        With None, all functions of the target are recorded, and files are named relative to their import root.
     """
 
     def __init__(
@@ -254,7 +258,7 @@ class _LineTracer(_Tracer):
         #: id of a code object -> the object and its :meth:`_classify`
         self._codes: dict[int, tuple[Any, str, str | None]] = {}
         self._watched = lines
-        #: (file, line), and for each instruction (file, line, column, last line, last column)
+        #: what ran: (file, line) for lines, and (file, line, column, last line, last column) for instructions
         self._ran_lines: set[tuple[Any, ...]] = set()
         self._lines_of_call: set[tuple[Any, ...]] = set()
         #: id of a code object -> the spans of its instructions
@@ -287,8 +291,7 @@ class _LineTracer(_Tracer):
         """Prepare for the next call."""
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        """Decide whether to record a function call. Most calls are not recorded; for these, the decision takes one
-        dictionary lookup."""
+        """Decide whether to record a function call. For most calls the answer is no, found by one dictionary lookup."""
         code = frame.f_code
         known = self._codes.get(id(code))
         if known is None or known[0] is not code:
@@ -298,7 +301,7 @@ class _LineTracer(_Tracer):
             self._enter_named(frame, name)
         if self._settings and code.co_filename.startswith(self._roots):
             outer = frame.f_back
-            own = code is self._own or bool(name)  # the boundary, or a changed function
+            own = code is self._own or bool(name)  # the boundary, or a function whose values are recorded
             if own or outer is None or not outer.f_code.co_filename.startswith(self._roots):
                 self._turn(frame)
         if not file:
@@ -337,16 +340,16 @@ class _LineTracer(_Tracer):
         local, names = frame.f_locals, argument_names(frame.f_code)
         arguments = {name: local[name] for name in names if name in local}
         for name, value in [*replaced_arguments(arguments, self._settings)]:
-            local[name] = value  # a trace function's changes of f_locals take effect when it returns
+            local[name] = value  # changes of f_locals in a trace function take effect when the trace function returns
         with suppress(Exception):  # reading an attribute of the framework's own object may raise
             for value in arguments.values():
                 self._turned += turned(value, self._settings)
 
     def _classify(self, frame: Any) -> tuple[str, str | None]:
-        """Return two values: a function's file, if its lines are recorded, and its name, if its values are recorded.
+        """Return a function's file, and the name under which its values are recorded.
 
-        The name is empty for the boundary, ``stand-in`` for a function of the adapter, else a dotted path. It is None
-        if the values are not recorded.
+        The file is empty if its lines are not recorded. The name is None if its values are not recorded, empty for the
+        boundary, ``stand-in`` for a function of the adapter, and otherwise a dotted path.
         """
         code = frame.f_code
         root = next((each for each in self._roots if code.co_filename.startswith(each)), "")
@@ -363,14 +366,14 @@ class _LineTracer(_Tracer):
 
 
 class _OutsideContract(_LineTracer):
-    """Records values outside the contract. These are the boundary's full return value, changes in its arguments, the
-    arguments that it passes to stand-ins, and its warnings. For the named functions, it records the return values and
-    changed arguments, if the call reaches them.
+    """Records values that the contract does not observe: the boundary's full return value, changes in its arguments,
+    the arguments that it passes to stand-ins, and its warnings. It also records the return values and changed arguments
+    of the named functions.
 
     :param functions: the named functions, by dotted path.
     :param names: if a named function raises, the values of these local variables are recorded too.
-    :param gradients: record the gradients of all values that the framework returns instead of the values. The results
-        of such a call are not used, because a backward pass may change tensors that the next one needs.
+    :param gradients: whether to record, instead of the values that the boundary returns, their gradients. The other
+        results of such a call are not used, because a backward pass may change tensors that are needed later.
     """
 
     def __init__(
@@ -387,7 +390,7 @@ class _OutsideContract(_LineTracer):
         self._names, self._gradients = names, gradients
         self._functions = frozenset(functions)
         binding = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "binding")
-        ours = adapter.removesuffix("__init__.py")  # all modules of an adapter that is a package
+        ours = adapter.removesuffix("__init__.py")  # if the adapter is a package, all its modules
         self._outside = (ours, *(os.path.join(binding, name) for name in ("kit", "families.py")))
 
     def around(self, call: Any) -> Any:
@@ -468,7 +471,7 @@ class _OutsideContract(_LineTracer):
             again = f"{self._times[name]}: " if self._times[name] > 1 else ""
             before |= self._parts(hidden_state(arguments))
             self._open[frame] = f"{name}({digest}): " if name else again, arguments, before
-        elif digest not in self._digests:  # a repeated call with equal arguments adds nothing
+        elif digest not in self._digests:  # another call with equal arguments is not recorded
             self._digests.add(digest)
             self._times[name] += 1
             self._parts_of_call.update((f"{name} {self._times[name]}: {key}", each) for key, each in before.items())

@@ -19,10 +19,10 @@ from sentinel.worker import tensors
 from sentinel.worker.answers import NUMBERS, TEXTS
 from sentinel.worker.stubs import StubModule
 
-#: Maximum depth at which parts of a value are compared.
+#: The depth to which the parts of a nested value are compared.
 _DEPTH = 4
 
-#: Memory addresses and file positions in texts.
+#: A pattern for memory addresses and file positions in texts.
 _PLACES = re.compile(r"\b0x[0-9a-f]+|(?<=\.py:)\d+|(?<=line )\d+")
 
 
@@ -68,7 +68,7 @@ def global_state() -> dict[str, Any]:
 
 
 def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[Callable[[], None]]:
-    """Set options in every configuration inside a value; yield functions that restore them."""
+    """Set options in every configuration inside a value. Yield functions that undo this."""
     kind = type(value)
     if not depth or issubclass(kind, (str, StubModule, *_PLAIN)) or kind.__module__ == "unittest.mock":
         return
@@ -80,7 +80,7 @@ def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iter
     own = value if keys else getattr(value, "__dict__", {})
     write = partial(kind.__setitem__ if keys else object.__setattr__, value)
     for name in [name for name in own if isinstance(name, str)]:
-        with suppress(Exception):  # the content cannot be read, or cannot be set
+        with suppress(Exception):  # an attribute cannot be read or set
             part = own[name]
             if name not in settings:
                 yield from turned(part, settings, depth - 1)
@@ -95,10 +95,14 @@ _SAME = object()
 def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) -> Any:
     """Return the value that an option takes instead of ``part``, or :data:`_SAME` if the setting does not fit.
 
-    ``{"some": True}`` replaces None by the value of the other argument with the most similar name, or by numbers of its
-    shape if that is a mask and the option is not. ``{"member": NAME}`` replaces an enum member by another one.
-    ``{"dims": n}`` gives a tensor n dimensions. ``{"nested": True}`` makes a list of each item of a list, and
-    ``{"listed": True}`` of another value.
+    A setting may be a plain value, or one of these:
+
+    * ``{"some": True}`` replaces None by the value of the argument with the most similar name. If that value is a mask
+      and the option is not, numbers of the mask's shape are used instead.
+    * ``{"member": NAME}`` replaces an enum member by another one.
+    * ``{"dims": n}`` gives a tensor n dimensions.
+    * ``{"nested": True}`` replaces each item of a list by a list.
+    * ``{"listed": True}`` replaces a value that is not a list by a list.
     """
     if isinstance(value, dict):
         if isinstance(part, enum.Enum) and value.get("member") in type(part).__members__:
@@ -129,7 +133,8 @@ def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) ->
 
 
 def _with_dimensions(value: torch.Tensor, dims: int) -> Any:
-    """Return a tensor with more dimensions, whose parts differ along each new one; or with fewer, its first part."""
+    """Return a tensor with this number of dimensions. If dimensions are added, the values differ along each of them; if
+    dimensions are removed, the first part is kept."""
     if value.dim() == dims:
         return _SAME
     while value.dim() > dims:
@@ -141,7 +146,7 @@ def _with_dimensions(value: torch.Tensor, dims: int) -> Any:
 
 
 def _other_text(value: Any, way: str | int) -> Any:
-    """Return a text with blanks around it, with the other case, without letters, or with more words after it."""
+    """Return a text with blanks around it, with swapped case, or with more words after it; or an empty text."""
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return [_other_text(item, way) for item in value]
     if not isinstance(value, str):
@@ -152,7 +157,7 @@ def _other_text(value: Any, way: str | int) -> Any:
 
 
 def _other_number(value: Any, way: str) -> Any:
-    """Return numbers in a tensor or an array, also in a dictionary."""
+    """Return a number, or a list of numbers, as a tensor or array. In a dictionary, convert the values."""
     if isinstance(value, dict) and value:
         new = {key: _other_number(item, way) for key, item in value.items()}
         return {key: value[key] if item is _SAME else item for key, item in new.items()}
@@ -163,7 +168,8 @@ def _other_number(value: Any, way: str) -> Any:
 
 
 def _spread(name: str, value: Any) -> Any:
-    """Return the value of a similar argument, for an option. If it is a mask, return numbers below, at and above 1."""
+    """Return the value that an option takes from a similar argument. If this value is a mask and the option is not,
+    return numbers below, at and above 1."""
     if "mask" in name or not isinstance(value, torch.Tensor) or value.dtype.is_complex:
         return value
     if value.dtype.is_floating_point and not ((value == 0) | (value == 1)).all():
@@ -178,7 +184,7 @@ def argument_names(code: CodeType) -> tuple[str, ...]:
 
 
 def replaced_arguments(arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments that a call's settings replace, with their new values."""
+    """Yield the arguments that a call's settings replace, each with its new value."""
     changes: tuple[tuple[Callable[[Any, Any], Any], Any], ...]
     changes = (_other_text, settings.get(TEXTS)), (_other_number, settings.get(NUMBERS))
     longest = max(
@@ -218,8 +224,10 @@ def shared_parts(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def gradients(value: Any) -> dict[str, Any]:
-    """Return the gradients of all differentiable tensors in a value, each with other upstream gradients, for all leaves
-    that they depend on."""
+    """Return the gradients of all leaves on which the differentiable tensors in a value depend.
+
+    Each tensor gets other upstream gradients.
+    """
     outputs = [each for _, each in _tensors(value, "") if each.grad_fn is not None and each.is_floating_point()]
     leaves: dict[int, torch.Tensor] = {}
     nodes: list[Any] = [each.grad_fn for each in outputs]
@@ -256,7 +264,8 @@ _PLAIN = (bool, int, float, enum.Enum, torch.Tensor, np.ndarray, np.generic, tor
 
 
 def parts(value: Any, path: str, roots: tuple[str, ...] = (), depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a value with their paths: public attributes, and weights and gradients of a model."""
+    """Yield the parts of a value with their paths: items, public attributes, and the weights and gradients of a
+    model."""
     kind = type(value)
     if issubclass(kind, str):
         for root in roots:

@@ -1,7 +1,8 @@
 """Provide stub modules: inert replacements for packages that are imported but not installed.
 
-Only an unguarded import statement in the target's own files gets a stub module. Stub modules never enter
-``sys.modules``, so ``find_spec``, guarded imports and third-party importers still see that the module is missing.
+Only import statements in the target's own files get a stub module, and only outside ``try`` blocks that handle a failed
+import. Stub modules never enter ``sys.modules``, so ``find_spec``, guarded imports and third-party importers still see
+that the module is missing.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _ONLY_WHERE_NAMED = """
     accelerate anyio beartype datasets dill huggingface_hub jaxtyping msgspec multiprocess pandas psutil pyarrow
     pydantic pydantic_core regex safetensors tokenizers tqdm transformers typer xxhash
 """
-#: Packages, and their dependencies, of which no single version suits all frameworks. Only a target that names one in
-#: ``preload`` gets the real package, so verdicts do not depend on other installed packages.
+#: Packages of which no single version suits all frameworks, and their dependencies. Only a target that names one in
+#: ``preload`` gets the real package. So verdicts do not depend on other packages that are installed.
 ONLY_WHERE_NAMED = frozenset(_ONLY_WHERE_NAMED.split())
 
 _GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
@@ -38,10 +39,10 @@ class StubUsedError(RuntimeError):
 class StubState:
     """The stub modules of this process, and which of them were used.
 
-    :ivar probing: True while a probe runs, so that uses are recorded and refused; False while the target imports one of
-        its own modules inside a probe.
+    :ivar probing: True while a probe runs: uses are then recorded, and raise. False during imports, also if the target
+        imports one of its own modules inside a probe.
     :ivar used: the stub modules used while probing, by dotted name.
-    :ivar answer: the result of calling a stub module while probing, in a tuple; None if calls are refused.
+    :ivar answer: a tuple with the result of calling a stub module while probing; None if calls raise.
     """
 
     def __init__(self) -> None:
@@ -68,8 +69,8 @@ class StubModule:
     """Replaces a missing module, and everything that is imported from it.
 
     Reading an attribute returns another stub. Operations that would produce a value (a call, a truth test, arithmetic,
-    iteration) are inert during import and refused during a probe. ``isinstance(x, stub)`` is false, because nothing is
-    an instance of a missing class.
+    iteration) have no effect during import and raise during a probe. ``isinstance(x, stub)`` is false, because nothing
+    is an instance of a missing class.
     """
 
     def __init__(self, name: str) -> None:
@@ -231,7 +232,7 @@ class ImportRecorder:
         self.stubs: dict[str, StubModule] = {}
         self.missing: dict[str, set[str]] = {}
         self._versions = dict(versions or {})
-        self._closures: dict[str, set[str]] = {}  # requested since the last edge
+        self._closures: dict[str, set[str]] = {}  # the modules that were requested since the last recorded import
         self._import = builtins.__import__
         self._version = importlib.metadata.version
 
@@ -269,7 +270,7 @@ class ImportRecorder:
             there = missing not in self.hidden and installed(missing)
             if level or {top, missing.partition(".")[0]} & self.packages or not missing or there:
                 raise
-            # An installed package that lacks a module, or needs another package, does not become a stub itself.
+            # If an installed package lacks a module or needs another package, it is not replaced by a stub.
             if (missing != top and not fromlist) or self._guarded(sys._getframe(1)):
                 raise
             self._link(sys._getframe(1))
@@ -302,7 +303,7 @@ class ImportRecorder:
                 self._closures.clear()
 
     def _link(self, frame: FrameType | None) -> None:
-        """Record which of the framework's modules caused an import, even if it was not an import statement."""
+        """Record which of the framework's modules caused an import, also an import without an import statement."""
         inner = ""
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.roots):
@@ -377,7 +378,7 @@ def _guarded_lines(file: str) -> frozenset[int]:
 
 
 def _handled(frame: FrameType) -> bool:
-    """Return True if the running code would catch an exception raised now; always True before Python 3.11."""
+    """Return True if the running code would catch an exception that is raised now. Before Python 3.11, return True."""
     entries = getattr(dis.Bytecode(frame.f_code), "exception_entries", None)
     return entries is None or any(entry.start <= frame.f_lasti < entry.end for entry in entries)
 

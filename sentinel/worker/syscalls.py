@@ -3,8 +3,8 @@
 The controller builds the filter with libseccomp and sends it to the worker as a BPF program, because the worker's
 interpreter may lack libseccomp.
 
-Numerical code needs many system calls, so the filter lists the rejected ones. They are those that the default profiles
-of Docker and Flatpak reject for code without capabilities and a terminal.
+Numerical code needs many system calls, so the filter lists only those that are rejected. They are the ones that the
+default profiles of Docker and Flatpak reject for code without capabilities and without a terminal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _THE_MACHINE = """
 _OTHER_PROCESSES = "kcmp pidfd_getfd process_madvise process_vm_readv process_vm_writev ptrace"
 #: With these, a process could observe how another process uses the shared files of a checkout.
 _WATCHES = "fanotify_init fanotify_mark inotify_add_watch inotify_init inotify_init1"
-_KEYRINGS = "add_key keyctl request_key"  # no namespace separates these
+_KEYRINGS = "add_key keyctl request_key"  # namespaces do not separate these
 _NAMES_AND_MOUNTS = """
     chroot fsconfig fsmount fsopen fspick mknod mknodat mount mount_setattr move_mount name_to_handle_at
     open_by_handle_at open_tree pivot_root setns umount umount2 unshare
@@ -31,7 +31,7 @@ _NAMES_AND_MOUNTS = """
 #: Refused with EPERM.
 REFUSED = tuple(" ".join((_THE_MACHINE, _OTHER_PROCESSES, _KEYRINGS, _NAMES_AND_MOUNTS, _WATCHES)).split())
 
-#: Refused with ENOSYS, because their arguments are in memory, which a filter cannot read. Callers use older calls.
+#: Refused with ENOSYS, because their arguments are in memory, which a filter cannot read. Callers then use older calls.
 ABSENT = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup")
 
 #: Socket families that namespaces contain: AF_UNIX, AF_INET, AF_INET6. AF_VSOCK, for example, reaches the host of a
@@ -83,7 +83,7 @@ def program() -> bytes:
             continue
     for flag in _NEW_NAMESPACES:
         filter_.add_rule(refuse, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
-    for request in _TERMINAL_INPUT:  # the kernel reads 32 bits of the argument, and so must the filter
+    for request in _TERMINAL_INPUT:  # the filter compares 32 bits, because the kernel reads only these
         filter_.add_rule(refuse, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, _WORD, request))
     # A process must end with its parent, so prctl(PR_SET_PDEATHSIG) is rejected with any signal but SIGKILL.
     death = pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _WORD, 1)

@@ -49,17 +49,17 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             request = protocol.receive(channel)
         except (EOFError, OSError, protocol.ProtocolError):
             break
-        # The nonce of a request proves that an answer was not written before it, or by a child.
+        # An answer with the request's nonce was not written before the request, or by a child.
         nonce = request.get("nonce", "")
         if request["op"] == "import":
             probe.load_contract(request["contract_file"], request["contract"])
             probe.MOVED.update(request["moved"])
             at_import = load_file(Path(request["adapter"])).TARGET.at_import
             for name in request["modules"]:
-                calling.answer_at_import(at_import, roots)  # repeated, because an import may undo this
+                calling.answer_at_import(at_import, roots)  # repeated for each request, because an import may undo it
                 calling.import_quietly(name, roots)
             if os.getpid() != own:
-                os._exit(0)  # a module forked during import, and only one process may answer
+                os._exit(0)  # a module has forked during import, and only the original process may answer
             answer: Any = {"imported": True, "compiled": compiled[:]}
             compiled.clear()
         elif request["op"] == "session":
@@ -95,7 +95,7 @@ def _one_after_the_other(
 def _session(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> dict[str, Any]:
     """Fork a session that answers on the socket sent with the request."""
     _, fds, _, _ = socket.recv_fds(channel, 1, 1)
-    processes.kill_children(spare=_living_sessions())  # an ended session counts as a process until it is reaped
+    processes.kill_children(spare=_living_sessions())  # until an ended session is reaped, it counts as a process
     gc.freeze()
     pid = os.fork()
     if pid == 0:
@@ -112,7 +112,7 @@ def _session(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.Imp
     return {"pid": pid}
 
 
-#: Sessions outlive requests; the end of a probe must not end them.
+#: The process ids of sessions. They outlive requests, so they must not be killed when a probe ends.
 _SESSIONS: set[int] = set()
 
 
@@ -141,11 +141,11 @@ def _fork(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce
     os.close(read)
     whole = protocol.frame_length(frame) == len(frame)
     if cut_short is None and not whole:
-        processes.await_end(pid, 1.0)  # the status must show how the fork ended by itself
+        processes.await_end(pid, 1.0)  # waited for first, so that the status shows how the fork ended by itself
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)  # the fork leads its own session
+        os.killpg(pid, signal.SIGKILL)  # the fork is the leader of its own session
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # the fork may have ended before it led a session
+        os.kill(pid, signal.SIGKILL)  # the fork may have ended before it became the leader of a session
     _, status = os.waitpid(pid, 0)
     processes.kill_children(spare=_living_sessions())
     if cut_short is not None:
@@ -186,8 +186,8 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
 
 
 def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
-    """Read an answer until it is complete or the writer has ended. Return the bytes and, if the writer ended early, the
-    reason."""
+    """Read an answer until it is complete or the writer has ended. Return the bytes, and the reason if the answer is
+    incomplete."""
     deadline = time.monotonic() + timeout
     parts = bytearray()
     poller = select.poll()

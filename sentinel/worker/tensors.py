@@ -43,7 +43,8 @@ _OURS = ("sentinel.", "sentinel_file_")
 class _OnDevice(TorchFunctionMode):
     """Creates tensors on the scenario's device if code of an adapter or contract does not name a device.
 
-    Calls in the framework are unchanged. If it creates a tensor on another device than its arguments, that is a bug.
+    Calls in the framework's code are unchanged: if it creates a tensor on another device than its arguments, that is a
+    bug.
     """
 
     def __init__(self, device: str) -> None:
@@ -93,7 +94,7 @@ def from_torch(value: torch.Tensor) -> Tensor:
 def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any:
     """Create the object for a literal. ``resolve`` returns the framework's object for a dotted path."""
     if value is None or isinstance(value, (bool, int, float, str)):
-        return value  # the most frequent case first, because isinstance(x, Mapping) is slow in a process with torch
+        return value  # the most frequent case first: isinstance(x, Mapping) is slow with torch
     if isinstance(value, Tensor):
         return to_torch(value, device)
     if isinstance(value, Array):
@@ -124,12 +125,12 @@ def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any
 def observe(value: Any) -> Any:
     """Convert a function's result to data that can be sent to pytest's process.
 
-    Tensors and arrays become :class:`~sentinel.values.literals.Tensor`, containers are walked, enum members and dtypes
-    become their names; an object of any other type becomes ``{"type": dotted name}``."""
+    Tensors and arrays become :class:`~sentinel.values.literals.Tensor`. The items of containers are converted. Enum
+    members and dtypes become their names. An object of any other type becomes ``{"type": dotted name}``."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, StubModule):
-        bool(value)  # a result with a stub module uses the stub, which is refused and recorded
+        bool(value)  # returning a stub module counts as using it, which raises and is recorded
     if isinstance(value, Neutral):
         what = f"the result contains {value}, which the adapter does not handle"
         raise DriftError(f"the adapter is older than this revision: {what}")

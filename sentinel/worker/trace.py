@@ -1,10 +1,10 @@
 """Record which modules, files and folders of a checkout a process looked up.
 
-Python is deterministic here (fixed hash seed, one thread, no network). If two revisions give equal answers to these
-requests, they run the same code with the same result. Sweeps over history rely on that. Requests for missing files are
-recorded too, because a file that is added later could shadow another.
+Python is deterministic here: it has a fixed hash seed, one thread and no network. So if two revisions give equal
+answers to these lookups, they run the same code with the same result. Sweeps over history rely on that. Lookups of
+missing files are recorded too, because a file that is added later could shadow another.
 
-Each request is a line, ``<kind>:<path below the checkout>``:
+Each lookup is recorded as a line, ``<kind>:<path below the checkout>``:
 
 ``m:pkg/name``
     the import system looked for a module ``name`` in the folder ``pkg``: ``name.py``, ``name/__init__.py``, an
@@ -14,7 +14,7 @@ Each request is a line, ``<kind>:<path below the checkout>``:
 ``d:pkg``
     the folder was listed
 ``t:``
-    the requests are unknown; only an identical tree gives the same answer
+    the lookups are unknown; only an identical tree gives the same answers
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-#: Recorded if the requests are unknown. Only an identical tree gives the same answer to this one.
+#: Recorded if the lookups are unknown. Only an identical tree gives the same answer to this one.
 EVERYTHING = "t:"
 
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap_external>"
@@ -51,12 +51,12 @@ class Trace:
         sys.addaudithook(self._audit)
         for name in ("stat", "lstat", "access", "readlink"):  # these functions raise no audit events
             setattr(os, name, self._watch(getattr(os, name)))
-        if sys.version_info < (3, 11):  # there, pathlib keeps its own reference
+        if sys.version_info < (3, 11):  # in that version pathlib has its own reference
             vars(pathlib)["_NormalAccessor"].stat = staticmethod(os.stat)
 
     def questions(self) -> list[str]:
         """Return all lookups so far. A file that the import system found is not listed twice."""
-        questions = set(self._questions)  # another thread may still add requests
+        questions = set(self._questions)  # another thread may still add lookups
         if EVERYTHING in questions:
             return [EVERYTHING]
         modules = {question[2:] for question in questions if question[0] == "m"}
@@ -71,7 +71,7 @@ class Trace:
         if event == "open" or event == "ctypes.dlopen":
             self._name("f", arguments[0])
         elif event in ("os.listdir", "os.scandir"):
-            # The import system lists a folder to find one name, and ``module`` has recorded that name.
+            # Left out if the import system lists a folder to find one name, because ``module`` has recorded that name.
             if sys._getframe(1).f_code.co_filename != _IMPORT_SYSTEM:
                 self._name("d", "." if arguments[0] is None else arguments[0])
         elif event in _PROCESSES and self._base in repr(arguments):
@@ -134,7 +134,7 @@ def paused() -> Iterator[None]:
 
 
 def with_questions(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a probe's answer together with the lookups that it made, if they are recorded."""
+    """Return a probe's answer; if lookups are recorded, together with those that the probe made."""
     answer = dict(work())
     if _TRACE is not None:
         answer["asked"] = _TRACE.questions()

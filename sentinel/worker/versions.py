@@ -1,4 +1,4 @@
-"""Find out whether an import failed because the code needs a newer Python or a missing package."""
+"""Find out whether an import failed because the code needs a newer Python or a package that is not installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 
 from sentinel.worker import codes, stubs
 
-#: (first version with the syntax, pattern of the line, message of the parser).
+#: Newer syntax: (first version with it, pattern for the line, message of an older parser).
 _SYNTAX: tuple[tuple[tuple[int, int], str, str], ...] = (
     ((3, 11), r"\bexcept\s*\*", ""),
     ((3, 12), r"^\s*type\s+\w+\s*(\[.*\])?\s*=", ""),
@@ -59,7 +59,7 @@ def names_newer(source: bytes) -> bool:
 
 
 def needed_import(error: BaseException, file: str) -> str:
-    """Return ``package.name`` if an import fails because an optional package is missing; empty otherwise."""
+    """Return ``package.name`` if an import failed because an optional package is missing; an empty string otherwise."""
     packages = missing_origins(error, file)
     return f"{packages[0]}.{getattr(error, 'name', '')}" if packages else ""
 

@@ -19,7 +19,8 @@ def group_size(inputs: Mapping[str, Any]) -> int:
 
 
 def join_both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
-    """Concatenate the chosen and the rejected rows of a preference-pair column, padded to the same length."""
+    """Return a preference-pair column as one tensor: first the chosen, then the rejected rows, padded to equal
+    lengths."""
     sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
     longest = max(side.shape[1] for side in sides)
     return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1]), value=value) for side in sides])
@@ -64,13 +65,14 @@ def call_with(
     results.
 
     :param leading: the inputs that are passed by position, before the others.
-    :param takes: the inputs that are passed by name; by default all others.
-    :param values_of: input -> the contract's value -> the function's value.
-    :param since: input that older versions lack -> the value that equals their behaviour.
+    :param takes: the inputs that are passed by name; by default all that are not in ``leading``.
+    :param values_of: input -> (value in the contract -> value that the function takes).
+    :param since: input that older versions lack -> the value that stands for the behaviour of these versions.
     :param reads: output -> its place in the result: an index, a key, or a tuple of them for nested results; by default
         the binding's ``outputs``.
     :param tokens_first: whether the function's tensors are ``[tokens, batch]``.
-    :param sums: input of ``[batch, tokens]`` -> its mask, if the function takes the sum over each row's valid tokens.
+    :param sums: input of ``[batch, tokens]`` -> its mask, for inputs of which the function takes the sum over each
+        row's valid tokens.
     :param bools: the inputs that the function takes as booleans.
     :param group: the parameter that takes the number of rows in each group.
     :param row_names: parameters that take another name for each row.
@@ -116,7 +118,7 @@ def takes_input(boundary: Any, name: str) -> bool:
 def call_estimator(
     switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
 ) -> Any:
-    """Call a KL estimator, selected by its name or, in older versions, by the switches for it."""
+    """Call a function for a KL estimate. The estimator is selected by name, or in older versions by switches."""
     if takes_input(boundary, "kl_estimator"):
         return boundary.invoke(take_inputs(inputs, *names, "kl_estimator"))
     if inputs["kl_estimator"] not in switches:
@@ -136,16 +138,16 @@ def part_of(answer: Any, place: Any) -> Any:
 #: The contract's axis -> the axis number in torch.
 AXIS: Mapping[Any, Any] = {None: None, "token": -1}
 
-#: Parameters for flags of the steps at which an episode ends, instead of a mask; and those for what follows the last
-#: step, or for episodes that were cut, whose values must not count. A flag for the step after the last one means that
-#: the flags are of the steps at which an episode begins.
+#: Names of two kinds of parameters of functions that take no mask. The first take booleans that mark the steps at which
+#: an episode ends. The second take what follows the last step, or mark episodes that were cut; their values must not
+#: count. A boolean for the step after the last one means that the booleans mark the steps at which an episode begins.
 ENDS = ["dones", "done", "terminated", "terminateds", "terminations", "terminals", "terminal"]
 AFTER_ENDS = ["next_value", "last_value", "last_values", "bootstrap_value", "next_done", "next_dones", "last_done"]
 AFTER_ENDS += ["truncated", "truncations"]
 
 
 def flag_ends(mask: Any) -> Any:
-    """Return flags that are True at each row's last valid token, where the row's episode ends."""
+    """Return booleans that are True at the last valid token of each row, where the row's episode ends."""
     valid = mask != 0
     return valid & (valid.flip(-1).cumsum(-1).flip(-1) == 1)
 
@@ -154,7 +156,7 @@ def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, A
     """Return the arguments for the parameters that take the ends of episodes (:data:`ENDS`) or the state after them
     (:data:`AFTER_ENDS`).
 
-    :param ends: flags, [batch, tokens] or [tokens].
+    :param ends: booleans that mark the ends of episodes, [batch, tokens] or [tokens].
     :param like: a tensor with the dtype of values.
     """
     names = list(names)
@@ -173,10 +175,9 @@ def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, A
 
 
 def with_ends(inputs: Mapping[str, Any], mask: Any, as_bools: bool, stream: bool) -> dict[str, Any]:
-    """Add the flags ``ends`` to the inputs, for a function that takes the ends of episodes instead of a mask of valid
-    tokens.
+    """Add the booleans ``ends`` to the inputs, for a function that takes the ends of episodes instead of a mask.
 
-    The tokens behind an end are those of another episode, so they are finite.
+    For such a function, tokens after an end belong to another episode. So their values are made finite.
 
     :param stream: whether the function takes the valid tokens of all rows one after another, [tokens].
     """
@@ -190,7 +191,8 @@ def with_ends(inputs: Mapping[str, Any], mask: Any, as_bools: bool, stream: bool
 
 
 def split_rows(value: Any, mask: Any) -> Any:
-    """Convert one value per valid token, [tokens], to a value per token, [batch, tokens], with 0 at masked tokens."""
+    """Convert values of the valid tokens, [tokens], to values of all tokens, [batch, tokens], with 0 at masked
+    tokens."""
     if not isinstance(value, torch.Tensor) or value.ndim != 1:
         return value
     return torch.zeros(mask.shape, dtype=value.dtype, device=value.device).masked_scatter(mask != 0, value)
@@ -209,12 +211,16 @@ def call_each(
 ) -> dict[str, Any]:
     """Call a function that takes vectors or lists of vectors instead of padded tensors, through :func:`call_with`.
 
-    :param each: ``row`` (one call for each response, with its valid tokens), ``rows`` (one call, with a vector for each
-        response), ``group`` and ``groups`` (the same with the responses to a prompt, for inputs of [batch] or ``sums``;
-        responses without a valid token are left out), ``batch`` (one call with the whole tensors), ``stream`` (one call
-        with the valid tokens of all rows, [tokens]).
+    :param each: how the function is called:
+
+        * ``row``: once for each response, with its valid tokens;
+        * ``rows``: once, with a vector of valid tokens for each response;
+        * ``group`` and ``groups``: the same with a vector of responses for each prompt, for inputs of [batch] or
+          ``sums``. Responses without a valid token are left out;
+        * ``batch``: once, with the whole tensors;
+        * ``stream``: once, with the valid tokens of all rows, [tokens].
     :param reads: output -> its place in the result of a call.
-    :param form: a vector is a ``tensor``, an ``array`` or a ``list``; whole tensors are nested lists.
+    :param form: the type of a vector: ``tensor``, ``array`` or ``list``. With ``list``, whole tensors are nested lists.
     :param ends: parameters for the ends of episodes: :data:`ENDS`, :data:`AFTER_ENDS`.
     :param options: further options of :func:`call_with`.
     """
@@ -248,7 +254,7 @@ def call_each(
     found = {}
     for name in reads:
         if isinstance(answer.get(name), float) or getattr(answer.get(name), "ndim", None) == 0:
-            found[name] = answer[name]  # a number of the whole batch
+            found[name] = answer[name]  # it is one number for the whole batch
             continue
         found[name] = torch.zeros(some.shape, dtype=torch.float64)
         for place, value in zip(places, answer.get(name, ()), strict=True):
@@ -259,7 +265,8 @@ def call_each(
 
 
 def call_rates(boundary: Any, inputs: Mapping[str, Any], *, step: str, **options: Any) -> dict[str, Any]:
-    """Call, for each step of a run, a function that returns the step's learning rate or its ratio to the peak rate.
+    """Call a function once for each step of a run. It returns the step's learning rate, or the rate's ratio to the
+    peak.
 
     :param step: the parameter that takes the step.
     :param options: further options of :func:`call_with`.
@@ -282,8 +289,8 @@ def _tensor_of(value: Any) -> Any:
 
 
 def call_entropy(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an entropy function, and the log-probs function of the same module, because the contract needs gradients
-    of log-probs.
+    """Call an entropy function. Also call the log-probs function of the same module, because the contract needs the
+    gradients of log-probs.
     """
     logits = inputs["logits"]
     values = getattr(boundary.module, log_probs)(logits, inputs["token_ids"])
@@ -299,8 +306,8 @@ def call_sums_of_log_probs(boundary: Any, inputs: Mapping[str, Any], **upstream:
     """Call a function of logits and labels that returns the sum of the log-probs of each row. Logits at a position
     predict the next label.
 
-    The function gets every row once for each token, with labels up to this token. A token's log-prob is the difference
-    of two sums.
+    The function gets each row once for each of its tokens, with labels up to this token. The log-prob of a token is the
+    difference of two such sums.
     """
     logits, ids, valid = inputs["logits"], inputs["token_ids"], inputs["response_mask"] != 0
     (rows, tokens), pad = ids.shape, torch.nn.functional.pad

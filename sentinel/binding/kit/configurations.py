@@ -1,4 +1,4 @@
-"""Make a framework's configuration from the options of a scenario, and read requests for an inference engine."""
+"""Make a framework's configuration from a scenario's options, and read the requests to an inference engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def nest_options(options: Mapping[str, Any]) -> Any:
 def keep_accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the options that a class accepts in this version.
 
-    :param usual: option -> the value that equals the behaviour of versions without the option.
+    :param usual: option -> the value that stands for the behaviour of versions without the option.
     :raises AbsentError: if the class lacks an option whose value differs from ``usual``.
     """
     names: set[str] = set()
@@ -47,12 +47,13 @@ def keep_accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any
 def with_options(
     make: Callable[..., Any], fields: Mapping[str, Any], inputs: Mapping[str, Any], **extra: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Make a framework's configuration object, with the scenario's options and the framework's defaults for all others.
+    """Make a framework's configuration object from the scenario's options. All other options have the framework's
+    defaults.
 
-    :param make: the configuration's class, or a function that returns it. Each field is a parameter.
-    :param fields: option -> its field, or the field and a mapping of the option's values.
+    :param make: the configuration's class, or a function that makes the configuration. Its parameters are the fields.
+    :param fields: option -> its field; or option -> the field and a mapping from the option's values to the field's.
     :param extra: further fields, which are ignored if this version lacks them.
-    :return: the configuration, and a mapping of the options that it has to their values.
+    :return: the configuration; and a mapping of the options that the configuration has, with their values.
     :raises AbsentError: if the scenario has an option that the configuration lacks.
     """
     parameters = inspect.signature(make).parameters
@@ -80,12 +81,12 @@ def fields(same: str, **others: Any) -> dict[str, Any]:
     return {**{name: name for name in same.split()}, **others}
 
 
-#: The field of a configuration that turns sampling on, for :func:`with_options`.
+#: A mapping for :func:`with_options`: a configuration's field that turns sampling on.
 DRAWS = ("do_sample", {True: False, False: True})
 
 
 class EngineRequest(Exception):
-    """Raised in place of a call to an inference engine; carries the request that the engine would receive."""
+    """Raised instead of a call to an inference engine. It has the request that the engine would receive."""
 
 
 def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
@@ -98,8 +99,8 @@ def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
 
 
 def parser_options(adds: Callable[[Any], Any], **extra: Any) -> Callable[..., Any]:
-    """Return a function that makes a framework's command-line namespace from option values. Other options have their
-    defaults.
+    """Return a function that makes a framework's command-line namespace from values of options. All other options have
+    their defaults.
 
     :param adds: adds the framework's arguments to a parser.
     :param extra: defaults of the arguments that an uninstalled package would add.

@@ -1,4 +1,4 @@
-"""Make the containers in which frameworks keep the rows of a batch, and read them."""
+"""Make and read the containers in which frameworks keep the rows of a batch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from sentinel.values.lazy import torch
 
-#: ``make(boundary, fields, meta) -> container``, ``read(container, inputs) -> columns, meta`` and
-#: ``do(boundary, inputs, container) -> containers``.
+#: The types of three functions: ``make(boundary, fields, meta) -> container``; ``read(container, inputs) -> columns,
+#: meta``; ``do(boundary, inputs, container) -> containers``.
 Make = Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Any]
 Read = Callable[[Any, Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
 Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
@@ -81,13 +81,14 @@ def reorder_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequenc
 
 
 def fill_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Pad a batch container to a size. If the operation reports a wrong number of added rows, return no rows."""
+    """Pad a batch container to a size, and return its rows. Return none if the reported number of added rows is
+    wrong."""
     longer, added = boundary.function(data, inputs["count"])
     return [longer] if added == len(longer) - len(data) else []
 
 
 def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
-    """Make rows of these lengths. Each contains its row number twice: in a tensor and in a list."""
+    """Make rows of these lengths. Each row contains its number twice: in a tensor and in a list."""
     mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
     return {"attention_mask": mask.long(), "row": torch.arange(len(lengths)), "label": [*range(len(lengths))]}
 
@@ -95,7 +96,7 @@ def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
 def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
     """Split the rows of a container into equal, consecutive parts, and return the row numbers of each part.
 
-    A row that has another row's label is left out.
+    Rows whose label belongs to another row are left out.
     """
     fields = read_columns(data)
     rows = [row if row == label else -1 for row, label in zip(fields["row"].tolist(), fields["label"])]

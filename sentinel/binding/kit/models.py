@@ -17,8 +17,9 @@ from sentinel.values.lazy import torch
 
 
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return flat tables of log-probs and entropies, from which a stand-in model reads. The first column of each
-    table is for the prompt.
+    """Return tables of log-probs and entropies for a stand-in model, flattened to one dimension.
+
+    The first column of each table is for the prompt.
     """
     there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
     return {name: prepend_prompt(inputs[name]).flatten() for name in there}
@@ -38,14 +39,14 @@ _PADDING, _END, _ELSE, _FIRST = range(4)
 def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool = False) -> Any:
     """Make a causal language model whose outputs come from a table of logits, which is its only parameter.
 
-    The model adds a first token before each row of ``table``, and one position after it. Each token of each row has its
-    own id (:func:`token_ids`), from which the model looks up the output of the position before the token. A trainer may
-    therefore cut, pad, pack and reorder the sequences. An end token is read as the next token of the row.
+    The model adds a first token before each row of ``table``, and one position after the row. Each token of each row
+    has its own id (:func:`token_ids`), by which the model looks up the output of the position before the token. So a
+    trainer may cut, pad, pack and reorder the sequences. An end token is read as the next token of the row.
 
     :param table: [rows, tokens]: log-probs, or [rows, tokens, choices]: logits.
     :param after: [rows]: log-probs of the position after the last token; by default 0.
-    :param trains: if True, the table is copied into a parameter; if False, gradients reach the given tensor.
-    :param scores: if True, make a reward model, which returns the sum of the table over a row's tokens.
+    :param trains: whether the table is copied into a parameter. Otherwise gradients reach the given tensor.
+    :param scores: whether to make a reward model, which returns the sum of the table over a row's tokens.
     """
     import torch
 
@@ -86,7 +87,7 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             self.model = Body()
-            # a fused loss multiplies by this matrix
+            # a fused loss multiplies by this weight matrix
             self.lm_head = torch.nn.Linear(size, size, bias=False, dtype=table.dtype)
             self.lm_head.weight = torch.nn.Parameter(torch.eye(size, dtype=table.dtype), requires_grad=False)
 
@@ -122,7 +123,7 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
         "num_attention_heads": 1,
         "num_labels": 2 - scores,
     }
-    with keep_random_state():  # layers draw random weights, which are replaced
+    with keep_random_state():  # the random weights that the layers draw are replaced
         model = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
     model.loss_type, model.warnings_issued = "ForCausalLM", {}  # models had warnings_issued until transformers 5
     return model
@@ -131,7 +132,7 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
 def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
     """Return the token ids that select the entries of a :func:`token_table`, for the valid tokens of each row.
 
-    With ``ended`` the last id of each row is that of the end token.
+    If ``ended`` is set, the last id of each row is that of the end token.
     """
     width = mask.shape[1] + 2
     numbers = []
@@ -195,7 +196,8 @@ def train(trainer: Any, model: Any) -> tuple[float, Any]:
 
 
 def train_quickly(trainer: Any) -> Any:
-    """Train without the garbage collections of accelerate, which take ten times as long as a step of a small model."""
+    """Train without accelerate's garbage collections, which take ten times as long as a training step of a small
+    model."""
     with mock.patch("gc.collect", partial(return_first, 0)):
         return trainer.train()
 
@@ -238,7 +240,8 @@ def build_trainer(
 
 
 class TypedProcessor:
-    """A processor like a vision model's. Each word of its input is a token's id and type: ``id:type``."""
+    """A processor like that of a vision model. Each word of its input has the form ``id:type``: a token's id and
+    type."""
 
     tokenizer = stand_in(pad_token_id=0, eos_token_id=0)
 
@@ -249,7 +252,7 @@ class TypedProcessor:
 
 
 def make_one_process(device: str) -> Any:
-    """Make an accelerator for one process: gathering and reducing return their input."""
+    """Make an accelerator for one process, in which gathering and reducing return their input."""
     whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), return_first)
     ranks = {"num_processes": 1, "process_index": 0, "is_main_process": True}
     state = bookkeeping(deepspeed_plugin=None)
@@ -277,12 +280,12 @@ def attach_gradient(loss: float, table: Any, gradient: Any) -> Any:
     return loss + (gradient * (table - table.detach())).sum()
 
 
-#: Prompt tokens before each response of :func:`make_sequences`.
+#: The number of prompt tokens before each response of :func:`make_sequences`.
 PROMPT = 2
 
 
 def make_sequences(mask: Any) -> dict[str, Any]:
-    """Make a batch as collators return it: prompt tokens, then the response."""
+    """Make a batch like those of collators, in which prompt tokens precede each response."""
     mask = mask.long()
     prompt = torch.ones(len(mask), PROMPT, dtype=torch.long, device=mask.device)
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)

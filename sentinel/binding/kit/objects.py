@@ -21,8 +21,8 @@ def stand_in(**attributes: Any) -> Any:
 
 
 def bookkeeping(**attributes: Any) -> Any:
-    """Make a stand-in for a counter, logger or progress bar. Any attribute that is not given is a :class:`Neutral`
-    object, and its use is recorded.
+    """Make a stand-in for a counter, logger or progress bar. Attributes that are not given are :class:`Neutral`
+    objects, and their use is recorded.
     """
     return Bookkeeping(**attributes)
 
@@ -95,7 +95,7 @@ def record_maker(owner: Any) -> Callable[..., Any]:
 
 
 def read_list(owner: Any, name: str) -> Any:
-    """Return the value of a field that holds a list: None if the field does not exist, [] if its value is None."""
+    """Return the list in a field; [] if the field's value is None, and None if the field does not exist."""
     if not hasattr(owner, name):
         return None
     value = getattr(owner, name)

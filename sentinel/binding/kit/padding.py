@@ -11,9 +11,7 @@ from sentinel.values.lazy import torch
 
 
 def call_padding(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
-    """Call a function that pads a list of rows to the longest row. The adapter adds a row of the length that the
-    scenario wants.
-    """
+    """Call a function that pads a list of rows to the longest row. A row of the wanted length is added to the list."""
     values = inputs["values"]
     rows = [*values, values.new_zeros(inputs["length"])]
     return {"padded": boundary.invoke(take_inputs(inputs, "pad_value", "side"), rows, **upstream)[:-1]}
@@ -29,7 +27,7 @@ def call_padding_to_multiple(
 
 
 def lay_out(rows: Sequence[Any], left: bool = False) -> tuple[Any, Any]:
-    """Return rows of tokens as a padded tensor, and its mask. The tensor has one column more than the longest row."""
+    """Return rows of tokens as a padded tensor, and the tensor's mask. It has one column more than the longest row."""
     width = 1 + max(map(len, rows))
     beside = [(width - len(row), 0) if left else (0, width - len(row)) for row in rows]
     values = [torch.nn.functional.pad(row, extra) for row, extra in zip(rows, beside)]

@@ -23,10 +23,10 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 class _Collectives:
     """Replaces torch.distributed's collectives for simulated ranks, which are threads.
 
-    All ranks of a group must call the same collective, because a training run would hang otherwise. One rank runs at a
-    time: the lowest one that does not wait for others. This makes the order of calls and results deterministic.
+    All ranks of a group must call the same collective; in a training run, they would hang otherwise. Only one rank runs
+    at a time: the lowest that does not wait for others. So the order of calls and results is deterministic.
 
-    :ivar failure: the first error, which a rank raised or which says that the ranks disagree; None without an error.
+    :ivar failure: the first error: a rank raised it, or it says that the ranks disagree. None if there is no error.
     """
 
     def __init__(self, count: int) -> None:
@@ -60,14 +60,14 @@ class _Collectives:
         self._running = min(self._ready, default=None)
 
     def exchange(self, rank: int, name: str, value: Any, group: Any) -> list[Any]:
-        """Wait until every rank of the group calls this collective; return the values of all ranks.
+        """Wait until every rank of the group has called this collective, and return the values of all ranks.
 
         :raises RanksDisagreeError: if a rank called another collective, or no rank can continue.
         """
         caller, ranks = sys._getframe(2), self.ranks_of(group)
         place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         with self._changed:
-            calls = self._calls.setdefault(ranks, {})  # a reference: the last rank to arrive drops this exchange
+            calls = self._calls.setdefault(ranks, {})  # the last rank to arrive drops the exchange
             calls[rank] = name, place, value
             if len(calls) == len(ranks):
                 del self._calls[ranks]
@@ -176,8 +176,8 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
 def score_by_vocabulary(logits: Any, score: Callable[[Any, int], Any]) -> list[Any]:
     """Compute scores [rows, tokens] of logits [rows, tokens, choices] whose vocabulary is split over ranks.
 
-    There are two ranks if the vocabulary is even, otherwise one. Each rank computes the gradient of its own part,
-    because that calls collectives. The gradient of the first score reaches ``logits``.
+    There are two ranks if the size of the vocabulary is even, otherwise one. Each rank computes the gradient of its own
+    part, because computing it calls collectives. The gradient of the first score reaches ``logits``.
 
     :param score: called with a rank's part of the logits and its number; returns one or more scores.
     """
@@ -209,7 +209,7 @@ def make_single_rank_mpu(**answers: Any) -> Any:
 
 
 class _OnCpu:
-    """torch, whose CUDA functions do nothing and whose tensors are on the CPU."""
+    """Replaces torch: CUDA functions do nothing, and all tensors are on the CPU."""
 
     cuda = StandInNamespace(
         **dict.fromkeys(("empty_cache", "reset_peak_memory_stats", "synchronize"), lambda: None),
