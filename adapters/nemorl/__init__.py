@@ -71,6 +71,8 @@ def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import dataclasses
 
     parts = [[value for value in part if value is not None] for part in inputs["parts"]]
+    if not dataclasses.is_dataclass(boundary.module.DPOValMetrics):
+        raise AbsentError("not in this version: metrics of a validation as attributes")
     names = [field.name for field in dataclasses.fields(boundary.module.DPOValMetrics)]
     metrics = iter({**{name: [0.0] for name in names}, "accuracy": [sum(part) / len(part)]} for part in parts)
     counts = iter(parts)
@@ -561,17 +563,15 @@ def _scaled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rewards, bound = inputs["rewards"].float(), 10.0
     if rewards.abs().max() > bound:
         raise AbsentError("rewards outside of the range are clipped")
-    config = kit.stand_in(
-        enabled=True, source_min=-bound, source_max=bound, target_min=-2 * bound, target_max=2 * bound
-    )
+    config = Options(enabled=True, source_min=-bound, source_max=bound, target_min=-2 * bound, target_max=2 * bound)
     batch = {"total_reward": rewards, "reward/one": rewards.clone()}
     return {"normalised": boundary.function(batch, config)["total_reward"] / 2}
 
 
 def _clipped_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    config = kit.stand_in(advantage_clip_low=None, advantage_clip_high=None)
+    config = Options(advantage_clip_low=None, advantage_clip_high=None)
     if inputs["clip"] is not None:
-        config = kit.stand_in(advantage_clip_low=-inputs["clip"], advantage_clip_high=inputs["clip"])
+        config = Options(advantage_clip_low=-inputs["clip"], advantage_clip_high=inputs["clip"])
     return {"normalised": boundary.function(inputs["rewards"], config)}
 
 

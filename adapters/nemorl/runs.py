@@ -299,6 +299,8 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gy
         "skip_reference_policy_logprobs_calculation": False,
     }
     kind = next(value for key, value in vars(boundary.module).items() if key.lower() == f"{name}config")
+    if not hasattr(kind, "model_fields"):
+        raise AbsentError("not in this version: a configuration with defaults")
     own = kind(**{key: value for key, value in options.items() if key in kind.model_fields})
     if "adv_estimator" in kind.model_fields:
         gae = dict.fromkeys(("gae_lambda", "gae_gamma"), 1.0) | {"normalize_advantages": False}
@@ -353,7 +355,14 @@ class _Actor:
 
 
 def _actors(make: Callable[..., Any]) -> Any:
-    return kit.stand_in(options=lambda **_: kit.stand_in(remote=lambda **named: _Actor(make(**named))))
+    class Actors:
+        def __init__(self, **_: Any) -> None:
+            """Ignore the options: the gate would compare the process's environment variables, which they contain."""
+
+        def remote(self, **named: Any) -> _Actor:
+            return _Actor(make(**named))
+
+    return kit.stand_in(options=Actors)
 
 
 def _get(answers: Any, **_: Any) -> Any:
@@ -396,7 +405,7 @@ def _collector(kind: Any, run: _Run) -> Any:
             """Collect as far ahead as the collector allows, which is less than four steps."""
             for _ in range(4):
                 paused = not self._refit_pause_cleared.is_set() or self._should_pause_for_generation_limits()
-                if self.running and not paused and self._fatal_error_message is None:
+                if self.running and not paused and getattr(self, "_fatal_error_message", None) is None:
                     run.did.setdefault("versions", []).append(run._loaded)
                     self._process_batch(next(self.batches))
 

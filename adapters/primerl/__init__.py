@@ -495,6 +495,8 @@ def _in_one_bin(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     batch, data = boundary.imported[_BATCH], boundary.imported[_LOADER]
     samples = inputs["samples"]
+    if "seq_lens" not in batch.MicroBatch.__struct_fields__:
+        raise AbsentError("not in this version: microbatches with the lengths of their sequences")
     rows = []
     for sample in samples:
         values = {name: column.tolist() for name, column in sample.items()}
@@ -663,7 +665,7 @@ _ROWS = (
         Binding(f"{_ORCHESTRATOR}.{name}", "pass_at_k", call=_passed)
         for name in ("utils.compute_pass_metrics", "metrics.pass_at_k")
     ),
-    Binding(f"{_SFT}.SFTDataset.__iter__", "epoch_order", call=_epochs),
+    Binding(f"{_SFT}.SFTDataset.__iter__", "epoch_order", call=_epochs, requires=(f"{_SFT}.SFTDataset._process",)),
     Binding(f"{_BATCH}.packed_samples_into_micro_bs", "microbatch_packing", call=_packed),
     Binding(f"{_BATCH}.prepare_batch", "microbatch_packing", call=_prepared),
     Binding(

@@ -11,7 +11,7 @@ from functools import cached_property
 from sentinel.comparing.observations import AFTER, BEFORE, OTHER, SIDES
 from sentinel.comparing.other_files import Files, files_of, list_changed_files
 from sentinel.comparing.patch import Patch, other_changes
-from sentinel.comparing.reached import Code, Place, Reached, changed_effect, changed_files, signal_changes
+from sentinel.comparing.reached import Code, Place, Reached, changed_effect, changed_files, names_in, signal_changes
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.comparing.units import Modules, Unit
 from sentinel.contracts.call import CALL
@@ -224,11 +224,13 @@ class Selection:
         distances: dict[Place, int] = {}
         seen: set[Place] = set()
         steps = 0
+        call = candidate.subject.binding.call
+        called = {*names_in(call)} if call is not None else set()  # the adapter may go on to other functions
         while level:
             distances |= dict.fromkeys(level & changed, steps)
             seen |= level
             units = [reached.units[place] for place in level]
-            names = {name for unit in units for name in unit.names | unit.attributes}
+            names = {name for unit in units for name in unit.names | unit.attributes} | (set() if steps else called)
             registries = {unit.name for unit in units if unit.kind == "registry"}
             level = {place for name in names for place in by_name.get(name, ())}
             for unit in reached.units.values():

@@ -471,7 +471,8 @@ def test_unreached_changes_need_calls_of_only_one_revision(run_sentinel, tree, m
         return open_target(self, target, ref, bindings)
 
     monkeypatch.setattr(Runner, "open_target", noted)
-    code = CODE.format(returned=f"_cold() if len(loss_mat.shape) > 9 else {MENDED}") + "\ndef _cold():\n    return {}\n"
+    returned = f"sum([_cold() for _ in loss_mat.shape[9:]], {MENDED})"  # no condition leads to the call
+    code = CODE.format(returned=returned) + "\ndef _cold():\n    return {}\n"
     one, other = (tree(name, code.replace("{}", number)) for name, number in (("one", "1"), ("other", "2")))
     answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
     [found] = answer.json()["boundaries"]
