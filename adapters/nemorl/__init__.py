@@ -513,7 +513,7 @@ def _distant(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shifted_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Shift the outputs of whole sequences by one position with NeMo-RL's function. The first column is the prompt's."""
+    """Shift the outputs of whole sequences by one position with NeMo-RL's function. The first column is the prompt."""
     whole = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], 1)
     if boundary.owner is not None:
         return {"values": boundary.function(boundary.owner(lambda logits: logits), logits=whole)[:, 1:]}
