@@ -450,7 +450,7 @@ class Bug:
 
 
 def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
-    """Return the settings of the configuration file, overridden by those of the command line; None without either."""
+    """Return the settings of the configuration file, overridden by the command line; None if neither is given."""
     if data is None and not single:
         return None
     configuration = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}
