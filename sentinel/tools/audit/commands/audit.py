@@ -667,8 +667,8 @@ def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
 
 
 def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[str, str]:
-    """Return the settings that avoid a bug. Return none if the trainers are known and none of them has all these settings
-    and accepts their values."""
+    """Return the settings that avoid a bug. Return none if the trainers are known and none of them has all these
+    settings and accepts their values."""
 
     def takes(trainer: Options, name: str, value: str) -> bool:
         option = trainer.options.get(name)
