@@ -32,8 +32,8 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     names = ("log_probs", "old_log_probs", "advantages", "response_mask")
     samples = {name: list(inputs[name]) for name in names}
-    # An upstream argument that no contract has is passed under its upstream name. This one is a stand-in, declared
-    # below.
+    # An argument that the contract does not have is passed under its upstream name. This one is a stand-in, which is
+    # declared below.
     mask, fraction = boundary.invoke(samples, options=SimpleNamespace(delta=inputs["opsm_delta"]))
     losses = boundary.module.policy_loss(
         inputs["ppo_kl"], inputs["advantages"], inputs["eps_clip"], inputs["eps_clip_high"]
@@ -51,7 +51,7 @@ TARGET = Target(
     roots=(PackageRoot("demo_rl"),),
     # preload=("tensordict",) would name small third-party packages that boundaries use when they run. A package that is
     # only imported, such as demo_missing_tracker in demo_rl/losses.py, becomes a stub module if it is not installed.
-    # Contract input -> its name in the whole framework. A binding only lists exceptions.
+    # Names of the contract's inputs throughout the framework. A binding lists only exceptions.
     arguments={"group": ("index",)},
     # Functions that the framework registers with a decorator need no bindings of their own. Each function that a
     # revision adds is called in the same way as ``like``. It must satisfy those laws of the contract that need no
@@ -63,9 +63,10 @@ TARGET = Target(
             "demo_rl.losses.agg_loss",
             "loss_aggregation",
             formerly=("demo_rl.core.agg_loss",),
-            # Contract input -> its names upstream, newest first. Inputs with the same name upstream are not listed.
+            # Upstream names of the contract's inputs, newest first. Inputs that have the same name upstream are not
+            # listed.
             arguments={"response_mask": ("loss_mask", "mask")},
-            # A single name stands for the return value itself, several names for the items of a returned tuple.
+            # One name stands for the whole return value. Several names stand for the items of a returned tuple.
             outputs=("loss",),
             # The values that a search may draw, if they are fewer than the contract's. This function has one
             # aggregation mode and no parameter for the other inputs.

@@ -1,7 +1,8 @@
 """Bindings for OpenRLHF (OpenRLHF/OpenRLHF).
 
-Its trainers import Ray, DeepSpeed and vLLM, which become stub modules, because they do not affect the result of a loss,
-an estimator or a mask. Methods run on instances of the real classes with only the attributes that the methods read.
+Its trainers import Ray, DeepSpeed and vLLM. These become stub modules, because they do not affect the result of a loss,
+an estimator or a mask. Methods run on instances of the real classes that have only the attributes that the methods
+read.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ _SFT = "openrlhf.datasets.sft_dataset.SFTDataset"
 _PADDED = {"response_mask": ("full", "right")}
 
 
-#: Option -> the value that equals the behaviour of versions without the option.
+#: For each option, the value with which newer versions behave like versions without the option.
 _USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 
 def _made(boundary: Any, **options: Any) -> Any:
-    """Build an OpenRLHF object with its own constructor, leaving out the options that this version lacks."""
+    """Build an OpenRLHF object with its own constructor. Options that this version lacks are left out."""
     return boundary.owner(**kit.keep_accepted(boundary.owner, options, _USUAL))
 
 
@@ -72,7 +73,7 @@ def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean of the losses of the rows. Each row is its own microbatch of one optimiser step."""
+    """Return the mean loss of the rows of an optimiser step. Each row is a microbatch of its own."""
     aggregate = boundary.imported[_LOSS].aggregate_loss
     losses, mask = inputs["loss_mat"], inputs["response_mask"].to(inputs["loss_mat"].dtype)
     rows, level = len(losses), _MODES[inputs["loss_agg_mode"]]
@@ -100,7 +101,8 @@ def _normalised_by(function: str, call: Any) -> Binding:
 
 
 def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss's options for the clip range. Until May 2025, OpenRLHF's losses had one bound for both sides."""
+    """Return the options of a loss that set the clip range. Until May 2025, OpenRLHF's losses had one bound for both
+    sides."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "clip_eps_low" in inspect.signature(boundary.owner.__init__).parameters:
         return {"clip_eps_low": low, "clip_eps_high": high}
@@ -110,7 +112,8 @@ def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss's options for truncated importance sampling. OpenRLHF renamed these options four times."""
+    """Return the options of a loss that set truncated importance sampling. OpenRLHF renamed these options four
+    times."""
     cap = inputs["importance_weight_cap"]
     if inputs["rollout_log_probs"] is None or cap is None:
         return {}
@@ -126,8 +129,8 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call OpenRLHF's policy loss.
 
-    GSPO is selected by name. GSPO is defined as a mean over sequences, which need not be the default of the loss. One
-    of the two boundaries is the class itself, whose constructor chooses the mean.
+    GSPO is selected by its name. It is defined as a mean over sequences, which may not be the default of the loss. One
+    of the two boundaries is the class of the loss, because its constructor chooses the mean.
     """
     if boundary.owner is None:
         boundary = replace(boundary, owner=boundary.function, function=boundary.function.forward)
@@ -203,8 +206,8 @@ class _Bar(list[Any]):
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run OpenRLHF's training loop on each rank, from the replay buffer to the call of DeepSpeed.
 
-    DeepSpeed divides a loss by the number of microbatches and averages over ranks. Each token has its own id, by which
-    the model finds the token's log-prob.
+    DeepSpeed would divide a loss by the number of microbatches and average over ranks. Each token has its own id, by
+    which the model finds the token's log-prob.
     """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows, width = mask.shape
@@ -223,7 +226,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_length": last[:, 0] + 1,
     }
     losses: list[Any] = []
-    # Each rank is a thread and selects its own device: one rank trains while another waits in a collective.
+    # Each rank is a thread and selects its own device, because one rank trains while another waits in a collective.
     trains = threading.local()
 
     class Table:
@@ -359,7 +362,7 @@ _NUMBERS = (
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs from a copy of the logits, because OpenRLHF divides its argument in place."""
+    """Compute log-probs from a copy of the logits, because OpenRLHF's function divides its argument in place."""
     arguments = {"logits": inputs["logits"].clone(), "labels": inputs["token_ids"]}
     if "temperature" not in boundary.parameters and inputs["temperature"] != 1.0:
         raise AbsentError("not in this version: a sampling temperature")
@@ -368,7 +371,7 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs with OpenRLHF's actor. Its model returns the scenario's logits, and each row begins with one
+    """Compute log-probs with OpenRLHF's actor. A stand-in model returns the scenario's logits. Each row begins with one
     prompt token.
     """
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
@@ -379,7 +382,7 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             return kit.Named(logits=torch.cat([logits, behind], 1))
 
     options = kit.take_inputs(inputs, "temperature")
-    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # older models apply the temperature themselves
+    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # older models apply the temperature
         options = kit.keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
@@ -494,7 +497,7 @@ _MAKING = StandIn("self", "an experience maker starts Ray actors; the step reads
 _SAMPLES = StandIn("experience", "a record of tensors; the step reads only those in the scenario")
 
 
-#: (std_level, leave_one_out) -> the estimator.
+#: The estimator for each (std_level, leave_one_out).
 _ESTIMATORS = {("group", False): "group_norm", (None, False): "dr_grpo", (None, True): "rloo"}
 _ADVANTAGES = (
     Binding(
@@ -530,7 +533,8 @@ _ADVANTAGES = (
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad rows to a length. OpenRLHF pads to the longest row, so a row of that length is added for the call."""
+    """Pad rows to a given length. OpenRLHF pads to the longest row, so the adapter adds a row of that length for the
+    call."""
     values, value = inputs["values"], inputs["pad_value"]
     longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
     rows = [row[None] for row in values] + [longest]
@@ -549,7 +553,7 @@ def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"drawn": drawn}
 
 
-#: Field of an experience -> the contract's name of the column.
+#: The contract's name for the column of each field of an experience.
 _COLUMNS = {"number": "total_length", "tokens": "sequences", "weights": "advantages", "label": "labels"}
 
 
@@ -584,7 +588,7 @@ def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Distribute samples over ranks by length with OpenRLHF's function. A sample's label is its index."""
+    """Distribute samples over ranks by their lengths, with OpenRLHF's function. A sample's label is its index."""
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
     args = kit.nest_options({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
@@ -604,8 +608,8 @@ class _Prompts(list[Any]):
 
 
 def _planned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepare the data of a training run. Return the number of updates that OpenRLHF's trainer gives to its
-    scheduler.
+    """Prepare the data of a training run with OpenRLHF. Return the number of updates that its trainer passes to the
+    learning-rate scheduler.
     """
     prompts = _Prompts(range(inputs["steps_per_epoch"] * inputs["prompts_per_step"]))
     options = {
@@ -648,7 +652,7 @@ _ROWS = (
 
 
 def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of trained tokens. The dataset stores a token's mask one position to the left."""
+    """Return the mask of trained tokens. In the dataset, a token's mask is one position to the left of the token."""
     before, rows = inputs["prompts"].shape[1], []
     plain: dict[str, Any] = {"pretrain_mode": False, "multiturn": False, "response_ranges": None}
     for prompt, counts, response, length in zip(
@@ -676,7 +680,8 @@ def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any)
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask of a chat. OpenRLHF's dataset stores the mask one position to the left."""
+    """Return the token ids and the loss mask of a chat. In OpenRLHF's dataset, a token's mask is one position to the
+    left."""
     tokenizer, messages = chat(inputs)
     data = _data(boundary, tokenizer, {"messages": messages}, multiturn=inputs["trains"] == "all")
     ids, *_, mask = boundary.function(data, 0)[:3]
@@ -733,7 +738,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: str, loss_type: str) -> Binding:
-    """Bind DPO's loss together with the log-probs that the trainer computes, or IPO's loss."""
+    """Bind either DPO's loss, together with the log-probs that the trainer computes, or IPO's loss."""
     return Binding(
         boundary,
         "preference_loss",
@@ -761,8 +766,10 @@ class _Model(list[Any]):
 
 
 def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run OpenRLHF's evaluation on batches of one-token pairs. The id of the chosen token is the score of the chosen
-    answer.
+    """Run OpenRLHF's evaluation on batches of pairs of answers.
+
+    Each answer is one token. Stand-ins for the model and the loss use the id of the chosen answer's token as its score,
+    and score every rejected answer with 0.5.
     """
     logs: dict[str, Any] = {}
     model, ranks = _Model(), {"is_rank_0": lambda: True, "all_reduce": kit.return_first, "all_gather": kit.return_first}
@@ -890,7 +897,7 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     """Return the weight version with which OpenRLHF's engines generate each sample, if weights are broadcast after each
     update.
 
-    If engines sleep, they do so from the start.
+    If the scenario's engines sleep between updates, they are asleep at the start, too.
     """
     engine, updates = WeightEngine(), 0
     generator = boundary.imported[_SAMPLES]
@@ -954,7 +961,7 @@ def _of_labels(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_scores(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of pairs. A score is the sum of the log-probs of the response."""
+    """Return the loss of pairs of responses. A response's score is the sum of its log-probs."""
     scores = [
         torch.where(inputs[f"{side}_mask"] != 0, inputs[f"{side}_log_probs"], 0.0).sum(-1)
         for side in ("chosen", "rejected")
@@ -976,8 +983,8 @@ def _of_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_chunks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log-probs: the logit of each token minus the log-sum-exp that OpenRLHF computes in chunks of two
-    tokens.
+    """Return log-probs: each token's logit minus the log-sum-exp of its position. OpenRLHF computes the latter in
+    chunks of two tokens.
     """
     logits, ids = inputs["logits"], inputs["token_ids"]
     sums = boundary.function(logits.flatten(0, 1), 2).reshape(ids.shape)
@@ -1029,8 +1036,8 @@ def _of_all_ranks(boundary: Any, values: Any, ranks: int) -> Any:
 
 
 def _pairs_of(inputs: Mapping[str, Any], left: bool) -> list[Any]:
-    """Return the ids and masks of the chosen answers, then those of the rejected ones. The adapter adds 1000 to the
-    rejected ids.
+    """Return the ids and masks of the chosen answers, then those of the rejected answers. The adapter adds 1000 to the
+    ids of rejected answers, so that the two differ.
     """
     samples = inputs["samples"]
     sides = [[sample["chosen"] for sample in samples], [sample["rejected"] + 1000 for sample in samples]]
@@ -1161,7 +1168,7 @@ _SMALL = (
 
 
 def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a function as if there were two ring-attention ranks, on a machine without an accelerator."""
+    """Call a function on a machine without an accelerator, as if there were two ring-attention ranks."""
     import torch
 
     ones = torch.ones
@@ -1174,7 +1181,7 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Collect samples with OpenRLHF's generator until no prompt is left. Each prompt has one rollout, and the filter
-    rejects some by score.
+    rejects some rollouts because of their scores.
 
     The first batch is returned as ``taken``, later batches as ``left``.
     """

@@ -32,7 +32,7 @@ def _functional_line(number: int) -> str:
 
 # -- the advantage step ------------------------------------------------------------------------------------------------
 
-#: The fields of PPOActorConfig that the advantage step reads and that are named like the contract's inputs.
+#: The fields of PPOActorConfig that the advantage step reads and that have the names of the contract's inputs.
 _CONFIG = (
     *("reward_bias", "reward_scaling", "reward_clip", "kl_ctl", "kl_estimator", "discount", "gae_lambda"),
     "mask_no_eos_with_zero",
@@ -42,7 +42,7 @@ _BATCH = ("input_ids", "attention_mask", "loss_mask", "rewards", "logprobs")
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages with AReaL's PPO actor, which is built from AReaL's own configuration class."""
+    """Compute advantages with AReaL's PPO actor. The actor is built from AReaL's own configuration class."""
     made = boundary.imported[ARGUMENTS].NormConfig
     norms = {name: None if inputs[name] is None else made(**inputs[name]) for name in ("reward_norm", "adv_norm")}
     actor = actor_of(
@@ -86,7 +86,7 @@ class _Engine:
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Recompute log-probs with AReaL's actor. The logits at position t predict the label at t."""
+    """Recompute log-probs with AReaL's actor. The logits at position t predict the label at position t."""
     boundary.imported[_FUNCTIONAL].mpu = types.SimpleNamespace(is_initialized=lambda: False)
     tokens = inputs["token_ids"]
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
@@ -97,7 +97,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the samples that AReaL's data loop draws in its first epochs, from a DataLoader with a
+    """Return the samples that AReaL's data loop draws in its first epochs. The loop reads a DataLoader with a
     DistributedSampler.
     """
     import itertools
@@ -115,7 +115,7 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask: Any) -> Any:
-    """Normalise values within groups of consecutive rows with AReaL's `Normalization`. Older versions need groups of
+    """Normalise values with AReaL's `Normalization`, within groups of consecutive rows. Older versions need groups of
     equal size.
     """
 
@@ -191,8 +191,8 @@ def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call one of AReaL's policy losses. AReaL's proximal policy is the contract's old policy. Decoupled losses also
-    take a behaviour policy.
+    """Call one of AReaL's policy losses. The contract's old policy is the proximal policy of AReaL. Decoupled losses
+    also take a behaviour policy.
     """
     has = boundary.parameters
     names = [name for name, (upstream, *_) in _PPO.items() if upstream in has]
@@ -226,7 +226,7 @@ def _policy(function: str, *more: Any, **fields: Any) -> Any:
 
 _CLIP = ("eps_clip_low", "eps_clip_high")
 _SAPO = ("tau_pos", "tau_neg")
-#: Contract input -> the names of AReaL's losses.
+#: The names that AReaL's losses have for the contract's inputs.
 _PPO = {
     "log_probs": ("logprobs",),
     "old_log_probs": ("proximal_logprobs", "old_logprobs"),
@@ -263,7 +263,7 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the loss of one packed microbatch as AReaL's engine does. ``cu_seqlens`` marks where each sequence
     begins.
 
-    The loss reports metrics to the process's tracker, which is emptied first, as after each training step.
+    The loss reports metrics to the tracker of the process. The tracker is emptied before, as after each training step.
     """
     algorithm = inputs["algorithm"]
     switch = {"sapo": "use_sapo_loss", "cispo": "use_cispo_loss"}.get(algorithm)
@@ -338,7 +338,7 @@ def _critic(path: str, kinds: tuple[str, ...], *dialects: Dialect, **more: Any) 
 
 
 def _gathered(name: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs from flattened logits. Chunks of two tokens make sure that chunk borders are tested.
+    """Compute log-probs from flattened logits, in chunks of two tokens, so that borders of chunks are tested.
 
     :param name: the module's function that calls the boundary; empty for the boundary itself.
     """
@@ -406,7 +406,7 @@ def _gather(function: str, entropy: bool) -> Binding:
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run AReaL's rejection sampling: reject or reweight tokens or sequences by their importance ratio, or by an
+    """Run AReaL's rejection sampling. It rejects or reweights tokens or sequences, by their importance ratio or by an
     estimate of the divergence.
 
     The weight of a sequence is the geometric mean of its tokens' ratios. Weights are always clamped by ratio. A batch
@@ -536,7 +536,7 @@ TARGET = Target(
             "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "clamp": ("apply_clamp",)},
             outputs=("kl",),
-            # The only switch clamps every estimator to [-10, 10], including k1 and k2.
+            # There is only one switch for clamping to [-10, 10], and it applies to k1 and k2, too.
             call=partial(
                 kit.call_with,
                 takes=("log_probs", "ref_log_probs", "kl_estimator", "clamp"),

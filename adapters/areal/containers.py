@@ -53,7 +53,7 @@ def _rows(batch: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]
 
 
 def _packed_rows(packed: Mapping[str, Any], names: Sequence[str], starts: Any, lengths: Sequence[int]) -> list[Any]:
-    """Return the samples of a packed batch, given their lengths and the offsets in the batch."""
+    """Return the samples of a packed batch, given their lengths and their offsets in the batch."""
     there = [name for name in names if name in packed]
     return [{name: packed[name][at : at + length] for name in there} for at, length in zip(starts.tolist(), lengths)]
 
@@ -90,7 +90,7 @@ def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Pad a packed batch with AReaL's function: each sequence to a multiple of four tokens, and the batch to 256
     tokens.
 
-    Samples are read at the offsets in the returned batch, so overlapping sequences lose tokens.
+    Samples are read at the offsets in the returned batch. If these overlap, tokens are missing in the result.
     """
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
@@ -122,8 +122,8 @@ def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Distribute trajectories over ranks, keeping those of one prompt together. Return no parts if AReaL returns
-    wrong indices for them.
+    """Distribute trajectories over ranks. Trajectories of one prompt stay together. Return no parts if the indices that
+    AReaL returns are wrong.
     """
     lengths = inputs["lengths"]
     items = [{"attention_mask": torch.ones(1, length), "place": place} for place, length in enumerate(lengths)]
@@ -145,14 +145,14 @@ def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rejoined(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Concatenate trajectories into a batch with metadata, and use the metadata to split the batch again."""
+    """Concatenate trajectories into a batch with metadata, and split the batch again by means of the metadata."""
     samples, module = inputs["samples"], boundary.module
     batch, meta = module.concat_batch([_trajectory(sample) for sample in samples])
     return {"samples": [{name: part[name][0] for name in samples[0]} for part in module.split_batch(batch, meta)]}
 
 
 def _passed_through(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack, align and reassemble a batch with AReaL's functions. The stand-in forward pass between them returns its
+    """Pack, align and reassemble a batch with AReaL's functions. In place of the forward pass, a stand-in returns its
     inputs.
     """
     samples, module, core = inputs["samples"], boundary.imported[_DATA], boundary.imported[_CORE]
@@ -173,7 +173,7 @@ def _passed_through(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _paired(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate preference pairs. The rejected answer is the chosen one with a different token in front of it."""
+    """Collate preference pairs. A rejected answer is the chosen answer after one additional token."""
     samples = inputs["samples"]
     rows = []
     for sample in samples:
@@ -195,8 +195,8 @@ def _paired(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _synced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Allocate microbatches on two ranks, which must get the same number of microbatches. The other rank needs one
-    for each row.
+    """Allocate microbatches on two ranks, both of which must get the same number. The other rank needs as many
+    microbatches as there are rows.
     """
     lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=budget)
@@ -215,7 +215,8 @@ def _by_kk(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the evaluation loss: the mean of each microbatch, weighted by its share of the samples of all ranks."""
+    """Return the evaluation loss: the mean of each microbatch, weighted by the microbatch's share of all ranks'
+    samples."""
     parts, core = inputs["parts"], boundary.module
     count = 1 if len(parts) % 2 else 2
 

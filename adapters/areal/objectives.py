@@ -55,8 +55,8 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a decoupled policy loss that drops tokens with extreme importance weights, by IcePop or by rejection
-    sampling.
+    """Call a decoupled policy loss that drops tokens with extreme importance weights. IcePop or rejection sampling
+    selects these tokens.
     """
     low, high = inputs["weight_low"], inputs["weight_high"]
     if inputs["correction"] == "icepop":
@@ -79,8 +79,8 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call AReaL's preference loss on packed pairs: the chosen sequence, then the rejected one.
 
-    Position t predicts token t + 1, and the last position predicts nothing. The process's tracker of metrics is emptied
-    first.
+    Position t predicts token t + 1, and the last position predicts nothing. The tracker of metrics in this process is
+    emptied first.
     """
 
     def packed(name: str, before: int, behind: int) -> Any:
@@ -210,7 +210,7 @@ def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make AReaL's optimiser configuration with the scenario's schedule. In older versions, the warm-up is a
+    """Make AReaL's optimiser configuration with the scenario's schedule. In older versions, the warm-up is given as a
     fraction of the steps.
     """
     made, steps = boundary.imported[ARGUMENTS].OptimizerConfig, inputs["training_steps"]

@@ -40,7 +40,8 @@ def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a boxed answer with AReaL's verifier. Stand-ins for its math parser compare the texts in the boxes."""
+    """Score a boxed answer with AReaL's verifier. Stand-ins replace its math parser, and compare the texts in the
+    boxes."""
     parsed = {"parse": lambda text, **_: [_in_box(text)], "math_verify_verify": lambda gold, made, **_: gold == made}
     kinds = dict.fromkeys(("ExprExtractionConfig", "LatexExtractionConfig"), lambda **_: None)
     with kit.swap_all(boundary.module, **parsed, **kinds):
@@ -82,8 +83,8 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of the tokens that M2PO keeps, by their squared log-ratios. In the first versions, the caller
-    computed the squares.
+    """Return the mask of the tokens that M2PO keeps because of their squared log-ratios. In the first versions, the
+    function's caller computed the squares.
     """
     old, proximal, mask = (inputs[name] for name in ("behaviour_log_probs", "proximal_log_probs", "response_mask"))
     if "sorted_m2" not in boundary.parameters:

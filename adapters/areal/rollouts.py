@@ -1,4 +1,4 @@
-"""AReaL's rollouts: from a prompt to a trained sequence, with the client of a remote engine and the RLVR workflow."""
+"""AReaL's rollouts, from a prompt to a sequence for training: the client of a remote engine, and the RLVR workflow."""
 
 from __future__ import annotations
 

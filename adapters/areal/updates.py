@@ -1,4 +1,4 @@
-"""AReaL's update of the actor, through its own minibatches and engine, with a table of log-probs as the model."""
+"""AReaL's update of the actor, with AReaL's own minibatches and engine, and a table of log-probs as the model."""
 
 from __future__ import annotations
 

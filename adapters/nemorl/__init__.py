@@ -1,7 +1,8 @@
 """Bindings for NeMo-RL (NVIDIA-NeMo/RL).
 
-NeMo-RL requires Python 3.13 and packages of the NVIDIA stack. Its losses, estimators and batches work without them:
-they only import the missing packages, and ``typing_extensions`` provides the newer standard-library names. Losses take
+NeMo-RL requires Python 3.13 and packages of the NVIDIA stack. Its losses, estimators and batches work without
+both: they import the missing packages without using them, and ``typing_extensions`` provides the newer
+standard-library names. Losses take
 tensors of whole sequences, whose first token is never predicted, so every tensor here has an additional column on the
 left.
 """
@@ -67,7 +68,8 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return NeMo-RL's validation accuracy over batches. A stand-in policy reports the mean of each batch."""
+    """Return the accuracy that NeMo-RL's validation computes over batches. A stand-in policy reports each batch's
+    mean."""
     import dataclasses
 
     parts = [[value for value in part if value is not None] for part in inputs["parts"]]
@@ -122,7 +124,7 @@ _NUMBERS = (
 
 
 def _prompts(group: Sequence[Any]) -> Any:
-    """Make one token of prompt for each row, the same for all rows of a group."""
+    """Make a one-token prompt for each row. All rows of a group have the same prompt."""
     labels = list(dict.fromkeys(group))
     return torch.tensor([[labels.index(label)] for label in group])
 
@@ -168,8 +170,8 @@ def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return advantages that NeMo-RL normalised. They reach the estimator as its KL penalty, because all rewards are
-    0.
+    """Return the advantages after NeMo-RL normalised them. All rewards are 0, and the advantages are passed as the KL
+    penalty.
     """
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     if advantages.abs().max() > 10:
@@ -204,8 +206,10 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows that dynamic sampling keeps. Each row occurs twice, and the step needs as many rows as are kept
-    of the first half, so that the others are surplus.
+    """Return the rows that dynamic sampling keeps.
+
+    The batch contains all rows twice. The step needs only as many rows as are kept of the first copy, so rows of the
+    second copy are surplus.
     """
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
@@ -310,7 +314,7 @@ def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loss mask of an episode whose prompt contains an earlier assistant message.
 
-    The function also masks the environment's text after the last turn, which is removed here.
+    The function's mask also covers the environment's text after the last turn. The adapter removes that part.
     """
     log = [message("user", [1, 2]), message("assistant", [3]), message("user", [4])]
     for generated, observed in zip(inputs["said"], inputs["heard"]):
@@ -356,8 +360,8 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weight version with which a vLLM engine generates each sample. A colocated engine sleeps in
-    between.
+    """Return the weight version with which a vLLM engine generates each sample. A colocated engine sleeps between the
+    generations.
     """
     engine, updates = WeightEngine(), 0
 
@@ -500,8 +504,8 @@ def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _distant(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the advantages of on-policy distillation: the teacher's log-probs minus the student's, which the
-    adapter sets to 0.
+    """Return the advantages of on-policy distillation: the teacher's log-probs minus the student's. The adapter sets
+    the student's to 0.
     """
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     named = {"teacher_logprobs": advantages, "prev_logprobs": torch.zeros_like(advantages)}
@@ -509,9 +513,7 @@ def _distant(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shifted_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Shift the outputs of whole sequences by one position with NeMo-RL's function. The first column belongs to the
-    prompt.
-    """
+    """Shift the outputs of whole sequences by one position with NeMo-RL's function. The first column is the prompt."""
     whole = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], 1)
     if boundary.owner is not None:
         return {"values": boundary.function(boundary.owner(lambda logits: logits), logits=whole)[:, 1:]}
@@ -559,7 +561,7 @@ _SCORED = (
 
 
 def _scaled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Scale rewards to a range that is twice as large with NeMo-RL's function, and halve the result."""
+    """Let NeMo-RL scale rewards to a range that is twice as large, and halve the result."""
     rewards, bound = inputs["rewards"].float(), 10.0
     if rewards.abs().max() > bound:
         raise AbsentError("rewards outside of the range are clipped")
@@ -587,8 +589,8 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flagged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the response mask without flagged samples. The adapter flags the samples whose response fills all
-    columns.
+    """Return the response mask after NeMo-RL masked the flagged samples. The adapter flags samples whose response fills
+    all columns.
     """
     mask = inputs["response_mask"]
     flags = (mask != 0).sum(-1) == mask.shape[1]
@@ -686,7 +688,8 @@ def _log_of(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _flattened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten and pad message logs, then read the samples back. Functions for the decomposed form get that form."""
+    """Flatten and pad message logs, and read the samples back. Functions that take the decomposed form get this
+    form."""
     samples, data = inputs["samples"], boundary.imported[_MESSAGES_OF]
     logs = [_log_of(sample) for sample in samples]
     flat, lengths = data.batched_message_log_to_flat_message(
@@ -710,7 +713,7 @@ def _flattened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate dataset samples. Each sample has one message, and its tag is the extra information for the
+    """Collate dataset samples. Each sample has one message. The sample's tag is its extra information for the
     environment.
     """
     rows = [
@@ -733,7 +736,7 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack sequences into one row, and read each back from the position where NeMo-RL says that it begins."""
+    """Pack sequences into one row, and read each sequence back at the beginning that NeMo-RL returns for it."""
     samples = inputs["samples"]
     ids = torch.nn.utils.rnn.pad_sequence([sample["token_ids"] for sample in samples], batch_first=True)
     lengths = torch.tensor([len(sample["token_ids"]) for sample in samples])
@@ -747,7 +750,7 @@ def _packed_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tensor_padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad each row, or the whole tensor. The teacher's log-probs are never longer than the tensor."""
+    """Pad either each row, or the whole tensor. The teacher's log-probs are never longer than the tensor."""
     values, length = inputs["values"], inputs["length"]
     if "pad_side" in boundary.parameters:
         rows = [boundary.function(row, length, inputs["side"], inputs["pad_value"]) for row in values]

@@ -13,7 +13,7 @@ _ALIGNER = "nemo_rl.algorithms.x_token.token_aligner.TokenAligner"
 
 
 def _aligned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Align one text, in a batch with a shorter one. Each side marks the beginning of a word in its own way."""
+    """Align one text, in a batch with a shorter text. Each tokenizer marks the beginning of a word in its own way."""
     sides, marks = [list(inputs[side]) for side in ("student", "teacher")], ("\u0120", "\u2581")
 
     def tokenizer(tokens: Sequence[str], mark: str) -> Any:

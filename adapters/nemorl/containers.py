@@ -20,7 +20,7 @@ def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) ->
 
 
 def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the columns of a batch. The metadata is returned as the scenario has it."""
+    """Return the columns of a batch, and its metadata in the form of the scenario."""
     return dict(batch.items()), inputs["meta"]
 
 
@@ -36,7 +36,7 @@ def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequ
 
 
 def _pieces(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    """Cut a batch into parts of equal size, selected by start and end or by the number of the part."""
+    """Cut a batch into parts of equal size. A part is selected by its start and end, or by its number."""
     count = inputs["count"]
     size = batch.size // count
     if "microbatch_size" in boundary.parameters:

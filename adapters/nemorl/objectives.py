@@ -14,7 +14,7 @@ from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, PREPARED, SAMPLING, confi
 
 _MODES = {"token-mean": True, "seq-mean-token-mean": False}
 
-#: Keys that the configuration must have in every version, and defaults of keys that later versions added.
+#: The keys that the configuration must have in all versions, and the defaults of keys that later versions added.
 _OPTIONS: Mapping[str, Any] = {
     "reference_policy_kl_penalty": 0.0,
     "reference_policy_kl_type": "k3",
@@ -58,8 +58,8 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
 
 
 def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
-    """Call one of NeMo-RL's losses through the wrapper that the boundary names, with all sequences on one rank,
-    padded or packed.
+    """Call one of NeMo-RL's losses through the wrapper that is the boundary. All sequences are on one rank, padded or
+    packed.
     """
     # no model assigns probability 1
     uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)
@@ -83,7 +83,7 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
 
 
 def _losses(boundary: Any) -> Any:
-    """Return the module that defines NeMo-RL's losses. Loss wrappers are defined in another module."""
+    """Return the module that defines NeMo-RL's losses, because the wrappers are defined in another module."""
     return boundary.imported[LOSSES] if "wrapper" in boundary.path else boundary.module
 
 
@@ -100,7 +100,7 @@ def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any
     return _called(boundary, loss, inputs["log_probs"], {**data, **(more or {})}, inputs)
 
 
-#: Algorithm -> the options that select it, and the aggregation that its constructor allows.
+#: For each algorithm, the options that select it, and the aggregation that the loss's constructor accepts for it.
 _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
     "ppo": ({}, None),
     "gspo": ({"sequence_level_importance_ratios": True}, "seq-mean-token-mean"),
@@ -144,7 +144,8 @@ def _fields(boundary: Any) -> Sequence[str]:
 
 
 def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return importance weights. Each is the gradient of the loss with respect to the log-prob of the token."""
+    """Return importance weights. A token's weight is read from the gradient of the loss with respect to its
+    log-prob."""
     mask, high, by_row = inputs["response_mask"], inputs["threshold_high"], inputs["level"] == "sequence"
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
     if kind == "icepop" and inputs["threshold_low"] is None:
@@ -275,7 +276,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of one sequence that was sampled with ``top_k`` and has a sequence-level importance weight."""
+    """Return the loss of one sequence. It was sampled with ``top_k``, and has a sequence-level importance weight."""
     arguments = inputs["arguments"]
     ones = torch.ones(arguments["token_ids"].shape)
     data = {

@@ -17,14 +17,15 @@ from sentinel.binding.kit import torch
 
 from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, Options, Words, message
 
-#: Rows of a step, two of them to each prompt; ids of the first token that names a training prompt or a validation one.
+#: The number of rows of a step, two for each prompt; the first-token ids of training prompts, and of validation
+#: prompts.
 _ROWS, _NAMES, _VALIDATION = 4, 10, 100
-#: The most updates and validation batches of a run.
+#: The most updates, and the most validation batches, of a run.
 _MOST = 30
 
 
 class _Rows(list[Callable[[], Any]]):
-    """A data loader. Each iteration makes new batches, because a loop may change them."""
+    """A data loader. Each iteration makes new batches, because a training loop may change a batch."""
 
     def __iter__(self) -> Iterator[Any]:
         return (make() for make in list.__iter__(self))
@@ -38,9 +39,11 @@ _BRIEF, _UNWANTED = "Be brief.", 9
 
 
 class _Run:
-    """The objects that a loop calls, and a record of what it did. Calls of other names do nothing.
+    """The objects that a training loop calls, and a record of the calls. Calls of methods that are not defined do
+    nothing.
 
-    It is the policy, the engine, the logger and the checkpointer at once. The gate compares all arguments.
+    An instance is the policy, the engine, the logger and the checkpointer at once. The gate compares the arguments of
+    all calls.
     """
 
     save_optimizer = True
@@ -64,7 +67,7 @@ class _Run:
         return partial(self.note, name, next(self._calls))
 
     def note(self, what: str, place: int, *_: Any, **__: Any) -> dict[str, Any]:
-        """Do nothing. The order of the calls is compared."""
+        """Do nothing: only the order of the calls is compared."""
         return {}
 
     def _list(self, name: str) -> list[Any]:
@@ -73,7 +76,7 @@ class _Run:
     # -- batches
 
     def prompts(self, numbers: Sequence[int], rewards: Sequence[Sequence[float]]) -> Any:
-        """Make a batch of prompts. The third token of each is its number; the environment knows its rewards."""
+        """Make a batch of prompts. A prompt's third token is its number, by which the environment finds its rewards."""
         logs = [[message("user", [1, 2, number])] for number in numbers]
         info = []
         for number, own in zip(numbers, rewards):
@@ -88,7 +91,7 @@ class _Run:
         )
 
     def answers(self, numbers: Sequence[int]) -> Any:
-        """Make a batch of sequences with an answer of two tokens; the first token is its number."""
+        """Make a batch of sequences with an answer of two tokens. The first token of a sequence is its number."""
         logs = [[message("user", [number]), message("assistant", [5, 6])] for number in numbers]
         return self._batch({"message_log": logs, "loss_multiplier": torch.ones(len(logs))})
 
@@ -201,7 +204,8 @@ class _Run:
     # -- NeMo-Gym
 
     def run_examples(self, examples: Sequence[Mapping[str, Any]], head_server_config: Any) -> list[Any]:
-        """Answer each example, the last one first. Answers without a reward have faults that are penalised."""
+        """Answer the examples, the last one first. An answer that gets no reward has faults for which NeMo-RL has
+        penalties."""
         if examples[0]["prompt"] < _VALIDATION and len(self._list("versions")) == self._updates:
             self._list("versions").append(self._loaded)
         results = []
@@ -275,7 +279,7 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gy
     """Make the configuration of an algorithm. All other options have NeMo-RL's defaults.
 
     :param waits: whether rollouts are coroutines.
-    :param gym: whether NeMo-Gym runs them.
+    :param gym: whether NeMo-Gym runs the rollouts.
     """
     estimator, losses = "gae" if name == "ppo" else "grpo", boundary.imported[LOSSES]
     planned = inputs["epochs"] * len(inputs["rewards"])
@@ -345,7 +349,7 @@ class _Answer:
 
 
 class _Actor:
-    """An object whose methods are called as Ray calls them, at once."""
+    """An object whose methods can be called as those of a Ray actor. They run at once."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
@@ -382,7 +386,7 @@ def _gym(kind: Any, run: _Run) -> Any:
 
 
 def _collector(kind: Any, run: _Run) -> Any:
-    """Derive a collector that collects at once, instead of in a thread, as much as NeMo-RL's collector allows."""
+    """Derive a collector from NeMo-RL's. It collects as much as that one allows, at once instead of in a thread."""
 
     class Collector(kind):  # type: ignore[misc]
         def start_collection(self, dataloader: Any) -> None:
@@ -402,7 +406,7 @@ def _collector(kind: Any, run: _Run) -> Any:
             self.fill()
 
         def fill(self) -> None:
-            """Collect as far ahead as the collector allows, which is less than four steps."""
+            """Collect as many steps ahead as the collector allows, which are fewer than four."""
             for _ in range(4):
                 paused = not self._refit_pause_cleared.is_set() or self._should_pause_for_generation_limits()
                 if self.running and not paused and getattr(self, "_fatal_error_message", None) is None:
@@ -423,7 +427,7 @@ class _Thread:
 
 
 class _Waits:
-    """Counts waits. Nothing happens during a wait, so a loop that waits often would never end."""
+    """Counts how often a loop waits. Nothing happens during a wait, so a loop that waits often would never end."""
 
     def __init__(self) -> None:
         self._left = 20
@@ -437,7 +441,7 @@ class _Waits:
         self.sleep()
 
     def event(self) -> Any:
-        """Make an event. Waiting for it ends at once if it is set."""
+        """Make an event. If the event is set, waiting for it ends at once."""
         made = threading.Event()
         made.wait = lambda timeout=None: made.is_set() or self.sleep() or False  # type: ignore[method-assign]
         return made

@@ -21,7 +21,7 @@ _MCORE, _MEGATRON = f"{_WORKERS}.megatron_policy_worker", "nemo_rl.models.megatr
 _MODULES = (f"{_AUTOMODEL}.data", f"{_AUTOMODEL}.train", "nemo_rl.models.dtensor.parallelize", "nemo_rl.utils.nsys")
 
 
-#: The largest difference of log-probs whose ratio is finite in every dtype, and so is its square.
+#: The largest difference of log-probs for which the ratio and its square are finite in every dtype.
 _LARGEST = 40.0
 
 
@@ -55,7 +55,7 @@ def _sequences(boundary: Any, inputs: Mapping[str, Any], **columns: Any) -> Any:
 
 
 def _dynamic(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with which the driver shards a batch by numbers of tokens; empty if it does not."""
+    """Return the options with which the driver shards a batch by numbers of tokens; empty if it shards by rows."""
     budget = inputs[_BUDGET]
     if budget is None:
         return {}
@@ -69,14 +69,14 @@ def _dynamic(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packs(inputs: Mapping[str, Any]) -> bool:
-    """Return True if sequences are packed into one row. Otherwise a budget makes rows of similar lengths."""
+    """Return True if sequences are packed into one row. Otherwise a token budget groups rows of similar lengths."""
     return inputs[_BUDGET] is not None and inputs["micro_batch_size"] is not None
 
 
 def _worker(boundary: Any, inputs: Mapping[str, Any], ranks: int, makes: Callable[[Any], Any]) -> Any:
     """Make one rank's worker.
 
-    :param makes: returns a model of the scenario, and the table that is its parameter.
+    :param makes: makes a model for the scenario, and returns it with the table that is its parameter.
     """
     model, table = makes(inputs)
     mesh = kit.stand_in(get_group=lambda: None)
@@ -124,7 +124,7 @@ _ONE_DEVICE |= {"sequence_parallel": False, "fp8_cfg": None}
 
 
 def _of_megatron(model: Any) -> dict[str, Any]:
-    """Return the attributes that only Megatron's workers have, and stand-ins for methods that reach Megatron."""
+    """Return the attributes that only Megatron's workers have, and stand-ins for methods that call Megatron."""
     model.zero_grad_buffer = lambda: None
     names = ("_copy_main_params_to_param_buffer", "_set_moe_grad_scale_func", "_set_mtp_grad_scale_func")
     names += ("_collect_mtp_metrics", "_compute_moe_grad_scale")
@@ -152,7 +152,7 @@ def _schedule(forward_step_func: Any, data_iterator: Any, model: Any, num_microb
 
 
 def _megatron_names() -> dict[str, Any]:
-    """Return stand-ins for the functions of Megatron that NeMo-RL imports: one device for each data-parallel rank."""
+    """Return stand-ins for the functions of Megatron that NeMo-RL imports. Each data-parallel rank has one device."""
     own = lambda *_: (torch.distributed.get_rank(),)  # noqa: E731
     groups = dict.fromkeys(("get_context_parallel_group", "get_tensor_model_parallel_group"), own)
     first = iter(range(1_000_000))
@@ -191,7 +191,7 @@ def _policy(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _critic(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Make a model with one value per position, which belongs to the next token."""
+    """Make a model that returns one value per position. The value belongs to the next token."""
     body = kit.token_table(inputs["log_probs"].detach(), scores=True).model
 
     class Critic(type(body)):  # type: ignore[misc]
@@ -226,8 +226,8 @@ def _on_ranks(boundary: Any, count: int, work: Callable[[int], Any]) -> list[Any
 def _trained(
     boundary: Any, inputs: Mapping[str, Any], batch: Any, loss: Any, makes: Callable[[Any], Any]
 ) -> tuple[Any, list[Any]]:
-    """Train a worker on each rank. Return the gradient, which FSDP averages and Megatron adds up over the
-    ranks, and the ranks' reports.
+    """Train a worker on each rank. Return the gradient and the reports of the ranks. FSDP averages gradients over
+    ranks; Megatron adds them up.
     """
     count = inputs["dp_size"] or 1
     shards = batch.shard_by_batch_size(count, batch_size=len(inputs["response_mask"]), **_dynamic(inputs))
@@ -251,7 +251,7 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         losses.ClippedPGLossConfig(**options, token_level_loss=inputs["loss_agg_mode"] == "token-mean")
     )
     total, reports = _trained(boundary, inputs, batch, loss, _policy)
-    # the older worker reports its loss times the number of ranks
+    # the older worker reports its loss multiplied by the number of ranks
     told = None if count > 1 and boundary.module.__name__ == _V1 else reports[0]["global_loss"].sum()
     return {"gradient": total, "pg_loss": told, "kl_loss": None}
 
@@ -280,7 +280,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read log-probs from the logits that a worker exports, which are ordered by size. Several rows are packed."""
+    """Read log-probs from the logits that a worker exports in the order of their size. Several rows are packed."""
     logits = inputs["logits"]
     size, packs = logits.shape[-1], len(logits) > 1
     cut = {"micro_batch_size": 1 if packs else None, _BUDGET: 8 if packs else None}

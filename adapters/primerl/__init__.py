@@ -40,7 +40,7 @@ _ADVANTAGE = f"{_ORCHESTRATOR}.advantage"
 
 # -- losses ------------------------------------------------------------------------------------------------------------
 
-#: Bounds that no token exceeds, under the option names of every version.
+#: Bounds that no token exceeds, with the option names of all versions.
 _UNBOUNDED: Mapping[str, Any] = {
     "clip_ratio": float("inf"),
     **dict.fromkeys(("mask_ratio_low", "token_mask_low", "sequence_mask_low", "geo_mask_low"), 0.0),
@@ -79,8 +79,8 @@ def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
 
 
 def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return the loss function that prime-rl builds from these settings. For versions until February 2026, return
-    their configuration.
+    """Return the loss function that prime-rl builds from these settings. For versions until February 2026, return the
+    configuration of the loss instead.
     """
     if "loss_config" in boundary.parameters:
         if inputs["algorithm"] == "dppo_tv":
@@ -136,7 +136,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call prime-rl's loss function of spring 2025, which takes a padded batch and logits.
 
-    The vocabulary has two tokens, and every token is the second one.
+    The vocabulary has two tokens. Every token of a sequence is the second one.
     """
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     pad = torch.nn.functional.pad
@@ -201,8 +201,8 @@ _HEADS, _SOFTCAP = "prime_rl.trainer.models.layers", 64.0
 def _fused(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute log-probs and entropies with prime-rl's fused output layer, two tokens at a time.
 
-    The layer's weight is the identity, so that hidden states are logits. Gemma's layer caps logits smoothly, which the
-    adapter inverts.
+    The layer's weight is the identity, so that hidden states are logits. Gemma's layer caps logits smoothly; the
+    adapter inverts this cap.
     """
     logits, size = inputs["logits"], inputs["logits"].shape[-1]
     capped = "gemma" in boundary.path
@@ -290,7 +290,7 @@ def _episodes(rewards: Sequence[float]) -> list[Any]:
 
 
 def _scored(boundary: Any, group: Any) -> list[float]:
-    """Return the advantages that the algorithm assigns to the rewards of one group."""
+    """Return the advantages that the algorithm computes from the rewards of one group."""
     # RAE's baseline stays 0 if it does not forget.
     options = {"length_penalty": None, "episode_agents": frozenset(), "decay": 1.0, "baselines": defaultdict(float)}
     algorithm = kit.make_unbuilt(boundary.owner, **options)
@@ -317,8 +317,8 @@ def _likeliest(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages with prime-rl's reward function for requests. Each group is one request, and each of its
-    rows is one completion.
+    """Compute advantages with prime-rl's reward function for requests. A group is a request, and the rows of the group
+    are the request's completions.
     """
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
     advantages = torch.zeros(len(inputs["rewards"]))
@@ -365,7 +365,7 @@ def _shaped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": [episode.traces[0].nodes[0].advantages[0] for episode in episodes]}
 
 
-#: In older versions, a rollout stores the reward; now the rollout's trace does.
+#: In older versions, the rollout itself stores the reward; in newer ones, the rollout's trace stores it.
 _NODES = (f"{_ALGORITHMS}.routing.assign_advantages",)
 _TRACES = StandIn("episodes", "the verifiers package's records of rollouts; an algorithm uses rewards and advantages")
 _GRPO = f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group"
@@ -423,7 +423,7 @@ def _fields(boundary: Any, length: int, row: int) -> Any:
 
 
 def _beside(boundary: Any, count: int) -> dict[str, Any]:
-    """Return the arguments that only some versions of prime-rl accept."""
+    """Return further arguments, which only some versions of prime-rl accept."""
     cost = getattr(boundary.module, "build_bin_cost", lambda _: sum)(None)
     return {"bin_cost": cost, "num_loras": 1, "idxs": [0] * count}
 
@@ -453,7 +453,7 @@ def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack samples into rows of equal length, as prime-rl's data loader does. Padding has no valid token."""
+    """Pack samples into rows of equal length, as prime-rl's data loader does. Tokens that pad a row are not valid."""
     lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     samples = [
         {name: [row] * length for name in ("input_ids", "target_ids")}
@@ -491,7 +491,7 @@ def _flags(sample: Mapping[str, Any]) -> Any:
 def _in_one_bin(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Pack samples into one microbatch, pad it to a multiple of eight tokens and convert it to tensors.
 
-    The samples are read at the lengths that the microbatch states, the last one without padding.
+    Each sample is read with the length that the microbatch states for it, and the last sample without the padding.
     """
     batch, data = boundary.imported[_BATCH], boundary.imported[_LOADER]
     samples = inputs["samples"]
@@ -520,8 +520,8 @@ def _in_one_bin(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_one_row(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Concatenate samples into one row of 64 tokens, and read each back by the lengths that prime-rl stores for the
-    row.
+    """Concatenate samples into one row of 64 tokens, and read the samples back with the lengths that prime-rl stores
+    for the row.
     """
     module, samples = boundary.module, inputs["samples"]
     rows: list[dict[str, Any]] = [{name: column.tolist() for name, column in sample.items()} for sample in samples]
@@ -540,9 +540,7 @@ def _in_one_row(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cut_at_ends(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut packed tokens where prime-rl says that sequences end. It finds the ends from lengths or from token
-    positions.
-    """
+    """Cut packed tokens where sequences end. prime-rl computes these ends from lengths or from token positions."""
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
     if "seq_lens" in boundary.parameters:
@@ -555,7 +553,7 @@ def _cut_at_ends(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sharded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split the columns over context-parallel ranks. Each rank's share is one part."""
+    """Split the columns over context-parallel ranks. The columns of each rank are one part of the result."""
     count, parts = inputs["count"], []
     for rank in range(count):
         shards = {name: boundary.function(column[None], rank, count)[0] for name, column in inputs["fields"].items()}
@@ -693,7 +691,7 @@ def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _SCHEDULER = "prime_rl.trainer.scheduler"
 _SCHEDULES = (
-    # min_ratio is never 0 because a warm-up from 0 begins at 1e-8 of the peak.
+    # min_ratio is never 0, because even a warm-up from 0 begins at 1e-8 of the peak.
     *(
         Binding(
             f"{_SCHEDULER}.setup_{name}_scheduler", "learning_rate", call=_rates,
@@ -745,7 +743,7 @@ def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how many policy versions a running rollout is behind after each update."""
+    """Return, for each update, by how many policy versions a running rollout is behind after it."""
 
     async def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -806,7 +804,7 @@ def _teacher(owner: Any, log_probs: Sequence[float]) -> Any:
 
 
 def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Assign the reference log-probs that a service returned to the tokens of each sample, with prime-rl's function."""
+    """Let prime-rl assign the reference log-probs that a service returned to the tokens of each sample."""
     samples = []
     for sample in inputs["samples"]:
         ids, log_probs = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))

@@ -21,7 +21,8 @@ _FIRST = 4  # rows of a training run
 
 
 class _Rank:
-    """The objects of one rank: optimizer, scheduler, checkpoints, weight broadcast. Its gradient adds up."""
+    """The objects of one rank: optimizer, scheduler, checkpoints, weight broadcast. It adds up the gradients of all
+    steps."""
 
     def __init__(self, table: Any) -> None:
         self.table, self.gradient, self.model = table, torch.zeros_like(table), None
@@ -46,7 +47,7 @@ class _Rank:
 
 
 class _Reports:
-    """The monitors of a run. The gate compares what a run logs."""
+    """The monitors of a run. They record what the run logs, because the gate compares it."""
 
     def __init__(self) -> None:
         self.logged: list[Mapping[str, Any]] = []
@@ -123,7 +124,7 @@ def _norm(parameters: Any) -> Any:
 
 
 def _config(**options: Any) -> Any:
-    """Make a trainer's configuration. Parts that these runs do not use are off."""
+    """Make a trainer's configuration. Parts that these runs do not need are turned off."""
     off = (
         "heartbeat", "metrics_server", "model.full_offload", "model.lora", "model.vlm", "resume", "gc", "trace_path",
         "memory_profiler_path", "model.ac_offloading", "model.fused_lm_head_token_chunk_size", "eval", "val",
@@ -141,7 +142,8 @@ def _config(**options: Any) -> Any:
 
 
 def _packed(ids: Sequence[Sequence[int]], masks: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Make a microbatch of one row from sequences. A target is the next token of its sequence."""
+    """Make a microbatch with one row from sequences. The target of each token is the next token of the same
+    sequence."""
     targets = [[*row[1:], 0] for row in ids]
     flat = {"input_ids": ids, "target_ids": targets, "position_ids": [range(len(row)) for row in ids]}
     made = {name: torch.tensor([[value for row in rows for value in row]]) for name, rows in flat.items()}
@@ -175,7 +177,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ran(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run several steps of reinforcement learning. The advantage of a token is its row's reward."""
+    """Run several steps of reinforcement learning. The advantage of each token is the reward of the token's row."""
     steps = len(inputs["rewards"]) * inputs["epochs"]
     steps = steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"])
     table = -torch.arange(1, 1 + len(inputs["rewards"]) * _FIRST * 3).reshape(-1, 3) / 16

@@ -41,21 +41,21 @@ _RLVR_PG = "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker"
 _AGENTIC_PG = "roll.pipeline.agentic.agentic_actor_pg_worker.ActorWorker"
 _CONFIG_OF = {"rlvr": (_RLVR_CONFIG, "RLVRConfig"), "agentic": (_AGENTIC_CONFIG, "AgenticConfig")}
 
-#: Estimator of the contract -> its name in ROLL.
+#: The names of the contract's estimators in ROLL.
 _ESTIMATORS = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "k3"}
 
 _ONLY_FULL = {"response_mask": ("full",)}
 
 
 def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] | None = None) -> Any:
-    """Make a DataProto of these tensors. ``labels`` are its columns of Python objects."""
+    """Make a DataProto of these tensors. ``labels`` are columns of Python objects."""
     import numpy as np
 
     arrays = {name: np.array(values, dtype=object) for name, values in (labels or {}).items()}
     return boundary.imported[PROTOCOL].DataProto.from_dict(tensors=dict(tensors), non_tensors=arrays)
 
 
-#: Option that older configurations lack -> the value that equals their behaviour.
+#: For options that older configurations lack, the value that describes their behaviour.
 _BEFORE: Mapping[str, Any] = {
     "ratio_type": "token",
     "use_pg_clip_range": False,
@@ -84,7 +84,8 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
     """Make the configurations of the pipeline and of the actor from ROLL's classes.
 
     The pipeline's constructor does not run, because it looks for checkpoints and creates log folders. Fields have their
-    defaults. Losses read the options of their variants from the actor's configuration, which declares few of them.
+    defaults. Losses read the options of their variants from the actor's configuration, although it declares only a few
+    of these options.
     """
     module, name = _CONFIG_OF[kind]
     made = kit.make_unbuilt(getattr(boundary.imported[module], name))
@@ -96,8 +97,8 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
 def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of training steps that ROLL's configuration computes if each device trains on four samples.
 
-    An environment's limit is twice the number of turns, because the configuration expects that half of the limit is
-    used.
+    The limit of an environment is set to twice the number of turns, because ROLL's configuration assumes that half of
+    the limit is used.
     """
     options = kit.stand_in(per_device_train_batch_size=4, gradient_accumulation_steps=inputs["batch_size"] // 4)
     trained = kit.stand_in(training_args=options)
@@ -138,7 +139,8 @@ def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call ROLL's aggregation of losses. With row weights, only some versions can count rows without a token."""
+    """Call ROLL's aggregation of losses. If there are row weights, only some versions can count rows without a
+    token."""
 
     if "weights" in boundary.parameters and "global_valid_samples" not in boundary.parameters:
         empty = not (inputs["response_mask"] != 0).any(-1).all()
@@ -177,7 +179,7 @@ def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke(names, n_sample=kit.group_size(inputs))
 
 
-#: (level of the mean, level of the standard deviation) -> the former configuration value for both.
+#: For each (level of the mean, level of the standard deviation), the value that older configurations have for both.
 _METHODS = {
     (None, None): ("batch", "identity"),
     ("batch", None): ("batch", "mean"),
@@ -207,7 +209,8 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _postprocessed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise rewards with ROLL's postprocessing, which reads the levels from its configuration. Clipping is off."""
+    """Normalise rewards with ROLL's postprocessing, which reads the two levels from its configuration. Clipping is
+    off."""
     config = kit.stand_in(
         adv_estimator="reinforce",
         reward_clip=None,
@@ -220,8 +223,8 @@ def _postprocessed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply ROLL's KL penalty to the token rewards, and return the advantages that ROLL's next function computes
-    from them.
+    """Apply ROLL's KL penalty to token rewards. Return the advantages that the next function of ROLL computes from
+    these rewards.
     """
     mask = kit.prepend_prompt(inputs["response_mask"].long())
     columns = {"response_mask": mask, "attention_mask": torch.cat([mask[:, :1] + 1, mask[:, 1:]], 1)}
@@ -274,10 +277,10 @@ _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 
 
 def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
-    """Bind the advantage step of a ROLL driver twice: with a critic (GAE) and without one.
+    """Bind the advantage step of a ROLL driver twice: with a critic (GAE) and without a critic.
 
-    The step without a critic uses the mask. GAE does not use it, so it also discounts over values in gaps of the mask,
-    which are not trained.
+    Without a critic, the step uses the mask. GAE does not use the mask, so it also discounts over values in gaps of the
+    mask, which the critic is not trained on.
     """
     gaps = Dialect(
         "masked_steps",
@@ -326,8 +329,9 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
 def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return ROLL's options for the clip range.
 
-    The bound of dual clip is ``1 + 2 pg_clip``. If that agrees with both clip bounds, pg_clip sets everything, as in
-    versions without a clip range. Otherwise, pg_clip sets dual clip and two other options set the range.
+    The bound of dual clip is ``1 + 2 pg_clip``. If dual clip and both clip bounds of the scenario fit one
+    value, pg_clip alone sets them, as in versions without a clip range. Otherwise pg_clip sets dual clip, and two other
+    options set the range.
     """
     low, high, dual = inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
     cut = high if dual is None else (dual - 1) / 2
@@ -351,7 +355,7 @@ def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token count and the row count of the global batch, under the name of each mask."""
+    """Return the numbers of tokens and of rows in the global batch, under the names of all masks."""
     mask, tokens, rows = inputs["response_mask"], inputs["batch_num_tokens"], inputs["global_batch_size"]
     tokens = (mask != 0).sum().clamp(min=1) if tokens is None else tokens
     rows = (mask != 0).any(-1).sum().clamp(min=1) if rows is None else rows
@@ -370,7 +374,8 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     names = ("log_probs", "old_log_probs", "advantages", "response_mask")
     ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
     if not ratio.isfinite().all():
-        # The gradient of this exp is computed in the caller, loss_func, whose own binding shows an overflow there.
+        # In ROLL, the caller loss_func computes this exp and its gradient. An overflow there shows in the binding of
+        # loss_func.
         raise AbsentError("the ratio, which the caller computes, overflows")
     scores, data = inputs["scores"], None
     if scores is not None:  # RLVR has a tensor in the batch; agents have one reward per trajectory
@@ -391,7 +396,7 @@ _SUM = aggregated("token-sum")
 
 
 def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
-    """Return scores for TOPR. As in most training runs, a response's score has the sign of its first advantage."""
+    """Return scores for TOPR. As in most training runs, each score has the sign of its response's first advantage."""
     from sentinel import tensor
 
     advantages = inputs["advantages"]
@@ -493,9 +498,7 @@ _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
 
 
 def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
-    """Build the batch of an update from scored responses with ROLL's functions: compute advantages and balance the
-    ranks.
-    """
+    """Build the batch of an update from scored responses. ROLL's functions compute advantages and balance the ranks."""
     functions, named, norms = boundary.imported[_FUNCTIONALS], kit.named_tokens(inputs), ("group", None)
     above = functions.reward_norm(inputs["rewards"], kit.group_size(inputs), {}, *norms)
     fields = {**whole, **named, "token_level_rewards": kit.named_tokens({**inputs, "rewards": above})["rewards"]}
@@ -511,8 +514,8 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the training step of ROLL's strategy on each rank, with the worker's real loss.
 
-    Each token has its own id, by which the model finds the token's log-prob. Gradients are averaged over ranks, as by
-    FSDP.
+    Each token has its own id, by which the model finds the token's log-prob. Gradients are averaged over ranks, as FSDP
+    does.
     """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
@@ -622,10 +625,10 @@ _ROWS_AT_HAND = (
     Dialect("empty_rows", "counted", _OWN_COUNT, _OWN_LINE, _BY_ROWS),
     Dialect("a_rejected_row_is_an_absent_row", None, _OWN_COUNT, _OWN_LINE, _BY_ROWS, "value"),
 )
-#: Rejections for the policy are in the mask final_response_mask, which the critic does not read.
+#: Tokens that are rejected for the policy are marked in final_response_mask, which the critic does not read.
 _ALL_ROWS = "the critic's loss is the plain mean over the rows of the microbatch, including rows without a token"
 _MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-#: The strategy handles ranks. There is no option for the divisor of seq-mean-token-sum-norm.
+#: The strategy handles the ranks, and no option sets the divisor of seq-mean-token-sum-norm.
 _AGGREGATION = {"loss_agg_mode": _MODES, "dp_size": (None,), "loss_scale_factor": (None,)}
 
 
@@ -655,9 +658,8 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run ROLL's off-policy correction. Return the importance weights, or the mask of the tokens that one filter
-    keeps.
-    """
+    """Run ROLL's off-policy correction. Return the importance weights, or the mask of the tokens that a
+    filter keeps."""
     config = boundary.imported[_BASE_CONFIG]
     names = ("old_log_probs", "rollout_log_probs", "response_mask")
     settings, level = config.TrainInferCorrectionConfig(), inputs["level"]
@@ -691,7 +693,7 @@ def _token_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of ROLL's critic. The batch has one more column, for the prompt's token."""
+    """Return the values of ROLL's critic. The batch has one additional column for the token of the prompt."""
     output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
     values, _ = boundary.invoke({}, kit.stand_in(), data=None, output_tensor=output)
     return {"values": values}

@@ -46,7 +46,8 @@ def _batch_of(boundary: Any, mask: Any) -> Any:
 
 
 def _cut_dynamically(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches with ROLL's iterators. Leave out rows that lost tokens in the split."""
+    """Split a batch into microbatches with ROLL's iterators. Rows that lost tokens in the split are left out of the
+    result."""
     mask, module = inputs["attention_mask"], boundary.module
     batch, _ = module.dynamic_batching_shard(_batch_of(boundary, mask), 1, inputs["max_tokens_per_microbatch"], 1)
     parts = []
@@ -67,9 +68,7 @@ def _cut_dynamically(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _packed_by_load(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Balance microbatches with ROLL's function, and restore the order of the rows. Return no microbatch if the
-    restored order is wrong.
-    """
+    """Balance microbatches with ROLL's function. Return no microbatch if ROLL restores a wrong order of the rows."""
     lengths, parts = inputs["lengths"], inputs["parts"]
     config = boundary.imported["roll.configs.worker_config"].SequencePackingConfig()
     config.algorithm, config.max_packed_sequence_length_forward = "load_balance", sum(lengths) * 16

@@ -27,8 +27,8 @@ _TRANSFORMERS = StandIn(
 def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Make the response masks of prompts and their responses with ROLL's function.
 
-    The function moves each row to the left until its prompt begins in the first column. The result is moved back.
-    Batches of newer versions are not dataclasses.
+    The function moves each row to the left until its prompt begins in the first column, and the adapter moves the
+    result back. In newer versions, batches are not dataclasses.
     """
     mask = inputs["prompt_mask"]
     prompts = {
@@ -132,15 +132,16 @@ _PIPELINES = "roll.pipeline.{0}.{0}_pipeline.get_encode_function"
 
 
 class _Tokenizer(ChatTokenizer):
-    """A tokenizer whose chat template takes tools and documents by position, as ROLL passes them."""
+    """A tokenizer whose chat template takes tools and documents as positional arguments, because ROLL passes them
+    so."""
 
     def apply_chat_template(self, conversation: Any, *_: Any, **options: Any) -> Any:
         return super().apply_chat_template(conversation, **options)
 
 
 def _encoded_answer(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ids and the mask of a question and its answer, as ROLL's pipeline encodes them or ROLL's collator
-    labels them.
+    """Return the ids and the mask of a question and its answer, either as ROLL's pipeline encodes them, or as ROLL's
+    collator labels them.
     """
     tokenizer, messages = _Tokenizer(), chat(inputs)[1]
     roles = [message["role"] for message in messages]
@@ -180,7 +181,7 @@ def _collate_rows(boundary: Any, rows: list[Any], tokenizer: Any) -> Any:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate rows of lists. For pairs, the rejected answer is the chosen one with a different token in front of it."""
+    """Collate rows of lists. In pairs, a rejected answer is the chosen answer after one additional token."""
     samples, pairs = inputs["samples"], "DPO" in boundary.path
     rows = []
     for sample in samples:
@@ -271,7 +272,7 @@ BINDINGS = (
     Binding(
         f"{_TURNS}.token_ids_to_assistant_mask", "trained_tokens", call=_trained_of_a_chat,
         requires=(f"{_TURNS}.split_by_token(messages)",), stand_ins=(_TOKENIZER,),
-        # An environment has no tool turns, and makes its own system message.
+        # An environment has no turns of tools, and makes the system message itself.
         fixed={"trains": "all", "max_tokens": None, "after_an_answer": (), "default_system": False},
     ),
     Binding(

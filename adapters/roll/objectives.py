@@ -45,7 +45,7 @@ def _of_whole_rows(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs and entropies with ROLL's strategy, or with a worker's method, which stores them without a
+    """Compute log-probs and entropies either with ROLL's strategy, or with a worker's method that stores them without a
     gradient.
     """
     whole = _of_whole_rows(inputs)
@@ -92,7 +92,8 @@ _OBJECTIVES = {0.0: "forward_kl", 1.0: "reverse_kl", 0.5: "js_divergence"}
 
 
 def _distilled(objective: str, options: Mapping[str, Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the mean divergence from a teacher. The teacher's probabilities are those that ROLL's strategy sends."""
+    """Compute the mean divergence from a teacher, whose probabilities have the form in which ROLL's strategy sends
+    them."""
     valid, count = inputs["response_mask"] != 0, inputs["batch_num_tokens"]
     count = max(int(valid.sum()), 1) if count is None else count
     logits, teacher = (torch.where(valid[..., None], inputs[name], 0.0) for name in ("logits", "teacher_logits"))
@@ -116,8 +117,10 @@ def _distilled(objective: str, options: Mapping[str, Any], boundary: Any, inputs
 
 
 def _student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the student worker's loss, which is the divergence alone. The labels of the one-token prompt are -100,
-    and the two models disagree about the token after the last one.
+    """Compute the loss of the student's worker, which is only the divergence.
+
+    The label of the one-token prompt is -100. The two models disagree about the token after the last one, so that
+    counting this position shows.
     """
     valid, count = inputs["response_mask"] != 0, inputs["batch_num_tokens"]
     ours, teacher = (torch.where(valid[..., None], inputs[name], 0.0) for name in ("logits", "teacher_logits"))
@@ -137,7 +140,7 @@ def _student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.function(worker, data, torch.cat([ours, last], 1))[0]}
 
 
-#: Masked tokens have the same logits on both sides, which these objectives cannot compare.
+#: Masked tokens have the same logits on both sides, and these objectives cannot compare equal logits.
 _FULL: Mapping[str, tuple[Any, ...]] = {"response_mask": ("full",)}
 
 
@@ -164,7 +167,7 @@ _DISTILLATION = (
             f"{_STRATEGY}.op_compute_topk_probs_and_indices",
         )
     ),
-    # A mixture that consists of one distribution only is the forward or the reverse KL.
+    # If the mixture consists of only one distribution, the divergence is the forward or the reverse KL.
     *(
         _distillation(f"{_DIVERGENCE}.VariousDivergence.compute_{name}_divergence", beta, objective, **options)
         for name, beta, objective, options in (

@@ -88,7 +88,7 @@ def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"kept": _masked(boundary, mask, torch.zeros(len(mask)), max_len_mask=True)}
 
 
-#: Options of a rollout whose fields have other names.
+#: Options of a rollout for which ROLL's fields have other names.
 _OPTIONS = kit.fields(
     "temperature top_p top_k max_new_tokens repetition_penalty", stop="stop_strings", greedy=kit.DRAWS
 )
@@ -127,8 +127,9 @@ def _code(boundary: Any, response: str, truth: str) -> bool:
 
 
 def _with(*arguments: Any, truth: Callable[[str], Any] | None = None) -> Callable[[Any, str, str], Any]:
-    """Make a reward rule that calls the boundary with the response, the converted ground truth (only if ``truth`` is
-    given) and these arguments.
+    """Make a reward rule that calls the boundary with the response and these arguments.
+
+    :param truth: converts the ground truth, which is also passed; if it is None, the ground truth is not passed.
     """
     return lambda boundary, response, right: boundary.function(
         response, *(() if truth is None else (truth(right),)), *arguments
@@ -140,14 +141,14 @@ def _repeated(boundary: Any, response: str, _: str) -> Any:
 
 
 def _of_last_line(rule: Callable[[Any, str, str], Any], before: str = "") -> Callable[[Any, str, str], Any]:
-    """Make a reward rule that reads only the last line of a response. Some scenarios add lines, which the original
-    rule would count.
+    """Make a reward rule that passes only the last line of a response. Some scenarios add lines before it, which the
+    original rule would count.
     """
     return lambda boundary, response, right: rule(boundary, before + response.rpartition("\n")[2], right)
 
 
 _JUDGE = kit.make_silent_logger()
-#: Rule -> the call, the wording of a response, the ground truth and a wrong answer.
+#: For each rule: the call, the wording of a response, the ground truth, and a wrong answer.
 _CHECKS: Mapping[str, tuple[Callable[[Any, str, str], Any], str, str, str]] = {
     "math_rule_reward_worker.check_and_extract_within_boxed": (
         _extracted,

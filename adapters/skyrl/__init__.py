@@ -44,9 +44,9 @@ TARGET = Target(
     repository="https://github.com/NovaSky-AI/SkyRL",
     roots=(
         PackageRoot("skyrl"),
-        PackageRoot("skyrl/skyrl", "skyrl"),  # its place for three days in February 2026
+        PackageRoot("skyrl/skyrl", "skyrl"),  # where it was for three days in February 2026
         PackageRoot("skyrl-gym/skyrl_gym", "skyrl-gym"),
-        PackageRoot("skyrl-train/skyrl_train", "skyrl-train"),  # until the package moved into skyrl
+        PackageRoot("skyrl-train/skyrl_train", "skyrl-train"),  # before the package moved into skyrl
     ),
     moved=MOVED,
     pypi="skyrl",

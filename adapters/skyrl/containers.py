@@ -17,7 +17,7 @@ _TENSORS = f"{BATCH}.TensorBatch"
 _FORMERLY = f"{FORMER}.training_batch.TensorBatch"
 
 
-#: Fields are tensors. If the shape differs between rows, as for image patches, a field is a list of tensors.
+#: Fields are tensors. A field whose shape differs between rows, such as image patches, is a list of tensors.
 LAYOUT: Mapping[str, Any] = {
     "number": {"kind": "tensor", "dtype": "int64", "shape": []},
     "sequences": {"kind": "tensor", "dtype": "int64", "shape": [2]},
@@ -44,7 +44,8 @@ BATCHES = Container(_batch, _read)
 
 
 def _surgery(name: str, kind: str, do: kit.Surgery) -> tuple[Binding, Binding]:
-    """Bind an operation on a batch twice: the current method, and an older one that accepts fewer kinds of columns."""
+    """Bind an operation on a batch twice: the current method, and an older method that accepts fewer kinds of
+    columns."""
     now, then = f"{_TENSORS}.{name}", f"{_FORMERLY}.{name}"
     return (
         BATCHES.surgery(now, kind, do, fixed={"layouts": _IMAGES}, requires=(f"{BATCH}.TensorList",)),

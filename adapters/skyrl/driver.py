@@ -28,7 +28,8 @@ def _layout(dtype: str, *shape: str, mask: bool = False) -> dict[str, Any]:
     return {"dtype": dtype, "shape": ["batch", *shape], **({"mask": True} if mask else {})}
 
 
-#: TrainingInput, the schema of a training batch, with the dtypes of the driver's preprocessing.
+#: The fields of TrainingInput, SkyRL's schema of a training batch, with the dtypes that the driver's preprocessing
+#: gives.
 FIELDS = {
     "sequences": _layout("int64", "length"),
     "attention_mask": _layout("int64", "length", mask=True),
@@ -38,7 +39,7 @@ FIELDS = {
     "returns": _layout("float32", "response"),
     "advantages": _layout("float32", "response"),
 }
-#: Without image fields, because each row may have any number of images, and padding needs none.
+#: Image fields are left out, because each row may have any number of images, and padding rows have none.
 OPTIONAL_FIELDS = {
     "base_action_log_probs": _layout("float32", "response"),
     "values": _layout("float32", "response"),
@@ -60,7 +61,7 @@ def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
 
 _CORRECTION = "trainer.algorithm.off_policy_correction"
-#: A configuration whose training step ignores rollout log-probs, followed by configurations whose step reads them.
+#: The first configuration is one whose training step ignores rollout log-probs. With the others, the step reads them.
 _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
     {}, {f"{_CORRECTION}.tis_ratio_type": "token"}, {f"{_CORRECTION}.sequence_mask_metric": "product"},
     {f"{_CORRECTION}.outlier_token_is_threshold_high": 100.0},
@@ -70,7 +71,7 @@ _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
 
 
 def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate a configuration with SkyRL. Return whether SkyRL accepts it, and some options after validation."""
+    """Let SkyRL validate a configuration. Return whether SkyRL accepts it, and some options after the validation."""
     configuration = configuration_of(boundary, inputs["arguments"]["configuration"])
     with no_ray(boundary):
         _, refusal = refused(lambda: boundary.invoke({}, configuration))

@@ -32,7 +32,7 @@ def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _on_shards(call: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return log-probs that two ranks compute together. Each rank has a part of the vocabulary.
 
-    All ranks return the same values. Their gradients are computed on the ranks, because they may need collectives.
+    All ranks return the same values. Gradients are computed on the ranks, because this may need collectives.
     """
     logits, cut = inputs["logits"], (inputs["logits"].shape[-1] + 1) // 2
     if logits.shape[-1] < 2:
@@ -50,7 +50,7 @@ def _on_shards(call: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any
 
 
 def _shifted(boundary: Any, logits: Any, ids: Any, start: int, end: int) -> Any:
-    """Call a SkyRL function that shifts the ids itself. The adapter puts one prompt token before them."""
+    """Call a SkyRL function that shifts the ids itself. The adapter adds one prompt token before the ids."""
     pad = torch.nn.functional.pad
     return boundary.function(pad(logits, (0, 0, 0, 1)), pad(ids, (1, 0)), start, end, None)
 
@@ -180,8 +180,8 @@ _REWARDS = (
 
 
 def _without_left_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the left padding of rows with SkyRL's functions, restore it if the boundary does that, and read the
-    rows.
+    """Remove the left padding of rows with SkyRL's function, or, if the boundary restores padding, remove and restore
+    it. Return the rows.
     """
     ids, mask = kit.lay_out([sample["tokens"] for sample in inputs["samples"]], left=True)
     mask = mask.bool()

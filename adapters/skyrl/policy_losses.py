@@ -34,16 +34,15 @@ def _policy_loss(
 ) -> dict[str, Any]:
     """Call one of SkyRL's policy losses.
 
-    :param knobs: contract input -> option of the algorithm's configuration.
+    :param knobs: for contract inputs, the option of the algorithm's configuration.
     :param settings: returns further options for a scenario.
-    :param behaviour: True if the loss's ratio is relative to the rollout's log-probs. The old log-probs are then passed
-        as those of the rollout.
+    :param behaviour: whether the ratio of the loss is relative to the rollout's log-probs. If so, the old log-probs are
+        passed as those of the rollout.
     """
     options = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
     names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
-    # Some losses changed from averages to sums earlier than others. Heads of pull requests have both forms of each
-    # loss.
+    # Some losses changed from averages to sums earlier than others, and heads of pull requests have both forms.
     reads = inspect.unwrap(boundary.function).__code__.co_names
     averaged = is_averaged_inside(boundary.module) and "loss_reduction" in reads
     if "safe_exp_delta" in reads and inputs["log_ratio_clamp"] is None:
@@ -52,7 +51,7 @@ def _policy_loss(
             raise AbsentError("not in this version: log-ratios beyond 20, which this version clamps")
     config = algorithm_of(boundary, {**options, **settings(inputs), **(AS_SUMS if averaged else {})})
     loss, metrics = boundary.invoke(names, config=config, **rollout)
-    # older versions return this metric only
+    # older versions return only this metric
     clipped = metrics.get("clip_ratio") if isinstance(metrics, Mapping) else metrics
     return {"loss": loss * len(inputs["log_probs"]) if averaged else loss, "clip_fraction": clipped}
 
@@ -64,7 +63,7 @@ def _nothing(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _all_tokens_of_clip_cov(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return bounds for Clip-Cov that select all tokens, so that the loss makes no random choice.
 
-    The default bounds contain no token of a small batch, and the loss equals PPO's.
+    With the default bounds, no token of a small batch is selected, and the loss equals PPO's.
     """
     return {"clip_cov.clip_ratio": 1.0, "clip_cov.clip_cov_lb": 0.05, "clip_cov.clip_cov_ub": 100.0}
 
@@ -104,7 +103,7 @@ def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return CISPO's metrics of the largest and the smallest ratio. With these bounds, a metric of clamped ratios
+    """Return CISPO's metrics of the largest and the smallest ratio. The bounds are such that metrics of clamped ratios
     would differ.
     """
     config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
@@ -114,7 +113,7 @@ def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the samples of prompts with SkyRL, and return whether they share ``extras``, an object that an
+    """Make the samples of prompts with SkyRL. Return whether samples have the same object ``extras``, which an
     environment may change.
     """
     arguments = inputs["arguments"]

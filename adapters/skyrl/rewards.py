@@ -71,9 +71,7 @@ _GENERATORS = "train.generators.utils"
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the responses that SkyRL's dynamic sampling keeps. The requested batch is so large that it never gets
-    full.
-    """
+    """Return the responses that SkyRL's dynamic sampling keeps. The requested batch is too large to be filled."""
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     rows: list[Any] = [[row] for row in range(len(labels))]
     batch = {
@@ -94,15 +92,15 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_variance(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows that SkyRL's filter keeps: those of groups whose rewards differ."""
+    """Return the rows that SkyRL's filter keeps. It keeps groups in which rewards differ."""
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     numbers = boundary.invoke({}, rewards, labels, loss_masks=[[1]] * len(labels))
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
 
 
 def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of tokens that SkyRL's filter of truncated responses keeps. A response that fills its row is
-    truncated.
+    """Return the mask of the tokens that SkyRL keeps if it filters truncated responses. A response counts as truncated
+    if it fills its row.
     """
     mask = inputs["response_mask"] != 0
     rows = [[1] * int(row.sum()) for row in mask]

@@ -75,7 +75,7 @@ class _Environment(_Gym):
 
 @dataclass
 class _Sampling(dict[str, Any]):
-    """Empty sampling parameters, which older code reads as a mapping and newer code as a record."""
+    """Sampling parameters without entries. Older code reads them as a mapping, and newer code as a record."""
 
     logprobs: int | None = None
 
@@ -120,7 +120,8 @@ _SFT, _AFTER_STOP = "skyrl.train.sft_trainer", "append_eos_token_after_stop_str_
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask that SkyRL computes for a chat, collated as a batch of one row."""
+    """Return the token ids and the loss mask that SkyRL computes for a chat. The chat is collated as a batch of one
+    row."""
     tokenizer, messages = chat(inputs)
     kinds = boundary.module.TrainOnWhat
     which = {"all": kinds.ALL_ASSISTANT_MESSAGES, "last": kinds.LAST_ASSISTANT_MESSAGE}[inputs["trains"]]
@@ -215,7 +216,7 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _OfTable(_Gym):
-    """A stand-in for the engine and its environment. Both take their answers from the scenario."""
+    """A stand-in for both the engine and the environment. It answers as the scenario says."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self.table, self.truths, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
@@ -258,7 +259,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine, text = _OfTable(inputs), inputs["end"] == "text" or inputs["heard_as"] == "text"
     own = {"chat_template": kit.Named(source="name", name_or_path=None), _AFTER_STOP: True}
     settings = _settings(kit.Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
-    policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # this parameter came and went
+    policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # only in some versions
     made = boundary.owner(settings, kit.Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
     if inputs["heard_as"] == "again":  # with the user's template
         made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
@@ -355,7 +356,7 @@ BINDINGS = (
     ),
     Binding(
         f"{_NOW}.agent_loop", "rollout_episode", call=_episode, stand_ins=_STAND_INS,
-        # Older loops apply the limit themselves. Later the engine applies it, which returns the scenario's answer.
+        # Older loops apply the limit themselves. In newer versions, the engine applies it, and this stand-in does not.
         accepts={"max_tokens": (100,)},
     ),
     rollout(f"{_NOW}.agent_loop", _followed, _STAND_INS[3], takes="turns heard_as"),  # the engine applies limits

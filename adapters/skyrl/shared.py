@@ -24,7 +24,7 @@ CONFIG = "skyrl.train.config"
 #: The former package, which was configured with Hydra.
 FORMER = "skyrl_train"
 FORMER_PPO = f"{FORMER}.utils.ppo_utils"
-#: In versions without a configuration module, the configuration is a Hydra file next to the package.
+#: The Hydra file next to the package that is the configuration in versions without a configuration module.
 MOVED = {
     BACKEND: (FORMER,),
     f"{BACKEND}.inference_servers": (f"{FORMER}.inference_engines",),
@@ -67,9 +67,7 @@ def no_ray(boundary: Any) -> AbstractContextManager[Any]:
 
 
 def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
-    """Simulate another rank that has ``more`` additional microbatches, so that SkyRL's iterator adds padding on this
-    rank.
-    """
+    """Simulate another rank that has ``more`` microbatches than this one, so SkyRL's iterator adds padding here."""
     from torch.distributed import ReduceOp
 
     def all_reduce(count: Any, op: Any) -> None:
@@ -102,7 +100,7 @@ def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
 def with_options(made: Any, options: Mapping[str, Any]) -> Any:
     """Set options of a configuration, given by their dotted paths."""
 
-    # Only old versions have a Hydra configuration, and they may lack the option.
+    # A Hydra configuration belongs to an old version, which may lack the option.
     missing = AbsentError if type(made).__name__ == "DictConfig" else DriftError
     for path, value in options.items():
         *heads, last = path.split(".")
@@ -110,14 +108,14 @@ def with_options(made: Any, options: Mapping[str, Any]) -> Any:
             node = functools.reduce(getattr, heads, made)
         except AttributeError:
             raise missing(f"not in this version: the configuration has no option {path!r}") from None
-        if not hasattr(node, last):  # setting it would succeed without any effect
+        if not hasattr(node, last):  # setting this option would succeed and have no effect
             raise missing(f"the configuration has no option {path!r}")
         setattr(node, last, value)
     return made
 
 
 def refused(call: Callable[[], Any]) -> tuple[Any, dict[str, str] | None]:
-    """Call a function. Return its result and None, or None and the exception with which it rejected its arguments."""
+    """Call a function. Return its result and None; if it rejects its arguments, return None and the exception."""
     try:
         return call(), None
     except (AssertionError, ValueError, NotImplementedError) as error:
@@ -195,5 +193,5 @@ def is_averaged_inside(module: Any) -> bool:
     return "loss_reduction" in inspect.signature(module.reduce_loss).parameters
 
 
-#: With these advantages, an average equals the sum over tokens divided by the number of rows.
+#: With these advantages, an averaged loss equals the sum over tokens divided by the number of rows.
 AS_SUMS = {"loss_reduction": "seq_mean_token_sum_norm", "max_seq_len": 1}

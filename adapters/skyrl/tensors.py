@@ -30,11 +30,11 @@ from .shared import (
     with_options,
 )
 
-#: The code that makes the masks: every response-level tensor is right-aligned, with padding on the left.
+#: The code that makes the masks. It aligns every response-level tensor on the right, with padding on the left.
 RIGHT_ALIGNED = ("full", "left")
 
 
-#: Estimator -> its two switches in versions where estimators have no names.
+#: The two switches of each estimator in versions where estimators have no names.
 _SWITCHES = {"k1": {}, "abs": {"use_abs_kl": True}, "k3": {"use_kl_estimator_k3": True}}
 
 
@@ -105,8 +105,8 @@ def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Aggregate losses as SkyRL does: pass them as advantages to the function that scales advantages, and add up the
-    result.
+    """Aggregate losses with the function in which SkyRL scales advantages: pass the losses as advantages, and add up
+    the result.
     """
     reduction = REDUCTIONS[inputs["loss_agg_mode"]]
     return _scaled(boundary, inputs, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])
@@ -128,8 +128,8 @@ def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise advantages with SkyRL's trainer. The loss mask is 0 everywhere, so the loss reduction that follows
-    divides by 1.
+    """Normalise advantages with SkyRL's trainer. The loss mask is 0 everywhere, so that the loss reduction, which
+    follows in the same step, divides by 1.
     """
     advantages, mask = kit.take_inputs(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
@@ -250,8 +250,9 @@ _TENSORS = (
         call=partial(kit.call_estimator, _SWITCHES, ("log_probs", "ref_log_probs", "response_mask")),
         dialects=K3_IS_CUT,
     ),
-    # The function uses the mask only for whitening, and counts every token as a step. Padding is on the left, before
-    # the first step, so the discounts do not change.
+    # The function uses the mask only for whitening, and counts every token as a step. This does not change the
+    # discounts,
+        # because padding is on the left, before the first step.
     Binding(
         f"{PPO}.compute_gae_advantage_return", "generalised_advantage", outputs=("advantages", "returns"),
         call=partial(kit.call_with, takes=("token_level_rewards", "values", "response_mask", "gamma", "lam")),
@@ -355,7 +356,7 @@ _LOG_PROBS = (
 
 
 # -- ``skyrl_train``, a package of its own under Hydra -----------------------------------------------------------------
-# Its functions are bound under their present names (``MOVED``), except for the loss, which takes averages itself.
+# Its functions are bound under their present names (``MOVED``), except for the loss, which computes averages itself.
 
 
 _FORMER = (

@@ -51,7 +51,7 @@ from .shared import (
 from .tensors import REDUCTIONS
 
 ALGORITHM = "trainer.algorithm"
-#: Without these terms, the loss is the policy loss, which is 0 if all advantages are 0.
+#: Options that turn off these terms. The loss is then only the policy loss, which is 0 if all advantages are 0.
 NO_OTHER_TERM = {f"{ALGORITHM}.use_kl_loss": False, f"{ALGORITHM}.use_entropy_loss": False}
 
 
@@ -99,10 +99,10 @@ def _fsdp_step(
     """Run one microbatch through the forward and backward pass of SkyRL's FSDP worker."""
     with _fsdp_worker(boundary, options, log_probs, _fixed_model(log_probs), strategy) as worker:
         utils = boundary.imported[WORKER_UTILS]
-        # older versions have only this attribute for the model
+        # in older versions, only this attribute has the model
         iterator = getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator
         experience = iterator.batch_to_experience(training_batch(boundary, fields))
-        # Until December 2025 the step took its index and the number of microbatches.
+        # Until December 2025, the index of the step and the number of microbatches were parameters.
         formerly = {"global_step": 0, "local_step": 0, "accumulation_steps": 1}
         return boundary.invoke({}, worker, experience, microbatch_weight=1.0, **formerly)
 
@@ -137,7 +137,7 @@ def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(function, "__name__", "")
             if name == "item" and args[0].device.type == "meta":
-                return 0.0  # a meta tensor has no value; the observation does not need it
+                return 0.0  # a meta tensor has no value, and the observation does not need one
             result = function(*args, **(kwargs or {}))
             if sys._getframe(1).f_code is code:
                 devices = {item.device.type for item in args if isinstance(item, torch.Tensor)}
@@ -213,7 +213,7 @@ def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 
 def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
-    """Divide advantages by the denominator of the loss, as SkyRL's driver does in some versions (#1296)."""
+    """Divide advantages by the denominator of the loss. In some versions (#1296), SkyRL's driver does this."""
     module, length = boundary.imported[PPO], inputs["loss_scale_factor"]
     mask, reduction = fields["loss_mask"], REDUCTIONS[inputs["loss_agg_mode"]]
     if hasattr(module, "apply_loss_reduction_to_advantages_minibatch"):
@@ -267,7 +267,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _with_padding(boundary: Any, more: int) -> Iterator[None]:
-    """Simulate another rank that has ``more`` additional microbatches, so that this rank adds padding with random
+    """Simulate another rank that has ``more`` microbatches than this one, so that this rank adds padding with random
     ids.
     """
     with kit.keep_random_state(), other_ranks_have(boundary, more) if more else contextlib.nullcontext():
@@ -304,7 +304,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": answer["output"] if outputs is None else _log_probs_of(outputs, log_probs)}
 
 
-#: Other ranks can have more microbatches only if microbatches have a token limit.
+#: Ranks can have different numbers of microbatches only if microbatches are limited by tokens.
 _UNEVEN = {"max_tokens_per_microbatch": (None, 8, 8), "padding_microbatches": (0, 1, 2)}
 _UPDATES = (
     *(
@@ -353,8 +353,8 @@ _UPDATES = (
 
 
 class _Router:
-    """A stand-in for Megatron's RouterReplay. It records the action, the microbatch of the routes and the number of
-    tokens.
+    """A stand-in for Megatron's RouterReplay. It records the action, the microbatch to which the routes belong, and the
+    number of tokens.
     """
 
     global_router_replay_instances: list[_Router] = []  # noqa: RUF012 - Megatron's own attribute
@@ -474,9 +474,7 @@ def _megatron_worker(
 
 
 def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the KL between trainer and rollout. The vocabulary has two tokens, and token 0 has the scenario's
-    log-prob.
-    """
+    """Compute the KL between trainer and rollout with a vocabulary of two tokens. Token 0 has the given log-prob."""
     log_probs, schedule = inputs["log_probs"], _Schedule()
     if not (log_probs < 0).all():
         raise AbsentError("logits over two tokens cannot give a log-prob of 0 or more")
@@ -498,7 +496,7 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step over the microbatches of SkyRL's iterator, and return the routes that the router replayed."""
+    """Run a step over the microbatches of SkyRL's iterator. Return the routes that the stand-in router replayed."""
     routes = inputs["expert_indices"]
     rows, length, layers, _ = routes.shape
     schedule, calls = _Schedule(), []

@@ -47,10 +47,10 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute OPSM's mask from slime's lists of samples, and convert the concatenated result to rows.
+    """Compute OPSM's mask from lists of samples, as slime stores them, and convert the concatenated result to rows.
 
-    #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``, which has the shape of the
-    returned mask under context parallelism. Without context parallelism both are the same.
+    #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``, which with
+    context parallelism has the shape of the returned mask. Without it, both are the same.
     """
     shape = inputs["log_probs"].shape
     samples = as_samples(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
@@ -76,8 +76,8 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute GSPO's loss from the sequence-level KL that the boundary returns.
 
-    The loss has no mask, so advantages of masked tokens are set to 0 here. The reducer of its caller handles them, and
-    has a binding of its own.
+    The loss has no mask, so advantages of masked tokens are set to 0 here. In slime, a reducer of the loss's caller
+    handles masked tokens. This reducer has its own binding.
     """
     shape = inputs["log_probs"].shape
     advantages = torch.where(inputs["response_mask"] != 0, inputs["advantages"], 0.0)
@@ -178,7 +178,7 @@ _AGGREGATION = {
     **dict.fromkeys(("batch_num_tokens", "dp_size", "loss_scale_factor"), (None,)),
 }
 
-#: For functions that return token values and leave the mask to the caller.
+#: The dialect of functions that return a value per token and leave the mask to their caller.
 _TOKENS = Dialect(
     "masked_values_have_no_influence",
     reason="the function returns token-level losses; the reducer handles a NaN or infinity on a masked token",
@@ -197,7 +197,7 @@ def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Bin
 
 
 def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return slime's importance weights. The adapter passes a loss of 1 for each token, so the weighted loss is the
+    """Return slime's importance weights. The adapter passes a loss of 1 for each token, so the weighted loss equals the
     weight.
 
     The log-probs have no gradient, because slime reads them from the rollout batch or detaches them.
@@ -267,8 +267,8 @@ def _discounted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Subtract the distillation KL from the advantages with slime's function. Advantages are the response's reward,
-    and the teacher's log-probs are 0.
+    """Let slime subtract the distillation KL from advantages. Each token's advantage is the response's reward, and the
+    teacher's log-probs are 0.
     """
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0).sum(-1, keepdim=True)
     kl = torch.zeros_like(inputs["response_mask"]) if inputs["kl"] is None else inputs["kl"]
@@ -291,7 +291,7 @@ def _returns(function: str, **more: Any) -> Binding:
 def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rewards that slime normalised by group.
 
-    If all groups have one sample, rewards are not scaled, because slime's argument parser turns scaling off.
+    If all groups have one sample, rewards are not scaled, because slime's argument parser then turns scaling off.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/utils/arguments.py#L1981
     """
@@ -347,7 +347,7 @@ TARGET = Target(
     },
     repository="https://github.com/THUDM/slime", roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
     defaults=("slime.utils.arguments.get_slime_extra_args_provider",),
-    moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # its place for a week in January 2026
+    moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # for a week in January 2026
     # The boundaries are decorated with torch.compile. torch imports its compiler on first use.
     preload=("torch._dynamo",),
     bindings=(
@@ -405,7 +405,7 @@ TARGET = Target(
             # A sample is only its response, so invalid tokens are padding.
             accepts={"response_mask": ("full", "right")},
         ),
-        # Until 2026, this function existed besides the batched one.
+        # Until 2026, this function existed in addition to the batched one.
         Binding(
             f"{PPO}.get_advantages_and_returns", "generalised_advantage", call=_gae_of_a_sample, stand_ins=(MPU,),
             requires=(f"{PPO}.get_advantages_and_returns",), accepts={"response_mask": ("full", "right")},

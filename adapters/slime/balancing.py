@@ -14,7 +14,7 @@ _BALANCING, _GROUP = "slime.utils.seqlen_balancing", "microbatch_group_size_per_
 
 
 def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_batch_size: int | None) -> dict[str, Any]:
-    """Return the arguments of slime's ``build_dp_schedule``, which distributes a step's samples over ranks and
+    """Return arguments for slime's ``build_dp_schedule``, which distributes the samples of a step over ranks and
     microbatches.
     """
     dynamic = {"use_dynamic_batch_size": budget is not None, "max_tokens_per_gpu": budget}
@@ -29,10 +29,10 @@ def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_ba
 
 
 def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows of each microbatch in slime's schedule, for two ranks if the number of samples is even, otherwise
-    for one.
+    """Return the rows of each microbatch in slime's schedule. There are two ranks if the number of samples is even,
+    otherwise one.
 
-    Return no microbatches if their sizes do not add up to the number of a rank's samples.
+    Return nothing if a rank does not have as many microbatches as the schedule states.
     """
     lengths = kit.lengths_of(inputs)
     ranks = 1 if len(lengths) % 2 else 2

@@ -1,4 +1,4 @@
-"""slime's samples: how they are appended, converted to training data, split, packed, read back, and drawn."""
+"""slime's functions that append to samples, convert them to training data, split, pack, read and draw them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _flags(sample: Mapping[str, Any]) -> list[int]:
 
 
 def _read(sample: Mapping[str, Any], tokens: Any, mask: Any, log_probs: Any) -> dict[str, Any]:
-    """Return the fields of a sample. The prompt's mask value and log-prob come from the scenario, because slime has
-    none.
+    """Return the fields of a sample. The mask value and the log-prob of the prompt come from the scenario, because
+    slime does not store them.
     """
     same = [int(value) for value in mask] == _flags(sample)
     of_response = torch.as_tensor(log_probs, dtype=torch.float32)
@@ -56,8 +56,8 @@ def _made(boundary: Any, sample: Mapping[str, Any], index: int) -> Any:
 
 
 def _appended(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Append the tokens of a response to a slime sample one by one, converting the sample to a dictionary and back
-    after each. Untrained tokens have no log-prob.
+    """Append the tokens of a response to a slime sample one by one. After each token, convert the sample to a
+    dictionary and back. Untrained tokens have no log-prob.
     """
     kind, read = boundary.imported[TYPES].Sample, []
     for sample in inputs["samples"]:
@@ -73,8 +73,8 @@ def _appended(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _trained_on(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert samples to training data with slime, split them over two ranks if their number is even, and iterate
-    over microbatches.
+    """Convert samples to training data with slime, split the data over two ranks if the number of samples is even, and
+    iterate over the microbatches.
     """
     samples = [_made(boundary, sample, place) for place, sample in enumerate(inputs["samples"])]
     count, ranks = len(samples), 1 if len(samples) % 2 else 2
@@ -181,8 +181,8 @@ def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _masked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens of a chat and their loss mask, from slime's mask generator for a chat template or from the
-    rollout that selects it.
+    """Return the tokens of a chat and their loss mask. They come from slime's mask generator for a chat template, or
+    from the rollout function that selects this generator.
     """
     tokenizer, messages = chat(inputs)
     if boundary.owner is not None:
@@ -212,7 +212,7 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _divided(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack rows, then let slime split the heaviest microbatches until there is one more."""
+    """Pack rows, and then let slime split the heaviest microbatch, so that there is one microbatch more."""
     lengths, module = kit.lengths_of(inputs), boundary.module
     parts = module.first_fit_pack(lengths, inputs["max_tokens_per_microbatch"])
     module.expand_bins_by_splitting(parts, len(parts) + 1, lengths)

@@ -1,7 +1,7 @@
 """slime's log-probs and values of response tokens, from the model's outputs for a packed batch.
 
-slime packs whole samples, prompt and response, into one row ``[1, T, V]``. A scenario has the outputs that predict
-response tokens. The samples have a one-token prompt, and an additional last output, which predicts nothing.
+slime packs whole samples, prompt and response, into one row ``[1, T, V]``. A scenario has only the outputs that
+predict response tokens. Each sample has a one-token prompt, and one more output at its end, which predicts nothing.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
 
 
 def _after(logits: Any) -> Any:
-    """Return logits for the position after the last token. They differ from all others, so a function that uses them
-    by mistake returns a wrong result.
+    """Return logits for the last position, which predicts nothing. They differ from all other logits, so that a
+    function which uses them by mistake returns a wrong result.
     """
     return -logits[:, 0].detach()
 
@@ -92,7 +92,7 @@ def _args(inputs: Mapping[str, Any]) -> Any:
 
 
 def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log-probs and entropies. The adapter computes them from the logits and tokens that slime selects."""
+    """Compute log-probs and entropies in the adapter, from the logits and tokens that slime's function selects."""
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         return dict(zip(("logits", "tokens"), zip(*boundary.invoke({}, packed, args=_args(inputs), **batch))))
@@ -185,8 +185,8 @@ def _model(logits: Any) -> Any:
 
 
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of slime's reference model. The policy model's differ, so a call of the wrong model
-    returns a wrong result.
+    """Return the log-probs of slime's reference model. The policy model has other log-probs, so that a call of the
+    wrong model returns a wrong result.
     """
     lengths = kit.lengths_of(inputs, "response_mask")
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))

@@ -40,7 +40,7 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sides(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare an answer with the ground truth through slime's function, which compares them or normalises each."""
+    """Compare an answer with the ground truth. slime's function either compares the two, or normalises each of them."""
     answer, truth = inputs["response"], inputs["ground_truth"]
     if len(boundary.parameters) == 1:
         return {"score": boundary.function(answer) == boundary.function(truth)}

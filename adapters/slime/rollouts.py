@@ -100,7 +100,7 @@ def _refuse_groups(module: Any) -> None:
 
 
 def _alone(tokenizer: Any) -> dict[str, Any]:
-    """Return stand-ins for the objects that slime's rollout module loads first, such as the tokenizer."""
+    """Return stand-ins for the objects that slime's rollout module loads before a rollout, such as the tokenizer."""
     answers = {"load_tokenizer": tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
     tokenizers = kit.stand_in(from_pretrained=partial(kit.return_first, tokenizer))  # until December 2025
     return {
@@ -204,7 +204,7 @@ def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of samples that slime keeps of a rollout, and the batch size that slime computes."""
+    """Return how many samples of a rollout slime keeps, and the batch size that it computes from them."""
     arguments = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
         raise AbsentError(f"{boundary.path} does not trim samples; build_dp_schedule omits incomplete steps")

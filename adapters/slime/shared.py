@@ -33,9 +33,9 @@ def parallel_state(boundary: Any) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[None]:
-    """Replace Megatron's parallel state (``mpu``) by that of a single process, in all modules of slime.
+    """Replace Megatron's parallel state (``mpu``) in all modules of slime by the state of a single process.
 
-    :param context_parallel_rank: None to use torch's rank, which is then alone in its data-parallel group.
+    :param context_parallel_rank: the rank; if it is None, torch's rank, which is alone in its data-parallel group.
     :param sizes: axes with a size other than 1, such as ``context_parallel=2``.
     """
     ranks = {f"get_{axis}_world_size": size for axis, size in sizes.items()}
@@ -65,7 +65,7 @@ def _data_parallel_group(with_context_parallel: bool = False, *_: Any, **__: Any
 
 
 class Answer(dict[str, Any]):
-    """A result of slime's ``get_log_probs_and_entropy`` that both older and newer callers can read."""
+    """A result of slime's ``get_log_probs_and_entropy``, in a form that older and newer callers can read."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((None, dict(self)))
@@ -93,12 +93,12 @@ def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
 
 
 def valid_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
-    """Return the rows of a batch as samples. Each is cut to the length of its mask."""
+    """Return the rows of a batch as samples. Each row is cut after its last valid token."""
     return {name: [row[:n] for row, n in zip(inputs[name], kit.lengths_of(inputs, "response_mask"))] for name in names}
 
 
 def valid_counts(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the lengths of samples, with and without a prompt of one token."""
+    """Return two lists: the length of each sample's response, and its length with a prompt of one token."""
     lengths = kit.lengths_of(inputs, "response_mask")
     return {"response_lengths": lengths, "total_lengths": [n + 1 for n in lengths]}
 
@@ -120,7 +120,7 @@ def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
 
 
 def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
-    """Make the batch of slime's policy loss. Each row is one sample, including its padding."""
+    """Make the batch that slime's policy loss takes. Each row, including its padding, is one sample."""
     names = {"advantages": inputs["advantages"], "log_probs": inputs["old_log_probs"], "loss_masks": mask}
     return {**{name: list(rows) for name, rows in names.items()}, "unconcat_tokens": None, **full_lengths(inputs)}
 
@@ -143,7 +143,7 @@ def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
     """Distribute the tokens of each response over context-parallel ranks.
 
     There are twice as many chunks as ranks. The first rank has the first and the last chunk, the second rank has the
-    neighbours of these, and so on. A token is at the position that predicts it, and a prompt is one token.
+    second and the last but one, and so on. A token is at the position that predicts it. The prompt is one token.
     """
     sizes = [-(-(n + 1) // (2 * ranks)) for n in lengths]
     owners = [[min(t // size, 2 * ranks - 1 - t // size) for t in range(n)] for size, n in zip(sizes, lengths)]
@@ -151,7 +151,7 @@ def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
 
 
 def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
-    """Put each sample together from the parts of all ranks."""
+    """Join the parts that all ranks have of each sample."""
     samples = []
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
@@ -171,7 +171,7 @@ def as_rows(samples: list[Any], width: int) -> Any:
 
 
 def full_lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the lengths of samples that include their padding, with and without a prompt of one token."""
+    """Return the same two lists as :func:`valid_counts`, if each sample includes its padding."""
     rows, tokens = inputs["response_mask"].shape
     return {"response_lengths": [tokens] * rows, "total_lengths": [tokens + 1] * rows}
 

@@ -37,7 +37,7 @@ from .shared import (
 
 
 def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_loss", **options: Any) -> Any:
-    """Return options for slime's supervised loss, in which the loss of a token is its negative log-prob."""
+    """Return the options of slime's supervised loss. Its loss of a token is the token's negative log-prob."""
     return kit.stand_in(
         loss_type=loss_type,
         calculate_per_token_loss=per_token,
@@ -54,7 +54,7 @@ def _microbatch(
     boundary: Any, losses: list[Any], args: Any, batch: Mapping[str, Any], num_microbatches: int
 ) -> tuple[Any, Any]:
     """Run slime's loss function on a microbatch whose tokens have these losses. Return the loss, and the denominator
-    for Megatron.
+    that slime passes to Megatron.
     """
     answer = Answer(log_probs=[-row for row in losses])
     with kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
@@ -85,7 +85,8 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of one sample that is split over context-parallel ranks. Average the ranks as Megatron does."""
+    """Return the loss of one sample that is split over context-parallel ranks. The ranks' losses are averaged, as in
+    Megatron."""
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
     whole = tokens + inputs["prompt_length"]
@@ -142,7 +143,8 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
 
 
 def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
-    """Compute advantages in versions of slime until July 2025, which read their data from a store. Whitening is off.
+    """Compute advantages in versions of slime until July 2025, whose advantage step reads its data from a store.
+    Whitening is off.
 
     :raises AbsentError: if the version does not have the estimator.
     """
@@ -306,7 +308,7 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"pass_at_k": boundary.function(flat, len(inputs["right"][0]))[f"pass@{inputs['k']}"]}
 
 
-#: Options of Megatron's scheduler other than its length.
+#: Options of Megatron's scheduler, except for its length.
 _OTHER_OPTIONS = (
     "end_weight_decay", "lr", "lr_decay_iters", "lr_decay_style", "lr_warmup_init", "lr_warmup_iters",
     "lr_wsd_decay_iters", "lr_wsd_decay_style", "min_lr", "override_opt_param_scheduler", "start_weight_decay",
@@ -336,8 +338,8 @@ _REPORTS = "slime.observability.train_metric_utils"
 
 
 def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Aggregate losses by prompt with slime's function, and divide by the number of responses per prompt as slime's
-    caller does.
+    """Aggregate losses by prompt with slime's function, and divide by the number of responses per prompt, as the
+    function's caller does.
     """
     losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
     sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}

@@ -51,7 +51,7 @@ _COUNTED, _TYPED = ("full", "right"), ("input_ids", "mm_token_type_ids")  # comp
 
 _SIDES = ("chosen", "rejected")
 
-#: Attributes that constructors set besides the configuration, in a run without tools, images, adapters and vLLM.
+#: Attributes that constructors set in addition to options, in a run without tools, images, adapters and vLLM.
 _OFF: dict[str, Any] = {
     **dict.fromkeys(("tools", "environments", "environment_factories", "rollout_func", "ref_model", "_is_vlm")),
     **dict.fromkeys(("is_encoder_decoder", "_peft_has_been_casted_to_bf16", "reference_free"), False),
@@ -117,7 +117,7 @@ _LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "returns the scenario
 
 # -- policy losses -----------------------------------------------------------------------------------------------------
 
-#: (algorithm, loss_agg_mode, whether tokens are counted globally) -> loss_type.
+#: The loss_type for each (algorithm, loss_agg_mode, whether tokens are counted globally).
 _LOSS_TYPES = {
     ("ppo", "seq-mean-token-sum"): "luspo",
     ("gspo", "seq-mean-token-sum"): "luspo",
@@ -136,8 +136,8 @@ _LOSS_TYPES = {
 
 
 def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
-    """Return stand-in methods for a trainer's log-probs. They return these log-probs, and entropies of 0 for callers
-    that request both.
+    """Return stand-ins for a trainer's methods that compute log-probs. They return the given log-probs; the method that
+    also returns entropies returns 0 for these.
     """
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
@@ -257,12 +257,13 @@ def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _takes_rows(collator: Any) -> bool:
-    """Return True if the collator of TRL's asynchronous trainer takes one row of samples per rank."""
+    """Return True if the collator of TRL's asynchronous trainer takes a row of samples for each rank."""
     return any(f"({name},)" in inspect.getsource(collator.torch_call) for name in ("groups", "rows"))
 
 
 def _row_of(boundary: Any, samples: Sequence[dict[str, Any]]) -> Any:
-    """Make the collator's input from the samples of one rank: a list, or since autumn 2026 a tree of their tokens."""
+    """Make the collator's input from the samples of one rank: a list or, since the autumn of 2026, a tree of their
+    tokens."""
     if not hasattr(boundary.module, "TreeRow"):
         return samples
     row = boundary.module.TreeRow()
@@ -480,8 +481,8 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return log-probs, reference log-probs and masks. In each, the rows of chosen responses precede those of
-    rejected ones.
+    """Return log-probs, reference log-probs and masks. Each of them has first the rows of chosen responses, then the
+    rows of rejected ones.
     """
     return tuple(kit.join_both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
 
@@ -516,7 +517,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute ORPO's odds-ratio term with TRL from the mean log-probs of responses."""
+    """Let TRL compute ORPO's odds-ratio term from the mean log-probs of responses."""
     table, _, mask = _of_pairs(inputs)
     labels = torch.nn.functional.pad(torch.where(mask != 0, 1, -100), (1, 0), value=-100)
     logits = torch.nn.functional.pad(kit.two_token_logits(torch.where(table < 0, table, -1.0)), (0, 0, 0, 1))
@@ -645,8 +646,8 @@ MODELS = (
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens of a chat and whether TRL trains on each: on all assistant tokens, or only on the last
-    answer.
+    """Return the tokens of a chat, and whether TRL trains on each. TRL trains either on all assistant tokens, or only
+    on the last answer.
     """
     tokenizer, messages = chat(inputs)
     last = inputs["trains"] == "last"
@@ -788,7 +789,8 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of the chosen responses in pairs that TRL's trainer has to truncate."""
+    """Return the log-probs of the chosen responses of pairs. The pairs are so long that TRL's trainer truncates
+    them."""
     given = inputs["arguments"]
     prompts, responses = given["prompts"], given["responses"]
     ids = torch.tensor(kit.token_ids(torch.ones(len(prompts), max(responses) - 1)))
@@ -833,7 +835,7 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate samples with TRL, only some of which have a metric. Return the mean that TRL reports for the metric."""
+    """Collate samples with TRL. Only some samples have a metric. Return the mean that TRL reports for this metric."""
     collator = boundary.owner(pad_token_id=0, num_processes=len(inputs["parts"]))
     one = {"input_ids": [1], "completion_mask": [1], "old_log_probs": [0.0], "advantage": 0.0, "group_id": 0}
     parts = [
@@ -877,7 +879,8 @@ def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run TRL's policy training on given completions. The trainer buffers and truncates them, and updates the model."""
+    """Run TRL's policy training on given completions. The trainer buffers and truncates the completions, and updates
+    the model."""
     mask = inputs["response_mask"]
     ids = torch.tensor(kit.token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
@@ -896,9 +899,9 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     trainer, model = kit.build_trainer(boundary, table, size, prompts, options, reward_funcs=kit.return_first)
     batch = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
     if "fused_lm_head" in inspect.getsource(trainer._get_per_token_logps_and_entropies):
-        # This head returns 0 for masked tokens. The old log-probs come from it too.
+        # This head returns 0 for masked tokens. It also computes the old log-probs.
         batch["old_per_token_logps"] = batch["old_per_token_logps"] * mask
-    # A step slices exactly the columns that this method makes.
+    # A step slices exactly the columns that this method returns.
     makes = inspect.getsource(trainer._generate_and_score_completions)
     scored = {name: column for name, column in batch.items() if f'"{name}"' in makes}
     trainer._generate_and_score_completions = partial(kit.return_first, scored)
@@ -988,8 +991,8 @@ def _log_probs_of_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[st
 
 
 def _cut_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the prompt that TRL's trainer passes to ``generate``. The tokenizer's truncation side decides which end
-    is cut.
+    """Return the prompt that TRL's trainer passes to ``generate``. The tokenizer's truncation side decides at which end
+    a long prompt is cut.
     """
     words = [kit.PROMPT + token for token in inputs["token_ids"]]
     vocabulary = kit.stand_in(config=kit.stand_in(vocab_size=max(words, default=0) + 1))
@@ -1195,7 +1198,7 @@ STEPS = (
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the weight version with which the engine generates each sample, if TRL sends weights after each update.
 
-    The model's only weight is the number of updates. The constructor puts a new engine to sleep at level 2.
+    The model's only weight is the number of updates. The trainer's constructor puts a new engine to sleep, at level 2.
     """
     engine, model = WeightEngine(), torch.nn.Module()
     model.version = torch.nn.Parameter(torch.zeros(()), requires_grad=False)

@@ -78,13 +78,14 @@ def _divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _each_token(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean divergence of log-probs, with a support that contains the whole vocabulary."""
+    """Return the mean divergence of log-probs. The support of the divergence is the whole vocabulary."""
     support = torch.ones_like(inputs["logits"], dtype=torch.bool)
     return kit.call_divergence(boundary, inputs, of_logits=False, support_mask=support)
 
 
 def _top(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean divergence of logits over the student's top-k tokens, which are the whole vocabulary."""
+    """Return the mean divergence of logits over the student's top-k tokens. Here these tokens are the whole
+    vocabulary."""
     size = inputs["logits"].shape[-1]
     options = {"distillation_topk": size, "distillation_add_tail": False}
     return kit.call_divergence(boundary, inputs, of_logits=True, **options)
@@ -124,7 +125,8 @@ def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reduced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean that TRL computes from one value per token. In TRL, the caller sums over the vocabulary first."""
+    """Return the mean that TRL's function computes from one value per token. In TRL, its caller first sums over the
+    vocabulary."""
     mask, count = inputs["response_mask"] != 0, inputs["batch_num_tokens"]
     _needs(boundary, "num_items_in_batch")
     marked = {"completion_mask": mask.long(), "labels": torch.where(mask, 1, -100)}
@@ -133,7 +135,8 @@ def _reduced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _clipped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TRL's importance weights. The adapter passes a loss of 1 per token, so the weighted loss is the weight."""
+    """Return TRL's importance weights. The adapter passes a loss of 1 per token, so the weighted loss equals the
+    weight."""
     ones = torch.ones_like(inputs["old_log_probs"])
     told = boundary.function(ones, inputs["old_log_probs"], inputs["rollout_log_probs"], inputs["threshold_high"])
     return {"weights": told}
@@ -225,7 +228,7 @@ _OF_LOGITS = (
     ),
     Binding(f"{_SFT}._chunked_cross_entropy_loss", "supervised_loss", call=_chunked,
             arguments={"batch_num_tokens": ("num_items_in_batch",)}, dtypes=("float32",)),
-    # With a discount between 0 and 1, the function multiplies by the power of the absolute position.
+    # With a discount between 0 and 1, the function multiplies by the discount to the power of the absolute position.
     Binding(
         f"{_MINI}._compute_advantage", "discounted_return", call=_rewarded,
         fixed={"kl": None, "kl_coef": 0.0}, accepts={"gamma": (1.0, 0.0)},
@@ -245,7 +248,7 @@ def _cpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sums_of_pairs(log_probs: Callable[..., Any], inputs: Mapping[str, Any], average: bool) -> Any:
-    """Return TRL's log-probs of the chosen and the rejected responses: sums, or means over tokens."""
+    """Return the log-probs that TRL computes for the chosen and the rejected responses: sums, or means over tokens."""
     table, mask = (kit.join_both_sides(inputs, name) for name in ("log_probs", "mask"))
     labels = torch.nn.functional.pad(torch.where(mask != 0, 1, -100), (1, 0), value=-100)
     logits = torch.nn.functional.pad(kit.two_token_logits(torch.where(table < 0, table, -1.0)), (0, 0, 0, 1))
@@ -253,7 +256,8 @@ def _sums_of_pairs(log_probs: Callable[..., Any], inputs: Mapping[str, Any], ave
 
 
 def _xpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TRL's XPO loss without its exploration term. Every second response of the model is the chosen one."""
+    """Return TRL's XPO loss without its exploration term. In every second pair, the model's response is the chosen
+    one."""
     valid, names = kit.join_both_sides(inputs, "mask") != 0, ("log_probs", "ref_log_probs")
     columns = [torch.where(valid, kit.join_both_sides(inputs, name), 0.0).chunk(2) for name in names]
     chosen = torch.arange(len(columns[0][0])) % 2 == 0
@@ -280,7 +284,8 @@ _OF_TWO = (
 
 
 def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return a statistic that TRL computes. It is NaN for batches with too few tokens, which TRL's comments exclude."""
+    """Return a statistic that TRL computes. Batches with too few tokens, for which it is NaN, are excluded, as by TRL's
+    comments."""
     counts, least = (inputs["response_mask"] != 0).sum(-1), 1 if inputs["statistic"] == "mean" else 2
     if int(counts.min() if inputs["axis"] else counts.sum()) < least:
         raise AbsentError(f"the trainer's batches have at least {least} valid tokens")
@@ -314,7 +319,7 @@ def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lists(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Convert samples into lists. Different offsets are added to the fields, so that exchanged fields show."""
+    """Convert samples to lists. A different offset is added to each field, so that an exchange of fields shows."""
     return [
         {name: (value + 1000 * place).tolist() for place, (name, value) in enumerate(sample.items())}
         for sample in inputs["samples"]
@@ -328,7 +333,8 @@ def _samples(inputs: Mapping[str, Any], found: Any) -> dict[str, Any]:
 
 
 def _sided(sides: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate prompts with one or more answers. The batch has all first answers, then all second ones."""
+    """Collate prompts with one or more answers. The batch first has the first answers of all prompts, then the second
+    ones."""
     rows = _lists(inputs)
     _needs(boundary, *rows[0])
     batch = boundary.function(boundary.owner(pad_token_id=0), [{"label": True, **row} for row in rows])
@@ -379,7 +385,8 @@ def _split_images(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shuffled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reorder columns with TRL's function. A stand-in for torch's permutation returns the scenario's order."""
+    """Reorder columns with TRL's function. In place of torch's random permutation, a stand-in returns the scenario's
+    order."""
     order = torch.tensor(inputs["order"])
     with kit.swap(boundary.module.torch, "randperm", lambda *_, **__: order):
         return {"parts": [boundary.function(dict(inputs["fields"]))], "metas": [inputs["meta"]]}

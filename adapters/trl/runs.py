@@ -1,7 +1,7 @@
 """Bind the constructors of TRL's trainers: each builds the real trainer, which trains a small random model for a step.
 
-The other bindings call one method with a trainer that was not constructed. These run everything else too: the
-constructor, the preparation of the rows, collators, generation, and the logs.
+The other bindings call one method of a trainer that was not constructed. The bindings of this module also run
+everything else: the constructor, the preparation of the rows, collators, generation, and the logs.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _count(completions: Any, **_: Any) -> list[float]:
 
 
 def _of_one_prompt(prompts: Any, completions: Any, **_: Any) -> list[float]:
-    """Return different rewards for the completions of the first prompt, and equal ones for those of all others."""
+    """Return different rewards for the completions of the first prompt, and equal rewards for all other completions."""
     return [place / 4 if prompt == prompts[0] else 0.5 for place, prompt in enumerate(prompts)]
 
 
@@ -144,7 +144,8 @@ def _idle(names: str) -> dict[str, Any]:
     return dict.fromkeys(names.split(), lambda *_: None)
 
 
-#: Parameter of a constructor -> the objects that it gets; options may name another one than the first.
+#: For each parameter of a constructor, the objects that it may get. It gets the first one unless the options name
+#: another.
 _OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
     "ref_model": {"a model": lambda: _make_model(2), "none": lambda: None},
     "teacher_model": {"a model": lambda: _make_model(3)},
@@ -166,7 +167,7 @@ _OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
     },
 }  # fmt: skip
 
-#: Logged values that are times.
+#: Matches the names of logged values that are times.
 _TIMES = re.compile(r"(time|_s|/s|_per_second|flos)$|^eps$")
 _PLAIN = (bool, int, float, str)
 _RATE = 0.125
@@ -177,10 +178,10 @@ def _of_trainer(
 ) -> tuple[Any, tuple[str, ...]]:
     """Return the function that builds and trains a trainer, and the forms of its rows.
 
-    :param kind: of rows, a key of :data:`_COLUMNS`.
-    :param fixed: options of all scenarios.
+    :param kind: the kind of rows, a key of :data:`_COLUMNS`.
+    :param fixed: the options that all scenarios have.
     :param objects: keys of :data:`_OBJECTS` that the constructor needs.
-    :param head: of the trained model; ``labels`` is its number of outputs.
+    :param head: the head of the trained model; ``labels`` is the number of its outputs.
     """
 
     def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,7 +217,8 @@ def _of_trainer(
 
 
 class _Server:
-    """A vLLM server of TRL, without HTTP. Completions depend on all of a request, and log-probs on its tokens."""
+    """A vLLM server of TRL, without HTTP. Completions depend on everything in a request, and log-probs on its
+    tokens."""
 
     status_code, text, headers = 200, "", {}
 
@@ -266,7 +268,8 @@ class _Server:
 
 
 class _Kernel:
-    """A fused loss of another package: its results depend on its options and on every tensor that it gets."""
+    """A stand-in for a fused loss of another package. Its results depend on its options and on every tensor that it
+    gets."""
 
     def __init__(self, metrics: int, **options: Any) -> None:
         self._metrics, self._factor = metrics, 1 + zlib.crc32(repr(sorted(options.items())).encode()) % 97 / 97
@@ -280,13 +283,13 @@ class _Kernel:
         return (loss, told) if told else loss
 
 
-#: Fused losses of another package -> the number of metrics that they return beside the loss.
+#: For each fused loss of another package, the number of metrics that it returns in addition to the loss.
 _KERNELS = {"GRPO": 2, "DPO": 7, "KTO": 6, "JSD": 0}
 
 
 @contextmanager
 def _fused(module: Any) -> Iterator[None]:
-    """Provide the fused losses that a module would import from another package."""
+    """Replace the fused losses that a module would import from another package."""
     trainers: Any = importlib.import_module("transformers.trainer")
     with ExitStack() as swaps:
         for name, metrics in _KERNELS.items():
@@ -386,7 +389,8 @@ _SAMPLED = _SAMPLES, "reward_funcs"
 _JUDGED = {**_NEW, "reward_funcs": "a model", "missing_eos_penalty": 1.0}, "ref_model", "reward_funcs"
 _WITHOUT: _Form = {"ref_model": "none"}
 
-#: Path of the trainer -> the arguments of :func:`_of_trainer`, and the options of its scenarios besides the defaults.
+#: For the path of each trainer, the arguments of :func:`_of_trainer`, and the options of its scenarios in addition to
+#: the defaults.
 _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     (
         "trl.trainer.sft_trainer.SFTTrainer", _of_trainer("answers", {}),
@@ -601,7 +605,8 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     ),
 )  # fmt: skip
 
-#: What a trainer needs beside the shared base class: a name that versions lack whose steps fail with this transformers.
+#: Names that trainers need in addition to the shared base class. Versions without them fail with the installed
+#: transformers.
 _NEEDS = {
     "AsyncGRPOTrainer": f"{_OWN}.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.__init__(weight_transfer)",
     "NashMDTrainer": f"{_OWN}.nash_md.nash_md_trainer.GeometricMixtureWrapper.get_experts_implementation",

@@ -26,7 +26,7 @@ def _need(holds: Any, reason: str) -> None:
 
 
 def _trained(micro: Any, name: str = "log_probs", place: int = 0, model: str = "trained") -> Any:
-    """Return what a model (by default the trained one) computed in one of its forward passes."""
+    """Return what a model (by default the trained model) computed in one of its forward passes."""
     passes = [one["reported"] for one in micro.forwards if one["model"] == model]
     passes = [one for one in passes if one["log_probs"] is not None or name == "scores"]
     _need(len(passes) > place, f"the {model} model does not report {name}")
@@ -56,13 +56,13 @@ def _peers(micro: Any) -> int:
 
 
 def _clipped(ratio: Any, advantages: Any, low: float, high: float, most: float | None = None) -> Any:
-    """Compute PPO's clipped loss per token (arXiv:1707.06347). Ratios above ``most`` are cut to it."""
+    """Compute PPO's clipped loss per token (arXiv:1707.06347). Ratios above ``most`` are replaced by ``most``."""
     capped = ratio if most is None else ratio.clamp(max=most)
     return -torch.minimum(capped * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
 
 
 def _vespo(micro: Any, advantages: Any, log_ratio: Any, mask: Any) -> Any:
-    """Compute VESPO's weight of a sequence, as TRL's documentation defines it."""
+    """Compute the weight of a sequence in VESPO, as TRL's documentation defines it."""
     options, weights = micro.options, micro.batch.get("importance_sampling_ratio")
     log_w = (log_ratio.clamp(-20, 20) * mask).sum(-1, keepdim=True)
     if weights is not None:
@@ -262,7 +262,7 @@ def _rloo_references(micro: Any) -> tuple[Any, Any]:
         values = one["reported"]["log_probs"]
         _need(values.dtype == torch.float32, f"log-probs are {values.dtype}")
         sides[one["model"] == "reference"].append(values[:, -mask.shape[1] :].double())
-    if not sides[True]:  # the model without its adapter, after the model itself
+    if not sides[True]:  # the model without its adapter runs after the model itself
         half = len(sides[False]) // 2
         sides = {True: sides[False][half:], False: sides[False][:half]}
     _need(all(sum(map(len, several)) == len(mask) for several in sides.values()), "not all log-probs were observed")
@@ -271,7 +271,7 @@ def _rloo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _completion_ends(micro: Any) -> str:
-    """Return which completions' masks do not stop after the first end token; empty if all do."""
+    """Describe completions whose mask does not end with the first end token; empty if there are none."""
     had, batch = micro.attributes, micro.batch
     for name in ("tools", "environments", "rollout_func", "environment_factories"):
         _need(not had.get(name), f"{name} makes completions of several turns")
@@ -283,7 +283,7 @@ def _completion_ends(micro: Any) -> str:
     wrong = (until != mask).any(-1) & ended
     if not wrong.any():
         lengths, stops = mask.sum(-1), ("use_vllm", "use_transformers_continuous_batching", "generation_kwargs")
-        # Other ways to stop than an end token are not known; without them, only the longest completions have none.
+        # Unless something else than an end token can stop a completion, only the longest completions have no end token.
         cut = (lengths > 0) & (lengths < lengths.max()) & ~ended
         if cut.any() and not micro.facts["generation"] and not any(map(micro.options.get, stops)):
             row = int(cut.nonzero()[0])
@@ -312,7 +312,7 @@ def _sampled(micro: Any) -> None:
 
 
 def _single_turn(trainer: Any) -> None:
-    """Raise if prompts or completions may contain text that comes neither from the dataset nor from the model."""
+    """Raise DoesNotApply if prompts or completions may contain text from elsewhere than the dataset and the model."""
     for name in ("rollout_func", "tools", "environments", "environment_factories", "_is_vlm"):
         _need(not getattr(trainer, name, None), f"{name.removeprefix('_is_')} is used")
     _need(type(trainer.processing_class).__module__.startswith("transformers."), "the tokenizer is your own")
@@ -356,7 +356,7 @@ def _referred(micro: Any, place: int = 0, passes: int = 1) -> Any:
     """Return the reference's log-probs. The reference is a separate model, or the trained model without its adapter.
 
     :param place: the number of the reference's forward pass, from 0.
-    :param passes: the number of forward passes of the trained model, which come first.
+    :param passes: the number of forward passes in which the trained model computes its own log-probs. They come first.
     """
     if any(one["model"] == "reference" for one in micro.forwards):
         return _trained(micro, place=place, model="reference")
@@ -534,24 +534,24 @@ def _tokenized(trainer: Any, text: Any, **options: Any) -> Any:
 
 
 def _ended(trainer: Any, text: Any) -> Any:
-    """Return a text with its end token, which a trainer appends to plain text but not to messages."""
+    """Append the end token to plain text, as a trainer does. Messages are returned unchanged."""
     end = trainer.processing_class.eos_token
     return text + end if isinstance(text, str) and not text.endswith(end) else text
 
 
 def _shared(one: list[int], other: list[int]) -> int:
-    """Return the number of first tokens that two rows share. A completion begins behind them."""
+    """Return how many tokens at the beginning of two rows are equal. A completion begins after these tokens."""
     return next((place for place, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))
 
 
 def _truncated(options: Any, row: list[Any]) -> list[Any]:
-    """Return what is left of a row of at most ``max_length`` tokens."""
+    """Truncate a row to at most ``max_length`` tokens, at the end that the options name."""
     most = options.max_length
     return row if most is None else row[-most:] if options.truncation_mode == "keep_end" else row[:most]
 
 
 def _other_tokens(number: int, name: str, got: list[int], expected: list[int], trainer: Any) -> str:
-    """Return a description of tokens that are not those of a row's text."""
+    """Describe how the tokens of a row differ from those of its text."""
     end = trainer.processing_class.eos_token_id
     if got == expected[:-1] and expected[-1] == end:
         return f"{name} of row {number} has no end token, which the trainer appends to a text"
@@ -560,7 +560,9 @@ def _other_tokens(number: int, name: str, got: list[int], expected: list[int], t
 
 
 def _answered_tokens(trainer: Any, rows: Any, sides: Mapping[str, str]) -> str:
-    """Compare prepared rows with their texts: the prompt, and an answer for each of ``sides`` (text -> its tokens).
+    """Compare prepared rows with their texts: the prompt, and the answer of each side.
+
+    :param sides: for the column of an answer's text, the column of its tokens.
 
     A completion begins where the tokens of prompt and answer differ from those of the prompt alone.
     """
@@ -583,8 +585,8 @@ def _pair_tokens(trainer: Any, rows: Any) -> str:
 
 
 def _kto_tokens(trainer: Any, rows: Any) -> str:
-    """Compare prepared rows with their texts, and the mismatched completions of the first batch with its completions
-    (arXiv:2402.01306, section 4.1).
+    """Compare prepared rows with their texts. Also compare the mismatched completions of the first batch with the
+    batch's own completions (arXiv:2402.01306, section 4.1).
     """
     wrong, size = _answered_tokens(trainer, rows, {"completion": "completion_ids"}), _batch_size(trainer)
     first = rows[:size]
@@ -603,13 +605,13 @@ def _batch_size(trainer: Any) -> int:
 
 
 def _collates(collator: Any, rows: Any, name: str, *columns: str) -> None:
-    """Raise if a batch was made by another collator, or from other rows than lists of tokens."""
+    """Raise DoesNotApply if another collator made a batch, or if its rows are not lists of tokens."""
     _need(type(collator).__name__ == name, "the collator is your own")
     _need(rows and all(isinstance(row.get(one), list) for row in rows for one in columns), "rows are not token lists")
 
 
 def _of_rows(rows: Any, *names: str) -> dict[str, list[Any]]:
-    """Return columns of numbers, as far as the rows have them."""
+    """Return those of the given columns of numbers that the rows have."""
     return {name: [row[name] for row in rows] for name in names if name in rows[0]}
 
 
@@ -618,7 +620,7 @@ _FILLS = {"labels": -100, "attention_mask": 0, "completion_mask": 0}
 
 
 def _other_rows(batch: Any, columns: Mapping[str, list[Any]]) -> str:
-    """Return the first difference between a batch and the columns of its rows, which the batch pads on the right."""
+    """Describe the first difference between a batch, which is padded on the right, and the columns of its rows."""
     for name, expected in columns.items():
         if name not in batch:
             continue
@@ -717,7 +719,7 @@ def _reward_collated(collator: Any, rows: Any, batch: Any) -> str:
 
 
 def _right_padding(micro: Any) -> str:
-    """Return which row attends to the padding at its end; empty if none does."""
+    """Name a row that attends to the padding at its end; empty if there is none."""
     pads, ends, attention = micro.facts["pads"], micro.facts["ends"], micro.batch.get("attention_mask")
     _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
     _need(attention is not None, "rows are packed")
@@ -879,7 +881,7 @@ _SETTINGS = {
     "generation_config.max_new_tokens": partial(_generated, "max_completion_length"),
     "generation_config.do_sample": lambda options: None if options.get("generation_kwargs") else True,
 }
-#: What a trainer does not have that learns from the answers of a dataset.
+#: The parts that a trainer lacks if it learns from a dataset's answers.
 _OFFLINE = frozenset({"advantages", "samples", "prompts", "completions"})
 _SCORES = ("_generate_and_score_completions", "_calculate_rewards", "_generate", "_prepare_inputs")
 _SAMPLES = ("_generate_single_turn", "_generate", "_generate_and_score_completions", "_prepare_inputs")

@@ -47,7 +47,7 @@ _ADVANTAGES = ("advantages", "returns")
 
 
 def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """Make verl's configuration of advantages: a class since #2147, an omegaconf mapping before."""
+    """Make verl's configuration of advantages: a class since #2147, and an omegaconf mapping before."""
     import omegaconf
 
     values = {name: value for name, value in options.items() if value is not None}
@@ -56,7 +56,7 @@ def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs with group labels in verl's form: a numpy array of prompt ids."""
+    """Return the inputs, with group labels in the form that verl uses: a numpy array of prompt ids."""
     import numpy
 
     return {**inputs, "group": numpy.array(inputs["group"], dtype=object)}
@@ -157,18 +157,18 @@ _METRICS = {
     "dual_clip_fraction": ("actor/pg_clipfrac_lower",),
     "approx_kl": ("actor/ppo_kl",),
 }
-#: The values that a policy loss returned after the loss, before it returned a mapping of metrics (#4062).
+#: The metrics that followed the loss in a policy loss's result, before #4062 replaced them by a mapping.
 _RETURNED = ("actor/pg_clipfrac", "actor/ppo_kl", "actor/pg_clipfrac_lower")
 
 
-#: Options of a loss that the trainer added to the configuration in versions whose configuration does not declare them.
+#: Options of a loss that some versions' configuration does not declare. In these versions, the trainer added them.
 _PUT_THERE = frozenset({"rollout_correction"})
 
 
 def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """Make the configuration of verl's actor, with the token counts of the global batch.
 
-    :param options: by name; ``policy_loss.NAME`` for options of the loss.
+    :param options: options by name; ``policy_loss.NAME`` for options of the loss.
     """
     counts = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
     counted = {name: inputs[name] for name in counts if inputs[name] is not None}
@@ -226,8 +226,8 @@ def _policy(
 ) -> Binding:
     """Bind one of verl's policy losses.
 
-    :param knobs: contract input -> option of the actor's configuration.
-    :param metrics: observation -> names of verl's metrics, which are added up.
+    :param knobs: for contract inputs, the option of the actor's configuration.
+    :param metrics: for observed keys, the names of verl's metrics, which are added up.
     :param options: further options.
     """
     call = partial(_loss, dict(knobs), dict(metrics), dict(options or {}))
@@ -247,7 +247,7 @@ def _surrogate(line: int) -> Dialect:
 
 
 def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the parameters that select an aggregation. Before April 2025, verl had none.
+    """Return the names of the parameters that select an aggregation. Versions before April 2025 have no such parameter.
 
     :raises AbsentError: if a version that has only the mean over tokens would need another aggregation.
     """
@@ -313,7 +313,7 @@ _POLICY_LOSSES = (
         fixed=_BY_SEQUENCE,
     ),
     _policy("compute_policy_loss_gpg", "gpg", {}),
-    # With few tokens, the default bounds select none. These bounds select all, so nothing is random.
+    # The default bounds select no token of a small batch. These bounds select all tokens, so nothing is random.
     _policy(
         "compute_policy_loss_clip_cov", "clip_cov", _CLIP,
         Dialect(
@@ -333,7 +333,7 @@ _POLICY_LOSSES = (
         metrics={}, fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
         options={"policy_loss.kl_cov_ratio": 0.3, "policy_loss.ppo_kl_coef": 1.0},
     ),
-    # One value is for positive advantages, the other one for negative advantages.
+    # One value is for positive advantages, and the other for negative ones.
     _policy(
         "compute_policy_loss_geo_mean", "gmpo", _CLIP,
         Dialect("epsilon", 1e-10, "1e-10 is added to a weight before its logarithm", _core_line(1995)),
@@ -393,7 +393,7 @@ def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run verl's rejection sampling. Thresholds are for the ratio or for an estimate of the divergence."""
+    """Run verl's rejection sampling. Its thresholds apply to the ratio or to an estimate of the divergence."""
     low, high = inputs["threshold_low"], inputs["threshold_high"]
     if "rollout_rs_threshold_lower" in boundary.parameters:
         return _rejected_by_ratio(boundary, inputs)
@@ -409,7 +409,7 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run rejection sampling in versions of verl until February 2026, which only have thresholds for the ratio."""
+    """Run rejection sampling in versions of verl until February 2026. They have thresholds only for the ratio."""
     if inputs["statistic"] != "ratio":
         raise AbsentError("not in this version: rejection by a divergence; this version rejects by the ratio")
     kept, metrics = boundary.invoke(
@@ -434,7 +434,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 
 
 def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the off-policy correction of versions of verl without rejection sampling."""
+    """Run the off-policy correction of verl's versions that have no rejection sampling."""
     batch, *masks, metrics = boundary.invoke(
         kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is_level=inputs["level"],

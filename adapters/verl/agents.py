@@ -77,7 +77,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _assert_mm_supported=lambda *_: None,
         **dict.fromkeys(("tool_parser_name", "tool_parser"), "hermes"),
         tokenizer=kit.stand_in(apply_chat_template=lambda *_, **__: answer),
-        system_prompt=[],  # older loops remove this text before an answer, newer loops add it
+        system_prompt=[],  # older loops remove this text before an answer, and newer loops add it
         turn_separator=[],
         apply_chat_template_kwargs={},
         tool_schemas=[],
@@ -90,7 +90,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the text that verl keeps of a tool's reply after truncation."""
+    """Return what verl keeps of the text of a tool's reply after truncating it."""
     text = "".join(map(chr, inputs["token_ids"]))
 
     async def create(**_: Any) -> Any:
@@ -135,7 +135,7 @@ _PARSER = StandIn("tool_parser", "finds the tool calls for which the scenario ha
 
 
 class _Text(str):
-    """The result of a tool: a text in older versions, a record in newer ones."""
+    """The result of a tool, usable as a text (as in older versions) and as a record (as in newer ones)."""
 
     image = video = None
 
@@ -256,7 +256,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generate one answer with verl while weight updates interrupt it."""
+    """Generate one answer with verl. Weight updates interrupt the generation."""
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:

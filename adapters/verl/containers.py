@@ -24,7 +24,7 @@ _TENSORDICT = "verl.utils.tensordict_utils"
 
 
 def _tensordict(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """Make a TensorDict. Tensor rows of different lengths form a nested tensor, other values a stack."""
+    """Make a TensorDict. Tensor rows of different lengths become a nested tensor, and other values a stack."""
 
     def made(column: Any) -> Any:
         ragged = isinstance(column, list) and isinstance(column[0], torch.Tensor)
@@ -44,7 +44,7 @@ def _column(column: Any) -> Any:
         return column.tolist()
     if not column.is_nested:
         return column
-    axis = column._ragged_idx - 1  # the axis in the values, which contain the rows consecutively
+    axis = column._ragged_idx - 1  # the axis of the packed values, in which rows follow one another
     return list(column.values().split(column.offsets().diff().tolist(), axis))
 
 
@@ -54,7 +54,7 @@ def _selected(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
 
 #: Versions that use torch's own nested tensors cut them differently.
 _NESTED = (f"{_TENSORDICT}.nested_tensor_from_tensor_list",)
-#: Columns of an unpadded batch other than plain tensors: tokens, and position ids in four rows.
+#: Columns of an unpadded batch that are not plain tensors: tokens, and position ids with four rows.
 _RAGGED: Mapping[str, Any] = {
     "layouts": {
         "number": {"kind": "tensor", "dtype": "int64", "shape": []},
@@ -106,8 +106,8 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches with verl. Return an empty result if a microbatch lacks rows that verl reports
-    for it.
+    """Split a batch into microbatches with verl. The result is empty if a microbatch does not contain the rows that
+    verl reports for it.
     """
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))

@@ -50,7 +50,7 @@ def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's mean over parts with different numbers of samples."""
+    """Return the mean that verl computes over parts with different numbers of samples."""
     aggregator = boundary.owner()
     for part in inputs["parts"]:
         aggregator.add_step_metrics({"critic/score/mean": sum(part) / len(part)}, sample_count=len(part))
@@ -58,8 +58,8 @@ def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches on one rank with verl. Return an empty result if a microbatch lacks rows that
-    verl reports for it.
+    """Split a batch into microbatches on one rank with verl. The result is empty if a microbatch does not contain the
+    rows that verl reports for it.
     """
     import tensordict
 
@@ -72,7 +72,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate fields without padding with verl's collator. Offsets mark where each sample begins."""
+    """Collate fields with verl's collator, without padding. Offsets mark where each sample begins."""
     module = boundary.module
     collator = boundary.owner(pad_mode=module.DatasetPadMode.NO_PADDING)
     batch = boundary.function(collator, inputs["samples"])
@@ -86,7 +86,7 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the item that verl's dataset makes of a message with the given tokens."""
+    """Return the item that verl's dataset makes from a message with the given tokens."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.owner, "_process_single_message"):
         raise AbsentError("not in this version: a separate function that tokenizes a message")
@@ -139,7 +139,8 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the next number of numpy's global generator, once without and once after a call of verl's bootstrap."""
+    """Return the number that numpy's global generator draws after it was seeded, and the number that it draws if verl's
+    bootstrap is called in between."""
     import numpy
 
     arguments = inputs["arguments"]
@@ -170,8 +171,8 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the advantage step of verl's trainer.
 
-    In versions without a response mask, the step derives it from the mask of all tokens. Batches here have no prompt
-    tokens.
+    In versions whose batches have no response mask, the step derives the mask from that of all tokens. Here, batches
+    have no prompt tokens.
     """
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
         raise AbsentError("not in this version: other estimators than GAE")
@@ -230,7 +231,7 @@ _DATA = (
         f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "truncation", call=_sample,
         stand_ins=(_DATASET, _TOKENS),
     ),
-    # The function rejects templates for which a chat is not the concatenation of its messages.
+    # The function rejects a template if it renders a chat differently from the concatenated messages.
     Binding(
         f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "trained_tokens", call=_trained_of_a_chat,
         imports=LEARNING, requires=LEARNING, stand_ins=(_DATASET, _TOKENS, ENGINE, CPU),
@@ -290,7 +291,7 @@ def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
     fixed = {"temperature": 1.0, "with_entropy": with_entropy}
-    # In mixed precision, these are not computed in a coarser dtype than that of the logits.
+    # In mixed precision, these are not computed in a coarser dtype than the logits have.
     return Binding(f"{_TORCH}.{function}", "token_log_probs", call=call, fixed=fixed, dtypes=("float32", "float64"))
 
 
@@ -304,7 +305,7 @@ def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad one sequence on the left and truncate it with verl, and return the valid tokens."""
+    """Let verl pad one sequence on the left and truncate it. Return the valid tokens."""
     ids = torch.tensor([inputs["token_ids"]])
     padded, there = boundary.function(
         ids, torch.ones_like(ids), inputs["max_length"], 0, left_pad=True, truncation=inputs["side"]

@@ -44,7 +44,7 @@ def _scaled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prompted(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the ids and logits of whole sequences, whose prompts have two tokens."""
+    """Return the ids and logits of whole sequences: a prompt of two tokens, and the response."""
     pad = torch.nn.functional.pad
     return pad(inputs["token_ids"], (2, 0)), pad(inputs["logits"], (0, 0, 1, 1))
 
@@ -57,7 +57,7 @@ def _of_response(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _without_padding(packed: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return verl's log-probs of packed logits, without padding.
 
-    :param packed: whether the function takes packed ids; otherwise ids and their mask.
+    :param packed: whether the function takes packed ids. Otherwise it takes padded ids and their mask.
     """
     (ids, logits), (rows, tokens) = _prompted(inputs), inputs["token_ids"].shape
     kernels = kit.stand_in(
@@ -89,8 +89,8 @@ def _fused(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entropy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's entropy loss. A stand-in returns the scenario's entropy of each token, with masked ones set to a
-    finite value.
+    """Return verl's entropy loss. A stand-in returns the scenario's entropy of each token. Entropies of masked tokens
+    are set to a finite value.
     """
     if not (inputs["response_mask"] != 0).any():
         raise AbsentError("the framework's batches have at least one valid token; this scenario has none")
@@ -100,7 +100,7 @@ def _entropy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _top_divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's divergence over a teacher's top-k tokens, which are the whole vocabulary."""
+    """Return verl's divergence over a teacher's top-k tokens. Here these tokens are the whole vocabulary."""
     mask = inputs["response_mask"]
     if not mask.any():
         raise AbsentError("the framework's packed batches have at least one token; this scenario has none")
@@ -117,7 +117,7 @@ def _top_divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return token rewards with verl's KL penalty. They equal returns with the discount 0."""
+    """Return token rewards with verl's KL penalty. The contract defines them as returns with the discount 0."""
     kl = inputs["kl"] if inputs["kl"] is not None else torch.zeros_like(inputs["token_level_rewards"])
     rewards = boundary.function(inputs["token_level_rewards"], kl, torch.zeros_like(kl), inputs["kl_coef"])
     return {"returns": rewards, "advantages": rewards}
@@ -191,7 +191,7 @@ def _mean_over_ranks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _divergence_told(key: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the divergence that verl reports for two policies. Their log-probs differ by the scenario's values."""
+    """Return the divergence that verl reports for two policies whose log-probs differ by the scenario's values."""
     values, mask = inputs["values"], inputs["response_mask"]
     if not (mask != 0).any():
         raise AbsentError("the framework's batches have at least one valid token; this scenario has none")
@@ -207,7 +207,7 @@ def _reduced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _appended(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean of a verl ``Metric``, to which values are added one by one or part by part."""
+    """Add values to a verl ``Metric``, one by one or part by part, and return the metric's mean."""
     metric = boundary.owner("mean")
     for part in inputs["parts"] if boundary.path.endswith("extend") else _flat(inputs):
         boundary.function(metric, part)
@@ -219,7 +219,7 @@ def _over_ranks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean over steps that verl's aggregator computes, weighted by the number of samples."""
+    """Return the mean over steps that verl's aggregator computes. Steps are weighted by their number of samples."""
     aggregator = boundary.owner(total_gpus=1)
     for part in inputs["parts"]:
         aggregator.add_step_metrics({"score/weighted": sum(part) / len(part)}, len(part), 0.0)
@@ -358,7 +358,7 @@ def _no_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(reads: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that verl reads from packed outputs for response tokens. Each row has one prompt token."""
+    """Return the values of response tokens, which verl reads from packed outputs. Each row has one prompt token."""
     mask, outputs = inputs["response_mask"], inputs["outputs"]
     lengths = [int(row.sum()) for row in mask != 0]
     rows = [torch.cat([outputs[row, :length], inputs["output_after"][row][None]]) for row, length in enumerate(lengths)]
@@ -401,7 +401,7 @@ def _stacked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _paired(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the items of verl's dataset of preference pairs. Its texts are token ids."""
+    """Return the items of verl's dataset of preference pairs. The dataset's texts consist of token ids."""
     samples = inputs["samples"]
     own = {"prompts": "prompt", "chosen_responses": "chosen", "rejected_responses": "rejected"}
     columns = {
@@ -495,7 +495,7 @@ _Do = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
 
 
 def _names(data: Any) -> dict[str, list[str]]:
-    """Return the names of all columns and of all metadata, under verl's argument names."""
+    """Return the names of all columns and of all metadata, as arguments with verl's names."""
     return {
         "batch_keys": [*data.batch.keys()],
         "non_tensor_batch_keys": [*data.non_tensor_batch],
@@ -509,7 +509,7 @@ def _ranges(inputs: Mapping[str, Any], data: Any) -> list[tuple[int, int]]:
 
 
 def _united(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Unite two of verl's containers: one has the tensors, the other has the remaining columns and one of the
+    """Unite two of verl's containers. One has all tensors; the other has the remaining columns, and again one of the
     tensors.
     """
     names, owner = _names(data), boundary.owner
@@ -539,7 +539,7 @@ def _wrapped(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[An
 
 
 def _futures(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Split the future of a verl container, and get each part. A stand-in for ray returns the container."""
+    """Split a verl container that is still a future, and get each part. A stand-in for ray returns the container."""
     future = boundary.owner(collect_fn=None, futures=[data])
     with kit.swap(boundary.module.ray, "get", kit.return_first):
         return [part.get() for part in boundary.function(future, inputs["count"])]

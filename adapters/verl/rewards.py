@@ -1,4 +1,4 @@
-"""verl's rules that score a response, and its reward managers, which put the score on a token."""
+"""verl's rules that score a response, and its reward managers, which assign the score to a token."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _QUESTIONS = ("searchR1_nq", "searchR1_hotpotqa")
 
 
 def _said_or_boxed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's score of a response whose answer has the required format or is in a box."""
+    """Return verl's score of a response. Its answer has the required format, or is in a box."""
     boxes_alone = inputs["wording"] == "boxed" and not boundary.module.verify("\\boxed{7}", "7")[0]
     options = {"strict_box_verify": True} if boxes_alone else {}
     return {"score": kit.score_of(boundary.function(inputs["response"], inputs["ground_truth"], **options))}
@@ -107,7 +107,7 @@ _RULED = (
         call=_dispatched,
         formerly=(f"{_RULES}._default_compute_score",),
         imports=tuple(f"{_RULES}.{name}" for name in ("gsm8k", "math_dapo")),
-        requires=(f"{_RULES}.math_dapo",),  # older trainers choose one of two rules, which have their own bindings
+        requires=(f"{_RULES}.math_dapo",),  # older trainers choose one of two rules that have their own bindings
         accepts={"rule": (*_DATA_SETS, *_QUESTIONS)},
         dialects=(_prints(108, rule=_QUESTIONS),),
     ),
@@ -172,7 +172,7 @@ def _scored(inputs: Mapping[str, Any], prompt: int = 0) -> Callable[..., Any]:
 def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the token rewards that a verl reward manager makes from scores.
 
-    :param make: makes the manager from its class and the rule.
+    :param make: creates the manager, given its class and the rule.
     """
     mask = inputs["response_mask"]
     # Until March 2025, rules take the prompt as well. In the first versions, the manager chooses the rule itself.
@@ -185,7 +185,7 @@ def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, A
 
 
 def _looked_up(score: Any, source: Any) -> Any:
-    """Return the reward rule for a data source. In some versions, the reward manager looks it up itself."""
+    """Return the reward rule for a data source. In some versions, the reward manager looks the rule up itself."""
     return partial(score, source)
 
 
@@ -227,7 +227,7 @@ def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any] | None = None) -> list[float]:
     """Return the score of each response from a verl reward manager that takes one response at a time.
 
-    :param options: options of the reward rule. Before #5255, they are at another place in the configuration.
+    :param options: options of the reward rule. Before #5255, these were at another place in the configuration.
     """
     from omegaconf import OmegaConf
 
@@ -255,7 +255,7 @@ def _run_single(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _ENDS = {"response_mask": ("full", "right")}
-#: Rewards are in single precision, whatever dtype the scores have.
+#: Rewards are float32, whatever the dtype of the scores is.
 _SINGLE = ("float32",)
 
 

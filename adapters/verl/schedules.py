@@ -44,14 +44,14 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "initial_ratio": ("init_lr_ratio",),
     "stable_ratio": ("stable_ratio",),
 }
-#: Input that a schedule lacks -> its fixed value.
+#: Fixed values of the inputs that a schedule lacks.
 _WITHOUT: Mapping[str, Any] = {"min_ratio": 0.0, "initial_ratio": 0.0, "stable_ratio": 0.0, "first_step": 0}
 
 
 def _schedule(schedule: str, *names: str) -> Binding:
     """Bind one of verl's learning-rate schedules.
 
-    :param names: the inputs of the schedule besides the warm-up steps.
+    :param names: the inputs that the schedule takes in addition to the warm-up steps.
     """
     own = ("warmup_steps", *(name for name in names if name in _ARGUMENTS))
     return Binding(

@@ -38,7 +38,7 @@ class Recorder:
     def step(self, ranks: int = 1) -> None:
         """Add the current gradient to the sum.
 
-        :param ranks: the number of ranks, if their gradients were added up instead of averaged.
+        :param ranks: the number of ranks, by which the gradient is divided if the ranks' gradients were added up.
         """
         if self._table.grad is not None:
             self.gradient += self._table.grad / ranks

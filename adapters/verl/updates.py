@@ -1,4 +1,4 @@
-"""verl's update steps, in workers and model engines, with a table of log-probs as the model."""
+"""The update steps of verl's workers and model engines, with a table of log-probs as the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PROTOCOL = "verl.protocol"
 
 
 class Answer(dict[str, Any]):
-    """The result of the actor's forward pass, which both older and newer callers can read."""
+    """The result of the actor's forward pass, in a form that older and newer callers can read."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self["entropys"], self["log_probs"]))
@@ -38,7 +38,7 @@ def _with_prompt(mask: Any) -> Any:
 
 
 def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make rows of one prompt token and a response. Every token is the row's index in the table."""
+    """Make rows of one prompt token and a response. The id of every token is the row's index in the table."""
     mask = inputs["response_mask"]
     rows, tokens = mask.shape
     ids = torch.arange(rows)[:, None].repeat(1, tokens + 1)
@@ -75,7 +75,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "shuffle": False,
             **dict.fromkeys(("clip_ratio", "clip_ratio_low"), inputs["eps_clip_low"]),
             "clip_ratio_high": inputs["eps_clip_high"],
-            "clip_ratio_c": inputs["dual_clip"] or 1e30,  # so large that no ratio reaches it
+            "clip_ratio_c": inputs["dual_clip"] or 1e30,  # no ratio is as large as this bound
             "entropy_coeff": inputs["entropy_coef"],
             "calculate_entropy": inputs["entropies"] is not None,
             "use_kl_loss": with_kl,
@@ -84,7 +84,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "loss_agg_mode": inputs["loss_agg_mode"],
             "loss_scale_factor": inputs["loss_scale_factor"],
             "policy_loss": {"loss_mode": "vanilla"},
-            # Revisions that have this option then use the given old log-probs.
+            # With this option, revisions that have it use the given old log-probs.
             "use_rollout_log_probs": True,
             "global_batch_info": {},
             "grad_clip": 1e30,
@@ -100,7 +100,7 @@ def mean_of(reported: Any) -> Any:
 
 
 def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
-    """Replace verl's code that measures the accelerator's memory, in versions that have it."""
+    """In versions with code that measures the accelerator's memory, replace this code."""
     logger = getattr(boundary.module, "GPUMemoryLogger", None)
     return kit.swap(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
 
@@ -169,8 +169,8 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of the legacy actor's forward pass, for sequences of one prompt token and the valid
-    response tokens.
+    """Return the log-probs of the legacy actor's forward pass. A sequence has one prompt token and the valid response
+    tokens.
     """
     import tensordict
 
@@ -247,8 +247,8 @@ _UPDATES = (
     Binding(
         f"{_ACTOR}.DataParallelPPOActor.update_policy", "policy_update", call=_actor_update, imports=(_PROTOCOL, _CORE),
         stand_ins=(SELF, MODEL, OPTIMIZER, CONFIG, CPU, MEMORY),
-        # Searches draw clip ranges at the loss only, because many versions of the actor have one range and no dual
-        # clip.
+        # Searches draw clip ranges only for the loss itself, because many versions of the actor have one range and no
+        # dual clip.
         accepts={
             "dp_size": (1,), "loss_agg_mode": AGGREGATIONS, "eps_clip_low": (0.2,), "eps_clip_high": (0.2,),
             "dual_clip": (None,),
@@ -280,7 +280,7 @@ def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Ca
 
     :param data: the rank's TensorDict.
     :param tokens: the number of valid tokens on all ranks.
-    :param step: microbatch -> (loss, metrics).
+    :param step: returns (loss, metrics) for a microbatch.
     """
     module = boundary.imported[_ENGINE]
     summed = kit.swap(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens))
@@ -410,7 +410,7 @@ def _rank(
 
     def step(micro_batch: Any) -> Any:
         places = micro_batch["prompts"][:, 0]
-        after = torch.zeros(1)  # the prediction at the last position
+        after = torch.zeros(1)  # what the last position predicts
         tables = {"log_probs": model.table, "entropy": inputs["entropies"]}
         output = {
             name: _jagged([torch.cat((table[place], after.to(table))) for place in places])
@@ -424,7 +424,7 @@ def _rank(
 
 
 def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Join the metrics of all ranks as verl's worker does, and reduce them as verl's trainer does."""
+    """Join the metrics of all ranks as verl's worker does, and then reduce them as verl's trainer does."""
     metric = boundary.imported[_METRIC]
     joined: dict[str, Any] = {}
     for name in reported[0]:
@@ -499,9 +499,10 @@ def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
 
 
 def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs with verl's engine. Its model returns the scenario's logits, after a prompt of one token.
+    """Compute log-probs with verl's engine. Sequences have a prompt of one token, and the model returns the scenario's
+    logits.
 
-    The first half of the rows is packed without padding; the others are padded.
+    The first half of the rows is packed without padding; the other rows are padded.
     """
     engine = kit.make_unbuilt(
         boundary.owner,
@@ -513,7 +514,7 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     ids = torch.nn.functional.pad(inputs["token_ids"], (1, 0))
     logits = torch.nn.functional.pad(inputs["logits"], (0, 0, 0, 1))  # nothing follows the last token
     rows, tokens = ids.shape
-    takes = inspect.signature(engine.prepare_model_outputs).parameters  # a parameter of versions with distillation
+    takes = inspect.signature(engine.prepare_model_outputs).parameters  # for versions with distillation
     processor = {"logits_processor_func": None} if "logits_processor_func" in takes else {}
     half, parts = (rows + 1) // 2, []
     for packed, part in ((True, slice(0, half)), (False, slice(half, rows))):
@@ -662,7 +663,7 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
 
 
 def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a training step with the same calls, in the same order, as verl's driver."""
+    """Run a training step with the calls of verl's driver, in the same order."""
     import omegaconf
 
     mask, ranks, named = inputs["response_mask"], inputs["dp_size"], kit.named_tokens(inputs)

@@ -354,4 +354,4 @@ def test_an_unknown_key_in_numbers_is_named_with_the_known_keys(run_sentinel, fi
     file.write_text(file.read_text().replace("numbers: {loss:", "numbers: {los:"))
     answer = run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check")
     assert (answer.status, answer.out) == (2, ""), answer.out
-    assert f"{file}: numbers: 'los' is not measured; the keys are: loss" in answer.err
+    assert f"{file}: 'numbers' names 'los', which is not measured; measured are: loss" in answer.err

@@ -1,1 +1,1 @@
-"""Write a first adapter for a framework. Report the packages that are missing, and the results of laws."""
+"""Write a first adapter for a framework, and report missing packages and the results of laws."""

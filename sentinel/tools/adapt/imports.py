@@ -1,4 +1,4 @@
-"""List, all at once, the packages that a project's modules import and this environment lacks."""
+"""List all packages that a project's modules import and that this environment lacks, before anything is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sentinel.tools.adapt.signatures import Signature
 from sentinel.worker import interpreters
 from sentinel.worker.stubs import ONLY_WHERE_NAMED
 
-#: Runs in the interpreter of the probes: which of these packages does it have?
+#: A program that the probes' interpreter runs. It prints which of the given packages this interpreter has.
 _INSTALLED = """
 import importlib.util, json, sys
 def has(name):
@@ -29,10 +29,11 @@ print(json.dumps([name for name in sys.argv[1:] if has(name)]))
 class Packages:
     """The third-party packages that some modules import.
 
-    :ivar install: missing packages that the proposed functions use, or whose classes are bases of theirs -> the users.
+    :ivar install: for each missing package that a proposed function uses, or that has a base of its class: the
+        functions.
     :ivar stub: missing packages that are only imported; they become stub modules.
-    :ivar preload: installed packages that the functions use and that are real only for a target that names them.
-    :ivar versions: the packages of ``stub``, and the project's own, whose version a module reads.
+    :ivar preload: installed packages that the functions use. For a target that does not name them, they would be stubs.
+    :ivar versions: those packages of ``stub`` or of the project whose version a module reads.
     """
 
     install: Mapping[str, tuple[str, ...]]
@@ -47,7 +48,7 @@ class Imports:
     def __init__(self, definitions: Definitions, sources: Mapping[str, tuple[str, bytes]]) -> None:
         """Read the import statements of these files.
 
-        :param sources: file -> (module, content).
+        :param sources: the module and the content of each file.
         """
         self._own = {module.partition(".")[0] for module, _ in sources.values()}
         self._definitions = definitions
@@ -57,7 +58,8 @@ class Imports:
                 self._trees[module] = file, syntax_of(content)
 
     def packages(self, signatures: Iterable[Signature], python: str | None) -> Packages:
-        """Return the packages that the modules of these functions import, directly or through modules of their own."""
+        """Return the packages that the modules of these functions import, directly or through other modules of the
+        project."""
         named: dict[str, dict[str, None]] = {}
         chosen = list(signatures)
         for signature in chosen:
@@ -88,14 +90,14 @@ class Imports:
         )
 
     def _used(self, signature: Signature) -> Iterator[str]:
-        """Yield the packages that the body of a function uses, or that define a base of its class."""
+        """Yield the packages that a function's body uses, and those that define a base of its class."""
         _, tree = self._trees[signature.module]
         names = {*signature.names, *(base.partition(".")[0] for base in signature.bases)}
         for local, path in self._names(signature.module, tree):
             if local in names:
                 yield path.partition(".")[0]
         yield from (path.partition(".")[0] for path in signature.imports if self._is_foreign(path))
-        for base in signature.bases:  # the base may be the project's own, with a foreign base
+        for base in signature.bases:  # a base in the project may have a foreign base
             yield from self._foreign_bases(signature.module, base, 4)
 
     def _foreign_bases(self, module: str, base: str, far: int) -> Iterator[str]:
@@ -116,8 +118,8 @@ class Imports:
                     yield path.partition(".")[0]
 
     def _names(self, module: str, tree: ast.Module, own: bool = False) -> Iterator[tuple[str, str]]:
-        """Yield (local name, dotted path) for each import of another package's names in a module; with ``own``, for all
-        imports."""
+        """Yield (local name, dotted path) for each name that a module imports from another package; with ``own``, also
+        from the project itself."""
         for node in ast.walk(tree):
             for local, path in self._bound(module, node):
                 if own or self._is_foreign(path):
@@ -140,8 +142,8 @@ class Imports:
         return {path.partition(".")[0] for path in self._paths(module) if self._is_foreign(path)}
 
     def _paths(self, module: str) -> Iterator[str]:
-        """Yield the dotted paths that are imported when a module is imported. Imports in functions, in a ``try`` or
-        for type checkers are left out.
+        """Yield the dotted paths that a module imports when it is imported itself. Imports in functions, in a ``try``
+        or for type checkers are left out.
         """
         nodes: list[ast.AST] = list(self._trees[module][1].body)
         while nodes:
@@ -171,7 +173,8 @@ class Imports:
 
 
 def _distribution(name: ast.expr, module: str) -> str:
-    """Return the package whose version a call queries. ``__name__`` stands for the module's own package."""
+    """Return the package that a call's argument names, in order to query its version. ``__name__`` stands for the
+    module's own package."""
     if isinstance(name, ast.Name) and name.id in ("__name__", "__package__"):
         return module.partition(".")[0]
     return str(name.value).replace("-", "_") if isinstance(name, ast.Constant) else ""

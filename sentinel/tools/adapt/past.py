@@ -23,10 +23,10 @@ _COMMITS = 40
 
 
 def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mapping[str, Contract]) -> list[Proposal]:
-    """Return the proposals with former paths (``formerly``) and former parameter names, found in commits spread over
-    the history.
+    """Return the proposals with the former paths (``formerly``) and former parameter names of their functions.
 
-    If exactly one function of the same name was defined elsewhere, it counts as the same function.
+    Commits spread over the history are read. If exactly one function of the same name was defined elsewhere, it counts
+    as the same function.
     """
     assert project.mirror is not None
     history = commits.history(project.mirror, project.head)
@@ -64,9 +64,8 @@ def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mappin
 
 
 def _defining(trees: GitTrees, names: set[str]) -> object:
-    """Return a function that takes a blob and returns the qualified names that it defines, if their last part is
-    wanted.
-    """
+    """Return a function that takes a blob and returns the qualified names that it defines and whose last part is in
+    ``names``."""
     pattern = re.compile(rb"def (%s)\b" % b"|".join(name.encode() for name in sorted(names)))
 
     @cache
@@ -96,7 +95,10 @@ def _places(definitions: Definitions, tree: str, defining: object) -> dict[str, 
 
 
 def _note(proposal: Proposal, contract: Contract, then: frozenset[str], earlier: dict[str, list[str]]) -> None:
-    """Record former parameter names of each input, if they differ from today's names."""
+    """Record the former parameter name of each input whose parameter has another name today.
+
+    :param then: the names of the function's parameters at the earlier commit.
+    """
     lost = {name: proposal.arguments.get(name, name) for name in proposal.takes}
     lost = {name: today for name, today in lost.items() if today not in then}
     if not lost:

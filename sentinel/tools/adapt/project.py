@@ -25,7 +25,7 @@ from sentinel.targets.refs import Ref
 
 #: Folders whose packages are not part of the framework.
 _ASIDE = re.compile(r"\..*|_.*|tests?|docs?|examples?|benchmarks?|scripts?|third_party|vendor|build|dist|.*\.egg-info")
-#: Folders that hold packages without being one.
+#: Folders that contain packages and are not packages themselves.
 _HOLDS = ("src", "python", "lib")
 _RELEASE = re.compile(r"(?:pypi:)?([A-Za-z0-9][A-Za-z0-9._-]*)(?:==([0-9][A-Za-z0-9.!+_-]*))?")
 #: Files with requirements, besides ``pyproject.toml``.
@@ -39,7 +39,7 @@ class Project:
     :ivar target: its target, without bindings.
     :ivar mirror: the git directory with its history; None for a release.
     :ivar head: the commit of the code; empty for a release.
-    :ivar requires: import name -> the requirement that the project declares.
+    :ivar requires: the requirement that the project declares for a package, by the package's import name.
     """
 
     target: Target
@@ -54,9 +54,10 @@ def open_project(source: str, packages: Iterable[str] = (), progress: Progress |
     """Open a folder, a git directory, the URL of a repository, or a release on PyPI.
 
     :param source: ``DIR``, ``URL``, ``NAME`` or ``NAME==VERSION``.
-    :param packages: the packages to read; empty: those that carry the project's name, otherwise all.
+    :param packages: the packages to read. If empty, these are the packages with the project's name, or all if none has
+        it.
     :raises SentinelError: if there is no such folder, release or repository.
-    :raises NothingExamined: if it has no Python package.
+    :raises NothingExamined: if the source has no Python package.
     """
     folder = local_path(source)
     if folder.is_dir():
@@ -92,7 +93,7 @@ def _of_folder(folder: Path, packages: tuple[str, ...], progress: Progress | Non
 
 
 def _of_repository(url: str, packages: tuple[str, ...], progress: Progress | None) -> Project:
-    """Make a mirror of the repository. Later commands use the same mirror."""
+    """Open a repository by making a mirror of it, which later commands use again."""
     store, name = MirrorStore(), re.sub(r"\.git$", "", url.rstrip("/")).replace(":", "/").rsplit("/", 1)[-1].lower()
     blank = Target(re.sub(r"[^a-z0-9_]", "", name) or "framework", url, ())
     mirror = store.get(blank.name) or store.add(blank, progress=progress)
@@ -153,8 +154,8 @@ def _name_of(roots: tuple[PackageRoot, ...], name: str) -> str:
 
 
 def _roots(files: Iterable[str], name: str, packages: tuple[str, ...], where: str) -> tuple[PackageRoot, ...]:
-    """Return the package roots among some files: the outermost folders with an ``__init__.py``, otherwise the topmost
-    folders with Python files."""
+    """Return the package roots among some files: the outermost folders with an ``__init__.py``. If no folder has one,
+    return the outermost folders with Python files."""
     paths = [path for path in files if path.endswith(".py")]
     folders = {PurePosixPath(path).parent for path in paths if path.endswith("/__init__.py")}
     if not folders:

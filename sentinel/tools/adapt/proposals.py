@@ -29,12 +29,13 @@ AXIS = Code("kit.AXIS")
 _HELPER = re.compile(
     r"_?(pre|post)_?process|_?(update|log|get|collect|build|reduce|gather|prepare)_\w*(metrics?|stats|logs)|__init__"
 )
-#: What a parameter without an input gets, by its annotation, so that the function can be called.
+#: Values for parameters that match no input, by annotation, so that the function can be called.
 _PLACEHOLDERS = {"bool": False, "int": 1, "float": 1.0, "str": ""}
 _TENSORS = re.compile(r"tensor|Sequence|List|list\[|ndarray|Batch|Dict|dict", re.I)
-#: A bound that nothing reaches, by the parameter's name.
+#: For parameters that are bounds, by name, a value that no scenario reaches.
 _BOUNDS = ((r"ratio|frac", 0.0), (r"min|lower|floor", -1e4), (r"max|upper|cap|limit", 1e4))
-#: The parameter of a learning rate's step; parameters of a rule for a response, and for the right answer.
+#: Names of parameters: for the step of a learning rate; and, of a reward rule, for the response and for the right
+#: answer.
 _STEP = re.compile(r"(current_|cur_|global_|train(ing)?_)?(step|it|iter|iteration|t)(_num|_idx)?")
 _RESPONSE = re.compile(
     r"((model|llm|given|student|predicted|generated)_)?"
@@ -43,9 +44,9 @@ _RESPONSE = re.compile(
 _TRUTH = re.compile(
     r"ground_truth|gt|gold|golden|target|label|reference|ref|expected|((correct|true|gold|ref)_)?answer"
 )
-#: Parameters for a name of each row.
+#: Names of parameters that take a name for each row.
 _ROW_NAMES = re.compile(r"(\w+_)?(uuids?|(traj|trajectory|row|sample|request|response)_ids?)")
-#: Annotation -> how a function gets numbers: one vector or a list of vectors, and their type.
+#: By annotation, how a function takes numbers: as one vector or a list of vectors, and the type of a vector.
 _VECTORS = (
     (r"(list|Sequence|Iterable|tuple)\[(list|Sequence)\[(float|int|bool)", ("rows", "list")),
     (r"(list|Sequence|Iterable|tuple)\[(np\.|numpy\.)?(nd)?array", ("rows", "array")),
@@ -59,7 +60,7 @@ _VECTORS = (
 class Layout:
     """The form in which a function takes the tensors of a contract: see ``kit.call_each``.
 
-    :ivar each: empty for whole tensors, which need no ``call_each``.
+    :ivar each: empty if the function takes whole tensors, for which ``call_each`` is not needed.
     """
 
     each: str = ""
@@ -74,12 +75,13 @@ class Layout:
 class Kind:
     """The rule by which ``sentinel adapt`` recognises the functions of one contract from their names.
 
-    :ivar about: a pattern that the function's name has to contain.
-    :ivar outputs: the contract's outputs; a function that returns one value returns the first.
-    :ivar settings: a required input that no parameter gives -> patterns of the name for its values, the usual one last.
-    :ivar sums: inputs of ``[batch, tokens]`` that a function may take as one number per row -> their masks.
-    :ivar aside: a pattern that the name must not contain.
-    :ivar alone: whether a single parameter with an unknown name is the one missing input.
+    :ivar about: a pattern that the function's name must contain.
+    :ivar outputs: the contract's outputs. If a function returns only one value, this is the first of them.
+    :ivar settings: for a required input that no parameter gives, its values, each with the pattern of function names
+        that suggests it; the usual value is the last.
+    :ivar sums: inputs of shape ``[batch, tokens]`` that a function may take as one number per row, with their masks.
+    :ivar aside: a pattern that the function's name must not contain.
+    :ivar alone: whether a single parameter with an unknown name counts as the only missing input.
     """
 
     contract: str
@@ -100,7 +102,7 @@ def _names(words: str, *others: tuple[str, Any]) -> list[tuple[str, Any]]:
     return [*((word, word) for word in words.split()), *others]
 
 
-#: The contracts, the most specific first: of two that fit equally well, the first is proposed.
+#: The contracts, the most specific first. If two contracts fit equally well, the first is proposed.
 KINDS = (
     Kind(
         "policy_loss", r"polic|actor|pg_|_pg|ppo|grpo|loss",
@@ -151,7 +153,7 @@ KINDS = (
     Kind("overlong_penalty", r"overlong|length|long|penalty", ("rewards",)),
 )  # fmt: skip
 
-#: Word in the name of a returned value -> output.
+#: The output that a word in the name of a returned value denotes.
 _RETURNED = (
     (r"adv", "advantages"),
     (r"ret", "returns"),
@@ -166,7 +168,7 @@ _RETURNED = (
     (r"entrop", "entropy"),
     (r"score|reward", "score"),
 )
-#: The wordings of a response that are tried for a rule, those of a whole response first.
+#: The wordings of a response that are tried for a reward rule; wordings of a whole response come first.
 _WORDINGS = ("boxed", "<answer>{answer}</answer>", "The answer is {answer}", "#### {answer}", "bare")
 
 
@@ -174,14 +176,15 @@ _WORDINGS = ("boxed", "<answer>{answer}</answer>", "The answer is {answer}", "##
 class Proposal:
     """A binding that may fit a function.
 
-    :ivar arguments: input -> parameter, if the names differ.
-    :ivar takes: the inputs that are passed.
-    :ivar fixed: input -> the value that stands for what the function does without a parameter.
-    :ivar accepts: input -> choices.
-    :ivar reads: output -> place in the result.
+    :ivar arguments: for each input whose parameter has another name, this parameter.
+    :ivar takes: the inputs that are passed to the function.
+    :ivar fixed: for an input without a parameter, the value with which the contract describes what the function does.
+    :ivar accepts: the choices that the function accepts, by input.
+    :ivar reads: the place of each output in the function's result.
     :ivar options: further options of ``kit.call_with``.
-    :ivar objects: parameter -> the attributes and keys that the body reads of it -> the expression that gives each.
-    :ivar layout: how it takes tensors.
+    :ivar objects: for each parameter that is an object, the attributes and keys that the body reads, each with the
+        expression of its value.
+    :ivar layout: the form in which the function takes tensors.
     :ivar questions: the choices that are left to a person.
     :ivar dtypes: the float dtypes that the function accepts.
     """
@@ -219,15 +222,16 @@ class NearMiss:
     reason: str
 
 
-#: The most proposals for one function. They differ in contract or layout, and the laws choose.
+#: The most proposals for one function. They differ in contract or layout, and the results of laws decide between them.
 _MOST = 5
 
 
 def propose(
     signature: Signature, contracts: Mapping[str, Contract], classes: Classes | None = None
 ) -> list[Proposal] | NearMiss | None:
-    """Return the proposals for a function, best first: those whose contract explains the most parameters. If there is
-    none, return the nearest miss.
+    """Return the proposals for a function, first those whose contract explains the most parameters.
+
+    If nothing can be proposed, return the nearest miss; None if there is none.
 
     :param classes: the project's classes, for the values of attributes.
     """
@@ -256,7 +260,7 @@ _OF_STEPS = ("generalised_advantage", "discounted_return", "kl_estimate")
 def _layouts(signature: Signature, contract: Contract) -> list[Layout]:
     """Return the layouts in which a function may take tensors, judging from its annotations and its body."""
     if any("_mask" in item.name and item.shape == TOKENS and item.name != contract.mask for item in contract.inputs):
-        return [Layout()]  # each of several masks has its own tensors
+        return [Layout()]  # with several masks, each belongs to other tensors
     if contract.name == "rule_reward":
         bare = any(re.search("answer|pred|guess", each.name) for each in signature.own[:1])
         return [Layout(form=each) for each in (reversed(_WORDINGS) if bare else _WORDINGS)]
@@ -325,7 +329,7 @@ def _proposal(
     match, guess = match_names(contract, names, required, forced, known), dict[str, str]()
     knobs = [item.name for item in contract.inputs if item.knob and item.name not in match.names]
     guess |= {name: each for name in knobs for each in match.unknown if each.endswith(f"_{name}")}
-    if guess:  # dpo_beta is a beta
+    if guess:  # for example, dpo_beta is a beta
         match = match_names(contract, names, required, {**forced, **guess}, known)
     for again in (True, False):
         missing = [item for item in match.missing if not _is_optional(contract, item)]
@@ -365,7 +369,7 @@ def _proposal(
 
 
 def _of_rule(signature: Signature) -> dict[str, str]:
-    """Return the parameters for the response and the ground truth, if a function takes both as strings."""
+    """Return the parameters for the response and the ground truth, if a function takes both of them as strings."""
     texts = [each.name for each in signature.own if each.required and re.search(r"^$|\bstr\b|Any", each.annotation)]
     texts = [name for name in texts if not signature.reads.get(name)]
     truth = next((name for name in reversed(texts) if _TRUTH.fullmatch(name)), "")
@@ -414,8 +418,8 @@ def _objects(
     inner_size: str,
     classes: Classes,
 ) -> dict[str, dict[str, str]]:
-    """Map each object parameter to the expressions for the paths that are read from it: an input, a group size, a
-    default of its class, or None.
+    """Map each parameter that is an object to the paths that are read from it. Each path has an expression: an input, a
+    group size, a default of the object's class, or None.
     """
     given = {leaf: f'inputs["{name}"]' for name, leaf in reversed(list(inner.items()))}
     if inner_size:
@@ -437,7 +441,7 @@ def _literals(classes: Classes, name: str, far: int = 4) -> dict[str, str]:
 
 
 def _fits_no_word(signature: Signature, name: str, contract: Contract) -> bool:
-    """Return True if a parameter has the name of a tensor in the contract, but the function compares it with
+    """Return True if a parameter has the name of a tensor of the contract, although the function compares it with
     strings.
     """
     kinds = {item.kind for item in contract.inputs if fits(contract, item.name, name) is not None}
@@ -445,8 +449,10 @@ def _fits_no_word(signature: Signature, name: str, contract: Contract) -> bool:
 
 
 def _is_optional(contract: Contract, name: str) -> bool:
-    """Return True for an input that needs no parameter. These are settings that can be guessed, and masks: a function
-    without a mask parameter gets only valid tokens."""
+    """Return True for an input for which a function needs no parameter: a setting, which can be guessed, or a mask.
+
+    A function without a parameter for the mask gets only valid tokens.
+    """
     item = contract.input(name)
     return item is not None and (bool(item.choices) or item.domain == "mask")
 
@@ -463,9 +469,7 @@ def _placeholder(parameter: Parameter) -> Any:
 
 
 def _reads(signature: Signature, kind: Kind, contract: Contract) -> dict[str, Any] | None:
-    """Return where each output is in the result of the function; None if the function returns no output of the
-    contract.
-    """
+    """Return the place of each output in the function's result; None if it returns no output of the contract."""
     returns = [names for names in signature.returns if names != ("None",)]
     if not returns:
         return None
@@ -493,7 +497,7 @@ def _output(name: str, kind: Kind) -> str:
 
 @dataclass
 class _Draft:
-    """The parts of a proposal that is not finished yet."""
+    """An unfinished proposal."""
 
     fixed: dict[str, Any] = field(default_factory=dict)
     accepts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -589,7 +593,7 @@ def _written(
     )
 
 
-#: What is assumed of a layout.
+#: The assumption behind each layout, as a question for a person.
 _OF_GROUPS = {
     "group": "it takes no groups, so it is called once for each group. Is that right?",
     "groups": "it takes a list, so it gets one vector for each group. Is that right?",
@@ -602,7 +606,7 @@ _OF_LAYOUT = {
 
 
 def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: Kind, contract: Contract) -> None:
-    """Choose a fixed value for an input for which the function has no parameter."""
+    """Choose a fixed value for an input that has no parameter in the function."""
     if item.name in kind.settings:
         values = (value for word, value in kind.settings[item.name] if re.search(word, signature.name.lower()))
         draft.fixed[item.name] = next(values)
@@ -648,7 +652,8 @@ def _other_parameters(
     given: set[str],
     size: str,
 ) -> list[str]:
-    """Choose constants for required parameters without an input. Return the parameters whose defaults may matter."""
+    """Choose constants for required parameters that match no input. Return the other parameters whose defaults may
+    matter."""
     for name in match.unknown:
         if name in draft.constants:
             continue
@@ -669,7 +674,7 @@ def _other_parameters(
 
 
 def _layout(draft: _Draft, signature: Signature, kind: Kind, names: Mapping[str, str]) -> None:
-    """Set the layout of the proposal from the way in which the function uses its arguments."""
+    """Set the proposal's layout as the function's use of its arguments suggests."""
     if signature.tokens_first:
         draft.options["tokens_first"] = True
         draft.questions.append(f"{signature.tokens_first}, so its tensors are taken as [tokens, batch]. Is that right?")
@@ -713,7 +718,7 @@ _COUNTS = {"batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_facto
 
 
 def alternatives(proposal: Proposal, contract: Contract, targets: Iterable[Target]) -> list[dict[str, Any]]:
-    """Return other choices for the guesses in a proposal: first for settings without a parameter, then for points on
+    """Return other choices in place of a proposal's guesses: first for settings without a parameter, then for points on
     which frameworks legitimately differ.
 
     :param targets: other frameworks, whose declared values are tried.
@@ -731,7 +736,8 @@ def alternatives(proposal: Proposal, contract: Contract, targets: Iterable[Targe
     return other_settings(contract, targets, proposal.fixed, skip, proposal.signature.numbers, more)
 
 
-#: Failure of every call -> how a proposal may mend it: options of ``kit.call_with``, or float dtypes.
+#: If every call fails with an error of this pattern, the part of the proposal to change: an option of
+#: ``kit.call_with``, or the float dtypes.
 _LACKS = re.compile(r"object has no attribute '(\w+)'")
 _MENDS = (
     (r"operator.invert|boolean tensor|must be long, int, byte or bool|bool.* Float", "bools"),
@@ -740,8 +746,8 @@ _MENDS = (
 
 
 def mended(proposal: Proposal, contract: Contract, failure: str) -> Proposal | None:
-    """Return the proposal with the change that the error of a failed call suggests; None if there is none or it was
-    tried before.
+    """Return the proposal with the change that the error of a failed call suggests. Return None if the error suggests
+    no change, or one that the proposal already has.
     """
     lacks, signature = _LACKS.search(failure), proposal.signature
     if lacks and signature.owner and lacks[1] not in (own := proposal.objects.get(signature.parameters[0].name, {})):

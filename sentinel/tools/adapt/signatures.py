@@ -12,13 +12,14 @@ from sentinel.search.bindings import syntax_of
 
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 
-#: Shapes in docstrings whose first dimension is the token's, as in ``[seq_len, bsz]``.
+#: Shapes in docstrings that have the dimension of tokens first, as in ``[seq_len, bsz]``.
 _TOKENS_FIRST = re.compile(
     r"[\[(]\s*(?:seq\w*|steps?|n_steps|t|l|num_steps)\s*,\s*(?:b|bs|bsz|batch\w*|n)\s*[\])]", re.I
 )
-#: Calls that run along the first axis as along tokens, or put one number per row there.
+#: Calls that treat the first axis as that of tokens, or that add a first axis to one number per row.
 _ALONG_THE_FIRST = re.compile(r"(cumsum|flip)\(([^()]*, )?(dims?=)?\[?0\]?\)$|\.view\(1, -1\)$")
-#: Smaller constants are epsilons; larger ones are rarely part of a definition.
+#: The constants that may be part of a definition. Smaller constants are epsilons, and larger ones are rarely part of
+#: one.
 _LARGEST = 64
 
 
@@ -40,17 +41,18 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """A function or method, as its source reads.
+    """What the source of a function or method shows.
 
-    :ivar owner: the class of a method, empty for a function.
+    :ivar owner: the class of a method; empty for a function.
     :ivar bases: the bases of that class, as written.
-    :ivar variadic: whether it takes ``**kwargs``.
-    :ivar returns: the names in each return statement: of a tuple's members, of a dictionary's keys, or one name.
-    :ivar words: parameter -> the strings that the body compares it with.
+    :ivar variadic: whether the function takes ``**kwargs``.
+    :ivar returns: for each return statement, the names of what it returns: a tuple's members, a dictionary's keys, or
+        one value.
+    :ivar words: for each parameter, the strings with which the body compares it.
     :ivar numbers: the constants in the body.
-    :ivar tokens_first: why tensors seem to be ``[tokens, batch]``; empty if they do not.
-    :ivar reads: parameter -> the attributes and keys that the body reads of it, such as ``args.beta`` or ``["mask"]``;
-        of ``self`` also those that its other methods read, if it calls them.
+    :ivar tokens_first: the reason to assume tensors of shape ``[tokens, batch]``; empty if there is none.
+    :ivar reads: for each parameter, the attributes and keys that the body reads of it, such as ``args.beta`` or
+        ``["mask"]``. For ``self``, attributes that called methods of the same object read are included.
     :ivar names: the global names that the body uses.
     :ivar imports: the dotted paths that the body imports.
     """
@@ -97,13 +99,13 @@ def signatures(source: str, module: str, file: str, wanted: Iterable[str]) -> It
                 yield _signature(node, owner, f"{module}.{name}", module, file)
 
 
-#: Class -> (the bases as written, attribute -> its value as written where that is a literal).
+#: For each class, its bases as written, and the values of its attributes as written, if these are literals.
 Classes = Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]]
 
 
 def classes_of(body: Iterable[ast.stmt]) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
-    """Return the classes of a module, each with its bases and the literal defaults of its attributes, from fields and
-    from ``__init__``."""
+    """Return a module's classes, each with its bases and with those defaults of its attributes that are literals.
+    Defaults are read from fields and from ``__init__``."""
     found = {}
     for node in body:
         if not isinstance(node, ast.ClassDef):
@@ -132,7 +134,7 @@ def _assigned(init: ast.FunctionDef) -> dict[str, str]:
 
 
 def _with_defaults(arguments: ast.arguments) -> list[tuple[ast.arg, ast.expr | None]]:
-    """Return each parameter with its default; None if it is required."""
+    """Return each parameter with its default, which is None if the parameter is required."""
     positional = [*arguments.posonlyargs, *arguments.args]
     required: list[None] = [None] * (len(positional) - len(arguments.defaults))
     return [*zip(positional, [*required, *arguments.defaults]), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
@@ -185,7 +187,7 @@ def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, f
 
 
 def _returns(body: Iterable[ast.stmt]) -> Iterator[ast.Return]:
-    """Yield the return statements of a function, without those of nested functions."""
+    """Yield the return statements of a function, but not those of functions inside it."""
     for node in body:
         if isinstance(node, ast.Return):
             yield node
@@ -245,8 +247,10 @@ def _numbers(nodes: Iterable[ast.AST]) -> tuple[float, ...]:
 
 
 def _tokens_first(node: _Def, nodes: Iterable[ast.AST]) -> str:
-    """Return why a function's tensors seem to be ``[tokens, batch]``: its docstring's shapes, or a backwards loop that
-    indexes the first axis; empty if they do not."""
+    """Return the reason to assume that a function's tensors have the shape ``[tokens, batch]``; empty if there is none.
+
+    Reasons are shapes in the docstring, a backwards loop that indexes the first axis, and calls along the first axis.
+    """
     text = ast.get_docstring(node) or ""
     if match := _TOKENS_FIRST.search(text):
         return f"the docstring has the shape {match.group()}"
@@ -291,7 +295,8 @@ def _reads(node: _Def, inside: list[ast.AST], owner: ast.ClassDef | None) -> dic
 
 
 def _attributes(nodes: Iterable[ast.AST], name: str) -> tuple[str, ...]:
-    """Return the paths of attributes and constant keys that the code reads from a name, without called methods."""
+    """Return the paths of attributes and constant keys that the code reads from a name, except for methods that it
+    calls."""
     paths, nodes = set(), list(nodes)
     methods = {node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
     for node in nodes:

@@ -26,7 +26,8 @@ from sentinel.testing.alternatives import explaining, other_settings
 from sentinel.tools.adapt.project import Project
 from sentinel.worker.client import Options
 
-#: Scenarios of each boundary; those of one attempt at other choices; the most attempts; calls to shrink a finding.
+#: Numbers: scenarios for each boundary; scenarios for an attempt with other choices; the most attempts; the most calls
+#: to shrink a finding.
 _SCENARIOS, _FEW, _ATTEMPTS, _SHRINKING = 60, 30, 12, 60
 _ORACLE = "the_oracle_agrees"
 
@@ -35,16 +36,18 @@ _ORACLE = "the_oracle_agrees"
 class Result:
     """The results of the laws for a binding.
 
-    :ivar contract: its contract; empty if no scenario of it can be drawn.
-    :ivar held: the laws that held -> the number of scenarios that they judged.
-    :ivar broken: law -> the first violation.
-    :ivar scenarios: broken law -> the inputs of the smallest scenario that breaks it, as recipes write them.
-    :ivar silent: law -> why it judged no scenario.
-    :ivar raised: exception of the boundary -> the number of scenarios in which it raises it.
+    :ivar contract: the binding's contract; empty if no scenario can be drawn for it.
+    :ivar held: for each law that held, the number of scenarios that it judged.
+    :ivar broken: for each broken law, its first violation.
+    :ivar scenarios: for each broken law, the inputs of the smallest scenario that breaks it, in the notation of
+        recipes.
+    :ivar silent: for each law that judged no scenario, the reason.
+    :ivar raised: for each exception of the boundary, the number of scenarios that raise it.
     :ivar failed: why the boundary cannot be called.
-    :ivar packages: the packages whose absence is the reason.
-    :ivar settings: guessed settings -> the values with which the oracle agrees.
-    :ivar dialects: dialect inputs -> the values with which the oracle agrees, if it does not with the definition's.
+    :ivar packages: the missing packages that are the reason for ``failed``.
+    :ivar settings: the values of guessed settings with which the oracle agrees.
+    :ivar dialects: the values of dialect inputs with which the oracle agrees, if it disagrees with the definition's
+        values.
     """
 
     contract: str
@@ -60,7 +63,7 @@ class Result:
 
 
 def catalog_with(catalog: Catalog, adapter: Path) -> Catalog:
-    """Return a catalog with this adapter alone, which may have the same name as a bundled one.
+    """Return a catalog whose only adapter is the given one, which may have the name of a bundled adapter.
 
     :raises SentinelError: if the adapter does not load.
     """
@@ -68,7 +71,7 @@ def catalog_with(catalog: Catalog, adapter: Path) -> Catalog:
 
 
 def runner_for(catalog: Catalog, settings: Settings, project: Project) -> Runner:
-    """Return a runner whose only checkout is the project's."""
+    """Return a runner that can only run the code of the project."""
     options = {name: options_of(settings, name) for name in catalog.adapters}
     return Runner(catalog, lambda target, ref, pull: project.checkout, Options(), options)
 
@@ -81,10 +84,11 @@ def try_bindings(
     progress: Callable[[str], None] = lambda line: None,
     only: Collection[str] = (),
 ) -> dict[str, Result]:
-    """Return the results for all bindings and all registered functions, by name. A name is the boundary's path,
-    followed by the contract if the boundary has several.
+    """Return the results for all bindings and all registered functions, by name.
 
-    :param alternatives: other choices for a boundary, tried if the oracle does not agree.
+    The name is the boundary's path. If the boundary has several contracts, the contract follows.
+
+    :param alternatives: other choices for each boundary, which are tried if the oracle does not agree.
     :param only: the boundaries to try; empty for all.
     """
     name = next(iter(catalog.adapters))
@@ -121,7 +125,7 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
         search.run(_SCENARIOS)
     outcomes = [each for each in search.outcomes.values() if "adapter" in each.kinds.values()]
     errors = sum((each.refused for each in outcomes), Counter[str]())
-    if errors:  # laws that hold in the other scenarios say little
+    if errors:  # that laws hold in the few other scenarios says little
         (reason, count), tried = errors.most_common(1)[0], search.tried
         result.failed = f"{reason} (in {count} calls, {tried} scenarios)"
         return
@@ -147,10 +151,10 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
 def _agreeing(
     session: LawSession, subject: Subject, catalog: Catalog, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return other choices with which the oracle agrees with the function in a few scenarios; empty if there are none.
+    """Find other choices with which the oracle agrees with the function in a few scenarios; empty if there are none.
 
-    Choices with which the oracle agrees in one scenario are tried on other scenarios. If it disagrees there, further
-    choices are added.
+    Choices with which the oracle agrees in one scenario are tried in other scenarios. If the oracle disagrees in one of
+    these, further choices are added.
     """
     queue, left = [(dict[str, Any](), _disagreement(session, subject))], _ATTEMPTS
     while queue and left:
@@ -169,8 +173,10 @@ def _agreeing(
 
 
 def _disagreement(session: LawSession, subject: Subject) -> Finding | Literal[False] | None:
-    """Return a scenario in which the oracle disagrees with finite results; None if there is none; False if too few
-    calls return."""
+    """Return a scenario in which the oracle disagrees with the function's results, and these are finite.
+
+    Return None if there is no such scenario, and False if too few calls returned a result to decide that.
+    """
     law = next((law for law in subject.laws if law.name == _ORACLE), None)
     if law is None:
         return False
@@ -180,7 +186,7 @@ def _disagreement(session: LawSession, subject: Subject) -> Finding | Literal[Fa
     wrong = [each for each in outcome.findings if each.symptom != "non-finite"]
     if wrong:
         return wrong[0]
-    few = "adapter" in outcome.kinds.values() or 2 * outcome.judged < search.tried  # the choice itself prevents calls
+    few = "adapter" in outcome.kinds.values() or 2 * outcome.judged < search.tried  # with this choice, calls fail
     return False if few else None
 
 
@@ -200,7 +206,7 @@ def _is_dialect(subject: Subject, name: str) -> bool:
 
 
 def _changed(subject: Subject, catalog: Catalog, changes: Mapping[str, Any]) -> Subject | None:
-    """Return a subject with other choices: other dialects, and other fixed values."""
+    """Return the subject with other dialects and other fixed values; None if no scenario can be drawn for it."""
     dialects = tuple(each for each in subject.binding.dialects if each.name not in changes)
     dialects += tuple(Dialect(name, value) for name, value in changes.items() if _is_dialect(subject, name))
     fixed = {name: value for name, value in changes.items() if not _is_dialect(subject, name)}

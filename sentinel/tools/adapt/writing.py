@@ -89,7 +89,7 @@ def _binding(proposal: Proposal, contract: Contract) -> str:
     if proposal.layout.each and name == "group_advantage":
         outputs = tuple(proposal.reads)
     if name != "Binding":
-        for input, value in contract.lacking(*knobs).items():  # the family fixes it
+        for input, value in contract.lacking(*knobs).items():  # the family sets this itself
             if fixed.get(input, value) == value:
                 fixed.pop(input, None)
     fields: dict[str, Any] = {
@@ -115,8 +115,9 @@ def _binding(proposal: Proposal, contract: Contract) -> str:
 def _family(
     proposal: Proposal, knobs: Sequence[str], fixed: dict[str, Any], accepts: dict[str, Any], call: str
 ) -> tuple[str, list[str]]:
-    """Return the function of ``binding.families`` that makes the binding, and its arguments after the path. Remove
-    the settings that it fixes itself.
+    """Return the function of ``binding.families`` that makes the binding, and its arguments after the path.
+
+    Settings that this function fixes itself are removed.
     """
     own = tuple(knobs)
     if proposal.contract == "policy_loss":
@@ -146,8 +147,8 @@ def _arguments(proposal: Proposal) -> dict[str, tuple[str, ...]]:
 
 
 def _outputs(proposal: Proposal) -> tuple[str, ...]:
-    """Return the names of the outputs in the order in which the function returns them; empty if the adapter's own
-    call reads them.
+    """Return the names of the outputs in the order in which the function returns them. Return nothing if the adapter
+    has its own function for the call, which reads them.
     """
     return tuple(sorted(proposal.reads, key=lambda name: proposal.reads[name] or 0)) if _in_order(proposal) else ()
 
@@ -172,7 +173,7 @@ def _has_skeleton(proposal: Proposal) -> bool:
 
 
 def _function(proposal: Proposal) -> str:
-    """Return a name, unique in the adapter, for a function that calls a method or passes objects."""
+    """Return a name for the adapter's own function that makes the call. The name is unique in the adapter."""
     return re.sub(r"\W+", "_", f"_{proposal.path.removeprefix(proposal.signature.module.partition('.')[0])}").lower()
 
 
@@ -230,7 +231,8 @@ def _skeleton(proposal: Proposal) -> str:
 
 
 def _stand_in(parts: Iterable[tuple[str, str]]) -> str:
-    """Return an expression for an attribute, from the paths below it and their values."""
+    """Return an expression for an attribute. If the attribute is an object, its parts and their values are given as
+    paths."""
     pairs = list(parts)
     if len(pairs) == 1 and not pairs[0][0]:
         return pairs[0][1]

@@ -1,4 +1,4 @@
-"""Read the settings from a training command, as Hydra and argparse accept them, or from a launch script.
+"""Read the settings of a training run from its command (written for Hydra or argparse), or from its launch script.
 
 Nothing is executed. A script is parsed; its own variables, arrays and ``$(cat FILE)`` are substituted. Values that only
 a shell can compute (the output of other commands, environment variables, assignments under a condition) are left out
@@ -22,14 +22,14 @@ from sentinel.values.files import read_bytes, read_text
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-#: Placeholders that only a shell can compute: one word; any number of words, which may be options; at most one word,
-#: which is not an option. No argument can contain NUL.
+#: Placeholders for text that only a shell can compute. They stand for: one word; any number of words, which may be
+#: options; at most one word, which is not an option. They contain NUL because no argument can contain it.
 UNKNOWN = "\0"
 _ANY_NUMBER = "\1\0"
 _ONE = "\2\0"
 _ELSEWHERE = re.compile("[\1\2]?\0")
-#: The value of such a setting: an unresolvable reference, which counts as unknown. A missing setting would get the
-#: default instead.
+#: The value of a setting that only a shell can compute: a reference that cannot be resolved, which counts as unknown.
+#: If the setting were left out, it would get the default instead.
 NOT_KNOWN = "${?}"
 _DEEPEST = 5
 
@@ -42,9 +42,9 @@ _MOST_TEXT = 2 << 20
 _ASSIGNMENT = re.compile(r"\+{0,2}[A-Za-z_][\w/@]*(\.[\w/@-]+)*=")
 _OPTION = re.compile(r"--?[A-Za-z_]")
 _LOOPS = ("while_statement", "for_statement", "c_style_for_statement")
-#: Statements whose assignments need not happen, or end with them.
+#: Statements whose assignments may not happen, or are undone at the end of the statement.
 _CONDITIONAL = ("if_statement", "case_statement", *_LOOPS, "list", "subshell", "pipeline")
-#: Commands whose output is one word, and variables that have one word.
+#: Commands whose output is one word, and variables whose value is one word.
 _ONE_WORD = re.compile(r"pwd|dirname|basename|realpath|readlink|date|nproc|wc|hostname")
 _ONE_WORD_VARIABLES = ("HOME", "PWD", "USER", "HOSTNAME", "TMPDIR", "RANDOM", "SLURM_JOB_ID", "?", "#", "$", "0")
 #: Programs that add arguments of their own to a command.
@@ -76,17 +76,17 @@ class _Word(str):
 class CommandLine:
     """The settings that a training command passes to its program.
 
-    :ivar settings: ``KEY=VALUE`` each, in order, as ``--set`` takes them; the value is YAML.
+    :ivar settings: the settings in order, each as ``KEY=VALUE`` with a value in YAML, as ``--set`` takes them.
     :ivar unknown: the settings whose values only a shell can compute.
-    :ivar further: the words that may set any option, each with its line.
+    :ivar further: the words that may contain any options, each with its line.
     :ivar words: the arguments that are neither options nor assignments.
     :ivar where: the script's file and line; empty for a command that the user gave.
-    :ivar others: the places of the script's other commands that run Python programs or scripts that were not read.
+    :ivar others: the places of the script's other commands that run a Python program, or a script that was not read.
     :ivar assumed: ``NAME=default``, for each ``${NAME:-default}`` that was read as its default. The environment may set
         the variable.
     :ivar program: the Python file, module or command that gets the settings; empty if none is named.
-    :ivar arguments: the script's word for its own arguments (``"$@"``), with the line, if it was read as no words
-        because the user gave none; empty otherwise.
+    :ivar arguments: the word ``"$@"`` of the script, with its line, if the user gave the script no arguments, so that
+        the word counts as empty; otherwise empty.
     """
 
     settings: tuple[str, ...]
@@ -114,7 +114,7 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
     unknown: list[str] = []
     single: list[str] = []
     first, program = _program(words)
-    wrapper = _script_in(words[:first]) if program else None  # it may add options to those that it gets
+    wrapper = _script_in(words[:first]) if program else None  # such a program may add options to those that it gets
     further = [word for word in words[:first] if word in _ADDING or word == wrapper != program]
     for name, values in _arguments(words[first:]):
         any_option = UNKNOWN in name or not name
@@ -148,7 +148,8 @@ def _shell_command(words: Sequence[str]) -> str | None:
 
 
 def _script_in(words: Sequence[str]) -> str | None:
-    """Return the shell script that a command runs; empty if a shell reads it from its input, None if it runs none."""
+    """Return the shell script that a command runs. Return "" if a shell reads the script from its input, and None if
+    the command runs no shell script."""
     if not words or _FILE_COMMANDS.fullmatch(words[0]):
         return None
     for number, word in enumerate(words):
@@ -169,7 +170,8 @@ _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.c
 
 
 def _program(words: Sequence[str]) -> tuple[int, str]:
-    """Return the index of the program's first argument, and the program: ``train.py``, or a module after ``-m``.
+    """Return the index of the first argument of a command's program, and the program: ``train.py``, or a module after
+    ``-m``.
 
     Launchers (``env VAR=x srun torchrun --nproc-per-node 8``) have options with an unknown number of values. None of
     these values is a Python file, so the first Python file or module is the program. A module that is followed by a
@@ -182,7 +184,7 @@ def _program(words: Sequence[str]) -> tuple[int, str]:
             module, after = words[number + 1], words[number + 2 : number + 3]
             if not module.startswith(_LAUNCHERS) and not any(item.endswith(".py") for item in after):
                 return number + 2, module
-    if "uv" in words and words[words.index("uv") :][1:2] == ["run"]:  # an installed command: uv run rl @ rl.toml
+    if "uv" in words and words[words.index("uv") :][1:2] == ["run"]:  # an installed command, as in: uv run rl @ rl.toml
         for number in range(words.index("uv") + 2, len(words)):
             if not words[number].startswith("-"):
                 return number + 1, words[number]
@@ -190,7 +192,8 @@ def _program(words: Sequence[str]) -> tuple[int, str]:
 
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name and values of each argument. The name is empty for a word that is not an option or assignment."""
+    """Yield the name and the values of each argument. If a word is neither an option nor an assignment, its name is
+    empty."""
     name, values = "", list[str]()
     for word in words:
         if _ASSIGNMENT.match(word) or _OPTION.match(word) or word == _ANY_NUMBER:
@@ -216,7 +219,7 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] = ()) -> CommandLine:
     """Read the command of a launch script that passes the most settings to a Python program.
 
-    :param source: text to read instead of the file.
+    :param source: the script's text; if it is None, the file is read.
     :param arguments: the script's own arguments, if they are known.
     """
     script = _Script(file, list(arguments))
@@ -242,28 +245,29 @@ class _Script:
     file: Path
     arguments: Sequence[str] = ()
     left: int = _MOST_TEXT
-    #: How deep the text that is read lies in functions, other files and texts, which have arguments of their own.
+    #: The number of functions, other files and texts in which the current text lies. Each has arguments of its own.
     inside: int = 0
     arrays: dict[str, list[str]] = field(default_factory=dict)
-    #: Where a variable is assigned: the numbers of functions, 0 outside them, -1 where its value is never certain.
+    #: For each variable, the places that assign it: the numbers of functions; 0 outside of functions; -1 for an
+    #: assignment whose value is never certain.
     scopes: dict[str, set[int]] = field(default_factory=dict)
     #: The variables that are assigned more than once.
     again: set[str] = field(default_factory=set)
-    #: Whether something unread may have set any variable.
+    #: Whether code that was not read may have set any variable.
     doubted: bool = False
     functions: list[str] = field(default_factory=list)
     noted: set[bytes] = field(default_factory=set)
-    #: The variables that the script exports, and whether it may export all.
+    #: The variables that the script exports, and whether it may export all variables.
     exported: set[str] = field(default_factory=set)
     exports_all: bool = False
-    #: The files that the script writes, with the text; None if the text is not known. The empty name stands for the
-    #: input of a command.
+    #: The text of each file that the script writes; None if the text is not known. The empty name stands for the input
+    #: of a command.
     written: dict[str, str | None] = field(default_factory=dict)
-    #: The scripts that it runs and that were not read, with their places.
+    #: The scripts that this script runs and that were not read, with their places.
     unread: list[str] = field(default_factory=list)
     #: Whether a command such as ``set --`` may give the script other arguments.
     given: bool = False
-    #: The word for the script's arguments that was read as no words, with its line.
+    #: The word ``"$@"`` that counted as empty because the user gave no arguments, with its line.
     absent: str = ""
     #: Variables that were read as the default in ``${NAME:-default}``, which the environment may replace.
     assumed: dict[str, str] = field(default_factory=dict)
@@ -314,7 +318,7 @@ class _Script:
             self._note(child, scope, loop or kind in _LOOPS)
 
     def _spend(self, characters: int) -> None:
-        """Add to the number of characters read. Raise SentinelError if the variables of the script have too many."""
+        """Count characters that were read. Raise SentinelError if the script's variables have too many in all."""
         self.left -= characters
         if self.left < 0:
             raise SentinelError(
@@ -404,7 +408,7 @@ class _Script:
         if text is None or path == self.file or depth >= _DEEPEST:
             self.unread.append(place)
             return
-        before, doubted = self.arrays, self.doubted  # the script is a process of its own
+        before, doubted = self.arrays, self.doubted  # the script runs in a process of its own
         self.arrays = {name: words for name, words in before.items() if name in self.exported}
         if self.exports_all:
             self.arrays = {name: [_ANY_NUMBER] for name in before}
@@ -414,7 +418,7 @@ class _Script:
         self.arrays, self.doubted = before, doubted
 
     def _set_defaults(self, node: Node) -> None:
-        """Assign the variables of ``${NAME:=default}`` that are not set."""
+        """Assign the default in each ``${NAME:=default}`` whose variable is not set."""
         for child in node.named_children:
             name = re.match(r"\$\{(\w+)(:?)=", _of(child)) if child.type == "expansion" else None
             if name is not None and self.arrays.get(name[1]) in ((None, [""]) if name[2] else (None,)):
@@ -430,7 +434,7 @@ class _Script:
             self.arrays[_of(name)] = [_ONE if words and all(map(_is_plain, words)) else _ANY_NUMBER]
 
     def _doubt_all(self, doubt: bool) -> None:
-        """Mark the values of all variables as uncertain, because code that was not read may have assigned them."""
+        """If ``doubt``, mark all variables as unknown, because code that was not read may have assigned them."""
         if doubt:
             self.doubted = True
             self.arrays = {name: [_ANY_NUMBER] for name in self.arrays}
@@ -443,7 +447,10 @@ class _Script:
                 self.read(path, depth + 1)
 
     def _file(self, word: str) -> Path | None:
-        """Return a file that a script names. If the beginning of the path is unknown, look in the script's folder."""
+        """Return the file that a word of the script names; None if it does not exist here.
+
+        If the beginning of the path is unknown, only the rest is looked up, in the script's folder.
+        """
         path = self.file.parent / word.rpartition(UNKNOWN)[2].lstrip("/")
         return path if path.is_file() else None
 
@@ -491,7 +498,7 @@ class _Script:
         self.arrays[_of(name)] = [*before, *words]
 
     def _argument(self, node: Node) -> list[str]:
-        """Return the words into which a shell expands an argument of a command."""
+        """Expand an argument of a command into words, as a shell does."""
         if node.type in ("comment", "variable_assignment", "file_redirect"):
             return []
         inner = node.named_children[0] if node.type == "string" and len(node.named_children) == 1 else node
@@ -554,7 +561,7 @@ class _Script:
     def _quoted(self, node: Node, margin: int) -> str:
         """Return the text between double quotes, or of a heredoc, with its expansions."""
         text, place, whole = "", margin, node.text or b""
-        for child in node.named_children:  # the parser drops some of the text between them
+        for child in node.named_children:  # the parser drops some of the text between expansions
             end = child.end_byte - node.start_byte
             between = whole[place : end - len(_of(child).encode(errors="replace"))]
             text += _unescaped(between.decode(errors="replace")) + self._text(child)
@@ -575,9 +582,8 @@ class _Script:
         return " ".join(self._words(name, UNKNOWN))
 
     def _words(self, name: str, otherwise: str) -> list[str]:
-        """Return the words in the value of a variable. If the script does not set it, return ``otherwise`` as one
-        word.
-        """
+        """Return the words in the value of a variable. If the script does not set the variable, return ``otherwise`` as
+        the only word."""
         places = self.scopes.get(name, set[int]())
         otherwise = _ONE if name in _ONE_WORD_VARIABLES and not places else otherwise
         words = [_ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])
@@ -616,13 +622,13 @@ def _array(node: Node) -> str:
 
 
 def _is_plain(word: str) -> bool:
-    """Return True if a variable with this value adds at most one word, which is not an option."""
+    """Return True if a variable with this value expands to at most one word, and this word is not an option."""
     return word == _ONE or not (UNKNOWN in word or word.startswith("-") or re.search(r"\s|=", word))
 
 
 def _doubted(words: Sequence[str]) -> list[str] | None:
-    """Return the words with unknown values in place of their values; None if some words may be values of earlier
-    options.
+    """Replace the values in these words by unknown values. Return None if a word may be the value of an option before
+    them.
     """
     doubt: list[str] = []
     for word in words:

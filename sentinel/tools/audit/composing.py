@@ -28,11 +28,11 @@ _PACKAGE = re.compile(rb"\A\s*#\s*@package +(\S+)")
 def composed(
     file: Path, data: Mapping[Any, Any], folders: Sequence[Path], chosen: Mapping[str, Any] | None = None
 ) -> tuple[dict[Any, Any], list[str]]:
-    """Return a configuration merged with the files that its ``defaults`` list names, and the entries that could not be
-    read.
+    """Merge a configuration with the files that its ``defaults`` list names. Return the result, and the entries of the
+    list that could not be read.
 
-    :param folders: the search path of these files, after the folder of the configuration.
-    :param chosen: the command line's choices, which override those of the lists.
+    :param folders: the folders in which these files are looked up after the folder of the configuration.
+    :param chosen: the choices of the command line, which override those of the ``defaults`` lists.
     """
     reader = _Reader((file.absolute().parent, *folders))
     reader.choices = {_place(name, "", "", choice)[:2]: choice for name, choice in (chosen or {}).items()}
@@ -49,7 +49,7 @@ class _Reader:
     def merged(self, data: Mapping[Any, Any], group: str, package: str, depth: int = 0) -> dict[Any, Any]:
         """Merge one file with the files in its ``defaults`` list.
 
-        :param group: the file's folder, relative to its folder of the search path.
+        :param group: the file's folder, relative to the folder of the search path that contains it.
         :param package: the dotted section that its settings belong to.
         """
         listed = data.get("defaults")
@@ -67,14 +67,14 @@ class _Reader:
                 unread = len(self.unread)
                 part = self._entry(name, choice, group, package, depth)
                 if len(self.unread) > unread:
-                    result.clear()  # the file that was not read may override any of it
+                    result.clear()  # the unread file may override any earlier setting
                 _merge(result, part)
         return result
 
     def _entry(self, name: str, choice: Any, group: str, package: str, depth: int) -> dict[Any, Any]:
         words = name if choice is _PLAIN else f"{name}: {choice}"
         folder, section, absolute = _place(name, group, package, choice)
-        inherits = name.endswith((".yaml", ".yml"))  # not Hydra's: a file that this one inherits from
+        inherits = name.endswith((".yaml", ".yml"))  # not a feature of Hydra: this file inherits from another
         if inherits:
             section, absolute = package, True
         if choice is _PLAIN:
@@ -102,7 +102,7 @@ class _Reader:
         return result
 
     def _chosen(self, reference: re.Match[str]) -> str:
-        """Return the value to which ``${group}`` refers; the reference itself if there is none."""
+        """Return the choice to which ``${group}`` refers; the reference itself if nothing was chosen for this group."""
         return str(self.choices.get((reference[1], reference[1].replace("/", ".")), reference[0]))
 
     def _find(self, name: str) -> Path | None:
@@ -123,7 +123,7 @@ def groups(folders: Sequence[Path]) -> frozenset[str]:
     return frozenset(found | {name.partition("@")[0] for name in found})
 
 
-#: The choice of an entry that is a file name.
+#: Stands for the choice of an entry that is only a file name.
 _PLAIN = object()
 
 
@@ -136,7 +136,8 @@ def _entries(listed: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _place(name: str, group: str, package: str, choice: Any) -> tuple[str, str, bool]:
-    """Return the folder and section of a defaults entry, and whether the entry itself names the section."""
+    """Return the folder and the section of an entry in a ``defaults`` list, and whether the entry itself names the
+    section."""
     match = _ENTRY.fullmatch(name)
     path, section = (match[2], match[3]) if match else (name, None)
     folder = os.path.dirname(path) if choice is _PLAIN else path

@@ -7,9 +7,10 @@
     class = "TrainConfig"
 
 There is an entry for each place where some version declares a trainer's options. If several entries have the same name,
-the first whose file and class the copy has is used. Kinds: ``classes`` (a dataclass and its sections), ``parser``
-(argparse), ``tree`` (YAML). ``elsewhere`` has options that another package or file declares, with their defaults.
-``more`` names code that declares further options and is not read; an unknown setting of a run may be one of those.
+the copy's options are read with the first entry whose file and class the copy has. Kinds: ``classes`` (a dataclass and
+its sections), ``parser`` (argparse), ``tree`` (YAML). ``elsewhere`` has options that another package or file declares,
+with their defaults. ``more`` names code that is not read and declares further options; an unknown setting of a run may
+be one of these options.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ FILE = "options.toml"
 #: Maximum bytes of a file that is read; larger files are generated.
 _LARGEST = 4_000_000
 
-#: Action of a flag -> the value that it sets, and the default.
+#: For each action of a flag, the value that the flag sets, and its default.
 _SET_BY = {"store_true": "true", "store_false": "false"}
 _FLAGS = {"store_true": "false", "store_false": "true"}
 
@@ -51,7 +52,8 @@ _FLAGS = {"store_true": "false", "store_false": "true"}
 def options_of(catalog: Catalog, target: Target, checkout: Checkout, python: str | None = None) -> tuple[Options, ...]:
     """Return the options of each trainer in a copy of the framework.
 
-    :param python: the interpreter whose packages have the base classes from other packages; None for the running one.
+    :param python: the interpreter of the environment in which base classes from other packages are looked up; None for
+        the running one.
     """
     trainers: dict[str, Options] = {}
     find, modules = finder(target, checkout, python), dict[Path, Any]()
@@ -71,11 +73,11 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout, python: str
             else:
                 options, unread = options_of_tree(place)
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
-            continue  # the file is broken in this copy; its settings are then reported as unknown
+            continue  # a broken file of this copy: its settings are reported as unknown
         except KeyError as error:
             raise SentinelError(f"{file}: {entry['name']}: missing key {error}") from None
         if not options:
-            continue  # in this version the class has another name
+            continue  # this version names the class differently
         elsewhere = {name: Option(text) for name, text in flattened(entry.get("elsewhere", {})).items()}
         more = {"": entry["more"]} if "more" in entry else unread
         trainers[entry["name"]] = Options(
@@ -86,7 +88,8 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout, python: str
 
 
 def finder(target: Target, checkout: Checkout, python: str | None = None) -> Find:
-    """Return a function that finds a module's file: in a copy of the framework, or in an environment's packages.
+    """Return a function that finds a module's file, first in a copy of the framework, then in an environment's
+    packages.
 
     Nothing is imported.
 
@@ -129,9 +132,10 @@ def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
 
 
 def newest_with(target: Target, options: Options, name: str) -> tuple[str, str]:
-    """Return the newest release that declares an option in its file, and the release after it; empty if there is none.
+    """Return the newest release whose file declares an option, and the release after that one.
 
-    Only the file of these options is read, as far as the mirror has the history, not the classes that it inherits from.
+    Either is "" if it does not exist. Only the file of these options is read, and not the classes that it imports; and
+    only in releases whose history the mirror has.
     """
     store, last = MirrorStore(), re.escape(name.rpartition(".")[2])
     if not store.has(target.name):
@@ -163,7 +167,7 @@ def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[
 def options_of_parser(
     file: Path,
 ) -> tuple[dict[str, Option], dict[str, str], dict[str, tuple[str, str | None]]]:
-    """Return the options that a file declares with ``add_argument("--name")`` or a function that wraps it.
+    """Return the options that a file declares with ``add_argument("--name")`` or with a function that wraps it.
 
     :return: the options; :attr:`Options.open`, for calls whose name is computed (``f"--{prefix}.lr"`` in a loop over
         literal strings can be read); and :attr:`Options.flags`.
@@ -205,7 +209,8 @@ _COMPUTED = "--?"
 
 
 def _names(node: ast.expr, variable: str, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the values that an argument can have: a literal, or an f-string for each value of the loop variable."""
+    """Return the values of an argument: of a literal, its only value; of an f-string, one for each value of the loop
+    variable."""
     if isinstance(node, ast.Constant):
         return (node.value,) if isinstance(node.value, str) else ()
     if not isinstance(node, ast.JoinedStr):
@@ -253,7 +258,7 @@ def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping
 
 
 def places(target: Target, checkout: Checkout, name: str) -> Iterator[Path]:
-    """Yield the paths at which a copy of the framework may have a file or folder of the repository."""
+    """Yield the paths that a file or folder of the repository may have in a copy of the framework."""
     names = [name, *(name.removeprefix(f"{root.import_root}/") for root in target.roots if root.import_root)]
     return (checkout.path / name for name in names)
 
@@ -269,10 +274,10 @@ def _readable(place: Path) -> bool:
 def search_path(
     data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
 ) -> tuple[list[Path], list[str]]:
-    """Return the folders in which configuration files are looked up, and a message for each entry that is left out.
+    """Return the folders in which configuration files are looked up, and a message for each entry that was left out.
 
-    The configuration's own entries come first, then the copy's folders. Hydra imports the package of a ``pkg://``
-    entry; here it is the package's folder in the copy, and nothing is imported.
+    The configuration's own entries (``hydra.searchpath``) come first, then the copy's folders. Hydra imports the
+    package of a ``pkg://`` entry; here it is the package's folder in the copy, and nothing is imported.
     """
     node = data.get("hydra")
     written = node.get("searchpath") if isinstance(node, dict) else None

@@ -1,4 +1,4 @@
-"""Look up the value of a setting in a training run: from the configuration, or the framework's default."""
+"""Look up the value of a setting in a training run: the configuration's value, or else the framework's default."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def is_reference(name: str) -> bool:
 class Setting:
     """The value of a setting in a training run.
 
-    :ivar name: the setting, or the section above it if that is null.
+    :ivar name: the name of the setting, or of the section above it if this section is null.
     :ivar value: its text; None if it cannot be known.
-    :ivar default: whether the configuration does not set it, so that this is the copy's default.
+    :ivar default: whether the value is the copy's default, because the configuration does not set it.
     """
 
     name: str
@@ -56,14 +56,14 @@ class Setting:
 class Training:
     """A training run: its configuration, and the options of its copy of the framework.
 
-    :ivar configuration: setting -> text.
+    :ivar configuration: the text of each setting.
     :ivar options: the options of the configuration's trainer; None if they are unknown.
     :ivar others: the options of the copy's other trainers.
-    :ivar added: settings that the command adds with ``+``. They need not be options.
-    :ivar doubtful: options that code which was not read may set, so that their defaults are not used. A section ends
-        with a dot; the empty name stands for all options.
+    :ivar added: settings that the command adds with ``+``; such settings need not be options.
+    :ivar doubtful: options that code which was not read may set. Their defaults are not used. A name that ends with a
+        dot is a section; the empty name stands for all options.
     :ivar trainers: the names of the trainer classes that the script uses, and of their base classes; empty if unknown.
-    :ivar apart: the dotted path of a function -> the trainer that it belongs to, which the script does not use.
+    :ivar apart: for the dotted path of a function that belongs to a trainer the script does not use, this trainer.
     """
 
     configuration: Mapping[str, str]
@@ -75,11 +75,12 @@ class Training:
     apart: Mapping[str, str] = field(default_factory=dict)
 
     def unused(self, name: str) -> str:
-        """Return the name of a trainer class if the script certainly does not use it; otherwise empty."""
+        """Return the given name if it is a trainer class that the script certainly does not use; otherwise ""."""
         return name if self.trainers and is_trainer(name) and name not in self.trainers else ""
 
     def unknown(self) -> list[str]:
-        """Return the settings that this trainer certainly does not have. A section that it lacks is listed once."""
+        """Return the settings that the trainer certainly does not have. If it lacks a whole section, only the section
+        is listed."""
         options = self.options
         if options is None:
             return []
@@ -102,9 +103,10 @@ class Training:
 
     @cached_property
     def nested(self) -> Mapping[str, str]:
-        """Map each setting in a section that does not exist to the options with the same last name.
+        """Map each setting in a section that does not exist to an option that has the name of the setting without the
+        section.
 
-        A parser of flat options does not read them; the user's own code may.
+        A parser of flat options does not read such settings; the user's own code may read them.
         """
         options = self.options.options if self.options is not None else {}
         found: dict[str, str] = {}
@@ -125,7 +127,7 @@ class Training:
         return {name: text for name, text in values.items() if text not in _NO_NAMES and not _REFERENCE.fullmatch(text)}
 
     def unread(self) -> list[str]:
-        """Return the settings that are not known options, although code that was not read may declare them."""
+        """Return the settings that are not known options, but that code which was not read may declare as options."""
         options = self.options
         if options is None:
             return list(self.configuration)
@@ -169,7 +171,7 @@ class Training:
         return self.options is not None and self._lookup(name) is None
 
     def elsewhere(self, name: str) -> str | None:
-        """Return the first other trainer of the framework that has this option."""
+        """Return the first of the framework's other trainers that has this option."""
         return next((other.name for other in self.others if name in other), None)
 
     def _lookup(self, name: str) -> Setting | None:
@@ -222,10 +224,10 @@ def training(
     typed: frozenset[str] = frozenset(),
     hidden: frozenset[str] = frozenset(),
 ) -> Training:
-    """Return the training run of a configuration. Its trainer is the one whose options fit the configuration best.
+    """Return the training run of a configuration, with the trainer whose options fit the configuration best.
 
-    :param made_by: the configuration class that a script calls. If it is empty, or the class of no trainer, the trainer
-        is the first that has the most of the settings among its options.
+    :param made_by: the configuration class that a script calls; it determines the trainer. If it is empty or belongs to
+        no trainer, the trainer is the one with the most of the settings among its options.
     :param added: settings that need not be options of the trainer.
     :param typed: settings from a command line; the name of a flag may differ from the setting that it sets.
     :param hidden: options that code which was not read may set, as in :attr:`Training.doubtful`.
@@ -237,7 +239,7 @@ def training(
     if best is None:
         return Training(configuration)
     run = Training(meanings[best], trainers[best], (*trainers[:best], *trainers[best + 1 :]), added)
-    unknown = (*run.unknown(), *run.unread())  # argparse accepts the beginning of a flag's name
+    unknown = (*run.unknown(), *run.unread())  # argparse accepts a flag's name without its end
     short = {name for name in trainers[best].options if any(map(name.startswith, unknown))}
     meant = filter(None, (*run.meant().values(), *run.nested.values()))
     return replace(run, doubtful=hidden | frozenset(meant) | short)

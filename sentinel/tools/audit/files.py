@@ -51,7 +51,7 @@ def read_mapping(file: Path) -> dict[str, Any]:
 
 
 def position_of(file: Path, name: str) -> str:
-    """Return ``file:line`` of a setting in a YAML or JSON file; empty if the file does not show it."""
+    """Return ``file:line`` of a setting in a YAML or JSON file; empty if the setting is not found there."""
     try:
         document = read_text(read_bytes(file), suffix_of(file), configuration=True)
     except (DocumentError, SentinelError):
@@ -61,7 +61,7 @@ def position_of(file: Path, name: str) -> str:
 
 
 def value_of(text: str) -> Any:
-    """Parse the string of a setting as YAML and return its value; return the string itself if it is not YAML."""
+    """Parse the text of a setting as YAML and return the value; return the text itself if it is not YAML."""
     try:
         return None if text == "None" else parse_yaml(text, configuration=True).data if text.strip() else None
     except DocumentError:

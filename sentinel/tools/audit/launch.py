@@ -18,19 +18,19 @@ from sentinel.tools.audit.python_script import ANY, Call, read_script
 class Launch:
     """The command or script that starts a training run, and its settings.
 
-    :ivar settings: setting -> value, in order.
+    :ivar settings: the value of each setting, in the order of the command or script.
     :ivar made_by: the configuration class that a Python script calls; empty if none is called.
     :ivar config: the configuration file that the command names.
-    :ivar missing: the arguments that name a configuration file that is not here.
-    :ivar files: other options whose value is a file of settings, with the file.
-    :ivar assigned: the options that the program's own code may set later, with the place.
-    :ivar hidden: sections, with a final dot, any member of which code that was not read may set; the empty name stands
+    :ivar missing: the arguments that name a configuration file that does not exist here.
+    :ivar files: the file for each other option whose value is a file of settings.
+    :ivar assigned: for each option that the program's own code may set later, the place that sets it.
+    :ivar hidden: sections, with a final dot, of which code that was not read may set any member; the empty name stands
         for all options.
-    :ivar added: settings that the command adds with ``+`` to those that the configuration has.
+    :ivar added: settings that the command adds to the configuration with ``+``.
     :ivar references: the reward functions and data that a Python script names.
     :ivar trainers: the trainer classes that a Python script uses, as in :class:`Script`.
-    :ivar program: the Python script, and the classes besides ``made_by`` that it fills from its command line.
-    :ivar places: setting -> ``file:line``, if a script sets it.
+    :ivar program: the Python script, and the classes that it fills from its command line, except for ``made_by``.
+    :ivar places: ``file:line`` of each setting that a script sets.
     :ivar own: the fields that the script's own configuration classes declare.
     :ivar read: what was read, in words.
     :ivar unread: what could not be read, in words.
@@ -64,8 +64,8 @@ def launch_of(
 
     :param words: the command, or the arguments of the script.
     :param classes: the classes that Python scripts configure a trainer with.
-    :param configured: whether the user gives settings besides, so that the script need not have any.
-    :param find: returns a Python file of the framework, for a program that is not a file here.
+    :param configured: whether the user gives settings in another way, too, so that the script may have none.
+    :param find: returns the Python file of a program in the framework, if the program is not a file here.
     """
     if not script and not words:
         return Launch()
@@ -144,7 +144,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     """Read the configuration that a Python script creates.
 
     :param words: the script's arguments. They are not read if the script makes the configuration itself.
-    :param must: whether it is an error if the script makes no configuration.
+    :param must: whether to raise an error if the script makes no configuration.
     :param shown: the script's name in messages.
     """
     made, shown = read_script(file, classes), shown or str(file)
@@ -198,7 +198,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
 
 
 def _differences(call: Call, others: Sequence[Call]) -> list[str]:
-    """Return the options to which other calls of the same class give a different value, or none."""
+    """Return the options to which another call of the same class gives a different value, or no value."""
     names = {name for one in others for name in (*call.settings, *one.settings, *one.unread)} - {*call.unread}
     return sorted(
         name
@@ -207,12 +207,12 @@ def _differences(call: Call, others: Sequence[Call]) -> list[str]:
     )
 
 
-#: Arguments that name the configuration file: by its path, or as Hydra does by a folder and a name in it.
+#: Arguments that name the configuration file: with its path or, as for Hydra, with a folder and the file's name in it.
 _NAMES_A_FILE = ("config", "config_path", "config_name", "config_dir")
 
 
 def _configuration(script: Path | None, program: str, named: Mapping[str, str]) -> Path | None:
-    """Return the configuration file that the arguments of a program name; None if it is not a file here."""
+    """Return the configuration file that a program's arguments name; None if there is no such file here."""
     folders = [named[name] for name in ("config_path", "config_dir") if name in named] or [""]
     name = named.get("config_name", "")
     places = [named["config"]] if "config" in named else []
@@ -223,12 +223,13 @@ def _configuration(script: Path | None, program: str, named: Mapping[str, str]) 
 
 
 def _file_near(script: Path | None, name: str) -> Path | None:
-    """Return a file that a command names, relative to this folder or the script's; None if there is no such file."""
+    """Return the file that a command names, looked up in the current folder and the script's; None if neither has
+    it."""
     places = [Path(name), *([script.parent / name] if script else [])]
     return next((place for place in places if name and "\0" not in name and place.is_file()), None)
 
 
-#: Suffixes of files that may have settings.
+#: Suffixes of files that may contain settings.
 _ENDS = (".yaml", ".yml", ".toml", ".json")
 
 
@@ -237,7 +238,8 @@ def _settings_file(script: Path | None, name: str) -> Path | None:
 
 
 def setting_of(word: str) -> tuple[str, Any]:
-    """Return the name and value of ``KEY=VALUE``, written as for Hydra or argparse: ``+KEY``, ``--key-of-words``."""
+    """Split ``KEY=VALUE`` into name and value. The key may be written as for Hydra (``+KEY``) or argparse
+    (``--key-words``)."""
     name, equals, text = word.partition("=")
     name = spelled(name.strip("+ "))
     if not equals or not name:

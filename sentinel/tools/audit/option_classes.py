@@ -19,10 +19,11 @@ from sentinel.tools.audit.options import Option, called, choices_of, is_trainer,
 
 _DEEPEST = 12
 
-#: The most sections that are read. Without it, twelve classes with ten fields of the next class would give 10^12.
+#: The most sections that are read. Without a limit, twelve classes of which each has ten fields of the next class's
+#: type would give 10^12 sections.
 _MOST = 2000
 
-#: Dotted module -> its file, or None if the copy does not have it.
+#: Returns the file of a dotted module; None if it is not found.
 Find = Callable[[str], "Path | None"]
 
 
@@ -35,9 +36,10 @@ def options_of_class(
 ) -> tuple[dict[str, Option], dict[str, str]]:
     """Return the fields of a class and of its sections, by dotted name.
 
-    :param find: returns the file of a module that the class or a section of it is imported from.
-    :param read: the modules that were read for other classes; those of this class are added.
-    :return: the options, and :attr:`Options.open`: the base classes that were not found, by prefix.
+    :param find: returns the file of a module from which the class or one of its sections is imported.
+    :param read: the modules that were read so far; the modules that this class needs are added.
+    :return: the options; and :attr:`Options.open`, the base classes that were not found, by the prefix of their
+        section.
     """
     modules = _Modules(find, {} if read is None else read)
     owner = modules.class_named(modules.read(file), name)
@@ -47,7 +49,7 @@ def options_of_class(
 def lineage_of(path: str, find: Find) -> dict[str, Path]:
     """Return the names of a class and of its base classes; empty if the source of the class is not found.
 
-    :param path: its dotted path, or the path of a name that is imported from elsewhere.
+    :param path: the dotted path of the class, or of a name under which another module imports it.
     """
     prefix, _, name = path.rpartition(".")
     file = find(prefix) if prefix else None
@@ -57,7 +59,8 @@ def lineage_of(path: str, find: Find) -> dict[str, Path]:
 def lineage_in(file: Path, name: str, find: Find) -> dict[str, Path]:
     """Return the names of a class that a file defines or imports, and of its base classes; empty if it is not found.
 
-    Each name has the file that defines the class, or the file that names it as a base if its source is not found.
+    Each name comes with the file that defines the class. If this file is not found, it comes with the file that names
+    the class as a base.
     """
     modules = _Modules(find)
     left = [modules.class_named(modules.read(file), name)]
@@ -72,7 +75,9 @@ def lineage_in(file: Path, name: str, find: Find) -> dict[str, Path]:
 
 
 def trainer_next_to(boundary: str, used: Collection[str], callers: Iterable[Path], find: Find) -> str:
-    """Return the trainer to which a function or class in the same module belongs; empty if other code may call it.
+    """Return the trainer in whose module a function or class is defined, if the script uses neither of them.
+
+    Return "" if the module has no trainer, or if the script or its trainers use the trainer or the function.
 
     :param used: the trainers that a script uses, and their base classes.
     :param callers: the script, and the files of these trainers.
@@ -110,8 +115,8 @@ class _Module:
 
     @cached_property
     def imports(self) -> dict[str, tuple[str, str]]:
-        """Map each imported name to two values: its module, with a dot for each level of a relative import, and its
-        name in that module."""
+        """Map each imported name to its module and to its name in this module. A relative import's module begins with a
+        dot for each level."""
         return {
             alias.asname or alias.name: ("." * node.level + (node.module or ""), alias.name)
             for node in ast.walk(self.tree)
@@ -161,7 +166,7 @@ class _Modules:
         return _Class(home.classes[name], home) if home is not None and name in home.classes else None
 
     def foreign(self, module: _Module, base: ast.expr) -> str:
-        """Return a base class that was not found and may declare options, with its package; empty if there is none."""
+        """Return a base class (with its package) that was not found and may declare options; empty if there is none."""
         if isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name):
             source, name = base.value.id, base.attr
         elif isinstance(base, ast.Name):
@@ -173,9 +178,10 @@ class _Modules:
         return "" if known else f"{name} of {package}" if package and not source.startswith(".") else name
 
     def _home(self, module: _Module, name: str) -> tuple[_Module | None, str, str]:
-        """Follow the imports of a name to the module that defines it. Return the module, and the name there.
+        """Follow the imports of a name to the module that defines it. Return this module, "", and the name in this
+        module.
 
-        If the source of a module is missing, return None, the name of that module, and the name there.
+        If the source of a module is missing, return None, the missing module's name, and the name in that module.
         """
         source = ""
         for _ in range(_DEEPEST):  # a name may be imported through several modules
@@ -197,7 +203,7 @@ class _Modules:
     def options(self, owner: _Class, prefix: str = "", values: Mapping[str, ast.expr] | None = None) -> Iterator[Named]:
         """Yield the options of a class.
 
-        :param values: the fields that the call of the class sets, with their values.
+        :param values: the value of each field that a call of the class sets.
         """
         if prefix.count(".") > _DEEPEST or next(self.left, None) is None:
             return
@@ -246,14 +252,14 @@ class _Modules:
         for section in (section for section in sections if made is None or section.node is not made.node):
             for member, option in self.options(section, f"{name}."):
                 known = found.setdefault(member, option)
-                if known.choices and option.choices:  # the type of each member of a union
+                if known.choices and option.choices:  # the types of a union's members
                     found[member] = Option(known.default, tuple(dict.fromkeys((*known.choices, *option.choices))))
-                elif known.default != option.default:  # it depends on the type
+                elif known.default != option.default:  # the default depends on the type
                     found[member] = Option(None)
         yield from found.items()
 
     def _sections(self, item: _Field) -> list[_Class]:
-        """Return the dataclasses in an annotation, including members of a union."""
+        """Return the dataclasses that an annotation names, including the members of a union."""
         named = [self.class_named(module, name) for module, name in self._named(item.module, item.annotation)]
         return [
             owner
@@ -281,7 +287,7 @@ def _made(factory: ast.expr | None) -> ast.expr | None:
 
 
 def _inner(value: ast.expr | None) -> ast.Call | None:
-    """Return the call that creates an object, looking inside ``copy.deepcopy(...)``."""
+    """Return the call that creates an object: the expression itself, or the argument of ``copy.deepcopy(...)``."""
     if not isinstance(value, ast.Call):
         return None
     return _inner(value.args[0]) if called(value) in ("deepcopy", "copy") and value.args else value

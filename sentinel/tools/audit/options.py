@@ -19,8 +19,8 @@ from sentinel.values.files import regular_bytes
 class Option:
     """An option of a trainer.
 
-    :ivar default: its text (see :func:`~sentinel.recipes.affects.in_text`); None if the option has no default or code
-        computes it.
+    :ivar default: the default's text (see :func:`~sentinel.recipes.affects.in_text`); None if there is no default, or
+        if code computes it.
     :ivar choices: the values that its declaration allows; empty if it does not list them.
     """
 
@@ -28,7 +28,7 @@ class Option:
     choices: tuple[str, ...] = ()
 
     def expects(self, text: str) -> str:
-        """Return a description of the valid values if this value is certainly invalid; otherwise empty."""
+        """Return "" if this value may be valid; otherwise describe the valid values."""
         if text in ("", "null") or "${" in text:
             return ""
         if self.choices:
@@ -44,13 +44,13 @@ class Option:
 class Options:
     """The options of one trainer.
 
-    :ivar options: dotted name -> option. If a section is null by default, its members are listed with the defaults
-        that they get when the configuration sets the section.
+    :ivar options: the options by their dotted names. If a section is null by default, its members have the defaults
+        that they get when a configuration sets the section.
     :ivar made_by: the class that a Python script calls to set them; empty if there is none.
-    :ivar flags: option of the command line -> the setting that it sets, and the value if the option takes none. Only
-        options whose name differs from their setting, or that set it to false, are listed.
-    :ivar open: dotted prefix -> the code that may declare more options below it and was not read, such as a base class
-        of another package. The empty prefix stands for all options.
+    :ivar flags: for a flag of the command line, the setting that it sets, and the value if the flag takes none. Only
+        flags are listed that differ from their setting's name, or that set it to false.
+    :ivar open: for a dotted prefix, the code that was not read and may declare more options with this prefix, such as a
+        base class of another package. The empty prefix stands for all options.
     :ivar packages: name and version of each other package whose classes were read.
     """
 
@@ -64,7 +64,7 @@ class Options:
 
     @property
     def source(self) -> str:
-        """Return the file and the packages that declare the options, as text."""
+        """Return a text that names the file and the packages that declare the options."""
         return ", ".join([self.file, *self.packages])
 
     def __contains__(self, name: str) -> bool:
@@ -94,7 +94,7 @@ class Options:
         best = (alike, 0.0, "")
         for other in islice(self.options, _MOST):
             above, _, end = other.rpartition(".")
-            same = above == section  # then the section is no evidence
+            same = above == section  # equal sections say nothing about the last name
             words, known = _words(last if same else name), _words(end if same else other)
             common = 2 * len(words & known) / (len(words) + len(known) or 1)
             whole.set_seq1(other)
@@ -136,12 +136,13 @@ def _is_number(text: str) -> bool:
 
 
 def _words(name: str) -> set[str]:
-    """Return the words of an option's name, without plurals: ``algo.kl.init_coef`` has four."""
+    """Split an option's name into words, and remove plural endings. For example, ``algo.kl.init_coef`` has four
+    words."""
     return {word.lower().rstrip("s") for word in re.split(r"[._-]+", name) if word}
 
 
 def parsed(file: Path) -> ast.Module:
-    """Parse a Python file, without its syntax warnings."""
+    """Parse a Python file, and suppress syntax warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(regular_bytes(file, _LARGEST))
@@ -175,7 +176,7 @@ def text_of(node: ast.expr | None) -> str | None:
 
 
 def choices_of(node: ast.expr | None) -> tuple[str, ...]:
-    """Return the values of a literal list or ``Literal[...]``; empty if one of them is computed."""
+    """Return the values in a literal list or in ``Literal[...]``; empty if code computes one of them."""
     if isinstance(node, ast.Subscript):
         node = node.slice
     members = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else [node] if node is not None else []

@@ -1,9 +1,10 @@
 """Read the arguments of configuration classes from a Python script, without executing it.
 
-A value is read if it is a literal, simple arithmetic of literals, or a name that the script binds once and to such a
-value; the same holds for ``**name`` and ``**dict(...)``. The fields of a subclass that the script defines are read too.
-``config.beta = 0.1``, ``setattr(config, "beta", 0.1)`` and ``config = replace(config, beta=0.1)`` are read if the
-statement runs unconditionally and no other statement sets the option. All other values are reported as not read.
+A value is read if it is a literal, simple arithmetic of literals, or a name that the script binds only once, to such a
+value. ``**name`` and ``**dict(...)`` are read under the same conditions. The fields of a subclass that the script
+defines are read too. ``config.beta = 0.1``, ``setattr(config, "beta", 0.1)`` and ``config = replace(config, beta=0.1)``
+are read if the statement runs unconditionally and no other statement sets the option. All other values are reported as
+not read.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sentinel.tools.audit.options import called, is_trainer, name_of
 from sentinel.values.files import read_text
 
 _DEEPEST = 20
-#: The most configurations of one class that a script may make, and the most names of one.
+#: The most configurations of one class that a script may make, and the most names that one configuration may have.
 _MOST = 20
 #: The most characters of the script's code in a message.
 _LONGEST = 80
@@ -42,11 +43,11 @@ class Call:
     """One call of a configuration class.
 
     :ivar name: the class.
-    :ivar settings: dotted name -> value, for the arguments that could be read.
-    :ivar unread: the dotted names of the other arguments; ``**name`` and ``*name`` for those that are unpacked.
+    :ivar settings: the values of the arguments that could be read, by dotted name.
+    :ivar unread: the dotted names of the other arguments; for unpacked arguments, ``**name`` and ``*name``.
     :ivar later: the options that statements after the call set.
-    :ivar lines: the line that sets an option.
-    :ivar own: the fields that the script's own subclass of the class declares.
+    :ivar lines: for each option, the line that sets it.
+    :ivar own: if the script calls its own subclass of the class, the fields that this subclass declares.
     """
 
     name: str
@@ -97,7 +98,7 @@ def read_script(file: Path, classes: Collection[str]) -> Script:
         trainers, others = tuple(dict.fromkeys(script.trainers())), tuple(dict.fromkeys(script.parsed(others=True)))
         assigned = dict(script.assigned())
         assigned |= dict([*script.other_configurations(), *script.given_classes()])
-        for trainer in ast.walk(tree):  # a trainer has copies of options: self.beta
+        for trainer in ast.walk(tree):  # methods of a trainer use its copy of an option, as in self.beta
             if isinstance(trainer, ast.ClassDef) and any(is_trainer(name_of(base)) for base in trainer.bases):
                 own = [node for node in ast.walk(trainer) if isinstance(node, ast.stmt)]
                 written = [(option, node) for node in own for option, _ in _assigned(node, _is_self, script.positions)]
@@ -114,10 +115,10 @@ _CONFIGURATION = re.compile(r".*(Config|Args|Arguments|Options|Settings|Params|P
 
 
 def _fields(tree: ast.Module) -> frozenset[str]:
-    """Return the fields that the script's subclasses of configurations declare, except for sections whose class the
-    script defines too.
+    """Return the fields that the script's subclasses of configurations declare, without fields that are sections of a
+    class that the script defines, too.
 
-    A section of the program's configuration has such a class if the program extends only this section.
+    Such a field is not a new section: the script only extends the class of an existing section.
     """
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     own = {node.name: node for node in classes if any(map(_CONFIGURATION.fullmatch, map(name_of, node.bases)))}
@@ -140,10 +141,11 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 class _Script:
     """A parsed script.
 
-    :ivar once: the names that it binds exactly once, with their values.
-    :ivar aliases: the names under which it imports others.
-    :ivar derived: its own subclasses of configuration classes, with their fields as settings.
-    :ivar positions: the names that only loops over ``range`` or ``enumerate`` bind, and so are no option's name.
+    :ivar once: the values of the names that the script binds exactly once.
+    :ivar aliases: the original names of what the script imports under another name.
+    :ivar derived: the script's own subclasses of configuration classes, with their fields as settings.
+    :ivar positions: the names that only loops over ``range`` or ``enumerate`` bind. Their values are numbers, so they
+        cannot be the names of options.
     """
 
     tree: ast.Module
@@ -154,7 +156,7 @@ class _Script:
         bound = Counter(name for node in nodes for name in _bindings(node))
         counted = Counter(name for node in nodes for name in _positions(node))
         self.positions = frozenset(name for name, times in counted.items() if times == bound[name])
-        bound.subtract(_replaced(node) for node in nodes)  # config = replace(config, …) changes it
+        bound.subtract(_replaced(node) for node in nodes)  # config = replace(config, …) counts as a change
         assigned = [node for node in nodes if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None]
         self.once: dict[str, ast.expr] = {}
         for node in assigned:
@@ -225,7 +227,8 @@ class _Script:
         return True
 
     def _is_only_read(self, name: str) -> bool:
-        """Return True if nothing can change a dictionary or list: it has one name, and no function gets it."""
+        """Return True if nothing can change a dictionary or list, because it has only one name and no function receives
+        it."""
         for node in self.uses.get(name, ()):
             above = self.parents[node]
             call = self.parents[above] if isinstance(above, ast.keyword) and above.arg else above
@@ -260,9 +263,9 @@ class _Script:
                 yield from self._parts(self.once[part.id], depth + 1)
 
     def trainers(self) -> Iterator[str]:
-        """Yield the dotted paths of the trainer classes that the script uses, if it makes an object of one.
+        """Yield the dotted paths of the trainer classes that the script uses, if it creates an object of any of them.
 
-        For a class that the script itself defines, these are its base classes.
+        Instead of a class that the script itself defines, yield its base classes.
         """
         own = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
         named: dict[ast.expr, str] = {}
@@ -277,7 +280,7 @@ class _Script:
             yield from (path for path in named.values() if path not in own)
 
     def other_configurations(self) -> Iterator[tuple[str, int]]:
-        """Yield configurations that are passed to a trainer and were not read."""
+        """Yield the configurations that the script passes to a trainer but that were not read."""
         for node in (node for node in self.nodes if isinstance(node, ast.Call) and is_trainer(called(node))):
             for given in (item.value for item in node.keywords if item.arg == "args"):
                 value = self.once.get(given.id) if isinstance(given, ast.Name) else given
@@ -291,7 +294,7 @@ class _Script:
                     yield _any(given), node.lineno
 
     def given_classes(self) -> Iterator[tuple[str, int]]:
-        """Yield the calls and decorators that receive a configuration class. They may change the default of any
+        """Yield the calls and decorators that receive a configuration class, because they may change the default of any
         option.
         """
         for own in (node for node in self.nodes if isinstance(node, ast.ClassDef) and node.name in self.derived):
@@ -328,7 +331,7 @@ class _Script:
         return name if name in self.classes else ""
 
     def _declare(self, node: ast.ClassDef, call: Call) -> None:
-        """Read the defaults of the fields that a class declares. Fields that its methods assign are not known."""
+        """Read the defaults of the fields that a class declares. Fields that its methods assign count as unknown."""
         for statement in node.body:
             targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
             value = getattr(statement, "value", None)
@@ -347,7 +350,7 @@ class _Script:
     def calls(self) -> list[Call]:
         """Return the calls of configuration classes, the one with the most arguments first.
 
-        :raises ValueError: if there are too many of one class.
+        :raises ValueError: if the script makes too many configurations of one class.
         """
         made = sorted(self._calls(), key=lambda item: -len(item[1].settings) - len(item[1].unread))
         followed = [(node, call) for node, call in made if call.name == made[0][1].name]
@@ -390,7 +393,7 @@ class _Script:
                 self._value(f"{prefix}{keyword.arg}", keyword.value, call, depth)
 
     def _value(self, name: str, node: ast.expr | None, call: Call, depth: int = 0) -> None:
-        """Set an option, replacing its earlier value. ``None`` stands for an unknown value."""
+        """Store the value of an option in place of an earlier one. If the expression is None, the value is unknown."""
         call.settings.pop(name, None)
         call.lines[name] = node.lineno if node is not None else call.line
         if name in call.unread:
@@ -419,9 +422,9 @@ class _Script:
     def _follow(self, made: ast.Call) -> tuple[set[str], list[ast.AST]]:
         """Return the names that a configuration has in the script, and the code that may change the configuration.
 
-        Such code is a call of a function that the script does not define, a method of the configuration, a container,
-        and a statement that binds a name again. Classes, functions that only read, and writes that :func:`_assigned`
-        finds are left out.
+        Code that may change it is: a call that passes it to a function which the script does not define, a call of one
+        of its methods, a container that holds it, and a statement that binds one of its names again. Calls of classes
+        and of functions that only read, and writes that :func:`_assigned` finds, are left out.
         """
         names: set[str] = set()
         found: list[ast.AST] = []
@@ -545,7 +548,7 @@ def _replaced(node: ast.AST) -> str:
     return name if name and getattr(value.args[0], "id", "") == name else ""
 
 
-#: Begins the name of a write that may set any option; the text of the code follows.
+#: Stands at the beginning of an option's name if a write may set any option. The text of the code follows.
 ANY = "any option ("
 _HARMLESS = re.compile("asdict|copy|deepcopy|getattr|hasattr|id|isinstance|len|p?print|repr|str|type|vars")
 #: Calls that :func:`_assigned` reads.
@@ -557,7 +560,7 @@ _MAKERS = frozenset({"Counter", "OrderedDict", "defaultdict", "dict", "list", "s
 _LOGS = re.compile("debug|dumps?|error|info|log|warning|write")
 _CARRIERS = (ast.keyword, ast.Starred, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.IfExp, ast.BoolOp, ast.NamedExpr)
 _READS_A_CLASS = re.compile("cast|dataclass|fields|get_type_hints|issubclass|signature|super")
-#: Parts of a class that decide the defaults of all its objects, and of a field those of one option.
+#: Parts of a class that decide the defaults of all options, and parts of a field that decide the default of one option.
 _DEFAULTS = re.compile(
     "default|default_factory|__(class|code|dataclass_fields|defaults|init|kwdefaults|new|post_init|setattr)__"
 )
@@ -569,9 +572,10 @@ def _assigned(
 ) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield the options that an assignment sets on an object, with their values. None stands for an unknown value.
 
-    The statements inside it are left out. An option's name begins with :data:`ANY` if it may be any option.
+    Statements inside the given one are left out. If a write may set any option, the option's name begins with
+    :data:`ANY`.
 
-    :param is_it: returns whether an expression is the object.
+    :param is_it: returns True if an expression is the object.
     :param positions: see :class:`_Script`.
     """
     direct = [] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [getattr(node, "target", None)])
@@ -628,7 +632,8 @@ def _expressions(node: ast.stmt) -> Iterator[ast.AST]:
 def _dotted(node: ast.expr, is_it: Callable[[ast.expr], bool], positions: Collection[str]) -> str:
     """Return the name of an object's option: ``actor.lr`` for ``config.actor.lr`` or ``config.actor["lr"]``.
 
-    Empty if it is not an option of the object. A write to an element (``rewards[i]``) is one to the whole list.
+    The name is empty if the expression is not an option of the object. Writing an element (``rewards[i]``) counts as
+    writing the whole list.
     """
     parts, whole = list[str](), node
     while not (parts and is_it(node)):

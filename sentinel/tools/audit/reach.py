@@ -2,7 +2,7 @@
 
 A setting that the configuration does not set has the copy's default. Conditions other than settings (the data, the
 user's own code) are not checked: "reached" means that the settings lead to the buggy code. If ``affects`` has only
-prose, the answer is "not known", and the user has to read it.
+prose, the answer is "not known", and the user has to read the prose.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ class Reach:
     """Whether a training run triggers a bug, and why.
 
     :ivar answer: one of :data:`ANSWERS`.
-    :ivar because: the settings that decide the answer; if it is not known, the values that would reach the bug.
-    :ivar where: the condition that must hold besides the settings.
+    :ivar because: the settings that decide the answer; if the answer is "not known", the values with which the bug is
+        reached.
+    :ivar where: the condition that must hold in addition to the settings.
     :ivar settings: whether the recipe names settings; otherwise ``where`` describes the runs that are affected.
     :ivar unread: settings that the answer depends on and that the user sets in a form that could not be read.
     :ivar unused: the trainer class that the bug needs and the user's script does not use; empty otherwise.
@@ -37,7 +38,7 @@ class Reach:
 
 
 def reach(affects: Sequence[Affected], run: Training, boundary: str = "") -> Reach:
-    """Return whether a run's settings trigger a bug: whether they meet one entry of its ``affects``.
+    """Decide whether a run's settings trigger a bug, that is, whether they meet an entry of the bug's ``affects``.
 
     :param boundary: the dotted path of the function that has the bug. If it belongs to a trainer that the user's script
         does not use, the answer is "not reached".

@@ -1,7 +1,7 @@
 """Compare functions of several frameworks that are bound to one contract.
 
 This is ``diff`` for two functions instead of two revisions: both get the same scenarios, and their numbers must agree.
-If a function does not support a setting of the scenario, it is called with its own setting.
+If a function does not support a setting of a scenario, it is called with the setting that it has instead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SHRINKING = 150
 
 _RELATIVE = {"mean_level": "group", "clip": None}
 
-#: Common names for a contract with certain settings.
+#: Common names that stand for a contract with certain settings.
 NAMES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo": ("reward_normalisation", {**_RELATIVE, "std_level": "group", "leave_one_out": False}),
     "dr-grpo": ("reward_normalisation", {**_RELATIVE, "std_level": None, "leave_one_out": False}),
@@ -73,7 +73,7 @@ def find_meaning(name: str, contracts: Collection[str]) -> tuple[str, Mapping[st
 
 
 def _read_as_group(where: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of ``group_advantage`` that are equivalent to this normalisation of rewards."""
+    """Return the settings with which ``group_advantage`` is equivalent to this normalisation of rewards."""
     if where.get("leave_one_out"):
         return {"estimator": "rloo"}
     return {"estimator": "grpo", "norm_by_std": where.get("std_level") == "group"}
@@ -93,12 +93,12 @@ def _write_as_group(inputs: Inputs) -> dict[str, Any]:
 
 
 def _read_as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert an observation of ``group_advantage`` to one of ``reward_normalisation``."""
+    """Convert an observation of ``group_advantage`` to an observation of ``reward_normalisation``."""
     advantages = observation["advantages"]
     return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}
 
 
-#: Contract -> another contract whose functions compute the same under certain settings: that contract, the settings,
+#: For a contract, another contract whose functions compute the same with certain settings: its name, these settings,
 #: and converters of scenarios and observations.
 _READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, _write_as_group, _read_as_rewards)}
 
@@ -106,7 +106,8 @@ _READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, _write_a
 class Function(LawSession):
     """A bound function of one framework. If it does not support the scenario's settings, it is called with its own.
 
-    :ivar convert: for a function of another contract: its subject, and converters of scenarios and observations.
+    :ivar convert: if the function is bound to another contract, its subject there, and converters of scenarios and
+        observations.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Function(LawSession):
         describe: Description = False,
         scenario_inputs: Sequence[str] | None = None,
     ) -> Replies:
-        """Call the function on those scenarios that both functions accept."""
+        """Call the function on the scenarios that both functions accept."""
         scenarios, own = {name: in_own_settings(self.subject, inputs) for name, inputs in calls.items()}, self.subject
         if self.convert is None:
             taken = [name for name in own.scenario_inputs if name in subject.scenario_inputs]
@@ -150,7 +151,8 @@ class Function(LawSession):
 def in_own_settings(subject: Subject, inputs: Inputs) -> dict[str, Any]:
     """Return the scenario with the function's own settings.
 
-    These are its fixed values and dialects, and its first choice for each input whose value it does not accept.
+    These settings are the function's fixed values and dialects. An input with a value that the function does not accept
+    gets the first value that it accepts.
     """
     contract, binding = subject.contract, subject.binding
     own = dict(inputs)
@@ -164,7 +166,7 @@ def in_own_settings(subject: Subject, inputs: Inputs) -> dict[str, Any]:
 
 
 class TwoFunctions(Pair):
-    """Two functions that are called on the same scenarios. If either raises, the scenario is not compared."""
+    """Calls two functions on the same scenarios. If one of them raises an exception, the scenario is not compared."""
 
     def __init__(self, one: Function, other: Function, logs: dict[str, Log] | None = None) -> None:
         super().__init__(one, other, logs)
@@ -193,7 +195,8 @@ class TwoFunctions(Pair):
             return Trial(variants, inapplicable=str(error))
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Return the trial without differences that vanish in float64, which are rounding errors."""
+        """Return the trial without violations if its differences vanish in float64, because they are then rounding
+        errors."""
         trial = super()._closer(subject, law, trial)
         wide = widen(subject.contract, trial.variants) if trial.violations else None
         if wide is not None:
@@ -216,7 +219,7 @@ FUNCTIONS_AGREE = Law("functions_agree", "two functions of one contract return t
 
 
 def share_subject(one: Function, other: Function) -> Subject | str:
-    """Return a subject with the inputs that both functions accept, or the reason why there is none."""
+    """Return a subject with only those values of inputs that both functions accept, or the reason why there is none."""
     contract = one.subject.contract
     inputs = []
     for item in contract.inputs:
@@ -227,10 +230,10 @@ def share_subject(one: Function, other: Function) -> Subject | str:
             values = _values(other, beside)
             common = tuple(value for value in _values(one, item) if value in values)
             if not common:
-                return f"the two functions share no value of {item.name}"
+                return f"no value of {item.name} is accepted by both functions"
             item = replace(item, choices=common)
         elif not mine and not theirs and isinstance(item.default, str):
-            item = max(item, beside, key=lambda each: str(each.default))  # of two group layouts the stricter sorts last
+            item = max(item, beside, key=lambda each: str(each.default))  # the stricter of two group layouts sorts last
         elif not (mine and theirs):
             item = beside if mine else item
         elif item.choices:
@@ -254,7 +257,7 @@ def _values(function: Function, item: Input) -> tuple[Any, ...]:
 
 
 def settle(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Contract | None:
-    """Return the contract for a binding with the given settings fixed; None if the binding does not support them."""
+    """Return the contract with the given settings fixed; None if the binding does not support these settings."""
     for name, value in where.items():
         item = contract.input(name)
         free = item is not None and item.kind == "number" and name not in {*binding.fixed, *binding.accepts}
@@ -270,9 +273,9 @@ def settle(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Co
 class Difference:
     """The smallest scenario on which two functions differ, measured again in fresh processes.
 
-    :ivar settings: name -> the settings with which the two were called, if these differ.
+    :ivar settings: by name, the settings with which the two functions were called, if they differ.
     :ivar answers: the two values of the key that differs.
-    :ivar defined: the contract's definition for the settings of each; None without an oracle.
+    :ivar defined: the values that the contract defines for the settings of each function; None without an oracle.
     """
 
     inputs: Inputs
@@ -285,7 +288,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Compared:
-    """The comparison of one function with the reference.
+    """The comparison of one function with the reference, the first target's function.
 
     :ivar reason: why the function was not compared; empty if it was compared.
     :ivar bugs: the known bugs that the function has at its revision.
@@ -303,7 +306,7 @@ class Compared:
 class Frameworks:
     """The functions of some targets, each at one ref.
 
-    :ivar refs: target, or None for all others -> ref. The default is the target's branch.
+    :ivar refs: the refs of targets; the key None has the ref of all other targets. The default is the target's branch.
     :ivar reference: the name of the function that the others are compared with.
     """
 
@@ -380,7 +383,7 @@ class Frameworks:
         return Compared(other.name, place, outcome.judged, differences, bugs)
 
     def _known_bugs(self, function: Function) -> Iterator[str]:
-        """Decide the known bugs of a function at its ref, and yield the ids of those it has."""
+        """Decide the known bugs of a function at its ref, and yield the ids of those that are present."""
         binding = function.subject.binding
         for recipe in (each for each in self.recipes if each.target == function.opened.target):
             if recipe.boundary in binding.paths:
@@ -389,7 +392,7 @@ class Frameworks:
                     yield recipe.bug_id
 
     def _functions(self, target: str, contract: Contract, where: Mapping[str, Any]) -> Iterator[Function]:
-        """Yield a target's functions that have the given settings, including those of an equivalent contract.
+        """Yield a target's functions that support the given settings, including functions of an equivalent contract.
 
         :raises Unavailable: if the target's revision is not available.
         """
@@ -435,7 +438,7 @@ def _describe(case: Case, violation: Violation, subject: Subject, one: Function,
 
 
 def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Binding:
-    """Return a binding of the same function to another contract, keeping settings of inputs that both have."""
+    """Bind the same function to another contract, and keep the settings of inputs that both contracts have."""
     names = {item.name: item.default for item in contract.inputs}
     fixed = {name: names.get(name) if value is None else value for name, value in binding.fixed.items()}
     return replace(
@@ -448,9 +451,9 @@ def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> 
 
 
 def shorten_paths(paths: Sequence[str]) -> dict[str, str]:
-    """Return each dotted path shortened to the last parts that distinguish it from the others.
+    """Shorten each dotted path to the last parts that distinguish it from the other paths.
 
-    A method keeps at least two parts.
+    The path of a method keeps at least two parts.
     """
     short = {}
     for path in paths:

@@ -45,7 +45,8 @@ ANSWERS: tuple[Answer, ...] = get_args(Answer)
 #: Time limit for one head in seconds. Boundaries without a result by then are not compared.
 _LONGEST = 600.0
 
-#: Processes of branch revisions that stay for the next head, about 500 MB each, mostly shared.
+#: The number of processes with revisions of the branch that are kept for the next heads. Each has about 500 MB, most of
+#: it shared between them.
 _PLACES = 6
 
 _PROVEN = "No code that carries training signal differs between the two trees, so nothing was run."
@@ -54,7 +55,7 @@ _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
 
 _GRAVEST = ("worse", "better", "other", "beside")
 
-#: Findings of one pull request on a page.
+#: The most findings of one pull request that a page shows.
 _LINES = 4
 
 _PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
@@ -64,16 +65,17 @@ _PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
 class Pull:
     """The result of comparing one pull request with its base.
 
-    :ivar base: the commit at which its head left the branch; empty if unknown.
-    :ivar answer: the gravest result: ``introduces`` a broken law or a known bug, or the base can be called and the head
-        cannot; ``redefines`` a contract's definition and breaks no other law; ``fixes`` a law or bug; ``changes``
-        numbers; ``nothing`` if everything that was examined is equal.
+    :ivar base: the commit at which the pull request's head left the branch; empty if unknown.
+    :ivar answer: the gravest result. ``introduces``: a law or known bug is broken only at the head, or the base can be
+        called and the head cannot. ``redefines``: only a contract's definition is violated, and no other law.
+        ``fixes``: a law or known bug is broken only at the base. ``changes``: numbers differ. ``nothing``: everything
+        that was examined is equal.
     :ivar findings: a sentence for each boundary that differs, and the code that was not examined; or the reason for no
         result.
     :ivar compared: the number of compared boundaries.
     :ivar scenarios: the number of scenarios at all compared boundaries.
     :ivar text: the comparison as Markdown.
-    :ivar by: the digest of recipes, laws, contracts and engine; empty if nothing had to be run.
+    :ivar by: the digest of the recipes, laws, contracts and engine that were used; empty if nothing had to be run.
     """
 
     number: int
@@ -167,10 +169,10 @@ class Radar:
             commit = commits.commit(self._mirror, head)
             try:
                 pull = self._decide(number, commit, time.monotonic())
-            except SentinelError as error:  # the cause may be this machine, so the next run tries again
+            except SentinelError as error:  # the machine may be the cause, so the next run tries again
                 return Pull(number, head, commit.subject, "", "cannot be decided", (str(error),))
             self.answers[head] = pull
-            # The cause of a timeout may be this machine, so the next run tries again.
+            # This machine may be the cause of a timeout, so the next run tries again.
             if pull.findings[-1:] != (_STOPPED,):
                 self._store.append(self._file, self._basis, asdict(pull))
         return pull
@@ -224,7 +226,7 @@ class Radar:
         return False
 
     def _other_changes(self, base: Commit, head: Commit) -> tuple[list[str], list[str]]:
-        """Return other changes that may affect training, and those that do not."""
+        """Return the changes that no boundary reads, in two lists: those that may affect training, and all others."""
         one, other = self._code.files(base.tree), self._code.files(head.tree)
         changed = sorted(file for file in one.keys() | other.keys() if one.get(file) != other.get(file))
         sides = ((file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed)
@@ -320,7 +322,8 @@ def headline(pulls: Sequence[Pull], total: int) -> str:
 
 
 def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
-    """Return counts per result, and the pull requests that change something, as data for a web page."""
+    """Return data for a web page: the number of pull requests by result, and those pull requests that change
+    something."""
     counts = Counter(pull.answer for pull in pulls)
     about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
     return {
@@ -342,7 +345,7 @@ def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
 
 
 def markdown(target: str, page: Mapping[str, Any]) -> str:
-    """Write the summary of a GitHub job as Markdown."""
+    """Write the results as Markdown, for the summary of a GitHub job."""
     parts = [f"## Open pull requests of {escaped(target)}", "", f"{escaped(page['headline'])}."]
     if page["rows"]:
         parts += ["", "| pull request | result | findings |", "|" + " --- |" * 3]

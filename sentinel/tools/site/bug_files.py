@@ -32,7 +32,7 @@ def bug_page(pages: Any, material: Material, bug: Bug) -> str:
 
 
 def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
-    """Return the page's facts, links and texts to copy, without numbers."""
+    """Return the part of the page without numbers: facts, links, and texts for copying."""
     catalog = material.catalog
     target = catalog.targets.get(bug.target)
     repository = target.repository.removesuffix(".git") if target else ""
@@ -74,7 +74,7 @@ def _scalar(outcome: Outcome) -> bool:
 
 
 def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, str, str]]:
-    """Return the facts about a bug as (name, text, link), without the recipe's story."""
+    """Return the facts about a bug as (name, text, link), except for the recipe's story."""
     written, upstream = bug.document, bug.upstream
     cause = (bug.target, root(written))
     shared = [other.bug_id for other in bugs if other is not bug and (other.target, root(other.document)) == cause]
@@ -121,7 +121,7 @@ def _commit(repository: str, document: Document) -> str:
 def _command(bug: Bug, evidence: Evidence | None) -> str:
     ref = evidence.short if evidence is not None else ""
     if not bug.bug_id:
-        plain = bug.where == file_name(bug.boundary)  # otherwise it is one of two bindings of this boundary
+        plain = bug.where == file_name(bug.boundary)  # the evidence is of one of two bindings of this boundary
         subject = bug.boundary if plain else f"{bug.boundary}({bug.contract})"
         law = f"laws/{bug.target}/{subject}::{bug.law}[{ref}]"
         return f"pytest {shlex.quote(law)} --sentinel-ref={shlex.quote(ref)}"

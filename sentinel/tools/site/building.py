@@ -1,6 +1,6 @@
 """Build all files of the website. The same records give the same bytes.
 
-Folders that Sentinel did not create as a site are never written to.
+Nothing is ever written to a folder that Sentinel did not create as a site.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sentinel.tools.site.lifetimes import lives
 from sentinel.tools.site.material import Material
 from sentinel.tools.site.matrix import counted_rows, ranked, tables
 
-#: Largest page in bytes, because larger pages take seconds on a slow line; a test checks the shipped site.
+#: Largest size of a page in bytes. A larger page would take seconds on a slow line. A test checks the shipped site.
 START_LIMIT, BUG_LIMIT = 500_000, 150_000
 
 Files = Iterator[tuple[str, str]]
@@ -153,7 +153,7 @@ def _remove(folder: Path, name: str) -> None:
     for parent in file.parents:
         if parent == folder:
             break
-        with suppress(FileNotFoundError):  # left by a build that was killed
+        with suppress(FileNotFoundError):  # a file that a killed build has left
             if any(parent.iterdir()):
                 break
             parent.rmdir()

@@ -11,12 +11,13 @@ from typing import Any, Literal
 from sentinel.reports.evidence import bare, is_tensor
 from sentinel.values.closeness import mismatch
 
-#: Larger tables are truncated; the evidence has all values.
+#: Tables with more rows or columns are truncated; the evidence has all values.
 MOST_ROWS, MOST_COLUMNS = 12, 16
-#: Other values are truncated after this many characters.
+#: Values that are not tables are truncated after this many characters.
 _LONGEST = 600
 
-#: Marks of a cell: masked but affects the result; differs between variants; wrong; was wrong and is now right.
+#: Marks of a cell: a masked value that affects the result; a value that differs between variants; a wrong value; a
+#: value that was wrong and is now right.
 Mark = Literal["", "leak", "varies", "wrong", "mended"]
 
 Rows = list[list[Any]]
@@ -34,7 +35,7 @@ class Cell:
 class Line:
     """One row of an HTML table.
 
-    :ivar rejected: whether the whole row is masked.
+    :ivar rejected: whether all cells of the row are masked.
     """
 
     cells: tuple[Cell, ...]
@@ -45,8 +46,9 @@ class Line:
 class Grid:
     """One value as an HTML table.
 
-    :ivar lines: the rows of the table; empty if the value is not a table, and :attr:`plain` contains the value.
-    :ivar upright: whether each row is a single number, drawn next to the batch row of its response.
+    :ivar lines: the rows of the table. If the value is not a table, there are none, and :attr:`plain` contains the
+        value.
+    :ivar upright: whether each row is a single number, shown next to the row of its response in the batch.
     """
 
     name: str
@@ -68,13 +70,13 @@ def grid(
     note: str = "",
     other: Any = None,
 ) -> Grid:
-    """Return a value of an evidence document as a table.
+    """Convert a value of an evidence document to a table.
 
-    :param mask: a mask with the same rows and columns, or the same rows if the value has one number per row; other
-        masks are ignored.
+    :param mask: a mask with the rows and columns of the value, or with its rows only if it has one number per row.
+        Other masks are ignored.
     :param upright: draw a one-dimensional value as a column.
-    :param marks: (row, column) of the written value -> mark.
-    :param other: the value to compare with. Different numbers get enough digits to look different.
+    :param marks: marks of cells, by (row, column) in the value as it was written.
+    :param other: the value that is shown next to this one. Numbers that differ get enough digits to look different.
     """
     rows = rows_of(value)
     full = _look_alike(value, other)
@@ -107,7 +109,7 @@ def grid(
 
 
 def rows_of(value: Any) -> Rows | None:
-    """Return the rows of a value. It may be a tensor with one or two dimensions, nested lists, or a list of 1-d
+    """Return the rows of a value: of a tensor with one or two dimensions, of nested lists, or of a list of 1-d
     tensors."""
     if is_tensor(value):
         shape = value["shape"]
@@ -128,7 +130,7 @@ def one_dimensional(value: Any) -> bool:
 
 
 def fitting(mask: Rows | None, rows: Sequence[Sequence[Any]]) -> Rows | None:
-    """Return the mask if it has the shape of these rows, else None."""
+    """Return the mask if it has the shape of these rows; otherwise None."""
     return mask if mask is not None and list(map(len, mask)) == list(map(len, rows)) else None
 
 
@@ -153,7 +155,7 @@ def _leaves(value: Any) -> Iterable[Any]:
 
 
 def number(item: Any, full: bool = False) -> str:
-    """Return a number with at most six digits, or with all its digits as in the evidence."""
+    """Write a number with at most six digits, or with all digits that it has in the evidence."""
     if isinstance(item, bool) or item is None:
         return {True: "true", False: "false", None: "null"}[item]
     if isinstance(item, int):
@@ -164,7 +166,7 @@ def number(item: Any, full: bool = False) -> str:
 
 
 def written(value: Any, full: bool = False) -> str:
-    """Return a value that is not a table in the notation of recipes, shortened if it is long."""
+    """Write a value that is not a table, in the notation of recipes. A long text is shortened."""
     if is_tensor(value) and not value["shape"]:
         return number(value["tensor"], full)
     if not isinstance(value, (list, Mapping)):
@@ -182,20 +184,21 @@ def _terse(value: Any) -> Any:
 
 
 def as_number(item: Any) -> float | None:
-    """Return a number, including NaN and infinities; None for anything else."""
+    """Return an element as a number, which may be NaN or infinite; None if it is not a number."""
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return float(item)
     return float(item) if isinstance(item, str) and item in _NAMES else None
 
 
 def close(one: Any, other: Any) -> bool:
-    """Return True if two elements are the same number to a reader; verdicts use the recipe's tolerance instead."""
+    """Return True if a reader would see two elements as the same number. Verdicts use the recipe's tolerance
+    instead."""
     left, right = as_number(one), as_number(other)
     return bool(one == other) if left is None or right is None else not mismatch(left, right)
 
 
 def differing(value: Any, right: Any) -> frozenset[tuple[int, int]]:
-    """Return the positions at which two values visibly differ; all positions if the shapes differ."""
+    """Return the positions at which two values visibly differ. If their shapes differ, return all positions."""
     rows, others = rows_of(bare(value)), rows_of(bare(right))
     if rows is None:
         return frozenset()

@@ -1,4 +1,4 @@
-"""Build a table of boundaries by laws, whose cells show known bugs and findings."""
+"""Build tables with a row for each boundary and a column for each law. Their cells show known bugs and findings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from sentinel.tools.site.material import Bug, Material
 
 
 def law_tables(material: Material) -> Iterator[dict[str, Any]]:
-    """Yield, for each target, its laws, its boundaries with a cell per law, and the functions that are not covered."""
+    """Yield for each target: its laws, its boundaries with a cell for each law, and the functions that are not
+    covered."""
     for name in material.targets:
         if name in material.catalog.targets:
             yield _law_table(material, name)
@@ -46,7 +47,8 @@ def _law_table(material: Material, name: str) -> dict[str, Any]:
 def _state(
     law: str, searched: bool, bugs: list[Bug], finding: Bug | None, dialects: tuple[Dialect, ...], branch: str
 ) -> str:
-    """Return a table cell: ``bug``, ``dialect``, ``mended`` (all known bugs are fixed), ``checked`` or ``none``."""
+    """Return the state of a cell: ``bug``, ``dialect``, ``mended`` (all known bugs are fixed), ``checked`` or
+    ``none``."""
     there = any((evidence := bug.at(branch)) is not None and evidence.verdict == "reproduced" for bug in bugs)
     broken = finding is not None and any(evidence.verdict == "reproduced" for evidence in finding.evidence)
     return (

@@ -21,10 +21,12 @@ class Place:
     """A framework in the table.
 
     :ivar cells: for each of :data:`PARTS`, the open bugs of that part by severity; one entry for each root cause.
-    :ivar fixed_after: the median number of days that fixed bugs existed in the recorded histories; None without any.
-    :ivar fixed: the number of fixed bugs behind ``fixed_after``.
+    :ivar fixed_after: the median lifetime of fixed bugs in the recorded histories, in days; None if there is no fixed
+        bug.
+    :ivar fixed: the number of fixed bugs of which ``fixed_after`` is the median.
     :ivar bound: the number of signal functions that are bound to a contract, and the number of all signal functions.
-    :ivar over_time: version -> number of known bugs in it: the first and last release that was decided, then main.
+    :ivar over_time: the number of known bugs by version: in the first and the last release that was decided, then in
+        main.
     """
 
     target: str
@@ -65,7 +67,7 @@ def part(row: Row) -> str:
 
 
 def _cells(rows: Sequence[Row]) -> dict[str, dict[str, tuple[Row, ...]]]:
-    """Group the root causes that are present at main, one row for each. Hardening is left out."""
+    """Group the root causes that are present at main, with one row for each. Hardening is left out."""
     first: dict[str, Row] = {}
     for row in rows:
         if row.now == "reproduced" and row.realism != "unreachable":

@@ -1,4 +1,4 @@
-"""Compute from recorded histories when each bug was present, and in which releases."""
+"""Compute from recorded histories when and in which releases each bug was present."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Record = Mapping[str, Any]
 def lives(material: Material) -> Iterator[dict[str, Any]]:
     """Yield each target with the lifetimes of its bugs, earliest first, and the bugs without a history.
 
-    Only histories of commits have dates to draw; histories of PyPI releases have none.
+    A lifetime can be drawn only from a history of commits, because histories of PyPI releases have no dates.
     """
     for target in material.targets:
         bugs = material.bugs_of(target)
@@ -33,7 +33,7 @@ def lives(material: Material) -> Iterator[dict[str, Any]]:
 def life_of(bug: Bug) -> dict[str, Any] | None:
     """Return when a bug was present, from its histories; None if the bug has no history.
 
-    The releases are tags of the repository if tags were checked, otherwise PyPI releases.
+    If tags of the repository were checked, the releases are these tags; otherwise they are PyPI releases.
     """
     of_git = [record for record in bug.histories if record["source"]["kind"] == "git"]
     line = max(of_git, key=lambda record: int(record["commits"]), default=None)
@@ -58,7 +58,8 @@ def life_of(bug: Bug) -> dict[str, Any] | None:
 
 
 def _span(lifetime: Record) -> dict[str, Any]:
-    """Return one period with the bug. It has no start if the bug is older than the first decided commit."""
+    """Return a period in which the bug was present. If the bug is older than the first decided commit, the period has
+    no start."""
     begun, ended = lifetime["introduced"], lifetime["ended"]
     return {
         "start": begun["commit"]["date"][:10],

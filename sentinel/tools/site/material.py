@@ -25,7 +25,7 @@ Document = Mapping[str, Any]
 class Evidence:
     """One evidence document.
 
-    :ivar place: its file, relative to the report folder; the site uses the same path.
+    :ivar place: the document's file, relative to the report folder. The site uses the same path.
     :ivar key: the file's stem, which names the ref: ``git-f7d10f3dcb11``, ``git-main``, ``pypi-0.9.1``.
     """
 
@@ -47,7 +47,7 @@ class Evidence:
 
     @property
     def short(self) -> str:
-        """Return the ref in the short form of pytest's item ids."""
+        """Return the ref in the short form that the ids of pytest's items have."""
         kind, _, name = self.ref.partition(":")
         return Ref("git", name).short if kind == "git" else self.ref
 
@@ -57,7 +57,7 @@ class Evidence:
 
 
 def moves(ref: str) -> bool:
-    """Return True if a ref may refer to other code later: a branch, a working tree or an environment."""
+    """Return True if the ref may denote other code later: a branch, a working tree or an environment."""
     kind, colon, name = ref.partition(":")
     return not colon or not Ref("pypi" if kind == "pypi" else "git", name).immutable
 
@@ -70,11 +70,11 @@ def brief(ref: str) -> str:
 
 @dataclass(frozen=True)
 class Bug:
-    """A known bug; or, without a bug id, a broken law that a search found.
+    """A known bug. Without a bug id, it is a broken law that a search found.
 
-    :ivar recipe: None if the recipe of the evidence does not exist any more.
-    :ivar evidence: its evidence; pins in the recipe's order, then other refs.
-    :ivar histories: its records, see :mod:`sentinel.records.history`.
+    :ivar recipe: the bug's recipe; None if it does not exist any more.
+    :ivar evidence: the bug's evidence: first of pins, in the recipe's order, then of other refs.
+    :ivar histories: the bug's recorded histories, see :mod:`sentinel.records.history`.
     """
 
     target: str
@@ -98,7 +98,7 @@ class Bug:
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """Return the recipe as a document: the current one, otherwise the copy in the newest evidence."""
+        """Return the recipe as a document. If it does not exist any more, return the copy in the newest evidence."""
         if self.recipe is not None:
             return self.recipe.document
         document: Mapping[str, Any] = self.evidence[-1].document["recipe"]["document"]
@@ -145,7 +145,7 @@ class Material:
     :ivar changes: the results of ``sentinel diff --save`` and ``sentinel pulls --save``.
     :ivar coverage: the result of ``sentinel coverage --save``.
     :ivar notes: a line for each file that could not be read.
-    :ivar exports: bug id -> text of the runner that ``sentinel contribute`` wrote; empty text if the bug has no runner.
+    :ivar exports: by bug id, the text of the runner that ``sentinel contribute`` wrote; empty if the bug has no runner.
     """
 
     catalog: Catalog
@@ -193,7 +193,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
     for (kind, *rest), group in sorted(groups.items()):
         if kind == "laws":
             first, folders = group[0].document, group[0].place.split("/")
-            # The folder tells two bindings of one boundary apart.
+            # The names of the folders distinguish two bindings of one boundary.
             where = folders[-3] if len(folders) > 3 else first["boundary"]["written"]
             laws.append(Bug(str(first["target"]), "", None, tuple(group), law=str(first["law"]), where=where))
             continue
@@ -201,7 +201,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
         bug = bugs.get(key) or Bug(*key, None)
         bugs[key] = replace(bug, evidence=_in_order(group, bug.recipe))
     placed = [replace(bug, histories=tuple(histories.get(about, ()))) for about, bug in sorted(bugs.items())]
-    # these are optional
+    # these files are optional
     beside = (read_json(reports / f"{name}.json") or {} for name in ("changes", "coverage"))
     return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), *beside)
 
@@ -217,7 +217,7 @@ def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidenc
 
 
 def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
-    """Load the histories, and return them with a note about each file that cannot be read."""
+    """Load the histories. Return them, and a note about each file that cannot be read."""
     histories: dict[tuple[str, str], list[Document]] = {}
     notes: list[str] = []
     for document in history.load_all(folder, on_error=notes.append):

@@ -26,7 +26,8 @@ _PREFIX = re.compile(r"^(?:.*-)?v(?=\d)")
 class Row:
     """One bug of the table.
 
-    :ivar chips: label -> verdict: ``base`` (with the bug), ``fix`` (without it), upstream ``today``.
+    :ivar chips: verdicts with these labels: ``base`` (with the bug), ``fix`` (without the bug), and ``today``
+        (upstream).
     :ivar now: the verdict at upstream's main, or empty.
     :ivar versions: a letter of :data:`_LETTERS`, or ``?``, for each version of the table.
     """
@@ -83,7 +84,7 @@ class Table:
 
     @property
     def counted(self) -> str:
-        """Return the number of bugs, with the number of recipes in brackets."""
+        """Return the number of the table's bugs, and in brackets the number of recipes."""
         return counted_rows(self.rows)
 
 

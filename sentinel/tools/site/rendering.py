@@ -18,10 +18,10 @@ from sentinel.reports.escaping import visible
 from sentinel.reports.rows import MEANING
 from sentinel.tools.site.material import Evidence, brief, moves
 
-#: Only the site's own three kinds of files: no inline script or style, no form, no frame, no network.
+#: A page may load only files of the site itself: no inline script or style, no form, no frame, no network.
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'; "
 
-#: Verdicts in order of interest, each with the sign next to its colour.
+#: Verdicts, the most interesting first, each with the sign that is shown in addition to its colour.
 SIGNS = {"reproduced": "✗", "fixed": "✓", "changed": "≠", "inconclusive": "?", "unavailable": "\N{EN DASH}"}
 
 _MARKS = {
@@ -106,7 +106,7 @@ def https(url: Any) -> str:
 
 
 def day(date_text: str) -> int:
-    """Return the ordinal of a day, for time axes."""
+    """Return the number of a day, as a position on a time axis."""
     return date.fromisoformat(date_text[:10]).toordinal()
 
 
@@ -130,7 +130,7 @@ def dotted(path: Any) -> Any:
 
 
 def brief_link(url: Any) -> str:
-    """Return the text of a link: the last part of its path, and the line number."""
+    """Return the text for a link: the last part of the link's path, and the line number."""
     text = str(url or "")
     parts = urlsplit(text) if https(text) else None
     if parts is None:

@@ -38,13 +38,14 @@ _ABOUT_MASKS = (
 
 Inputs = Mapping[str, Any]
 
-#: (variant, input) -> its leaking values.
+#: The leaking values of each (variant, input).
 Leaks = Mapping[tuple[str, str], Marks]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant of a scenario as the page shows it: the first with all inputs, the others only with changed inputs."""
+    """A variant of a scenario as the page shows it. Only the first variant has all inputs; the others have changed
+    inputs."""
 
     name: str
     grids: tuple[Grid, ...]
@@ -56,7 +57,7 @@ class Outcome:
     """One observed value.
 
     :ivar before, after: the value observed with the bug and without it; None if there is none.
-    :ivar same: whether the value is right with the bug too.
+    :ivar same: whether the value is right even with the bug.
     """
 
     key: str
@@ -71,8 +72,9 @@ class Story:
     """The content of a bug's page.
 
     :ivar before: the evidence with the bug.
-    :ivar after: the evidence without it; None if the right values are only expected.
-    :ivar scenario: the first variant (unnamed if it is the only one); ``variants``: the changes of the others.
+    :ivar after: the evidence without the bug. If it is None, the right values are not observed, only expected.
+    :ivar scenario: the first variant, without a name if it is the only one; ``variants``: what the other variants
+        change.
     :ivar defaults: the inputs that the recipe omits.
     """
 
@@ -117,7 +119,8 @@ _OLDER = re.compile(r"\b(parent|before|base)\b")
 
 
 def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
-    """Label a bug's evidence for the page: upstream ``today``, the ``base`` with the bug, and its ``fix``."""
+    """Return the evidence that the page labels: ``today`` (upstream), ``base`` (with the bug) and ``fix`` (without
+    it)."""
     base = sides(bug)[0]
     fix = next((s for s in bug.evidence if s.verdict == "fixed" and not _OLDER.search(bug.note(s.ref))), None)
     names: dict[Evidence, str] = {}
@@ -194,7 +197,7 @@ def _variant(
 
 
 def mask_of(contract: Contract | None, inputs: Inputs) -> Rows | None:
-    """Return the mask of a scenario as rows, if its contract has one."""
+    """Return the rows of a scenario's mask; None if its contract has no mask."""
     return rows_of(inputs.get(contract.mask)) if contract is not None and contract.mask else None
 
 
@@ -205,14 +208,15 @@ def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[
         return frozenset()
     here, there = rows_of(bare(inputs[variant][key])), rows_of(bare(inputs[first][key]))
     if here is None or there is None or list(map(len, here)) != list(map(len, there)):
-        return frozenset()  # another shape: positions do not correspond
+        return frozenset()  # positions correspond only if the shapes are equal
     return differing(inputs[variant][key], inputs[first][key])
 
 
 def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_masks: bool) -> Leaks:
-    """Mark masked values, which must not influence the result.
+    """Mark those masked values that may influence the result, although they must not.
 
-    If variants differ in masked values, these values are marked; otherwise all masked values that are not zero.
+    These are the masked values that are not finite or in which variants differ. If there are none, these are all masked
+    values that are not zero.
     """
     if contract is None or not about_masks:
         return {}
@@ -235,7 +239,7 @@ def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_mask
 
 
 def _tells(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inputs]) -> bool:
-    """Return True if a value is not finite, or differs in another variant."""
+    """Return True if a value is not finite, or if another variant has a different value there."""
     _, key, i, j = place
     if isinstance(item, str) and item in TAGGED:
         return True
@@ -264,7 +268,7 @@ def _outcomes(
         observed = item["observed"]
         right = there[key]["observed"] if key in there else item["fixed"]
         has_right = key in there or right is not None
-        # A law may be violated although a value is right. Values equal to the right ones are not shown as wrong.
+        # A law may be broken although this value is right. A value that equals the right one is not shown as wrong.
         same = before is None or item["matches_fixed"] is True or (has_right and bare(observed) == bare(right))
         mask = mask_of(contract, inputs[variant]) if variant in inputs else None
         drawn: dict[str, Any] = {"mask": mask, "upright": bool(declared and declared.shape == ("batch",))}
@@ -280,7 +284,7 @@ def _outcomes(
 
 
 def _addressed(key: str, inputs: Mapping[str, Inputs]) -> tuple[str, str]:
-    """Return the variant whose mask applies to an expected value, and the observed key."""
+    """Split the address of an expected value into the variant whose mask applies to it, and the observed key."""
     try:
         address = parse_address(key, list(inputs))
         return address.variants[0], address.key

@@ -26,13 +26,15 @@ from sentinel.targets.refs import Ref
 
 
 def versions(target: Target) -> list[str]:
-    """Return the releases in the package index, oldest first. pip is used, so that its settings apply.
+    """Return the target's releases in the package index, oldest first.
+
+    They are listed with pip, so that the user's settings of pip apply.
 
     :raises Unavailable: if the target has no releases, or the index is unreachable.
     """
     if target.pypi is None:
         raise Unavailable(f"{target.name} has no releases on PyPI; sweep its tags instead: --tags")
-    with tempfile.TemporaryDirectory() as empty:  # ``-m`` searches the current folder first
+    with tempfile.TemporaryDirectory() as empty:  # because ``-m`` searches the current folder first
         listing = subprocess.run(
             [sys.executable, "-m", "pip", "index", "versions", "--ignore-requires-python", "--pre", target.pypi],
             capture_output=True,

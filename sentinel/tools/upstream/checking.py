@@ -1,6 +1,5 @@
-"""Run exported scripts on the real checkout, in an environment with torch, numpy and the packages that a runner
-names.
-"""
+"""Run exported scripts on a real checkout. The environment has only torch, numpy and the packages that a script
+names."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ SITE = "site-packages"
 #: Time limit for one script in seconds. Most of the time goes into importing a framework and its packages.
 TIMEOUT = 120.0
 
-#: One process that has loaded only torch and numpy, and a fork of it for each checkout.
+#: A program that loads only torch and numpy, and forks itself for each checkout.
 _TRIAL = """\
 import json, os, runpy, sys
 import numpy, torch
@@ -48,7 +47,7 @@ for checkout in job["checkouts"]:
     os.wait()
 """
 
-#: The environment of a trial, in addition to the variables passed on from the user's.
+#: Environment variables of a trial, in addition to those that are copied from the user's environment.
 _FLAGS = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 
@@ -61,9 +60,9 @@ def output_of(
     timeout: float,
     contained: bool = True,
 ) -> str | None:
-    """Run a Python command in a new folder, and return its output, or None on a timeout.
+    """Run a Python command in a new folder. Return its output, or None on a timeout.
 
-    :param command: starts with an interpreter; another interpreter than ours also uses its own packages.
+    :param command: starts with an interpreter. If this is not the running interpreter, it also uses its own packages.
     :param environment: variables in addition to the few that are copied from the user's environment.
     """
     if contained:
@@ -90,7 +89,7 @@ def output_of(
 class Tried:
     """The outcome of running a script.
 
-    :ivar status: the status that a runner prints; empty if it failed.
+    :ivar status: the status that the script printed; empty if the script failed.
     """
 
     status: str
@@ -99,7 +98,7 @@ class Tried:
 
 
 class Environment:
-    """An environment with only the given distributions and their requirements. Close it at the end.
+    """An environment with only the given distributions and their requirements. It must be closed at the end.
 
     :param python: another interpreter, which uses its own packages instead.
     """
@@ -126,7 +125,7 @@ class Environment:
             environment["PYTHONPATH"] = str(packages)
             prefix += ["-S", "-s"]  # no site-packages
             readable += [packages]
-        git = shutil.which("git")  # a runner calls git to read the commit
+        git = shutil.which("git")  # a runner calls git to find out the commit
         readable += [Path(git)] if git else []
         limit = TIMEOUT * len(checkouts)
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
@@ -156,13 +155,13 @@ class Environment:
 
 
 def distribution_of(package: str) -> str | None:
-    """Return the installed distribution that provides the import of this name, or None."""
+    """Return the installed distribution that provides the module of this name; None if there is none."""
     return next(iter(owners().get(package, ())), None)
 
 
 @cache
 def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
-    """Map each top-level name that these distributions and all their requirements install to its path."""
+    """Map each top-level name that these distributions or their requirements install to the path of its files."""
     from packaging.requirements import Requirement
 
     queue, distributions, places = list(names), set[str](), dict[str, Path]()

@@ -1,7 +1,7 @@
 """Check the pull requests and hashes that recipes, fixes and pages cite, offline, against the mirrors of the targets.
 
-A mirror has every pull request (``refs/pull/N/head``) and no issues. A number that is not a pull request must therefore
-be called an issue where it is cited; the person who sends a page looks it up.
+A mirror has every pull request (``refs/pull/N/head``) and no issues. If a number is not a pull request, the text
+that cites it must therefore call it an issue. The person who sends a page looks up the issue.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ class Citation:
     """A number or hash in a text.
 
     :ivar place: ``file:line``.
-    :ivar where: the target whose mirror was searched, otherwise the repository.
+    :ivar where: the target whose mirror was searched. If there is none, the repository.
     :ivar what: ``#N`` or a hash.
     :ivar problem: why the citation does not resolve; empty if it resolves, or if no mirror can decide.
     :ivar subject: the first line of the message of the commit or pull request.
-    :ivar unknown: why no mirror can decide: the number is an issue, newer than the mirror, or of another repository.
+    :ivar unknown: why no mirror can decide: the number is an issue, or newer than the mirror, or belongs to another
+        repository.
     """
 
     place: str
@@ -62,8 +63,8 @@ class Numbers:
 
     @cached_property
     def pulls(self) -> Mapping[int, str]:
-        """Return the subject line of each pull request: that of the merged commit if there is one, otherwise that of
-        the head.
+        """Return the subject line of each pull request: the merged commit's if the pull request was merged, otherwise
+        the head's.
         """
         heads = self._git("for-each-ref", "--format=%(refname) %(subject)", "refs/pull/*/head").splitlines()
         subjects = {int(line.split("/")[2]): line.partition(" ")[2] for line in heads}
@@ -73,8 +74,8 @@ class Numbers:
         return subjects
 
     def object(self, name: str) -> tuple[str, str, str]:
-        """Return the type, the dates (committed, written) and the subject of a git object; empty strings if the
-        mirror lacks it.
+        """Return a git object's type, dates (committed, written) and subject. If the mirror lacks the object, all are
+        empty.
         """
         if name not in self._objects:
             found = gitbinary.run(self._mirror, "cat-file", "-t", name)
@@ -102,7 +103,7 @@ def citations(
     """Resolve each citation of a text.
 
     :param own: the target that a number without a repository belongs to.
-    :param numbers: target -> its mirror.
+    :param numbers: the mirrors by target.
     """
     by_name = {_plain(name): target.name for target in targets.values() for name in _names(target)}
     for count, line in enumerate(map(html.unescape, text.splitlines()), 1):
@@ -146,8 +147,8 @@ def _resolved(place: str, target: str, match: re.Match[str], mirror: Numbers) ->
 
 
 def _joined(place: str, own: str, line: str, mirror: Numbers) -> Iterator[Citation]:
-    """Check the citation ``HASH (#N, DATE)``: the commit must belong to the pull request and have that date in some
-    time zone.
+    """Check the citation ``HASH (#N, DATE)``: the commit must belong to the pull request, and must have this date in
+    some time zone.
     """
     for name, number, day in _JOINED.findall(line):
         kind, when, subject = mirror.object(name)

@@ -1,7 +1,7 @@
 """Check that an evidence document follows from its recipe, its code and its observation.
 
-A baseline compares observations. Readers of evidence rely on its other fields too (the scenario, the comparison, the
-text of the report), so these must follow from the same recipe, code and observation.
+A baseline compares only observations. Readers of evidence also rely on its other fields: the scenario, the comparison,
+the text of the report. So these fields must follow from the same recipe, code and observation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def contradictions(recorded: Document, now: Document) -> list[str]:
 
 
 def _recipe(recorded: Document, now: Document) -> Iterator[str]:
-    # A published recipe does not name its pull request; another recipe of the same bug may.
+    # A published recipe does not name its pull request, but another recipe for the same bug may name it.
     for name in (*_OF_RECIPE, *(() if recorded["recipe"]["published"] else ("upstream",))):
         if recorded[name] != now[name]:
             yield f"{name}: the evidence differs from its recipe"
@@ -47,7 +47,7 @@ def _recipe(recorded: Document, now: Document) -> Iterator[str]:
         return
     for variant, inputs in before["variants"].items():
         for name in sorted({*inputs, *after["variants"][variant]}):
-            # A later version of the contract may have another input, which has its default in the old evidence.
+            # A later version of the contract may have a further input. In old evidence, this input has its default.
             added = name not in inputs and name in after["defaulted"]
             if not added and inputs.get(name) != after["variants"][variant].get(name):
                 where = f"{variant}.{name}" if variant else name
@@ -87,7 +87,7 @@ def _numbers(recorded: Document, now: Document) -> Iterator[str]:
 
 
 def _judged(document: Document) -> dict[str, Any]:
-    """Return the comparisons without their explanations, whose wording may change between releases."""
+    """Return the comparisons without explanations, because releases may word the explanations differently."""
     return {
         item["key"]: {name: value for name, value in item.items() if name not in ("key", "detail")}
         for item in document["comparison"]

@@ -1,4 +1,4 @@
-"""The contribution for one root cause: all measurements as one document, from which the pages are made."""
+"""The contribution for one root cause. One document has all measurements, and the pages are made from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sentinel.tools.upstream.words import searches
 
 VERSION = 1
 
-#: The shape of ``evidence.json``; each side is also checked against the schema of evidence.
+#: The schema of ``evidence.json``. Each side in it is also checked against the schema of evidence.
 _SCHEMA = JsonSchema({
     "type": "object",
     "required": ["contribution_version", "target", "bugs", "fix", "tried", "runner", "reason", "related"],
@@ -60,7 +60,7 @@ _SCHEMA = JsonSchema({
     },
 })  # fmt: skip
 
-#: The number of newest pull requests at which a recipe is run.
+#: A recipe is run at the heads of at most this many pull requests, the newest ones.
 MOST_HEADS = 6
 
 #: The verdict of a pull request whose base does not have the bug.
@@ -71,9 +71,9 @@ ABSENT = "not there where it began"
 class Contribution:
     """The input of the pages.
 
-    :ivar recipes: the recipes of the root cause. The page is named after the first.
+    :ivar recipes: the recipes of the root cause. The page has the name of the first one.
     :ivar document: the content of ``evidence.json``.
-    :ivar diff, tests: the change of the code and of its tests, as the page shows them.
+    :ivar diff, tests: the changes of the code and of its tests, as the page shows them.
     :ivar patch: the whole change as a message that ``git am`` accepts.
     :ivar unknown: cited numbers that no mirror can resolve, such as issues.
     :ivar searches: queries of GitHub's search for duplicates.
@@ -99,7 +99,8 @@ class Contribution:
 def documented(
     bundles: Sequence[Bundle], fix: Fix | None, tried: FixTrial | None, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the document that ``evidence.json`` stores: the evidence of each decision, and the trials of the fix."""
+    """Return the document that is stored as ``evidence.json``: the evidence of each decision, and the results of
+    testing the fix."""
     first = bundles[0]
     runner = {side.name: side.tried.status or side.tried.problem for side in first.sides if side.tried is not None}
     return {
@@ -117,7 +118,7 @@ def documented(
 
 
 def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorStore) -> Contribution:
-    """Return the contribution that a document describes, with the prose of the current recipes and fixes."""
+    """Return the contribution with a document's data and with the prose of the current recipes and fixes."""
     target = str(document["target"])
     if target not in catalog.targets:
         raise SentinelError(f"no adapter for target {target!r}")
@@ -159,9 +160,9 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
 
 
 def load_contribution(file: Path) -> dict[str, Any] | None:
-    """Read the document of a contribution; return None if the file is not a contribution.
+    """Read the document of a contribution. Return None if the file is not a contribution.
 
-    :raises SentinelError: if the file cannot be read, or :func:`documented` cannot have written it.
+    :raises SentinelError: if the file cannot be read, or if :func:`documented` cannot have written it.
     """
     document = parse(file)
     if not isinstance(document, dict) or "contribution_version" not in document:
@@ -179,7 +180,8 @@ def load_contribution(file: Path) -> dict[str, Any] | None:
 
 
 def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
-    """Run a recipe at the newest heads of those other pull requests that change lines of the boundary's function.
+    """Run a recipe at the heads of the newest pull requests that change lines of the boundary's function, except for
+    the pull request of the fix.
 
     A pull request fixes the bug if the recipe is ``fixed`` at its head and ``reproduced`` at its base.
     """

@@ -15,7 +15,7 @@ from sentinel.targets import Target
 from sentinel.tools.upstream.history import files_of, name_of, touching, touching_pulls
 from sentinel.tools.upstream.words import similar, terms
 
-#: The most matches of a source that are listed.
+#: The most matches that are listed for one source.
 MOST = 25
 
 
@@ -23,7 +23,7 @@ MOST = 25
 class Match:
     """A possible duplicate.
 
-    :ivar what: a bug id, ``#N`` of a pull request, a commit.
+    :ivar what: a bug id, a commit, or ``#N`` for a pull request.
     :ivar why: how the match is related to the bug.
     """
 
@@ -35,7 +35,7 @@ class Match:
 class Source:
     """A place that is searched for duplicates.
 
-    :ivar searched: whether it was searched; ``note`` describes how, or why not.
+    :ivar searched: whether the source was searched; ``note`` says how it was searched, or why it was not.
     :ivar more: the number of matches that are not listed.
     """
 
@@ -86,7 +86,7 @@ def _recipes(recipe: Recipe, others: Sequence[Recipe]) -> Source:
 
 
 def likeness(recipe: Recipe, other: Recipe) -> list[str]:
-    """Return what two recipes of a target have in common; empty if that is too little for a duplicate."""
+    """Describe what two recipes of a target have in common; empty if that is too little for a duplicate."""
     pull = recipe.upstream.get("pull")
     same = {
         "same pull request": bool(pull) and pull == other.upstream.get("pull"),

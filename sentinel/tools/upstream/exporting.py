@@ -25,9 +25,8 @@ _MISSING = re.compile(r"No module named '(\w+)")
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two revisions, ``base`` or ``head``: its decision, and the outcome of the runner if it was tested
-    there.
-    """
+    """The revision ``base`` or ``head``: the decision about the bug there and, if the runner was tested there, its
+    outcome."""
 
     name: str
     decision: Decision
@@ -38,7 +37,7 @@ class Side:
 class Bundle:
     """The exported evidence and runner of a bug.
 
-    :ivar runner: the text of ``run_validation.py``; empty if there is none, for the reason in :attr:`reason`.
+    :ivar runner: the text of ``run_validation.py``. If there is none, it is empty, and :attr:`reason` says why.
     :ivar packages: the distributions that the runner needs.
     """
 
@@ -72,7 +71,8 @@ class Exporter:
     def export(self, recipe: Recipe, base: Ref, head: Ref | None, check: bool = True) -> Bundle:
         """Decide the bug at both revisions, and write the runner.
 
-        :param check: whether to test the runner at both revisions, and leave it out if it disagrees with the evidence.
+        :param check: whether to test the runner at both revisions. A runner that disagrees with the evidence is left
+            out.
         """
         sides = []
         for name, ref in (("base", base), *([("head", head)] if head is not None else [])):
@@ -111,10 +111,10 @@ class Exporter:
         )
 
     def _tried(self, bundle: Bundle, case: Case) -> Bundle:
-        """Test the runner. First replace missing packages by stubs. If a stub changes the result, list its package as
+        """Test the runner, at first with stubs for missing packages. If a stub changes the result, list the package as
         needed.
 
-        :raises NoRunner: if its result disagrees with the evidence.
+        :raises NoRunner: if the runner's result disagrees with the evidence.
         """
         sides = [side for side in bundle.sides if side.decision.checkout is not None]
         checkouts = [side.decision.checkout.path for side in sides if side.decision.checkout is not None]

@@ -1,4 +1,4 @@
-"""Write ``BUG_FINDINGS.md``: the bugs at main today, most serious first, then a table of all root causes."""
+"""Write ``BUG_FINDINGS.md``: first today's bugs at main, the most serious first, then a table of all root causes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sentinel.reports.markdown import escaped
 from sentinel.tools.upstream.life import Finding
 from sentinel.tools.upstream.page import prose
 
-#: The tables of a framework, each with the heading of its fifth column.
+#: The tables of a framework, by name, each with the heading of its fifth column.
 _COLUMNS = {"at main": "affects", "not decided at main": "state", "fixed": "state", "hardening": "why unreachable"}
 _FIXED = ("fixed upstream", "released")
-#: The number of bugs of each framework in the summary at the top.
+#: The number of bugs that the summary at the top lists for each framework.
 _FIRST = 3
 _HEAD = """\
 # Findings
@@ -29,7 +29,7 @@ set something, and *fault* if something else must fail first. *Hardening* is not
 triggers it.
 
 """
-#: The file next to the page with the bugs that could change published results: ``bugs`` and ``who`` is affected.
+#: The file, next to the page, that lists bugs that could change published results: ``bugs``, and ``who`` is affected.
 RESULTS = "published-results.yaml"
 _TABLE = "| bug | what | severity | realism | {} | first seen |\n| --- | --- | --- | --- | --- | --- |\n"
 
@@ -39,7 +39,7 @@ class Entry:
     """A bug on the page.
 
     :ivar repository: the address of the framework's repository.
-    :ivar page: whether a pull request is prepared next to the findings.
+    :ivar page: whether the folder of the findings has the pages of a prepared pull request.
     """
 
     finding: Finding
@@ -61,7 +61,7 @@ class Entry:
 
     @property
     def where(self) -> str:
-        """Return the name of the table to which an entry belongs, by its verdict at main or, if it has none, by its
+        """Return the name of the table to which an entry belongs. The verdict at main decides; if there is none, the
         state.
         """
         if self.realism == "unreachable":
@@ -98,7 +98,7 @@ def page(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]] = ()) ->
     return text
 
 
-#: The first line of the state page: the day of this edition and that of the one before.
+#: The first line of the state page: the days of this edition and of the edition before.
 EDITION = re.compile(r"<!-- edition (\d{4}-\d{2}-\d{2}), since (\d{4}-\d{2}-\d{2}) -->\n")
 _STATE = """\
 # The state of the training signal
@@ -156,7 +156,7 @@ def _counted(entries: Sequence[Entry]) -> str:
 
 
 def _roots(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Group entries by root, in order."""
+    """Group entries by root cause, and keep their order."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(entry.root, []).append(entry)

@@ -21,11 +21,11 @@ from sentinel.tools.upstream.history import touching_pulls
 class Head:
     """The verdict of a recipe at the head of a pull request.
 
-    :ivar verdict: the recipe's verdict at the head. If it is not ``reproduced``, the base of the pull request is
-        decided too: ``fixes`` if the recipe is ``reproduced`` at the base and ``fixed`` at the head, ``absent`` if the
-        base lacks the bug or the function.
+    :ivar verdict: the recipe's verdict at the head. If this is not ``reproduced``, the recipe is also
+        decided at the base of the pull request. The verdict is then ``fixes`` if it is ``reproduced`` at the base and
+        ``fixed`` at the head, and ``absent`` if the base lacks the bug or the function.
     :ivar open: whether the mirror has the merge commit that GitHub creates for open pull requests.
-    :ivar reason: why it could not be decided.
+    :ivar reason: why the recipe could not be decided; empty if it was.
     """
 
     bug_id: str
@@ -49,8 +49,8 @@ def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
 
 
 def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
-    """Run a target's recipes at the heads of pull requests. At each head, only the recipes whose function it changes
-    run.
+    """Run a target's recipes at the heads of pull requests. At a head, only recipes run whose function the pull request
+    changes.
     """
     numbers = {number for recipe in recipes for number in pulls(ledger.mirror, ledger.target, recipe)}
     with ledger.decider(recipes) as decide:

@@ -30,18 +30,18 @@ class Touch:
 
     @property
     def pull(self) -> int:
-        """The number of the pull request, 0 if the ref is none."""
+        """The number of the pull request; 0 if the ref does not belong to one."""
         match = _PULL.fullmatch(self.ref)
         return int(match.group(1)) if match else 0
 
 
 def files_of(target: Target, boundary: str) -> list[str]:
-    """Return the files that may contain the module in a dotted path, under present and former names."""
+    """Return the files that may contain the module of a dotted path, under its present and former names."""
     binding = target.binding(boundary)
     files: dict[str, None] = {}
     for path in binding.paths if binding else (boundary,):
         parts = path.split(".")
-        # a package may have moved, so search each former place
+        # a package may have moved, so each former place is searched
         for base in [root.path for root in target.roots if root.package == parts[0]] or [parts[0]]:
             for end in range(2, len(parts)):
                 files[f"{'/'.join([base, *parts[1:end]])}.py"] = None
@@ -50,7 +50,7 @@ def files_of(target: Target, boundary: str) -> list[str]:
 
 
 def name_of(recipe: Recipe) -> str:
-    """Return the name of the boundary's definition, with its class for ``__call__``."""
+    """Return the name with which the boundary is defined; for ``__call__``, with the name of its class."""
     parts = recipe.boundary.split(".")
     return parts[-1] if not parts[-1].startswith("__") else parts[-2]
 
@@ -74,7 +74,7 @@ def _log(git_dir: Path, arguments: Sequence[str]) -> str:
     done = gitbinary.run(git_dir, "log", "--format=%x01%H%x09%S%x09%s", "--no-ext-diff", *arguments, settings=_PYTHON)
     if done.status:
         raise Unavailable(done.reason)
-    return done.out.decode("utf-8", "replace")  # split it at "\n" only: a patch may contain other line ends
+    return done.out.decode("utf-8", "replace")  # split only at "\n", because a patch may contain other line ends
 
 
 def _commit(line: str) -> Touch:
@@ -84,10 +84,9 @@ def _commit(line: str) -> Touch:
 
 
 def _touched(lines: Iterable[str], name: re.Pattern[str]) -> Iterator[Touch]:
-    """Yield the commits with a hunk in the function. git writes the name of the enclosing definition into the hunk
-    header.
+    """Yield the commits with a hunk inside the function, as the definition's name in the hunk's header shows.
 
-    A hunk that only adds lines, beginning at the left margin, is behind the function and is left out.
+    If the lines that a hunk adds begin at the left margin, they follow after the function, and do not count.
     """
     current: Touch | None = None
     inside = False

@@ -1,8 +1,8 @@
 """Store the state of each finding: found, reproduced, reported, fixed upstream or released. Each finding is one line of
 ``<folder>/<target>.jsonl``.
 
-The state follows from the recipe, its field ``upstream`` and recorded evidence. The line keeps the day on which each
-state was first seen, which is not stored anywhere else.
+The state follows from the recipe (with its field ``upstream``) and from recorded evidence. The line also has the days
+on which the states were first seen. These days are not stored anywhere else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STATES = ("found", "reproduced", "reported", "fixed upstream", "released")
 
 #: Values of a recipe's ``upstream.status`` for a bug that has not been reported.
 _UNREPORTED = ("unreported", None, "")
-#: The value of ``upstream.status`` if the code, and with it the bug, was removed.
+#: The value of ``upstream.status`` if upstream removed the code, and with it the bug.
 _REMOVED = "removed"
 
 _DAY = re.compile(r"\b20[0-9]{2}-[0-9]{2}-[0-9]{2}\b")
@@ -97,8 +97,8 @@ def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dic
 
 
 def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
-    """Return the date of the first commit with the bug, from the bug's history or else from its recipe; empty if
-    unknown.
+    """Return the date of the first commit with the bug: from the bug's history, or else from its recipe; empty if
+    neither has it.
     """
     for run in record["runs"] if record else ():
         if run["verdict"] == "reproduced":
@@ -108,8 +108,8 @@ def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
 
 
 def fixed_by(state: str, record: Mapping[str, Any] | None) -> str:
-    """Return the commit that fixed a bug as part of a sentence: ``, since 7e02052ee #2238``. Return an empty string if
-    the history lacks this commit."""
+    """Return a part of a sentence that names the commit that fixed a bug: ``, since 7e02052ee #2238``. Return an empty
+    string if the history does not have this commit."""
     last = record["changes"][-1] if record and record["changes"] else None
     if last is None or last["what"] != "fixed" or state not in ("fixed upstream", "released"):
         return ""
@@ -121,7 +121,7 @@ def fixed_by(state: str, record: Mapping[str, Any] | None) -> str:
 def advanced(
     steps: tuple[Step, ...], recipe: Recipe, state: str, because: str, day: str, since: str, main: Mapping[str, Any]
 ) -> Finding:
-    """Return the finding, with a new step if its state has changed."""
+    """Return the finding. If its state has changed, add a step."""
     if not steps or steps[-1].state != state:
         steps = (*steps, Step(state, day, message(because)))
     return Finding(recipe.bug_id, recipe.target, steps, since, main)

@@ -25,16 +25,16 @@ from sentinel.tools.upstream.contribution import ABSENT, MOST_HEADS, Contributio
 from sentinel.tools.upstream.exporting import Bundle
 from sentinel.tools.upstream.trying import elsewhere
 
-#: The most words of a page outside folded parts and code.
+#: The most words that a page has outside of code and folded parts.
 MOST_WORDS = 400
 
-#: The most numbers that a page compares.
+#: The most numbers that a page shows with and without the bug.
 _MOST_NUMBERS = 3
 
 
 def page(made: Contribution) -> str:
-    """Return the page, written for the framework's maintainer. The code is at the end in a folded part, because GitHub
-    shows the same code in the pull request."""
+    """Return the page for the framework's maintainer. The code is folded and at the end, because GitHub shows the same
+    code in the pull request."""
     parts = (_wrong, _cause, _fix, _reach, _earlier, _limits, _reproduction, _checked, _change)
     return "\n".join([f"# {_heading(made)}\n", *(line for part in parts for line in part(made))])
 
@@ -66,7 +66,7 @@ def _wrong(made: Contribution) -> Iterable[str]:
 
 
 def _numbers(made: Contribution) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, value with the bug, right value) for the numbers that the fix's text names."""
+    """Yield (name, value with the bug, right value) for each number that the fix lists under ``numbers``."""
     names = dict(made.fix.numbers) if made.fix else {}
     measured: dict[str, tuple[str, str, str]] = {}
     for sides in made.document["bugs"].values():
@@ -80,7 +80,9 @@ def _numbers(made: Contribution) -> Iterator[tuple[str, str, str]]:
     unknown = [key for key in names if key not in measured]
     if made.fix and unknown:
         keys = ", ".join(measured) or "none, because no number is wrong"
-        raise SentinelError(f"{made.fix.path}: numbers: {unknown[0]!r} is not measured; the keys are: {message(keys)}")
+        raise SentinelError(
+            f"{made.fix.path}: 'numbers' names {unknown[0]!r}, which is not measured; measured are: {message(keys)}"
+        )
     yield from (measured[key] for key in names or measured)
 
 
@@ -149,7 +151,7 @@ def _checked(made: Contribution) -> Iterable[str]:
 
 
 def _summary(made: Contribution) -> Iterator[str]:
-    """Return the summary: what was measured and tested, and whether anything besides the bug changes."""
+    """Return the page's summary: what was measured and tested, and whether the fix changes anything but the bug."""
     there, runner = _first(made)["environment"], made.document["runner"]
     sides = made.document["bugs"][made.recipe.bug_id].values()
     at = "" if made.fix else f" at {', '.join(map(_revision, sides))}"
@@ -169,7 +171,7 @@ def _summary(made: Contribution) -> Iterator[str]:
             yield f"The new test{'s' * (len(ran) > 1)} failed before and passed after{log}{also}."
         elif tried["regression"]:
             yield f"The new test was not run here{also}."
-        elif made.logged:  # a test that needs the network, which the sandbox does not have, is run by hand
+        elif made.logged:  # the sandbox has no network, so a test that needs one is run by hand
             yield f"The new test failed before and passed after (`tests.log`){also}."
         yield from (f"Problem: {prose(problem)}." for problem in tried["problems"])
         scenarios = sum(result["scenarios"] for result in tried["boundaries"].values())
@@ -229,7 +231,7 @@ def trial_lines(target: str, tried: Mapping[str, Any]) -> Iterator[str]:
     tried = {
         name: dict(sorted(result.items())) if isinstance(result, Mapping) else result for name, result in tried.items()
     }
-    others = tried["others"]  # in the order of evidence.json, so that a page made from that file is the same
+    others = tried["others"]  # sorted as in evidence.json, so that a page made from that file is the same
     parts = []
     for before, after, words in (
         ("reproduced", "fixed", "also fixed"),
@@ -342,13 +344,13 @@ def _permalink(made: Contribution, file: str, first: int, last: int | None) -> s
 
 
 def prose(text: str) -> str:
-    """Escape prose for Markdown, HTML and GitHub, but keep `code` as code."""
+    """Escape prose for Markdown, HTML and GitHub. Text in backticks stays code."""
     parts = re.split(r"`([^`]*)`", message(text))
     return "".join(code(part) if index % 2 else escaped(part) for index, part in enumerate(parts))
 
 
 def linked(text: str) -> str:
-    """Escape a sentence of the fix's text, but keep the numbers of pull requests as links."""
+    """Escape a sentence of the fix's text, except numbers of pull requests, which GitHub turns into links."""
     return re.sub(r"&#35;(?=\d+\b)", "#", sentence(text))
 
 
@@ -358,7 +360,7 @@ def sentence(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Format upstream's text as code for a table cell, so that GitHub makes no links in it."""
+    """Format upstream's text as code that a table cell can hold and in which GitHub makes no links."""
     if text.strip() == text and not re.search(r"[`|<&]", text) and message(text) == text:
         return f"`{text}`" if text else ""
     shown = "".join(c if c.isalnum() or c in " -.:,;_/()+=" else f"&#{ord(c)};" for c in message(text))
@@ -379,7 +381,7 @@ def details(summary: str, block: str) -> str:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-#: Files that an earlier contribution may have left.
+#: Names of files that an earlier contribution may have left in the folder.
 _OWN = (
     *("PULL_REQUEST.md", "COMMENT.md", "SENDER.md", "recipe.json", "run_validation.py", "evidence.json"),
     *("fix.patch", "tests.log"),
@@ -409,7 +411,7 @@ def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "
 
 
 def remove_other(folder: Path, files: Iterable[str]) -> None:
-    """Remove the files of an earlier contribution from the folder, except those with these names."""
+    """Remove the files of an earlier contribution from the folder, except for files with the given names."""
     for name in {*_OWN} - {*files}:
         (folder / name).unlink(missing_ok=True)
 

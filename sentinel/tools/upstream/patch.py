@@ -1,4 +1,4 @@
-"""Write a fix as a commit message and as a message for ``git am``."""
+"""Write the commit message of a fix, and the whole fix as a message for ``git am``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def changed_by(git_dir: Path, fix: Fix) -> list[str]:
 
 
 def mailed(fix: Fix, diff: str) -> str:
-    """Return the fix as a message for ``git am``. The sender takes authorship with ``git commit --amend
+    """Return the fix as a message for ``git am``. The sender becomes its author with ``git commit --amend
     --reset-author``.
     """
     subject, _, body = message(fix).partition("\n\n")

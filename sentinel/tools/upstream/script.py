@@ -27,7 +27,7 @@ MOST_LINES = 120
 #: A recorded argument or result: see :mod:`sentinel.worker.recording`.
 Node = list[Any]
 
-#: A recorded call: its variant, and its place among the calls of that variant.
+#: Identifies a recorded call: its variant, and its number among the calls of that variant.
 Place = tuple[str, int]
 
 _SCRIPT = '''\
@@ -139,13 +139,13 @@ class NoRunner(Exception):
 class Case:
     """The calls that a runner repeats.
 
-    :ivar calls: variant -> the calls of the function, as recorded at a revision with the bug.
-    :ivar observation: variant -> the contract's observation at that revision.
-    :ivar boundary: the dotted path at that revision; ``module`` is the part that is imported.
-    :ivar outputs: the observation keys that are parts of the function's result.
+    :ivar calls: for each variant, the calls of the function that were recorded at a revision with the bug.
+    :ivar observation: for each variant, the contract's observation at that revision.
+    :ivar boundary: the boundary's dotted path at that revision; ``module`` is the part of it that is imported.
+    :ivar outputs: the keys of the observation whose values are parts of the function's result.
     :ivar roots: the import roots of the checkout, relative to it.
     :ivar stubs: packages that the module imports but the function does not use.
-    :ivar needs: distributions that the function uses besides torch and numpy.
+    :ivar needs: the distributions that the function uses, except for torch and numpy.
     """
 
     recipe: Recipe
@@ -231,7 +231,7 @@ class _Writer:
         observed, expected, decides = [], [], False
         for address, item in parsed.items():
             if any((variant, item.key) not in found for variant in item.variants):
-                continue  # the contract derives it from the result, so it need not be compared
+                continue  # the contract derives this key from the result, so it need not be compared
             if address not in recipe.expected_fixed or address not in recipe.expected_unpatched:
                 continue
             sides = [_plain_node(side[address].value) for side in (recipe.expected_fixed, recipe.expected_unpatched)]
@@ -255,8 +255,8 @@ class _Writer:
         return self._body
 
     def _found(self, addresses: Iterable[Address]) -> dict[tuple[str, str], tuple[Place, str]]:
-        """Map each (variant, key) to the call whose result contains the key's value, and to the expression that
-        selects it.
+        """Map each (variant, key) to two values: the call whose result contains the key's value, and the expression
+        that selects this value.
         """
         found: dict[tuple[str, str], tuple[Place, str]] = {}
         used: set[tuple[Place, str]] = set()
@@ -274,7 +274,7 @@ class _Writer:
         return found
 
     def _names(self, places: Sequence[Place]) -> dict[Place, str]:
-        """Return a name for each call: its variant, with a number if the variant has several calls."""
+        """Return a name for each call: the name of its variant and, if the variant has several calls, a number."""
         counts = Counter(variant for variant, _ in places)
         return {(v, index): v if counts[v] == 1 else f"{v} {index + 1}".strip() for v, index in places}
 
@@ -286,8 +286,8 @@ class _Writer:
         return text.replace("<result>", result).replace("<call>", call)
 
     def _expressions(self, call: Any, variant: str, key: str) -> Iterator[str]:
-        """Yield expressions that may give the value of a key. ``<result>`` and ``<call>`` stand for the result and
-        the arguments of the call.
+        """Yield expressions that may have the value of a key. In them, ``<result>`` and ``<call>`` stand for the result
+        and the arguments of the call.
         """
         value = _reach(self._case.observation[variant], key)
         if key.startswith("gradients."):
@@ -402,7 +402,7 @@ def _is(node: Node, value: Any) -> bool:
 
 
 def _is_where(node: Node, mask: Node, value: Any) -> bool:
-    """Return True if a recorded tensor equals a contract's observation, with masked values set to 0."""
+    """Return True if a recorded tensor equals a contract's observation after its masked values were set to 0."""
     if not (node[0] in ("tensor", "leaf") and mask[0] == "tensor" and isinstance(value, Tensor)):
         return False
     if not node[1].shape == mask[1].shape == value.shape:
@@ -433,9 +433,9 @@ def _quoted(value: Any) -> str:
 
 
 def _written(node: Node, indent: int, used: int) -> str:
-    """Return a value as Python source, in several lines if it is too long for one.
+    """Write a value as Python source, on several lines if it is too long for one.
 
-    :param used: columns of the line that other text takes.
+    :param used: the number of columns of the line that other text takes.
     """
     text = _inline(node)
     parts = _parts(node)
@@ -478,8 +478,8 @@ def _inline(node: Node) -> str:
 
 
 def _parts(node: Node) -> tuple[str, list[tuple[str, Node]], str] | None:
-    """Return the opening text of a value, its parts with their prefixes, and the closing text; None if it has no
-    parts."""
+    """Split a value into its opening text, its parts with their prefixes, and its closing text. Return None if it has
+    no parts."""
     kind = node[0]
     if kind in ("list", "tuple", "set"):
         brackets = {"list": "[]", "tuple": "()", "set": "{}"}[kind]

@@ -30,7 +30,7 @@ from sentinel.targets.refs import Ref
 from sentinel.tools.upstream.upstream_tests import UpstreamTests
 from sentinel.values.literals import Tensor, plain
 
-#: The numbers of scenarios drawn for the bug's own boundary, and for each other boundary.
+#: The number of drawn scenarios: for the bug's own boundary, and for each other boundary.
 OWN, OTHERS = 100, 6
 
 Files = Mapping[str, tuple[bytes, bytes]]
@@ -59,7 +59,7 @@ def files_of(fix: Fix, store: MirrorStore) -> Files:
 def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str] = ()) -> str:
     """Return the fix as a diff.
 
-    :param files: restrict the diff to these files; a mirror may lack others.
+    :param files: the only files in the diff, because a mirror may lack others.
     """
     chosen = set(files)
     if fix.edits:
@@ -70,7 +70,7 @@ def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str]
 
 
 def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> OpenCheckout:
-    """Return a function that opens checkouts, including those of refs to which a fix is applied."""
+    """Return a function that opens checkouts. For some refs, it opens the code with a fix applied."""
     by_ref = {fix.patched: fix for fix in fixes if fix.edits}
 
     def patched(target: Target, ref: Ref, pull: int | None) -> Checkout:
@@ -78,7 +78,7 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
         if fix is None:
             return opened(target, ref, pull)
         base = opened(target, fix.base, pull)
-        # Only edits below the package roots: a mirror without tests still has the fixed code.
+        # Only edits below the package roots are applied, so that a mirror without tests is sufficient.
         inside = replace(fix, edits=tuple(e for e in fix.edits if any(e.file.startswith(f"{r}/") for r in base.roots)))
         blobs = checkouts.files(base)
 
@@ -93,16 +93,16 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
 
 
 #: The result of testing a fix, as stored in ``evidence.json``.
-#:
-#: * ``bugs``, ``others``: bug id -> verdicts without and with the fix, for the fix's own bugs and the target's others
-#: * ``boundaries``, ``elsewhere``: boundary -> results on drawn scenarios, for the bugs' boundaries and all others
-#: * ``tests``: test file of upstream -> its outcomes, or why it cannot run here; ``regression``: the fix's own tests
-#: * ``problems``: findings against the fix
+#: * ``bugs``, ``others``: verdicts without and with the fix, for the fix's own bugs and for the target's other bugs
+#: * ``boundaries``, ``elsewhere``: results on drawn scenarios, for the boundaries of the bugs and for all others
+#: * ``tests``: the outcomes of each test file of upstream, or why it cannot run here; ``regression``: the fix's tests
+#: * ``problems``: what is wrong with the fix
 FixTrial = dict[str, Any]
 
 
 def elsewhere(tried: Mapping[str, Any]) -> tuple[int, int, float]:
-    """Return how much changes outside the bug: (scenarios, functions, largest difference) over all other functions."""
+    """Sum up the comparisons of all other boundaries: (number of scenarios, number of functions, largest
+    difference)."""
     results = tried["elsewhere"].values()
     largest = max((float(one["largest_difference"]) for one in results), default=0.0)
     return sum(one["scenarios"] for one in results), len(results), largest
@@ -138,7 +138,8 @@ def try_fix(
 
 
 def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace infinity by a string, because JSON cannot store it. Infinity stands for results of different form."""
+    """Replace infinity by a string, because JSON cannot store it. An infinite difference means results of different
+    form."""
     return {name: "inf" if value == np.inf else value for name, value in result.items()}
 
 
@@ -177,7 +178,7 @@ def _draw(
     runner: Runner,
     tried: FixTrial,
 ) -> None:
-    """Measure drawn scenarios of every boundary without and with the fix."""
+    """Compare every boundary without and with the fix on drawn scenarios."""
     bindings = [subject.binding for subject in chosen]
     opened = [runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
     for subject in chosen:
@@ -186,7 +187,7 @@ def _draw(
         try:
             comparison = _compared(subject, sessions, about, OWN if about else OTHERS, _own(subject, recipes, tried))
         except Undecidable:
-            continue  # the boundary is not in this version
+            continue  # this version does not have the boundary
         finally:
             for session in sessions:
                 session.close()
@@ -209,9 +210,10 @@ def _draw(
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Explain failures that remain after a fix. Map each symptom (a broken law or an exception message) to another
-    known bug that causes it, is still present with the fix, and is in the same boundary or in its second
-    implementation.
+    """Map symptoms that may remain after a fix to the other known bug that causes them. A symptom is a broken law or
+    the message of an exception.
+
+    Only bugs count that are still present with the fix, in the same boundary or in its second implementation.
     """
     boundaries = {*subject.binding.paths, *subject.binding.twins}
     return {
@@ -252,12 +254,12 @@ def _compared(
     """Compare a boundary without and with a fix on drawn scenarios.
 
     A scenario triggers the bug if the fix changes which laws are broken, or by which numbers. On every other scenario
-    the results must be equal, with two exceptions, which are counted as unjudged: only values that the bug changes
-    elsewhere differ, or a law is broken in the same way on both sides.
+    the results must be equal. Two kinds of scenarios are exceptions, and count as unjudged: those in which only keys
+    differ that the bug changes in other scenarios, and those in which a law is broken in the same way on both sides.
 
     :param about: the decisions about the bugs at this boundary, without and with the fix.
-    :param own: law or message of an exception -> another known bug with this effect here. If the fix exposes such a
-        bug, that is reported separately.
+    :param own: what :func:`_own` returns for this boundary. If the fix exposes one of these bugs, this is reported
+        separately.
     """
     measured = [(one.measurement, two.measurement) for one, two in about]
     spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))
@@ -282,7 +284,7 @@ def _compared(
         for name, symptom, detail in sorted(each for each in still if each[:2] in new):
             if known := next((bug for raised, bug in own.items() if symptom == "refused" and raised in detail), ""):
                 uncovered[name] = known
-            elif symptom == "refused":  # the symptom is the same for every law
+            elif symptom == "refused":  # all laws report the same exception
                 worse.setdefault(detail.partition(":")[0], f"it {detail.removeprefix('the boundary ').rstrip('.')}")
             elif name in own:
                 uncovered[name] = own[name]
@@ -317,7 +319,7 @@ def _compared(
 
 
 def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
-    """Map each observation key that differs to its largest difference."""
+    """Return the largest difference of each observation key that differs."""
     largest: dict[str, float] = {}
     for one, two in pairs:
         for variant in one:
@@ -358,10 +360,10 @@ def _plans(drawn: Drawn) -> list[Plan]:
 
 
 def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, str, str]]:
-    """Return (law, symptom, detail) of each violation. An exception of a call counts as a violation, too."""
+    """Return (law, symptom, detail) for each violation. A call that raises an exception counts as a violation, too."""
     violations = set()
     for (law, _), trial in zip(plans, trials):
-        if trial.refused and not law.twin:  # the other implementation reports its exception itself
+        if trial.refused and not law.twin:  # the boundary of the other implementation reports this exception
             violations.add((law.name, "refused", trial.refused))
         violations |= {(law.name, item.symptom, f"{item.key}: {item.detail}") for item in trial.violations}
     return violations

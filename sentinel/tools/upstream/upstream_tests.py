@@ -1,4 +1,4 @@
-"""Run upstream's own tests in scratch trees of a commit, without and with a fix."""
+"""Run upstream's own tests in two scratch trees of a commit: one without a fix and one with it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class UpstreamTests:
     """Runs tests in two scratch trees, which are removed at the end. Tests are untrusted code, so they run in the
     strict sandbox.
 
-    :param changes: path of each edited file -> (content before, content after).
+    :param changes: the contents of each edited file before and after the fix, by path.
     """
 
     def __init__(self, git_dir: Path, fix: Fix, changes: Mapping[str, tuple[bytes, bytes]], python: str | None) -> None:
@@ -44,7 +44,7 @@ class UpstreamTests:
         self._python = python or sys.executable
         self._folder = tempfile.TemporaryDirectory(prefix="sentinel-", ignore_cleanup_errors=True)
         self._logs: dict[tuple[str, ...], str] = {}
-        self._option = ""  # set after a conftest.py did not finish
+        self._option = ""  # True after a conftest.py did not finish
 
     def __enter__(self) -> UpstreamTests:
         os.chmod(self._folder.name, 0o755)
@@ -57,7 +57,8 @@ class UpstreamTests:
     def files(self) -> list[str]:
         """Return the test files that the fix edits, and those that import a module that the fix edits.
 
-        Files with the most similar paths come first, files whose paths name missing requirements last.
+        Files whose paths are most similar to the edited files come first. Files whose paths name a missing package come
+        last.
         """
         listed, _ = git_objects.listing(self._git_dir, self._fix.commit, [])
         tests = {entry.path: entry.blob for entry in listed if _TEST.search(entry.path) and entry.mode != LINK}
@@ -86,9 +87,9 @@ class UpstreamTests:
         return "\n".join(self._logs.values())
 
     def compared(self) -> dict[str, dict[str, Any]]:
-        """Return the counts of outcomes of each test file, without and with the fix, or why no test ran."""
+        """Return for each test file how often each outcome occurred, without and with the fix; or why no test ran."""
         without = self._run("without", self.files)
-        # A test that already fails without the fix shows nothing about the fix.
+        # If a test already fails without the fix, its failure with the fix shows nothing.
         ran = [file for file, (outcomes, _, _) in without.items() if "passed" in outcomes.values()]
         results: dict[str, dict[str, Any]] = {
             file: {"not_runnable": reason} for file, (_, reason, _) in without.items() if file not in ran
@@ -103,7 +104,7 @@ class UpstreamTests:
         return results
 
     def regression(self) -> dict[str, dict[str, Any]]:
-        """Run the fix's own tests in both trees. They are copied into the tree without the fix first."""
+        """Run the fix's own tests in both trees, after copying them into the tree without the fix."""
         results: dict[str, dict[str, Any]] = {test: {} for test in self._fix.regression}
         for side in ("without", "with"):
             for test, (outcomes, reason, option) in self._run(side, self._fix.regression, own_tests=True).items():
@@ -121,8 +122,8 @@ class UpstreamTests:
     def _run(
         self, side: str, tests: Sequence[str], own_tests: bool = False, option: str = ""
     ) -> dict[str, tuple[dict[str, str], str, str]]:
-        """Run test files or single tests with pytest. Return three values for each: the outcomes of its tests, pytest's
-        explanation if no test ran, and the additional pytest option that was used.
+        """Run test files or single tests with pytest. For each, return the outcomes of its tests, pytest's explanation
+        if no test ran, and the additional pytest option that was used.
 
         The option disables a ``conftest.py`` that starts a cluster or a logger, which may not work here.
         """
@@ -151,7 +152,7 @@ class UpstreamTests:
         if own_tests:
             shown = re.sub(r"(?m) in [\d.]+s( \([\d:]+\))?(?= =*$|$)", "", portable(out)).strip()
             shown = re.sub(r"([=_ ])\1{9,}", r"\1" * 10, shown)
-            # A later attempt, without conftest.py, replaces the first.
+            # The log of a later attempt without conftest.py replaces that of the first.
             called = f"$ pytest {' '.join([*option.split(), *tests])}  # {side} the fix"
             key = (side, *tests)
             self._logs[key] = f"{called}\n{shown}\n"
@@ -163,7 +164,7 @@ class UpstreamTests:
                 for outcome, name, reason in lines
                 if re.match(rf"{re.escape(test)}\b", name)
             ]
-            whole = sorted(own, key=lambda line: "::" in line[1])  # an error of the whole file comes first
+            whole = sorted(own, key=lambda line: "::" in line[1])  # an error in the file itself comes first
             reason = next((reason for _, _, reason in whole if reason), "") or _why(out)
             ran = {name: outcome for outcome, name, _ in own if outcome != "skipped"}
             results[test] = ran, portable(reason)[:200], option
@@ -213,7 +214,7 @@ def _words(path: str) -> set[str]:
 
 
 def _import_of(file: str) -> re.Pattern[str]:
-    """Return a pattern for imports of a module, by its dotted path or from its package."""
+    """Return a pattern that matches imports of a module, either by its dotted path or from its package."""
     parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
     package, name = r"\.".join(map(re.escape, parts[-3:-1])), re.escape(parts[-1])
     return re.compile(rf"{package}\.{name}\b|from [\w.]*{package} import [^\n]*\b{name}\b")

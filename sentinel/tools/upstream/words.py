@@ -1,4 +1,4 @@
-"""Search a mirror for open and closed pull requests that concern the same names as a bug."""
+"""Search a mirror for pull requests, open and closed, that concern the names that identify a bug."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sentinel.recipes import Recipe
 from sentinel.recipes.fixes import Fix
 from sentinel.sources import git_objects, gitbinary
 
-#: If more pull requests than this change a name, the name is ignored.
+#: A name that more pull requests than this change is ignored.
 _MOST_PULLS = 400
 
-#: The most queries that a person is asked to make.
+#: The most search queries that are suggested to a person.
 _MOST_SEARCHES = 6
 
-#: Digits of a commit's hash.
+#: Number of digits in a commit's hash.
 _SHA = 40
 
 
@@ -55,7 +55,7 @@ def terms(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
 
 
 def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[str], most: int) -> list[Similar]:
-    """Return the pull requests whose own commits change lines with these names, or have these names in a subject.
+    """Return the pull requests whose own commits change lines with these names, or have the names in a subject line.
 
     A rare name counts more than a frequent one, and a small change more than a large one.
 
@@ -83,7 +83,8 @@ def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[st
 
 
 def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]:
-    """Return each commit that is only in pull requests, with its subject and the numbers of the pull requests."""
+    """Return the commits that are in pull requests but not on the branch, each with its subject and the pull requests'
+    numbers."""
     heads = gitbinary.run_checked(git_dir, "for-each-ref", "--format=%(objectname) %(refname)", "refs/pull/*/head")
     by_sha: dict[str, list[int]] = defaultdict(list)
     by_ref: dict[str, str] = {}
@@ -97,8 +98,8 @@ def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]
 
 
 def _patches(git_dir: Path, commits: Iterable[str], wanted: str) -> list[str]:
-    """Return the lines of patches that change a matching line of Python. Leave out commits whose blobs the mirror
-    lacks.
+    """Return the lines of those patches that change a matching line of Python. Commits whose blobs the mirror lacks are
+    left out.
     """
     wild = {"GIT_LITERAL_PATHSPECS": "0"}
 
@@ -158,5 +159,5 @@ def _numbers(out: bytes) -> Iterable[int]:
 
 
 def searches(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
-    """Return queries of GitHub's search, which finds issues and pull requests of any state."""
+    """Return queries for GitHub's search, which finds issues and pull requests in any state."""
     return terms(recipes, fix)[:_MOST_SEARCHES]

@@ -52,13 +52,14 @@ from sentinel.worker.serving import Server
 #: The most rows and tokens of a call that laws vary. The limits are small because rounding hides differences in a large
 #: call.
 MOST_ROWS, MOST_TOKENS = 8, 12
-#: Messages that are received before they are handled, so that a process need not wait for a slow check.
+#: The most received messages that wait to be handled. A process waits until its messages are received, so it must not
+#: also wait for a slow check.
 _RECEIVED = 32
-#: Calls per boundary that laws vary; for later calls, only the result is checked.
+#: The first calls of each boundary that laws vary. Of later calls, laws check only the result.
 _VARIED = 20
 #: Largest number of elements of a tensor in a written scenario.
 _MOST_WRITTEN = 4096
-#: Bytes of the events file before it is rotated, and rotated files that are kept.
+#: Size in bytes at which the events file is rotated, and the number of rotated files that are kept.
 _LARGEST = 16 << 20
 _PUT_ASIDE = 3
 #: Modules that take much memory and that numerical functions do not need: datasets, and other models.
@@ -109,8 +110,8 @@ class Process:
     """A process of the run.
 
     :ivar rank: the rank of the process in the training, if it has one.
-    :ivar planned: the numbers of the boundaries that the process watches.
-    :ivar waits: whether the process has not yet been told that all its functions are read.
+    :ivar planned: the numbers of the boundaries that the process was told to watch.
+    :ivar waits: whether the process still waits for the message that the checker has read all its functions.
     """
 
     connection: Connection
@@ -129,7 +130,7 @@ class Process:
 class Checker:
     """Checks the calls that the processes of one run send.
 
-    :param whole: whether large calls are written too.
+    :param whole: whether a violation is written with its whole call, even if the call is large.
     """
 
     def __init__(
@@ -150,12 +151,13 @@ class Checker:
             for binding in [self._target.binding(recipe.boundary)]
         ]
         self._processes: dict[Connection, Process] = {}
-        self._open: list[Connection] = []  # whose last message has not been received
+        self._open: list[Connection] = []  # connections from which messages may still come
         self._received: deque[tuple[Process, Sequence[Any]]] = deque()
         self._ranks: dict[int, int | None] = {}
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
-        #: Numbers of the readings on which a process has reported back, and of those that are watched.
+        #: Numbers of the readings for which a process has reported whether it watches the function, and of those it
+        #: watches.
         self._answered: set[int] = set()
         self._watched: set[int] = set()
         self._names: set[str] = set()
@@ -212,7 +214,7 @@ class Checker:
                 else:
                     self._receive(one)  # type: ignore[arg-type]
             if ready and len(self._received) < _RECEIVED:
-                continue  # a process waits while its messages are not received
+                continue  # receive first, because a process waits until its messages are received
             idle = not self._received
             if self._received:
                 self._handle(*self._received.popleft())
@@ -349,7 +351,7 @@ class Checker:
         return tuple(functions)
 
     def _look(self, process: Process, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Check the invariants of the training run."""
+        """Check the invariants that concern an event of the training run, and report violations."""
         for one, how in process.memory.look(kind, {**values, "step": step, "process": process.pid}):
             self._tell_of(process, one, how, step)
         while process.memory.failed:
@@ -403,7 +405,8 @@ class Checker:
         return self._kinds[kind] == 1
 
     def _plan(self, number: int, subject: Subject) -> None:
-        """Find out how to read calls of a boundary, and make the run copy them."""
+        """Find out how calls of a boundary can be read as scenarios, and tell the run's processes to copy such
+        calls."""
         boundary = None
         try:
             boundary = probe.find_boundary(subject.binding, self._roots, frozenset(subject.scenario_inputs), "cpu")
@@ -580,9 +583,9 @@ class Checker:
         }
 
     def _nothing(self) -> str:
-        """Return the reason why no call of this run was examined; empty if a call was examined.
+        """Return the reason why nothing of this run was examined; empty if a call or a training step was examined.
 
-        Invariants count as an examination if one of them has compared a loss, advantages or samples.
+        A step counts as examined if an invariant has compared a loss, advantages or samples.
         """
         examining = [one.name for one in INVARIANTS if one.where in _EXAMINES]
         compared = any(self._invariants[name + where] for name in examining for where in ("", IN_EVALUATION))
@@ -666,7 +669,10 @@ class Checker:
 
 
 def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Select a few rows and tokens of a scenario, and whole groups if it has groups; None if it has no rows."""
+    """Return a scenario with only a few rows and tokens of the given one. A group is kept or dropped as a whole.
+
+    Return a small scenario unchanged, and None for a large one whose rows cannot be selected.
+    """
     labels = inputs.get(contract.group)
     by_row = [item for item in contract.inputs if item.kind in ("any", "mapping") and inputs[item.name]]
     sizes = sizes_of(contract, inputs)
@@ -684,7 +690,7 @@ def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _spread(size: int) -> list[int]:
-    """Return indices spread over a dimension, including the first and the last."""
+    """Return indices of a dimension at equal distances, including the first and the last."""
     if size <= MOST_TOKENS:
         return list(range(size))
     return sorted({round(place * (size - 1) / (MOST_TOKENS - 1)) for place in range(MOST_TOKENS)})
@@ -695,7 +701,10 @@ def _elements(inputs: Mapping[str, Any]) -> int:
 
 
 def _causes(causes: Mapping[str, int], noun: str = "") -> Iterator[str]:
-    """Yield a line for each of the first few causes, with a count if ``noun`` is given."""
+    """Yield a line for each of the first few causes, and a line with the number of the others.
+
+    :param noun: what the causes count; empty to leave out the counts.
+    """
     for cause in itertools.islice(causes, _CAUSES):
         yield f"{cause} ({counted(causes[cause], noun)})" if noun else cause
     if len(causes) > _CAUSES:
@@ -708,7 +717,7 @@ def _by_reason(reasons: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return a list of names that fits a line."""
+    """Join the first few names with commas, and add how many more there are."""
     return ", ".join(names[:_NAMES]) + f" and {len(names) - _NAMES} more" * (len(names) > _NAMES)
 
 
@@ -725,7 +734,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _named(recipe: Recipe) -> str:
-    """Return the id of a known bug, with the settings that avoid the bug."""
+    """Return a known bug's id and, if its recipe names them, the settings that avoid the bug."""
     until = recipe.document.get("until") or {}
     avoided = ", ".join(f"{name}={value}" for name, value in until.items())
     return f"{recipe.bug_id}, which {avoided} avoids" if avoided else recipe.bug_id
@@ -742,7 +751,7 @@ def _version(target: Target) -> str:
 def _say(text: str, important: bool = False) -> None:
     """Print lines.
 
-    :param important: whether to begin a line, because a progress bar may have left the cursor within one.
+    :param important: whether to start a new line first, because a progress bar may have left the cursor within a line.
     """
     from sentinel.reports.escaping import visible
 

@@ -35,7 +35,7 @@ _METHODS = (
     "__init__",
     "_get_num_items_in_batch",
 )
-#: Methods of a callback that are called within a step.
+#: Methods of a callback that a trainer calls within a step.
 _STEP_CALLBACKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_step_end")
 
 
@@ -97,13 +97,18 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
 
 
 def class_of(trainer: Any, packages: Sequence[str]) -> str:
-    """Return the dotted path of a trainer's first class that is not the user's; empty if there is none."""
+    """Return the dotted path of a trainer's class or, if the user wrote that class, of the first base class from the
+    framework.
+
+    Return "" if there is none.
+    """
     theirs = {*packages, "transformers"}
     return next((f"{one.__module__}.{one.__qualname__}" for one in type(trainer).__mro__ if _root(one) in theirs), "")
 
 
 def _started(model: Any) -> str:
-    """Return the option by which a new adapter changes the model's outputs; empty if it does not."""
+    """Return the option that makes a new adapter (LoRA) change the model's outputs; empty if there is no such
+    option."""
     for one in getattr(model, "peft_config", {}).values():
         if getattr(one, "init_lora_weights", True) not in (True, "gaussian"):
             return f"init_lora_weights={one.init_lora_weights!r}"
@@ -120,7 +125,7 @@ def _places(kind: type, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a mapping. Values other than numbers, short strings and short lists of these become
+    """Copy a mapping of settings. Keep numbers, short strings and short lists of these, and replace all other values by
     ``"set"``."""
     return {name: _plain(value) for name, value in values.items()}
 
@@ -139,7 +144,8 @@ def _plain(value: Any) -> Any:
 
 
 def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
-    """Return the plain attributes of a trainer, and the attributes at the given dotted paths."""
+    """Return a trainer's own attributes and those at the given dotted paths, with values as :func:`plain` copies
+    them."""
     found = dict(vars(trainer))
     for path in settings:
         value = trainer
@@ -152,8 +158,8 @@ def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def arguments_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the names of the arguments that a constructor was given, the types of a dataset's columns, and the columns
-    of tokens that the user's datasets already have."""
+    """Describe what a trainer's constructor was given: the names of the arguments, the types of the dataset's columns,
+    and the columns in which the user's datasets already have tokens."""
     given: dict[str, Any] = {name: True for name, value in arguments.items() if value not in (None, (None, None))}
     rows: Any = arguments.get("train_dataset")
     several = [rows, arguments.get("eval_dataset")]
@@ -171,7 +177,8 @@ def _root(kind: type) -> str:
 
 
 def _place(one: Any, theirs: set[str]) -> str:
-    """Return the name of an object's class or function if it is the user's; empty if it is the framework's."""
+    """Return the name of a function or of an object's class if the user wrote it; empty if it belongs to the
+    framework."""
     kind = one if isinstance(one, FunctionType) else type(one)
     return "" if one is None or str(kind.__module__).partition(".")[0] in theirs else kind.__qualname__
 

@@ -59,12 +59,13 @@ class Invariant:
 
 @dataclass
 class Memory:
-    """The state of all invariants for one process: data between checks, number of checks, and the reason if one was
-    skipped.
+    """The state of all invariants for one process of the run: what they store between checks, how often each was
+    checked, and why some were skipped.
+
 
     :ivar facts: the facts of the trainer, once they are known.
-    :ivar skipped: invariant -> reason.
-    :ivar failed: errors of checks that have not been reported.
+    :ivar skipped: reasons by the names of skipped invariants.
+    :ivar failed: errors that checks raised and that have not been reported yet.
     """
 
     without: Sequence[str] = ()
@@ -133,7 +134,8 @@ _ASIDE = ("bf16", "logging_steps", "gradient_checkpointing", "log_completions", 
 _SETTINGS = 6
 
 
-#: Reason for skipping an invariant that concerns other trainers. Only the number of these is reported.
+#: Reason for skipping an invariant that concerns other trainers. Such invariants are counted, not listed under a
+#: reason.
 ELSEWHERE = "it concerns other trainers"
 #: Marks the names of invariants that are checked in an evaluation.
 IN_EVALUATION = " (evaluation)"
@@ -144,8 +146,10 @@ def _facts_read(facts: Mapping[str, Any], steps: Steps | None) -> str:
 
 
 def _own(*names: str) -> Unless:
-    """Return a condition that holds if the user has overridden none of these methods. Each is a method's name, or a key
-    of :attr:`Steps.methods`."""
+    """Return a condition that is met if the user has overridden none of these methods.
+
+    :param names: names of methods, or keys of :attr:`Steps.methods`.
+    """
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         if not facts:
@@ -162,8 +166,8 @@ def _also(*conditions: Unless) -> Unless:
 
 
 def _documented(what: str) -> Unless:
-    """Return a condition that holds if the adapter declares this value for the trainer, and takes into account all
-    options that are set."""
+    """Return a condition that is met if the adapter documents this value for the trainer, and knows all options that
+    are set."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         if not facts or steps is None:
@@ -191,7 +195,7 @@ def _has_reference(facts: Mapping[str, Any], steps: Steps | None) -> str:
 
 
 def _concerns(part: str) -> Unless:
-    """Return a condition that holds if the trainer can have this part, a name of :attr:`Steps.lacks`."""
+    """Return a condition that is met unless :attr:`Steps.lacks` says that the trainer never has this part."""
     return lambda facts, steps: ELSEWHERE if steps and part in steps.lacks else ""
 
 
@@ -223,7 +227,7 @@ def _one_process(facts: Mapping[str, Any], steps: Steps | None) -> str:
 
 
 def _micro(values: Mapping[str, Any]) -> Any:
-    """Return a micro-batch in the form that the adapter's functions take."""
+    """Convert an observed micro-batch to the form that the adapter's functions take."""
     facts = values["facts"]
     names = ("batch", "attributes", "forwards", "items", "rewards")
     given = {name: values.get(name) for name in names}
@@ -238,7 +242,7 @@ def _near(one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-5) 
 
 
 def _trimmed(row: torch.Tensor) -> bytes:
-    """Return a row's numbers without leading and trailing zeros, which padding adds and removes."""
+    """Return a row's numbers without leading and trailing zeros, because padding may add or remove such zeros."""
     places = row.reshape(-1).nonzero()
     return _bits(row.reshape(-1)[int(places.min()) : int(places.max()) + 1]) if len(places) else b""
 
@@ -294,7 +298,8 @@ def _ratio_is_one(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
 
 
 def mismatch(memory: Mapping[str, Any]) -> dict[str, float]:
-    """Return the mean difference between log-probs of rollout and trainer, by token position and response length."""
+    """Return the mean differences between the rollout's and the trainer's log-probs, grouped by token position and by
+    response length."""
     return {
         f"{name} {1 << power}" + (f"-{(2 << power) - 1}" if power else ""): total / count
         for (name, power), (total, count) in sorted(memory.get("sums", {}).items())
@@ -330,7 +335,7 @@ def _of_the_model(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
 
 
 def _policy(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the first forward pass of the trained model whose log-probs were recomputed; empty if there is none."""
+    """Return the trained model's first forward pass with recomputed log-probs; empty if there is none."""
     return next((one for one in values["forwards"] if one["model"] == "trained" and "log_probs" in one), {})
 
 
@@ -397,7 +402,7 @@ def _mean_of_labels(kind: str, values: Mapping[str, Any], memory: dict[str, Any]
         raise DoesNotApply("the model adds a loss of its own")
     terms = -policy["log_probs"][learned].double()
     items = float(values["items"]) if values["items"] is not None else float(learned.sum())
-    # The count is over all ranks, the loss of one rank.
+    # The count of labels is over all ranks, and the loss is that of one rank.
     shared = values.get("world", 1) if values["items"] is not None else 1
     expected, loss = float(terms.sum()) / max(items, 1.0) * shared, float(values["loss"])
     most = (2 * float(policy["bound"]) * len(terms) + 1e-3 * float(terms.abs().sum())) / max(items, 1.0) * shared
@@ -427,10 +432,11 @@ def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
 
 
 def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Compare the gradient of a micro-batch's loss with the documented loss's, for each output that the model reports.
+    """Compare the gradient of a micro-batch's loss with the documented loss's gradient, for each output of the model.
 
-    Gradients are divided by the loss's own, so that scaling does not matter. The documented gradient is computed three
-    times, with outputs that differ by their rounding: near a clip bound, either side is right.
+    Gradients are divided by the gradient of the loss itself, so that a scaled loss does not matter. The documented
+    gradient is computed three times, with outputs that differ by their rounding, because near a clip bound either side
+    is right.
     """
     scale, slopes = values["slope"], values["slopes"]
     if scale is None or not scale or not any(slopes):
@@ -461,7 +467,8 @@ def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
 
 
 def _slopes(values: Mapping[str, Any], shift: int) -> list[dict[str, torch.Tensor]]:
-    """Return the documented loss's gradients for outputs that are moved by ``shift`` times their rounding."""
+    """Return the gradients of the documented loss after ``shift`` times their rounding error was added to the
+    outputs."""
     leaves: list[dict[str, torch.Tensor]] = []
     forwards = []
     for one, observed in zip(values["forwards"], values["slopes"]):
@@ -509,7 +516,7 @@ def _constant(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
     return f"every reward was {returned.pop()} in {_CONSTANT} checked batches" if memory["same"] == _CONSTANT else ""
 
 
-#: Batches of equal rewards that are noted.
+#: Number of batches with equal rewards after which a note is printed.
 _CONSTANT = 3
 
 
@@ -528,7 +535,7 @@ def _starts_as_policy(kind: str, values: Mapping[str, Any], memory: dict[str, An
 
 
 def _adapters_are_off(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Report a reference that is the trained model with its adapters on."""
+    """Report a fault if the reference's log-probs come from the trained model with its adapters on."""
     passes = [one["adapter"] for one in values["forwards"] if one["reported"]["log_probs"] is not None]
     if any(one["model"] == "reference" for one in values["forwards"]):
         raise DoesNotApply("the reference is a model of its own")
@@ -536,7 +543,7 @@ def _adapters_are_off(kind: str, values: Mapping[str, Any], memory: dict[str, An
         memory["trained"] = passes[0]
     if len(passes) < 1 + (kind == "answers") or not memory.get("trained"):
         return None
-    how = f"no forward pass differs from training in its adapter: all {len(passes)} use {memory['trained']}"
+    how = f"all {len(passes)} forward passes use the trained adapter {memory['trained']}; the reference must not use it"
     return "" if {*passes} - {memory["trained"]} else how
 
 
@@ -566,7 +573,7 @@ def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
 
 
 def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Report a reference whose log-probs still equal the policy's bit by bit after the policy has moved."""
+    """Report a fault if the reference's log-probs still equal the policy's bit by bit after the policy has changed."""
     if kind == "stepped":
         several = values["parameters"].values()
         moved = max(
@@ -585,7 +592,7 @@ def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any])
     return how if memory["equal"] >= _EQUAL else ""
 
 
-#: Relative change of a weight that must change log-probs, and the number of equal batches after which it is reported.
+#: A relative change of a weight that must change log-probs, and the number of batches with equal log-probs to report.
 _MOVED, _EQUAL = 1e-3, 2
 
 
@@ -702,7 +709,8 @@ def _divided_once(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
 
 
 def _of_all(memory: dict[str, Any], key: Any, values: Mapping[str, Any], own: Any, over: int) -> list[Any] | None:
-    """Store what a process observed at a moment. Return what all processes observed; None if one is missing."""
+    """Store what one process observed at a moment. Return the observations of all processes; None if one is still
+    missing."""
     moments = memory.setdefault("moments", {})
     several = moments.setdefault(key, {})
     several[values.get("process")] = own
@@ -712,7 +720,7 @@ def _of_all(memory: dict[str, Any], key: Any, values: Mapping[str, Any], own: An
 
 
 def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Compare the number of tokens by which a supervised loss is divided with the labels of a whole step."""
+    """Compare the divisor of a supervised loss (a number of tokens) with the number of labels in the whole step."""
     own = memory.setdefault(f"process {values.get('process')}", {})
     if kind == "answers":
         labels, items = values["batch"].get("labels"), values["items"]
@@ -729,7 +737,7 @@ def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
         return None
     world = values.get("world", 1)
     if world > 1 and not values.get("replicated"):
-        raise DoesNotApply("ranks share parameters or rows")
+        raise DoesNotApply("parameters or rows are split over ranks")
     over = world if values["facts"]["options"].get("average_tokens_across_devices") else 1
     several = _of_all(memory, (values["step"], values.get("process") if over == 1 else 0), values, dict(own), over)
     if several is None:
@@ -747,12 +755,12 @@ def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
 
 
 def _tokens_counted(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Compare the number of tokens by which a policy loss is divided with the trained tokens of all processes."""
+    """Compare the divisor of a policy loss (a number of tokens) with the number of trained tokens in all processes."""
     batch, world = values["batch"], values.get("world", 1)
     if "num_items_in_batch" not in batch or "completion_mask" not in batch:
         return None
     if world > 1 and not values.get("replicated"):
-        raise DoesNotApply("ranks share parameters or rows")
+        raise DoesNotApply("parameters or rows are split over ranks")
     trained = int(((batch["completion_mask"] != 0) & (batch.get("tool_mask", batch["completion_mask"]) != 0)).sum())
     own = trained, float(batch["num_items_in_batch"])
     several = _of_all(memory, (values["step"], values.get("moment")), values, own, world)
@@ -774,7 +782,8 @@ def _evaluated(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
 
 
 def _mean_of_batches(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    """Compare an evaluation's loss with the mean of its batches. The last batch may be smaller and count less."""
+    """Compare an evaluation's loss with the mean loss of its batches. The last batch may be smaller, and then counts
+    less."""
     losses, returned = [float(one) for one in values["losses"]], values["returned"]
     if returned is None or not losses or not all(map(math.isfinite, losses)):
         raise DoesNotApply("the evaluation returned no loss")
@@ -816,12 +825,12 @@ def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, An
     return ""
 
 
-#: transformers does not know where such a dataset ends, and accumulates its last micro-batches into the next step.
+#: transformers does not know where a dataset without a length ends. Its last micro-batches count towards the next step.
 _ENDS = "the dataset has no length, so the step at its end may have other micro-batches"
 
 
 def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    if memory.get("step") != values.get("step"):  # the event that ended the previous step may have been dropped
+    if memory.get("step") != values.get("step"):  # the event that ended a step may be lost
         memory.update(step=values.get("step"), batches=[])
     if kind == "consumed":
         options, age = values["facts"]["options"], values.get("age", 0)
@@ -832,6 +841,7 @@ def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
         batch = [tuple(_trimmed(rows[name][row]) for name in sorted(rows)) for row in range(len(rows["advantages"]))]
         before = memory.setdefault("batches", [])
         again = values["facts"]["options"].get("num_iterations", 1) > 1  # a batch may be used again within a step
+
         # A collapsed policy repeats itself.
         many = any(rows["advantages"].reshape(-1)) and len(set(batch)) == len(batch)
         if many and batch in before and not again:
@@ -854,7 +864,7 @@ def _scheduled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
         kind = values["facts"]["options"].get("lr_scheduler_type")
         raise DoesNotApply(f"the rate of lr_scheduler_type={kind} does not depend on the step alone")
     if not mine:
-        raise DoesNotApply(f"no group of your optimizer starts at learning_rate={rate}")
+        raise DoesNotApply(f"no parameter group of your optimizer starts at learning_rate={rate}")
     wrong = [one for one in mine if not _near(one, expected, 1e-4, 1e-12)]
     if wrong:
         return f"the learning rate is {wrong[0]:.6g}, and the schedule gives {expected:.6g}"
@@ -871,7 +881,7 @@ def _held(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str |
 
 
 def _rule(kind: str, old: Any, gradient: Any, group: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
-    """Return the documented update of a torch optimizer; None if an option of the optimizer is not supported."""
+    """Return the update that torch documents for an optimizer; None if an option of the optimizer is not supported."""
     odd = any(group.get(name) for name in ("amsgrad", "maximize", "nesterov", "dampening", "differentiable"))
     rate, decay = group.get("lr"), group.get("weight_decay", 0.0)
     if odd or not isinstance(rate, float) or gradient is None:
@@ -966,7 +976,7 @@ def _disturbed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
     )
 
 
-#: Largest change of a hidden state that counts as rounding, relative to the largest hidden state.
+#: Largest change of a hidden state that counts as a rounding error, as a share of the largest hidden state.
 _APART, _HALF_APART = 1e-3, 5e-2
 
 
@@ -992,11 +1002,11 @@ def _ranks_agree(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -
     if kind != "answers":
         return f"{min(apart)} differs between processes" if apart else ""
     alike = memory.pop("alike", 0)
-    memory["alike"] = alike if not compared else alike + 1 if same else 0  # a single time may be the end of a dataset
+    memory["alike"] = alike if not compared else alike + 1 if same else 0  # once may be a dataset's end
     return "two processes train on the same rows" if same and memory["alike"] > 1 else ""
 
 
-#: The most checks whose data are stored for comparison with other processes.
+#: The most moments whose data are stored until all processes have reported them.
 _KEPT = 64
 
 INVARIANTS = (

@@ -32,7 +32,8 @@ _OF_RANKS = (
 
 
 class _Attaching:
-    """An import finder that attaches to a trainer's module when it is imported, before a trainer can be created."""
+    """An import finder that notices the import of a trainer's module, so that it is observed before a trainer is
+    created."""
 
     def __init__(self, modules: set[str], attach: Callable[[], None]) -> None:
         self._modules, self._attach = modules, attach
@@ -98,7 +99,7 @@ class Watching:
         atexit.register(self.stop)
 
     def _met(self, words: Sequence[str]) -> Connection:
-        """Connect to the checker of this run. The first process starts the checker."""
+        """Connect to the checker of this run, and start the checker if this is the run's first process."""
         place = meeting.address(words, self._packages)
 
         def launch(listening: socket.socket) -> None:
@@ -133,7 +134,10 @@ class Watching:
         self.stop()
 
     def ready(self, seconds: float = 120.0) -> bool:
-        """Wait until the checker has read the loaded functions; useful for short runs. Return False on a timeout."""
+        """Wait until the checker has read the loaded functions. Return False on a timeout.
+
+        Short runs may need this, because a call can be copied only after its function was read.
+        """
         return not self._ending.is_set() and self._ready.wait(seconds)
 
     def stop(self) -> None:
@@ -146,11 +150,11 @@ class Watching:
         self.watcher.restore()
         self._ending.set()
         self._thread.join(PATIENCE)
-        self.watcher.restore()  # functions whose watching was pending
+        self.watcher.restore()  # functions that the checker offered and that were not watched yet
         self._connection.close()
 
     def _talk(self) -> None:
-        """Exchange messages with the checker. An error ends only this thread, not the run."""
+        """Exchange messages with the checker. An error ends only this thread; the run continues unwatched."""
         idle, reported = 0.0, False
         try:
             while not self._ending.is_set():
@@ -182,9 +186,9 @@ class Watching:
             print(f"sentinel watch: this process is no longer watched: {gone}", file=sys.stderr)
 
     def _send_all(self) -> bool:
-        """Send queued events and calls, and return True if there were any.
+        """Send queued events and calls in the order in which they occurred, and return True if there were any.
 
-        An event that precedes a call, such as a new trainer's settings, is sent before the call.
+        The checker must know a new trainer's settings, for example, before it gets the trainer's calls.
         """
         calls = list(_drained(self.watcher.copies))
         several = [*_drained(self.watcher.events), *calls]
@@ -221,7 +225,7 @@ class Watching:
         self._modules = len(sys.modules)
         mine = {name: one for name, one in list(sys.modules.items()) if name.partition(".")[0] in self._packages}
         halves = {name for name, one in mine.items() if getattr(getattr(one, "__spec__", None), "_initializing", False)}
-        if halves:  # a module that is being imported has no functions yet
+        if halves:  # a module has no functions yet while it is being imported
             self._modules = -1
         loaded = mine.keys() - halves - self._reported
         if loaded:
@@ -255,7 +259,7 @@ def _drained(waiting: queue.Queue[Any]) -> Iterator[Any]:
 
 
 def _steps(target: str) -> Sequence[Steps]:
-    """Return the declarations of the target's adapter for its trainers."""
+    """Return what the target's adapter declares about the trainers of the target."""
     from sentinel.recipes.catalog import bundled_catalog
 
     targets = bundled_catalog().targets
@@ -276,8 +280,8 @@ def start(
     :param events: file that receives one line of JSON per kind of violation, and a last line with counts.
     :param every: copy at most one of this many calls of a boundary.
     :param share: largest share of the run's time that copies may take.
-    :param capture: how much of a call that breaks a law is written: only numbers, and only of small calls, or whole
-        calls with the names of their groups.
+    :param capture: what is written of a call that breaks a law: only numbers, and only if the call is small, or the
+        whole call with the names of its groups.
     :param without: names of invariants of the training to skip.
     """
     from sentinel.recipes.catalog import bundled_catalog

@@ -16,17 +16,18 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-#: Seconds that a run waits at its end for the checks of copied calls, and that the command waits for a living checker.
+#: Seconds that a run waits at its end until copied calls are checked, and seconds that the command waits for a checker
+#: that still runs.
 PATIENCE, LONG_PATIENCE = 20.0, 300.0
-#: Seconds that a process waits for another process that is connecting.
+#: Seconds that a process waits while another process connects.
 _PATIENCE = 5.0
 
 
 def address(words: Sequence[str], packages: Sequence[str]) -> Path:
     """Return the path of this run's socket on this machine.
 
-    Its name starts with the run's number, if a command started the run, and is derived from the checker's options
-    and from the copy of the framework that is imported here.
+    The file's name is derived from the checker's options and from the copy of the framework that is imported here. If
+    ``sentinel watch`` started the run, the name begins with the run's number.
 
     :raises OSError: if other users can access the folder.
     """
@@ -42,7 +43,8 @@ def address(words: Sequence[str], packages: Sequence[str]) -> Path:
 
 
 def sockets(number: str) -> list[Path]:
-    """Return the open sockets of the run with this number. A checker removes its socket when it ends normally."""
+    """Return the sockets of the run with this number that still exist. A checker removes its socket when it ends
+    normally."""
     return [file for file in _folder().glob(f"{number}-*") if file.is_socket()]
 
 
@@ -52,7 +54,7 @@ def is_alive(socket: Path) -> bool:
 
 
 def mark_stopped(number: str, stopped: bool = True) -> None:
-    """Mark that the command stops the run with this number, so that its processes end without a report."""
+    """Record that the command stops the run with this number, so its processes may end without a report."""
     mark = _folder() / f"{number}.stopped"
     if stopped:
         mark.touch()
@@ -69,7 +71,7 @@ def _folder() -> Path:
 
 
 def roots(packages: Sequence[str]) -> Iterator[str]:
-    """Return the folders from which packages are imported here."""
+    """Yield the folders from which these packages are imported in this process."""
     for package in packages:
         with contextlib.suppress(ImportError, ValueError):
             spec = importlib.util.find_spec(package)
@@ -80,13 +82,13 @@ def roots(packages: Sequence[str]) -> Iterator[str]:
 def joined(place: Path, launch: Callable[[socket.socket], None]) -> Connection:
     """Connect to the checker of a run, and launch the checker if none is running.
 
-    :param launch: starts the checker with the listening socket.
+    :param launch: called with the listening socket if a checker must be started.
     """
     ours = socket.socket(socket.AF_UNIX)
     with _alone(place) as short:
         try:
             ours.connect(short)
-        except OSError:  # no checker, or it has ended
+        except OSError:  # there is no checker, or the checker has ended
             place.unlink(missing_ok=True)
             with socket.socket(socket.AF_UNIX) as listening:
                 listening.bind(short)

@@ -36,17 +36,17 @@ from sentinel.worker.calling import Boundary
 
 #: Number of example calls from which a reading is derived, and the most scenarios that are drawn to get them.
 _CALLS, _DRAWN = 24, 400
-#: Example calls in which values are replaced to find parts that have no effect.
+#: Number of example calls in which parts are changed one by one, to find the parts that have no effect.
 _TURNED = 18
 #: Roles of the observed keys of a result and its gradients.
 _OF_RESULTS = ("output", "gradient", "metric", "decision")
-#: Stands for the value found in the call, for an input that may also be missing.
+#: Among the possible values of an input that a call may lack, stands for the value that the call has.
 _SHOWN = object()
-#: Stands for any other value.
+#: As the replacement of a part, stands for a value that differs from the part's own.
 _ANOTHER = object()
 #: Roles of the keys that scale with the loss.
 _SCALED = ("output", "gradient")
-#: The most combinations that are tried for options that no part of a call shows.
+#: The most combinations of values that are tried for the options that no part of a call shows.
 _COMBINATIONS = 256
 _DEEPEST = 3
 
@@ -56,7 +56,7 @@ class Unreadable(Exception):
 
 
 class _Heard(BaseException):
-    """Ends a call after its arguments were recorded."""
+    """Raised to end a call after its arguments were recorded."""
 
 
 class Listener:
@@ -64,7 +64,7 @@ class Listener:
 
     ``inspect.signature``, ``getsource`` and ``unwrap`` return those of the real function, because adapters use them.
 
-    :param answers: called with the arguments to compute the result; None: the call ends with :class:`_Heard`.
+    :param answers: computes the result from the arguments; if it is None, calls raise :class:`_Heard`.
     """
 
     def __init__(self, function: Any, answers: Any = None) -> None:
@@ -89,12 +89,12 @@ class Listener:
 class Reading:
     """How calls of a boundary are read.
 
-    :ivar sources: canonical input -> the part of a call that shows it, and how: ``same``; ``row`` (one number per
-        response instead of one per token); ``sum`` (the sum of a response); ``mostly`` (in at least half of the
+    :ivar sources: for each canonical input, the part of a call that shows it, and how: ``same``; ``row`` (one number
+        per response instead of one per token); ``sum`` (the sum of a response); ``mostly`` (in at least half of the
         adapter's calls). If a call has the difference of two inputs, one is read as ``difference`` and the other as 0
         (``zero``).
-    :ivar open: inputs that no part shows, with their possible values.
-    :ivar keys: the observed keys of a result; empty while they are determined.
+    :ivar open: the inputs that no part of a call shows, each with its possible values.
+    :ivar keys: the contract's keys that a result determines; empty until these keys are known.
     :ivar idle: parts that are not copied, because they have no effect on the adapter's calls.
     :ivar scaling: parts that multiply a loss and its gradients in every scenario, such as the number of micro-batches
         of a step. Their values may differ from the adapter's call.
@@ -144,8 +144,9 @@ class Reading:
         """Return True if the function gives the same result for these parts of the run's call as for those of the
         adapter's call.
 
-        Examples are the prompt of a batch, and values that only an inactive option reads. Parts that are not copied
-        must have no effect either, which was established only for the adapter's calls."""
+        Examples of such parts are the prompt of a batch, and values that only an inactive option reads. Parts that are
+        not copied must have no effect either. For the adapter's calls that is known; here it is tried again.
+        """
         usual = _with(self, inputs, {})
         if usual is None:
             return False
@@ -169,8 +170,10 @@ class Reading:
         ]
 
     def _read_without(self, path: Path, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """Return the scenario of a call that lacks a required input, if the function replaces the input by another part
-        of the call. For example, it may use the current log-probs if the call has none of the rollout."""
+        """Read a call that lacks a required input, if the function uses another part of the call instead.
+
+        For example, the function may use the current log-probs if the call has no log-probs of the rollout.
+        """
         for other in self._required():
             if parts[other] is not None:
                 with contextlib.suppress(Unreadable):
@@ -180,7 +183,7 @@ class Reading:
         raise Unreadable(f"{written(path)} is missing")
 
     def unread(self, options: Sequence[str]) -> list[str]:
-        """Return the given options that the function uses but that are not compared with the adapter's call."""
+        """Return those of the given options that the function uses and that no part of the copied call shows."""
         compared = {path[-1][1] for path in self.plan.paths if len(path) > 1}
         return sorted({*options} & _names(self.boundary.function) - compared)
 
@@ -191,7 +194,7 @@ class Reading:
             return False
 
     def observe(self, inputs: Mapping[str, Any], result: Any, gradients: Mapping[Path, Any]) -> dict[str, Any]:
-        """Return what the contract observes of a call with this result and these gradients."""
+        """Return the contract's observation of a call that returned this result and had these gradients."""
 
         def answers(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
             methods = {name: answer for _, name, answer in _answered(self.boundary, arguments)}
@@ -204,7 +207,7 @@ class Reading:
         return {key: value for key, value in observed.items() if gradients or key not in of_gradients}
 
     def _observed(self, inputs: Mapping[str, Any], answers: Any) -> dict[str, Any]:
-        """Return what the contract observes if ``answers`` replaces the function."""
+        """Return the contract's observation of the adapter's call, with ``answers`` in place of the function."""
         boundary = replace(self.boundary, function=Listener(self.boundary.function, answers))
         return self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
 
@@ -218,7 +221,7 @@ class Reading:
         made = self._made(inputs)
         others = {path: parts[path] for path in made if not _alike(parts[path], made[path])}
         usual, ratios = _with(self, inputs, {}), list[float | None]()
-        for more in ({}, dict.fromkeys(self.idle, _ANOTHER)):  # the parts that are not copied may have any values
+        for more in ({}, dict.fromkeys(self.idle, _ANOTHER)):  # parts that are not copied have unknown values
             scaled = _with(self, inputs, {**others, **more})
             ratios.append(None if usual is None or scaled is None else _ratio(self, usual, scaled))
         ratio = ratios[0]
@@ -227,7 +230,7 @@ class Reading:
         return ratio
 
     def unscaled(self, observed: Mapping[str, Any], scale: float) -> dict[str, Any]:
-        """Return the observation divided by the factor that :meth:`scale` returned."""
+        """Divide the keys that scale with the loss by the factor that :meth:`scale` returned."""
         roles = {item.key: item.role for item in self.subject.contract.observes}
         return {
             key: from_array(value.array() / scale, value.dtype)
@@ -241,14 +244,14 @@ class Reading:
         return {key: observed[key] for key in keys if key in observed and key in (self.keys or keys)}
 
     def _made(self, inputs: Mapping[str, Any]) -> dict[Path, Any]:
-        """Return the parts of the call that the adapter makes from a scenario."""
+        """Let the adapter make a call from a scenario, and return the call's parts."""
         arguments, answers = _heard(self.boundary, inputs)
         return {path: at(arguments, path, answers) for path in self.plan.paths}
 
     def _inputs(self, parts: Mapping[Path, Any], choice: Mapping[str, Any]) -> dict[str, Any]:
         contract, binding = self.subject.contract, self.subject.binding
         read = {name: parts[path] for name, (path, _) in self.sources.items()}
-        for item in contract.inputs:  # the concatenated tokens of all responses are read as one response
+        for item in contract.inputs:  # packed tokens are read as a single response
             if item.shape == TOKENS and self.sources.get(item.name, ("", "row"))[1] not in ("row", "sum"):
                 packed = read[item.name]
                 read[item.name] = packed[None] if isinstance(packed, torch.Tensor) and packed.dim() == 1 else packed
@@ -274,10 +277,10 @@ class Reading:
 
 
 def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
-    """Find out how to read a boundary's inputs from its calls, and check the result with the run's own function.
+    """Find out how to read a boundary's inputs from its calls, and check the reading with the run's own function.
 
     :raises Unreadable: if there is no reading, or the reading does not reproduce the observation.
-    :raises Exception: the adapter's most frequent error, if it called the function for fewer than two scenarios.
+    :raises Exception: if the adapter called the function for fewer than two scenarios: its most frequent error.
     """
     errors: list[Exception] = []
     calls = list(itertools.islice(_calls(subject, boundary, errors), _CALLS))
@@ -344,7 +347,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
 
 
 def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[Path], set[Path]]:
-    """Return two sets of parts: those without effect on the observation, and the constants that multiply a loss.
+    """Return two sets of parts: parts that do not affect the observation, and constant factors of a loss.
 
     Parts without effect, such as token ids that only a stand-in receives, are neither copied nor compared.
     """
@@ -368,7 +371,7 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
                     scaling.discard(path)
                 differences[path] += 1
         together: dict[Path, Any] = {}
-        # Parts that have no effect one at a time, such as a coefficient and its factor.
+        # Each of these has no effect alone. Together they may have one, such as a coefficient and its factor.
         for path in sorted(idle, key=repr):
             other = _with(reading, inputs, {**together, path: _ANOTHER})
             if other is not None and all(_same_value(usual[key], other[key]) for key in reading.keys):
@@ -378,7 +381,7 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
 
 
 def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """Return the factor between all losses and gradients of two observations; None if there is no single factor."""
+    """Return the factor by which all losses and gradients of two observations differ; None if no single factor does."""
     roles = {item.key: item.role for item in reading.subject.contract.observes}
     ratios: list[float] = []
     for key in reading.keys:
@@ -396,7 +399,7 @@ def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -
 
 
 def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Order scenarios so that those with new choices come first."""
+    """Order scenarios so that the first one of each combination of choices comes first."""
     first: dict[Any, Mapping[str, Any]] = {}
     for live in scenarios:
         choice = [live[name] is None if _SHOWN in may else live[name] for name, may in reading.open.items()]
@@ -405,8 +408,10 @@ def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> 
 
 
 def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, Any]) -> dict[str, Any] | None:
-    """Return the observation with parts of the call replaced. Return None if the call fails, or a part has no other
-    value."""
+    """Return the observation of the adapter's call after some of its parts were replaced.
+
+    Return None if this call raises, or if no other value is known for a part.
+    """
     function = reading.boundary.function
 
     def called(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
@@ -423,8 +428,8 @@ def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, An
 
 
 def _laid_out(of_adapter: Any, of_run: Any) -> Any:
-    """Return the run's value for one part of a call. If it differs from the adapter's value only in shape, return the
-    adapter's value, because that one carries the gradient."""
+    """Return the run's value for one part of a call. If the two values differ only in shape, return the adapter's value
+    in the run's shape instead, because only the adapter's value has the gradient."""
     tensors_ = isinstance(of_adapter, torch.Tensor) and isinstance(of_run, torch.Tensor)
     if tensors_ and of_adapter.shape != of_run.shape and _alike(of_adapter.flatten(), of_run.flatten()):
         return of_adapter.reshape(of_run.shape)
@@ -442,7 +447,7 @@ def _as_rows(value: Any, mask: Any) -> Any:
 
 
 def _another(value: Any) -> Any:
-    """Return a different value of the same kind."""
+    """Return a value that has the same type and differs from the given one."""
     if isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_floating_point():
         return torch.cat([value, 1 - value], 1)
     if isinstance(value, (torch.Tensor, float)):
@@ -453,7 +458,7 @@ def _another(value: Any) -> Any:
 
 
 def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> None:
-    """Replace a part of a call, or the result of a stand-in's method."""
+    """Replace a part of a call, which may be the result of a stand-in's method."""
     method = next((place for place, step in enumerate(path) if place and step[0] == "()"), None)
     if method is not None:
         owner = at(arguments, path[:method], {})
@@ -482,9 +487,9 @@ def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> 
 
 
 def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path, Any]]) -> Reading:
-    """Return the reading with further inputs: those for which a call has one number per response.
+    """Add to a reading the inputs of which a call has only one number per response.
 
-    :raises Unreadable: if no parts of a call contain these numbers.
+    :raises Unreadable: if no part of a call has these numbers.
     """
     rows = [
         path
@@ -500,9 +505,11 @@ def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path
 
 
 def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]) -> frozenset[str]:
-    """Read the example scenarios back from their calls, and return the keys that a result determines.
+    """Read the example scenarios back from the adapter's calls, and return the contract's keys that a result
+    determines.
 
-    :raises Unreadable: if no example can be read, or the scenario that was read has another meaning.
+    :raises Unreadable: if no example can be read, or a scenario read from a call does not mean the same as the
+        original.
     """
     keys = {item.key for item in reading.subject.contract.observes if item.role in _OF_RESULTS}
     contract, read, another = reading.subject.contract, 0, False
@@ -543,7 +550,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 
 
 def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
-    """Return the keys whose oracle values stay the same if a scenario is read back from its call."""
+    """Return the keys that have the same oracle value for a scenario and for the scenario read back from its call."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
@@ -560,7 +567,10 @@ def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping
 def _calls(
     subject: Subject, boundary: Boundary, errors: list[Exception]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """Yield scenarios with the call that the adapter makes from each; append the errors of others to ``errors``."""
+    """Draw scenarios. Yield each with the arguments of the adapter's call and the results of its stand-ins' methods.
+
+    If a scenario raises an exception, append this to ``errors`` and continue with the next scenario.
+    """
     for place in range(_DRAWN):
         data = hashlib.shake_256(f"{subject.name} {place}".encode()).digest(4096)
         try:
@@ -579,7 +589,8 @@ def _calls(
 
 
 def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of an adapter's call, and the results of its stand-ins' methods."""
+    """Return the arguments of the call that an adapter makes from a scenario, and the results of its stand-ins'
+    methods."""
     listener = Listener(boundary.function)
     with contextlib.suppress(_Heard):
         replace(boundary, function=listener)(**{name: tensors.build(item, _no_object) for name, item in inputs.items()})
@@ -589,7 +600,8 @@ def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any
 
 
 def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Return the results of the methods of an adapter's stand-ins: argument, method name, and result."""
+    """Call the methods of the adapter's stand-ins. Yield the argument that is the stand-in, the method's name, and its
+    result."""
     for stand_in in boundary.binding.stand_ins:
         for owner, value in arguments.items():
             method = vars(value).get(stand_in.name) if hasattr(value, "__dict__") else None
@@ -599,7 +611,7 @@ def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
-    """Make a result whose loss has the gradients of the run's call, with respect to these parts."""
+    """Return the result with a loss that gives these parts the gradients that they had in the run."""
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result
@@ -613,7 +625,7 @@ def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
 
 
 class _LossWithGradient(torch.autograd.Function):
-    """A loss whose gradient is not computed but was recorded in the run."""
+    """Adds a gradient that was recorded in the run to a loss, in place of a computed one."""
 
     @staticmethod
     def forward(ctx: Any, loss: Any, part: Any, gradient: Any) -> Any:
@@ -643,7 +655,10 @@ def _parts(
 
 
 def _leaves(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Path, Any]]:
-    """Yield each plain value in an argument that the code may read: tensors, numbers, strings, and lists of these."""
+    """Yield the plain values in an argument (tensors, numbers, strings, lists of these), each with its path.
+
+    :param names: the names in the function's code; attributes and keys with other names are not followed.
+    """
     if value is None or isinstance(value, (bool, int, float, str, torch.Tensor, np.ndarray, np.generic)):
         yield path, value
         if isinstance(value, torch.Tensor) and value.dim() == 2:
@@ -651,7 +666,7 @@ def _leaves(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Pat
     elif isinstance(value, enum.Enum):
         yield (*path, (".", "name")), value.name
     elif isinstance(value, (tuple, dict)) and not value and len(path) == 1:
-        yield path, value  # the position of further arguments
+        yield path, value  # takes the place of ``*args`` or ``**kwargs``
     elif isinstance(value, (list, tuple)):
         if all(item is None or isinstance(item, (bool, int, float, str, torch.Tensor)) for item in value):
             if path[-1][0] == "()":
@@ -716,8 +731,10 @@ def _of_code(code: CodeType) -> Iterator[str]:
 
 
 def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) -> tuple[Path, ...]:
-    """Return the parts that are not yet the source of an input. Rollout log-probs equal the current ones before the
-    first update."""
+    """Return the parts that are not yet the source of an input.
+
+    Before the first update, rollout log-probs equal the current ones, so one part could be taken for both inputs.
+    """
     shown = {path for path, _ in sources.values()}
     return tuple(path for path in paths if path not in shown)
 
@@ -725,7 +742,7 @@ def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) ->
 def _source(
     values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...], least: int | None = None
 ) -> Path | None:
-    """Return the part that equals an input in all calls, or in at least ``least`` calls with different values."""
+    """Return the part that equals an input in all calls, or, if ``least`` is given, in at least that many calls."""
     for path in paths:
         parts = [of_call.get(path) for of_call in parts_of_calls]
         equal = [value for value, part in zip(values, parts) if part is not None and _alike(value, part)]
@@ -739,7 +756,8 @@ def _source(
 def _source_where_present(
     values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...]
 ) -> Path | None:
-    """Return the part that equals an input in all calls that set it. In other calls the part may have any value."""
+    """Return the part that equals an input in all calls that set the input. In other calls the part may have any
+    value."""
     calls = [(value, parts) for value, parts in zip(values, parts_of_calls) if value is not None]
     present = [value for value, _ in calls]
     if len(calls) == len(values) or all(_alike(present[0], value) for value in present[1:]):
@@ -772,7 +790,8 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _as_labels(values: Any) -> list[int]:
-    """Return group labels as numbers, independent of their names."""
+    """Number the groups in the order in which they occur, so that equal groupings give equal numbers, whatever the
+    labels."""
     numbers: dict[Any, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
@@ -809,7 +828,7 @@ def _literal(item: Input, value: Any) -> Any:
 
 
 def written(path: Path) -> str:
-    """Return a path as a Python expression."""
+    """Write the path of a part as a Python expression."""
     return str(path[0]) + "".join(
         {".": f".{name}", "()": f".{name}()", "[:]": f"[:, {name}:]"}.get(kind, f"[{name!r}]")
         for kind, name in path[1:]
@@ -823,7 +842,7 @@ def _brief(value: Any) -> str:
 
 
 def case_of(reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]) -> Case:
-    """Return the run's own call as the case that laws about a single call check."""
+    """Return a case with the run's own call, for laws that check a single call."""
     oracle = None
     if reading.subject.contract.oracle is not None:
         oracle = {"": reading.of_results(probe.consult(reading.subject.contract, inputs))}

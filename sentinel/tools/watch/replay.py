@@ -23,7 +23,7 @@ from sentinel.values.documents import json_data
 from sentinel.values.files import GENERATED, read_text
 from sentinel.values.literals import Tensor, untyped
 
-#: Maximum number of calls for shrinking one violation.
+#: The most calls that are made to shrink one violation.
 _SHRINKING = 300
 
 
@@ -31,8 +31,9 @@ _SHRINKING = 300
 class Replay:
     """A violation of a run, measured again.
 
-    :ivar event: the event of the run, with ``count`` and ``of``: violating and checked calls.
-    :ivar finding: the shrunk scenario that shows it outside the run; None if the violation does not occur there.
+    :ivar event: the event of the run. ``count`` is the number of its calls that violate the law, of ``of`` checked
+        calls.
+    :ivar finding: the shrunk scenario that shows the violation outside the run; None if it does not occur there.
     """
 
     event: Mapping[str, Any]
@@ -124,7 +125,7 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
 
 
 def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str, Any]]:
-    """Return the scenario of a violation. An error names the line of the file with the invalid value."""
+    """Return the scenario of a violation. If it is invalid, the error names the line of the events file."""
     names = {item.name: item.kind for item in subject.contract.inputs}
     try:
         variants = dict(untyped(event["variants"]))
@@ -143,9 +144,9 @@ def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str,
 
 
 def document_of(one: Replay, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Return the recipe of a violation, with its origin in the run.
+    """Return a recipe for a violation. Its ``reach`` says where in the run the violation occurred.
 
-    :raises CannotDistinguish: if no recipe distinguishes the broken code from fixed code.
+    :raises CannotDistinguish: if no recipe can distinguish the broken code from fixed code.
     """
     assert one.finding is not None
     assert one.open_target is not None

@@ -31,11 +31,12 @@ _ROWS = 32
 
 
 def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, Any]) -> str:
-    """Return how rows of a new trainer's dataset differ from the tokens of their own text; empty if they do not.
+    """Compare the tokens of a new trainer's dataset with the rows' own texts, and describe a difference; empty if there
+    is none.
 
     :param name: the trainer's attribute, which is a dataset or a mapping of several.
-    :param given: what the trainer's constructor was given.
-    :raises DoesNotApply: with the reason why they cannot be compared.
+    :param given: what the trainer's constructor was given, as ``facts.arguments_of`` describes it.
+    :raises DoesNotApply: if they cannot be compared; the message is the reason.
     """
     several: Any = getattr(trainer, name, None)
     if steps.tokens is None:
@@ -59,7 +60,8 @@ def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, An
 def compare_prompts(
     steps: Steps, trainer: Any, rows: Sequence[Mapping[str, Any]], batch: Mapping[str, Any], sampled: list[list[int]]
 ) -> str:
-    """Return how the batch's prompt tokens differ from those of the dataset's prompts; empty if they do not.
+    """Compare the batch's prompt tokens with those of the dataset's prompts, and describe a difference; empty if there
+    is none.
 
     :param sampled: the prompt tokens from which completions were generated, if they were observed.
     :raises DoesNotApply: with the reason why they cannot be compared.
@@ -93,10 +95,11 @@ def compare_rewarded(
     batch: Mapping[str, Any],
     calls: Sequence[tuple[int, Mapping[str, Any]]],
 ) -> str:
-    """Return how the arguments of reward functions differ from the values of their rows; empty if they do not.
+    """Compare the arguments of reward functions with the values of their rows, and describe a difference; empty if
+    there is none.
 
-    If a reward function is not the first, only values that belong to another row count as wrong, because an earlier
-    function may have changed the others.
+    For all reward functions but the first, a value counts as wrong only if it belongs to another row, because an
+    earlier function may have changed the arguments.
 
     :param calls: the number of each reward function, and a copy of its arguments.
     :raises DoesNotApply: with the reason why they cannot be compared.
@@ -143,5 +146,5 @@ def _owner(value: Any, own: Sequence[Any]) -> int | None:
 def _same(one: Any, other: Any) -> bool:
     try:
         return one is other or bool(one == other)
-    except Exception:  # arrays and foreign objects may refuse to be compared
+    except Exception:  # comparing arrays or foreign objects may raise an exception
         return True

@@ -40,7 +40,7 @@ class _First:
 
 
 def begin(setting: str) -> None:
-    """Watch the target that the setting names. Report an invalid setting, but do not end the run."""
+    """Watch the target that the setting names. If the setting is invalid, print that, and let the run continue."""
     from sentinel.recipes.catalog import bundled_catalog
 
     target, _, events = setting.partition(":")

@@ -36,23 +36,23 @@ from sentinel.tools.watch.rows import compare_prompts, compare_rewarded, compare
 from sentinel.tools.watch.values import LARGEST, Copier
 from sentinel.tools.watch.wrapping import Made, Watcher, function_at
 
-#: Number of parameters that are observed in one step, and number of elements of each.
+#: Number of parameters that are observed in one step, and number of observed elements of each parameter.
 _PARAMETERS, _ELEMENTS = 8, 4096
-#: Maximum number of logits that are recomputed to check a loss: for all tokens, and for a sample.
+#: The most logits that are recomputed to check a loss: if all tokens are recomputed, and if only a sample is.
 _LOGITS, _FEW_LOGITS = 1 << 24, 1 << 20
-#: Generation options with the same name in the trainer's configuration.
+#: Generation options that have the same name in the trainer's configuration.
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-#: Model options that transform logits other than by a factor.
+#: Model options that change logits in another way than by a factor.
 _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
 #: Fields of a model's output that a loss may use.
 _REPORTED = ("log_probs", "entropy", "log_sum_sq_probs", "aux_loss")
 #: Exponents for the test whether tokens are samples of the policy. Each stands for the policy at another temperature.
 TILTS = (-0.5, -0.2, 0.2, 0.5, 1.0)
-#: Batches of an evaluation that are observed.
+#: Number of batches that are observed of one evaluation.
 _EVALUATED = 2
-#: In one of this many observed steps, a forward pass is repeated with other tokens in its padding.
+#: Of this many observed steps, one has a forward pass that is repeated with other tokens in the padding.
 _DISTURBED = 16
-#: A forward pass is repeated only if all its tensors are among these.
+#: A forward pass is repeated only if each of its tensors has one of these names.
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k"}
 #: The state and options of an optimizer that determine its update.
 _STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
@@ -71,7 +71,7 @@ class Training:
     """Observes a training run.
 
     :param watcher: the functions, budget and queue to use.
-    :param packages: the framework's packages. Other code is the user's.
+    :param packages: the framework's packages; code outside of them counts as the user's.
     :param steps: the adapter's declarations for the framework's trainers.
     """
 
@@ -87,30 +87,30 @@ class Training:
         self._first: dict[str, Any] = {}
         self._sampling: dict[str, Any] = {}
         self._numbers: dict[str, float] = {}
-        self._cost = 0.0  # of the last checked step, in seconds
-        self._spent = self._ended = 0.0  # the seconds that had been spent, and the time, when the last step ended
+        self._cost = 0.0  # seconds that observing the last checked step took
+        self._spent = self._ended = 0.0  # the seconds spent by the end of the last step, and the time of this end
         self._held: list[tuple[str, Any, int | None]] | None = None
         self._settings = tuple(dict.fromkeys(path for one in steps for path in one.settings))
         self._given: dict[int, dict[str, Any]] = {}
         self._notes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._created: dict[str, bool] = {}
         self._training_step = self._inside = False
-        self._producing = ""  # the kind of batch that is being produced: for training, or for an evaluation
+        self._producing = ""  # what the batch that is being produced is for: training, or an evaluation
         self._evaluation: dict[str, Any] | None = None  # the evaluation that is running
         self._evaluations = 0
         self._disturb, self._disturbing, self._random, self._compiled = True, False, True, False
         self._resumed = False
         self._looks = self._age = 0  # ``_age`` counts the micro-batches that use the last rollout
         self._raw: Any = None
-        self._answer: Event | None = None  # of the loss that is being differentiated
+        self._answer: Event | None = None  # the event of the loss that is being differentiated
         self._slopes: list[dict[str, Any]] = []  # the gradient of this loss, and those of the forward passes' outputs
         self._scored: list[dict[str, Any]] = []  # the forward passes that report log-probs while a batch is produced
         self._scoring: list[Any] = []
-        self._collated: tuple[str, str] | None = None  # the fault of a collated batch, and why it was not compared
+        self._collated: tuple[str, str] | None = None  # a batch's fault, and why it was not compared
         self._returned: list[tuple[Any, ...]] = []
         self._rewards: list[tuple[int, Any]] = []
         self._documented: Steps | None = None  # the declarations for the observed trainer
-        self._rows: list[Any] = []  # of the dataset, for the batch that is being produced
+        self._rows: list[Any] = []  # the dataset's rows for the batch that is being produced
         self._rewarded: list[tuple[int, dict[str, Any]]] = []
         self._conditioned: list[list[int]] = []  # the prompt tokens from which this batch's completions are generated
         self._rewarding = 0
@@ -119,12 +119,12 @@ class Training:
         self._wrapped: set[FunctionType] = set()
 
     def attach(self, producers: tuple[tuple[str, str], ...] = ()) -> None:
-        """Attach to the modules that are imported now.
+        """Attach to the modules that have been imported so far.
 
-        :param producers: functions that return the rows of a batch as a mapping: module and qualified name. The
-            documented trainers' methods for advantages are attached in any case.
+        :param producers: module and qualified name of functions that return the rows of a batch as a mapping. The
+            methods that compute advantages in documented trainers are always attached.
         """
-        with self._attaching:  # both an import and the sending thread attach
+        with self._attaching:  # an import and the sending thread may attach at the same time
             self._attach(producers)
 
     def _attach(self, producers: tuple[tuple[str, str], ...]) -> None:
@@ -173,7 +173,7 @@ class Training:
         return making
 
     def _make(self, args: tuple[Any, ...], _: Any) -> None:
-        """Store the attributes that a trainer's constructor has just set."""
+        """Store a new trainer's attributes, right after its constructor has set them."""
         trainer, given = args[0], self._given.pop(id(args[0]), None)
         if given is not None:
             tokens = self._compare_tokens(trainer, given)
@@ -196,8 +196,8 @@ class Training:
             note["random_state"] = torch.equal(saved, torch.get_rng_state())
 
     def _collate(self, compare: Callable[[Any, Any, Any], str], args: tuple[Any, ...], batch: Any) -> None:
-        """Compare a collated batch with its rows. The result is sent with the next micro-batch, because data are
-        loaded in advance, and before the trainer is known."""
+        """Compare a collated batch with its rows. The result is sent only with the next micro-batch, because data are
+        loaded in advance, before the trainer is known."""
         compared = self._collated is not None and not self._collated[1]
         if self._look and not compared and len(args) > 1:
             kind = type(args[0])
@@ -239,7 +239,7 @@ class Training:
         if self._trainer() is not trainer:
             methods = [name for one in self._steps for several in one.methods.values() for name in several]
             facts = {**facts_of(trainer, self._packages, methods), **self._notes.get(trainer, {})}
-            if not self._send("facts", {}, facts):  # without them, nothing of this trainer is judged
+            if not self._send("facts", {}, facts):  # without its facts, this trainer is not judged
                 return
             self._compiled, self._resumed = bool(facts["compiled"]), bool(facts.get("checkpoint"))
             self._random = facts["random"] or facts["distributed"] in SHARDED
@@ -263,9 +263,9 @@ class Training:
                 self._summed.append(one.register_hook(lambda gradient, name=name: self._add(name, gradient)))
 
     def _compare_tokens(self, trainer: Any, given: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-        """Compare a new trainer's datasets with their texts, before the user can replace them.
+        """Compare a new trainer's datasets with their texts, before the user can replace the datasets.
 
-        Return the difference of each dataset, and the reason if it was not compared.
+        For each dataset, return the difference and, if it was not compared, the reason.
         """
         kind, found = class_of(trainer, self._packages), {}
         steps = next((one for one in self._steps if one.trainer == kind), None)
@@ -275,12 +275,12 @@ class Training:
                     found[name] = compare_tokens(steps, trainer, name, given), ""
                 except DoesNotApply as why:
                     found[name] = "", str(why)
-                except Exception as error:  # its message may contain a text
+                except Exception as error:  # the error's message may contain a text
                     found[name] = "", f"its rows cannot be tokenized again: {type(error).__name__}"
         return found
 
     def _forget(self) -> None:
-        """Drop what was observed of an earlier trainer in this process."""
+        """Forget the observations of an earlier trainer in this process."""
         while self._summed:
             self._summed.pop().remove()
         self._first, self._sums, self._held, self._sampling = {}, {}, None, {}
@@ -318,7 +318,7 @@ class Training:
 
     def _listen_to_reward(self, function: Any) -> None:
         """Record the arguments and the result of a reward function."""
-        if isinstance(function, sys.modules["torch"].nn.Module):  # a module's __call__ is shared by all modules
+        if isinstance(function, sys.modules["torch"].nn.Module):  # all modules share one __call__
             return
         direct = isinstance(function, (FunctionType, MethodType))
         kind = function if direct else inspect.getattr_static(type(function), "__call__", None)
@@ -327,7 +327,7 @@ class Training:
             return
 
         def places_of(args: tuple[Any, ...]) -> list[int]:
-            if self._rewarding or not self._producing:  # another function may call it
+            if self._rewarding or not self._producing:  # another reward function may call this one
                 return []
             functions = list(getattr(self._trainer(), "reward_funcs", None) or ())
             return [place for place, one in enumerate(functions) if one == (function if direct else args[0])]
@@ -352,7 +352,7 @@ class Training:
     def _computing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             watcher, trainer = self._watcher, args[0]
-            if self._inside:  # a method that a subclass overrides and calls
+            if self._inside:  # the method of a base class, called by the one that overrides it
                 return original(*args, **kwargs)
             watcher.moment += 1
             evaluation = self._evaluation if trainer is self._trainer() else None
@@ -398,10 +398,10 @@ class Training:
     def _listened(
         self, trainer: Any, forwards: list[dict[str, Any]], batch: Mapping[str, Any], some: bool
     ) -> Iterator[Any]:
-        """Yield hooks that record the outputs of the trained model and the reference."""
+        """Register hooks that record the outputs of the trained model and of the reference, and yield the hooks."""
         prompt = batch.get("prompt_ids")
         first = prompt.shape[1] - 1 if some and prompt is not None else 0
-        if self._compiled:  # hooks would be ignored, or change what is compiled
+        if self._compiled:  # torch.compile would ignore the hooks, or compile other code because of them
             return
         mixed = bool(getattr(trainer.args, "bf16", False) or getattr(trainer.args, "fp16", False))
         for name, model in (("trained", trainer.model), *_references(trainer)):
@@ -422,7 +422,7 @@ class Training:
                 with self._guard():
                     ids = kwargs.get("input_ids", args[0] if args else None)
                     temperature = getattr(trainer.args, "temperature", None) or 1.0
-                    whole = not (some and self._micro)  # the other micro-batches are read as the model reports them
+                    whole = not (some and self._micro)  # for other micro-batches, reported log-probs suffice
                     state = hidden.pop() if hidden and whole else None
                     reported = _reported(output)
                     forwards.append(
@@ -446,7 +446,8 @@ class Training:
         return self._documented is not None and self._documented.loss is not None and self._evaluation is None
 
     def _listen_to_gradients(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a mapping that gets the gradient of each output in the backward pass; None stands for no gradient."""
+        """Return a mapping that the backward pass fills with the gradient of each output; None means that there is
+        none."""
         slopes: dict[str, Any] = {name: None for name, one in outputs.items() if getattr(one, "requires_grad", False)}
 
         def keep(name: str, gradient: Any) -> None:
@@ -495,8 +496,9 @@ class Training:
         """Repeat a forward pass with other tokens in the padding, or in the first document of each row. Send the
         checker the change of the last hidden states of all other tokens.
 
-        Nothing of the run changes: the random state is restored, and the pass has copies of the model's buffers, its
-        modes and no gradient. It calls the model below the wrappers of data parallelism, so a rank may do it alone.
+        The run does not change: the random state is restored, and the repeated pass has copies of the model's buffers,
+        the same training modes, and no gradient. It calls the model inside the wrappers of data parallelism, so one
+        rank can repeat a pass alone.
         """
         torch, ids = sys.modules["torch"], kwargs.get("input_ids")
         tensors = {name for name, value in kwargs.items() if isinstance(value, torch.Tensor)}
@@ -509,7 +511,7 @@ class Training:
         if len(two) < 2 or not is_undisturbed_by_calls(module):
             return
         first = bool(((changed.cumsum(-1) > 0) & compared).any())
-        if not first and self._looks:  # padding at the end reaches no token of a causal model
+        if not first and self._looks:  # in a causal model, padding at the end precedes no token
             return
         others = torch.where(changed, torch.where(ids == two[0], two[1], two[0]), ids)
         self._disturb, self._disturbing = not first, True
@@ -528,12 +530,12 @@ class Training:
 
     @property
     def _observes(self) -> bool:
-        """Return True in an observed step, and in the first batches of an observed evaluation."""
+        """Return True within an observed step, or within the first batches of an observed evaluation."""
         one = self._evaluation
         return self._look if one is None else one["looks"] and len(one["losses"]) < _EVALUATED
 
     def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Begin to observe an evaluation. The first evaluation is observed, and those of observed steps."""
+        """Begin to observe an evaluation, if it is the first one or belongs to an observed step."""
         trainer = args[0]
         self._evaluation = None
         if self._watcher.on and trainer is self._trainer():
@@ -587,7 +589,7 @@ class Training:
                 self._scoring.append(one.register_forward_hook(partial(self._score, name)))
 
     def _score(self, name: str, module: Any, _: Any, output: Any) -> None:
-        """Record a forward pass that reports log-probs."""
+        """Record the output of a forward pass if it reports log-probs."""
         log_probs = getattr(output, "log_probs", None)
         if log_probs is not None:
             with self._guard():
@@ -640,8 +642,8 @@ class Training:
         self._send("rows", {}, {**found, "evaluating": self._evaluation is not None})
 
     def _produced(self) -> bool:
-        """Send the last produced rows without the fields that were since changed in place. Return True if they are
-        sent."""
+        """Send the last produced rows, without fields that were changed in place since. Return True if nothing is left
+        to send."""
         if self._held is not None:
             rows = {name: one for name, one, was in self._held if was is None or one._version == was}
             if self._send("produced", {"rows": rows if "advantages" in rows else {}}):
@@ -649,7 +651,7 @@ class Training:
         return self._held is None
 
     def _consumed(self, batch: Any) -> bool:
-        """Send the rows of the batch that reaches a loss. Return True if the batch has advantages."""
+        """Send the rows of a batch when it reaches the loss. Return True if the batch has advantages."""
         rows = _rows(batch)
         if "advantages" in rows and self._produced():
             self._send("consumed", {"rows": rows, "age": self._age})
@@ -658,7 +660,7 @@ class Training:
     # -- generation ----------------------------------------------------------------------------------------------------
 
     def _look_at_sampling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._producing != "training":  # another model, or an evaluation
+        if self._producing != "training":  # another model generates, or an evaluation
             return
         self._watcher.generated = self._watcher.steps
         ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
@@ -770,13 +772,13 @@ class Training:
         self._looks += self._look
         self._disturb = self._disturb or (self._look and self._looks % _DISTURBED == 0)
         if self._look and not budget.allows(self._cost, began - self._ended):
-            self._look, self._cost = False, self._cost / 2  # a single slow step may be an outlier
+            self._look, self._cost = False, self._cost / 2  # one slow step may be an outlier
         self._spent, self._ended = budget.spent, began
 
     # -- limits: never end the run, and never exceed the measured time ---------------------------------------------
 
     def _around(self, before: Any = lambda args, kwargs: None, after: Any = lambda args, result: None) -> Made:
-        """Return a wrapper that observes the arguments and the result of each call."""
+        """Return a wrapper that passes the arguments of each call to ``before``, and its result to ``after``."""
 
         def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
             def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -811,7 +813,7 @@ class Training:
         return called
 
     def _send(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> bool:
-        """Send copies of values, together with plain settings that need no copy."""
+        """Queue an event with copies of values, and with plain settings that need no copy."""
         return self._put(self._event(kind, values, settings))
 
     def _event(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> Event:
@@ -843,14 +845,15 @@ def _state_of(trainer: Any) -> dict[str, Any]:
 
 
 def _reported(output: Any) -> dict[str, Any]:
-    """Return the outputs of a model that a loss may use. The logits of tokens are too many; a classifier's are not."""
+    """Return the outputs of a model that a loss may use. Logits are included only for a classifier, which has few."""
     logits = getattr(output, "logits", None)
     scores = logits if getattr(logits, "dim", int)() == 2 else None
     return {**{name: getattr(output, name, None) for name in _REPORTED}, "scores": scores}
 
 
 def _adapter(model: Any) -> Any:
-    """Return the names of the adapters that a forward pass uses, joined by commas; None for a model without any."""
+    """Return the names of the adapters (LoRA) that a forward pass uses, joined by commas; None if the model has no
+    adapter."""
     modules = model.modules() if hasattr(model, "peft_config") else ()
     layer: Any = next((one for one in modules if isinstance(getattr(one, "disable_adapters", None), bool)), None)
     return None if layer is None else "" if layer.disable_adapters else ",".join(layer.active_adapters)
@@ -863,7 +866,7 @@ def _split(path: str) -> tuple[str, str]:
 
 
 def _is_norm(name: str, module: Any) -> bool:
-    """Return True for a layer that transformers exempts from weight decay by its name, since version 5."""
+    """Return True for a layer to which transformers 5 and later apply no weight decay, because of the layer's name."""
     recent = not sys.modules["transformers"].__version__.startswith(("3.", "4."))
     named = "layernorm" in name or name.rpartition(".")[2] == "norm"
     return recent and named and type(module).__name__.endswith("RMSNorm")
@@ -887,7 +890,7 @@ def _tell_logger(trainer: Any, counts: Mapping[str, float], step: int) -> None:
 
 
 def _rows(batch: Any) -> dict[str, Any]:
-    """Return the tensors of a mapping with as many rows as its advantages."""
+    """Return those tensors of a batch that have as many rows as its advantages; empty if it has no advantages."""
     torch = sys.modules["torch"]
     if not isinstance(batch, Mapping) or not isinstance(batch.get("advantages"), torch.Tensor):
         return {}
@@ -912,7 +915,7 @@ def _plain_options(options: Any) -> dict[str, Any]:
 
 
 def _ranks(trainer: Any) -> dict[str, Any]:
-    """Return the number of training processes, and whether each has the whole model."""
+    """Return the number of training processes (``world``), and whether each has the whole model (``replicated``)."""
     accelerator = getattr(trainer, "accelerator", None)
     kind = str(getattr(getattr(accelerator, "distributed_type", None), "value", ""))
     whole = kind.startswith("MULTI_") and getattr(accelerator, "parallelism_config", None) is None
@@ -920,17 +923,17 @@ def _ranks(trainer: Any) -> dict[str, Any]:
 
 
 def _references(trainer: Any) -> list[tuple[str, Any]]:
-    """Return the trainer's reference model, if it has one."""
+    """Return the trainer's reference model with a name, as a list; empty if the trainer has none."""
     torch, model = sys.modules["torch"], getattr(trainer, "ref_model", None)
     return [("reference", model)] if isinstance(model, torch.nn.Module) else []
 
 
 def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -> tuple[str, Any, Any]:
-    """Return tokens of a forward pass that must not affect others: what they are, their mask, and that of the others.
+    """Return the kind of tokens that must not affect other tokens of a forward pass, their mask, and the others' mask.
 
-    They are ``padding``, which must not affect real tokens, or the first ``document`` of each row, which must not
-    affect later ones. The first value is empty if the pass has neither. What is padding is read from the batch, because
-    the model may have received another mask.
+    The kind is ``padding``, which must not affect real tokens, or ``document``: the first document of each row, which
+    must not affect later documents. The kind is empty if the pass has neither. The padding is read from the batch,
+    because the model may have received a wrong mask.
     """
     torch, rows = sys.modules["torch"], len(ids)
     tokens, mask = batch.get("input_ids"), batch.get("attention_mask")
@@ -949,14 +952,14 @@ def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -
 def _log_probs(
     model: Any, hidden: Any, ids: Any, temperature: float, some: bool, first: int = 0, mixed: bool = False
 ) -> dict[str, Any]:
-    """Compute a causal model's log-probs of all tokens but the first from its last layer. Return an empty result if the
-    model transforms logits further.
+    """Compute the log-probs of all tokens but the first from a causal model's last layer. Return an empty result if the
+    model changes its logits after that layer.
 
     ``bound`` is the largest error of a logit from rounding in the model's dtype. For a sample of tokens, the result
-    also has the entropy, and the log of the sum of ``p**(1 + t)`` for each of :data:`TILTS`.
+    also has the entropy, and the log of the sum of ``p**(1 + t)`` for each ``t`` of :data:`TILTS`.
 
-    :param some: whether a sample of tokens is enough, because all are expensive; the others are NaN. It consists of the
-        first tokens from column ``first``, because which tokens are first does not depend on what was sampled.
+    :param some: whether only a sample of tokens is computed, because computing all is expensive; the others are NaN.
+        The sample has the first tokens from column ``first`` on, a choice that does not depend on the sampled tokens.
     :param mixed: whether the run's forward pass is in half precision, which its output does not show.
     """
     torch, config = sys.modules["torch"], getattr(model, "config", None)
@@ -994,7 +997,7 @@ def _log_probs(
 
 
 def _state(optimizer: Any, parameter: Any) -> dict[str, Any]:
-    """Return the optimizer's state of a parameter, for the observed elements."""
+    """Return the optimizer's state for the observed elements of a parameter."""
     state = optimizer.state.get(parameter, {})
     return {
         name: _piece(state[name]) if getattr(state[name], "numel", int)() > 1 else float(state[name])
@@ -1012,7 +1015,7 @@ def _piece(tensor: Any) -> Any:
 
 
 def _scheduled(trainer: Any) -> float | None:
-    """Compute the learning rate of a step with a new instance of the configured schedule."""
+    """Compute a step's learning rate with a new instance of the configured schedule."""
     optimization = sys.modules.get("transformers.optimization")
     args, torch = trainer.args, sys.modules["torch"]
     if optimization is None or trainer.state.max_steps <= 0:

@@ -42,7 +42,8 @@ class NotCopied(Exception):
 
 
 def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> Any:
-    """Return the part of a call at a path; None if it does not exist, such as an option that this version lacks."""
+    """Return the part of a call at a path; None if there is no such part, for example if this version lacks the
+    option."""
     part: Any = arguments.get(path[0])
     for kind, name in path[1:]:
         if kind == "()":
@@ -50,7 +51,7 @@ def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> 
             continue
         try:
             part = getattr(part, name) if kind == "." else part[:, name:] if kind == "[:]" else part[name]
-        except Exception:  # foreign objects may raise anything
+        except Exception:  # attributes of foreign objects may raise any exception
             return None
     return part
 
@@ -66,7 +67,7 @@ class Copier:
         self._labels: dict[str, str] = {}
 
     def copy(self, value: Any, depth: int = 0) -> Any:
-        """Copy a value on its device. Another thread waits for the device later.
+        """Copy a value without leaving its device, so that only another thread has to wait for the device.
 
         :raises NotCopied: if the value is too large, or has no plain content.
         """
@@ -108,13 +109,13 @@ class Copier:
             raise NotCopied(f"more than {LARGEST >> 20} MiB")
 
     def _label(self, item: Any) -> Any:
-        """Replace a label by a number, because names are private; the groups stay the same."""
+        """Replace a group's label by a number, because labels are private. Equal labels get equal numbers."""
         hidden = isinstance(item, str) and not self._names
         return self._labels.setdefault(item, f"{len(self._labels)}") if hidden else item
 
 
 def packed(value: Any) -> Any:
-    """Convert a copy to plain data; waits for its device."""
+    """Wait for the device of a copy, and convert the copy to plain data."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         plain = value.cpu().contiguous()

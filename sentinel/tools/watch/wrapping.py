@@ -23,13 +23,14 @@ from sentinel.tools.watch.values import Copier, NotCopied, Path, at
 
 Made = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-#: Counts wrapped functions, so that each watcher of a function has its own name.
+#: Numbers the wrappers, so that each has its own global name in the module of its function.
 _NUMBERS = itertools.count()
 #: Reason why a function is not watched if the checker read it too late, or not at all.
 ENDED = "the run ended before the function was read"
 #: Seconds that a copy may always take in one step.
 _UNNOTICED = 0.02
-#: Seconds of a run whose share copies may take at its start, so that a short run is examined.
+#: At the start, copies may take as much time as their share of a run of this many seconds, so that a short run is
+#: examined.
 _AT_FIRST = 100.0
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -38,8 +39,8 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 class Plan:
     """The parts to copy of one boundary's calls.
 
-    :ivar methods: methods whose results are parts of a call: name -> module and qualified name.
-    :ivar differentiable: the parts for which gradients of the loss are copied.
+    :ivar methods: module and qualified name of each method whose result is a part of the call, by the method's name.
+    :ivar differentiable: the parts of which the gradient is copied too.
     """
 
     number: int
@@ -51,10 +52,10 @@ class Plan:
 
 
 class Call(NamedTuple):
-    """A copied call: its boundary's number, parts, result, and gradients of its loss.
+    """A copied call: the number of its boundary, its parts and result, and the gradients of its loss.
 
     :ivar step: number of optimizer steps before the call.
-    :ivar moment: number of the trainer's loss call that contains it.
+    :ivar moment: number of the call of the trainer's loss during which it was made.
     :ivar fresh: whether no optimizer has stepped since the tokens were generated.
     """
 
@@ -73,9 +74,9 @@ class Call(NamedTuple):
 class Budget:
     """The share of a run's time that copies may take.
 
-    :ivar share: largest share of the time since the start that copies may take. In the first :data:`_AT_FIRST` seconds
-        they may take this share of :data:`_AT_FIRST` at once. Later, the copies of one step may take five times this
-        share of the step, or :data:`_UNNOTICED`.
+    :ivar share: largest share of the time since the start that copies may take. In the first :data:`_AT_FIRST` seconds,
+        copies may already take this share of :data:`_AT_FIRST`. Later, the copies of one step may take five times this
+        share of the step, or :data:`_UNNOTICED` seconds if that is more.
     :ivar every: copy at most one of this many calls of a boundary.
     :ivar sending: seconds that the sending thread has used.
     """
@@ -101,9 +102,11 @@ class Watcher:
 
     :ivar on: whether calls are observed; False in a forked process.
     :ivar numbers: numbers for the run's logger.
-    :ivar steps: number of optimizer steps; :ivar generated: number of optimizer steps at the last generation of text.
-    :ivar moment: number of the trainer's loss call; :ivar forced: whether all calls within it are copied.
-    :ivar lost: copies that the full queue dropped; :ivar failed: reasons why calls were not copied, with counts.
+    :ivar steps: number of optimizer steps; :ivar generated: the value of ``steps`` when text was last generated.
+    :ivar moment: number of the current call of the trainer's loss; :ivar forced: whether all calls during it are
+        copied.
+    :ivar lost: number of copies that were dropped because the queue was full; :ivar failed: reasons why calls were not
+        copied, with counts.
     :param names: whether groups keep their names in copies.
     """
 
@@ -145,14 +148,14 @@ class Watcher:
         return ""
 
     def replace(self, module: str, name: str, wrapper: Made) -> bool:
-        """Make calls of a function go through a wrapper. Return True if it exists and is a plain function."""
+        """Make calls of a function go through a wrapper. Return False if there is no plain function of that name."""
         function = function_at(module, name)
         if function is not None:
             self.replace_function(function, wrapper)
         return function is not None
 
     def restore(self) -> None:
-        """Restore the code of every function."""
+        """Stop watching, and restore the original code of every watched function."""
         self.stop()
         while self._changed:
             function, code = self._changed.pop()
@@ -200,7 +203,7 @@ class Watcher:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Copy the arguments, call the original function and copy its result. Errors in copying never reach the
+        """Copy the arguments, call the original function and copy its result. An error in copying never reaches the
         caller."""
         began = time.perf_counter()
         copier, parts, bound, place = Copier(names=self._names), None, {}, ""
@@ -273,7 +276,7 @@ class Watcher:
 class _Jump:
     """The callable to which a watched function's new code passes its arguments.
 
-    If the function is pickled by value, as Ray does with a script's functions, its copy is not watched.
+    Ray pickles a script's functions by value. The copy that another process unpickles is not watched.
     """
 
     __slots__ = ("_called", "_original")
@@ -293,7 +296,8 @@ def _plain(original: FunctionType) -> _Jump:
 
 
 def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
-    """Return the gradients of a call's loss with respect to its parts, through this function only. Keep the graph."""
+    """Return the gradients of a call's loss with respect to its parts, through the call only. The autograd graph is
+    kept."""
     torch = sys.modules.get("torch")
     loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)
     live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}
@@ -304,7 +308,8 @@ def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
 
 
 def members(result: Any) -> list[Any]:
-    """Return the members of a function's result: of a tuple, a list or a mapping, otherwise the result itself."""
+    """Return the members of a result that is a tuple, a list or a mapping; otherwise the result itself as the only
+    member."""
     inside = result if isinstance(result, (list, tuple)) else result.values() if isinstance(result, dict) else [result]
     return [*inside]
 
@@ -324,7 +329,8 @@ def _compiling() -> Callable[[], bool]:
 
 
 def _capturing() -> bool:
-    """Return True while a CUDA graph is captured, which must not contain copies."""
+    """Return True while a CUDA graph is captured. Nothing may be copied then, because the graph would contain the
+    copies."""
     torch = sys.modules.get("torch")
     return bool(torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
@@ -344,9 +350,9 @@ def function_at(module: str, name: str) -> FunctionType | None:
 
 
 def _code(name: str, like: Any) -> Any:
-    """Return code that passes its arguments to the global ``name``.
+    """Return a code object that passes its arguments to the global ``name``.
 
-    Its free variables, its file and its line are those of ``like``, so that it fits the same function.
+    It has the free variables, the file and the line of ``like``, so that it can replace the code of the same function.
     """
     free = [f"v{place}" for place, _ in enumerate(like.co_freevars)]
     lines = [

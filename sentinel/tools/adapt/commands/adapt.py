@@ -109,8 +109,8 @@ def _best(
     settings: Settings,
     notify: Progress,
 ) -> tuple[dict[str, tuple[Proposal, Result]], Project]:
-    """Try the proposals for each function until the oracle agrees with one. Return the best proposal of each
-    function and its result.
+    """Try each function's proposals until the oracle agrees with one. Return the best proposal for each function, and
+    its result.
     """
     waiting = {each[0].path: list(each) for each in several}
     found: dict[str, tuple[Proposal, Result]] = {}
@@ -126,7 +126,7 @@ def _best(
             result = results[path]
             if path not in found or _rank(result) > _rank(found[path][1]):
                 found[path] = proposal, result
-            if _rank(result)[:2] == (True, True) or result.packages:  # another layout needs the packages too
+            if _rank(result)[:2] == (True, True) or result.packages:  # a missing package would stop another layout, too
                 waiting[path] = []
                 continue
             real = re.search(r"the code used (\w+)[\w.]*, which is real only for a target that names it", result.failed)
@@ -140,8 +140,8 @@ def _best(
 
 
 def _rank(result: Result) -> tuple[bool, bool, int]:
-    """Return a sort key for results. Calls that return come first; among these, agreement with the oracle, then few
-    broken laws.
+    """Return a sort key for results. First come results of functions that can be called; among these, first results
+    with which the oracle agrees, then those with few broken laws.
     """
     agrees = "the_oracle_agrees" in result.held or bool(result.dialects)
     return not result.failed, agrees, len(result.held) - len(result.broken)
@@ -240,7 +240,8 @@ def _try(
 
 
 def _with_result(proposal: Proposal, result: Result) -> Proposal:
-    """Return a proposal with the settings and questions that follow from the results of its laws."""
+    """Return a proposal with the settings that the results of its laws suggest, and with questions about the
+    results."""
     questions = list(proposal.questions)
     for name, value in result.settings.items():
         questions = [each for each in questions if f"no parameter for {name};" not in each]
@@ -261,7 +262,8 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
 
 
 def _least_version(requirement: str) -> str:
-    """Return the first version that a requirement mentions. The package's stub module reports this version."""
+    """Return the first version that a requirement mentions, which the package's stub module will report as its
+    version."""
     match = re.search(r"[0-9]+(\.[0-9]+)*", requirement.partition("=")[2] or requirement)
     return match.group() if match else "0.0.0"
 
@@ -311,7 +313,7 @@ def _finish(
         echo_json({"adapter": str(file) if file else None, "proposals": list(rows), "near": near, "packages": lists})
     else:
         echo_table(("function", "contract", "laws", "questions"), [_cells(row) for row in rows])
-        for row in rows if file is None else ():  # the questions of a new adapter have the reasons
+        for row in rows if file is None else ():  # in a new adapter, the questions give the reasons
             for law, reason in {**row["broken"], **({} if row["failed"] else row["not_judged"])}.items():
                 word = "breaks" if law in row["broken"] else "is not judged by"
                 echo(f"{row['function']} {word} {law}: {reason}")

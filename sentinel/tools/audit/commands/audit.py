@@ -124,7 +124,8 @@ def _audit(arguments: argparse.Namespace) -> int:
             return _open(arguments, target, opener(settings, notify))
 
     def find_program(name: str) -> Path | None:
-        """Return the file of a Python program or module in the copy; None for a module of the copy's own packages."""
+        """Return the file of a Python program or module that the copy contains; None for a module of the framework's
+        packages."""
         checkout, _ = opened()
         top = checkout.source if arguments.repo and checkout.source else checkout.path
         found = (
@@ -262,8 +263,8 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 
 def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
-    """Yield the paths at which a launch script may find a module: in this folder, in a folder above it, or in the
-    copy of the framework.
+    """Yield the paths at which a module that a launch script names may be: in the current folder, in a folder above it,
+    or in the copy of the framework.
     """
     path = f"{name.replace('.', '/')}.py"
     above = script.absolute().parents if script else ()
@@ -271,11 +272,13 @@ def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
 
 
 def _of_program(run: Training, launch: Launch, find: Find, boundaries: Iterable[str]) -> Training:
-    """Add what a Python script shows: the trainers that it uses, and the options of other classes that it sets.
+    """Add to a run what its Python script shows: the trainers that it uses, and the options of other classes that it
+    sets.
 
     Modules are also looked up in the script's folder.
 
-    :param boundaries: the dotted paths of functions, of which those that belong to unused trainers are looked up.
+    :param boundaries: dotted paths of functions. For each, it is determined whether it belongs to a trainer that the
+        script does not use.
     """
     if launch.program is None:
         return run
@@ -304,9 +307,10 @@ def _of_program(run: Training, launch: Launch, find: Find, boundaries: Iterable[
 def _of_settings(
     run: Training, launch: Launch, config: Path | None, target: Target, copy: str, added: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Return a line for each setting that the run's trainer does not have, with the option that it may mean.
+    """Return two lists of lines about settings that the run's trainer does not have, with the option that each may
+    mean.
 
-    The first list has the arguments that make the script's call of the configuration class fail.
+    The first list has the arguments with which the script's call of the configuration class fails.
 
     :param added: settings that the user adds with ``+``.
     """
@@ -327,7 +331,7 @@ def _of_settings(
         place = launch.places.get(name) or (position_of(config, name) if config else "")
         broken = launch.made_by == options.made_by != "" and name in launch.places
         newest, since = newest_with(target, options, name)
-        if since:  # a similar option is another one
+        if since:  # even a similar option is a different one
             near = f"; {since} removed it ({newest} has it)"
         elif newest:
             near = f"; the newest release, {newest}, has it"
@@ -357,7 +361,7 @@ def _of_settings(
     return rejected, lines
 
 
-#: The most lines of one kind, and the most characters of a value.
+#: The most lines of one kind that are printed, and the most characters of a value.
 _MOST_LINES, _LONGEST = 10, 80
 
 
@@ -380,10 +384,10 @@ def _no_setting(run: Training, name: str) -> str:
 
 _DECIDED = ("reproduced", "fixed", "changed")
 
-#: Causes of ``unavailable`` that the release decides. Others may depend on installed packages.
+#: Causes of ``unavailable`` that depend only on the release. Other causes may depend on installed packages.
 _LASTING = ("drift", "not-in-this-version")
 
-#: Causes that many bugs share, although their reasons name different code.
+#: Causes that count as the same for several bugs, although the reasons name different code.
 _CAUSES = {
     "not-in-this-version": "this version does not have the code",
 }
@@ -438,17 +442,15 @@ class Bug:
 
     @property
     def answer(self) -> str:
-        """Return whether the settings trigger the bug: ``hits``, ``only if`` (further conditions or unread settings
-        decide) or ``does not``."""
+        """Return ``hits`` if the settings trigger the bug, ``does not`` if they do not, and ``only if`` if further
+        conditions or unread settings decide."""
         if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
             return "hits"
         return "does not" if self.reach.answer == "not reached" else "only if"
 
 
 def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
-    """Return the settings in the configuration file, overridden by the settings on the command line; None if there
-    are neither.
-    """
+    """Return the settings of the configuration file, overridden by the command line; None if neither is given."""
     if data is None and not single:
         return None
     configuration = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}
@@ -460,10 +462,10 @@ def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, A
 
 
 def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[Training, list[str]]:
-    """Add the settings that the launch command reads from files and code. Also return a line for each file that was not
-    read.
+    """Add to a run the settings that its launch command reads from files and code. Also return lines for the user,
+    which say what was read and what was not.
 
-    :param given: the settings of ``--set``, which hold whatever the code does.
+    :param given: the names of the settings of ``--set``, which apply whatever the code assigns.
     """
     options = run.options.options if run.options is not None else {}
     configuration = dict(run.configuration)
@@ -498,8 +500,8 @@ def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[T
 
 
 def _meant(name: str, options: Iterable[str]) -> list[str]:
-    """Return the options and sections that a dotted name in code may mean. The first part of the name may be a
-    variable.
+    """Return the options and sections that a dotted name in code may denote. The first part of the name may be the name
+    of a variable.
     """
     found: dict[str, None] = {}
     for option in options:
@@ -516,13 +518,13 @@ def _decide(
 ) -> tuple[list[Decision], list[str]]:
     """Return the decisions about known bugs in a copy of the framework, and the copy's own changes.
 
-    :param reuse: whether stored verdicts of a release may be used; they lack what was observed.
+    :param reuse: whether stored verdicts of a release may be used; these come without observations.
     """
     recipes = find_recipes(catalog, [target.name])
     decisions: list[Decision] = []
 
     def opened(of: Target, other: Ref, pull: int | None) -> Checkout:
-        return checkout if other == ref else opener(settings)(of, other, pull)  # a pin, to follow a function that moved
+        return checkout if other == ref else opener(settings)(of, other, pull)  # a pin, to find a moved function
 
     with progress() as notify, closing(runner_of(catalog, settings, opened=opened)) as runner:
         changes = _changes(target, ref, checkout, opener(settings, notify))
@@ -550,7 +552,8 @@ def _decide(
 
 
 def _open(arguments: argparse.Namespace, target: Target, open_: OpenCheckout) -> tuple[Checkout, Ref]:
-    """Return the copy that the user names; otherwise the installed one; otherwise the newest release or main."""
+    """Open the copy that the user names. If none is named, open the installed copy, or else the newest release or
+    main."""
     ref = Ref.parse(arguments.ref or "installed")
     if arguments.repo:
         ref = Ref("path", str(arguments.repo.expanduser().absolute()))
@@ -567,7 +570,7 @@ def _open(arguments: argparse.Namespace, target: Target, open_: OpenCheckout) ->
 
 
 def _changes(target: Target, ref: Ref, checkout: Checkout, open_: OpenCheckout) -> list[str]:
-    """Return a line if the code that carries training signal in a working tree differs from upstream."""
+    """Return a line for the user if the signal code of a working tree differs, or may differ, from upstream's."""
     if ref.kind != "path":
         return []
     try:
@@ -664,7 +667,8 @@ def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
 
 
 def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[str, str]:
-    """Return settings that avoid a bug, if a trainer of this version has them all and accepts these values."""
+    """Return the settings that avoid a bug. Return none if the trainers are known and none of them has all these
+    settings and accepts their values."""
 
     def takes(trainer: Options, name: str, value: str) -> bool:
         option = trainer.options.get(name)

@@ -89,7 +89,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
             fix = fixes.get(recipe.bug_id)
             if fix and recipe.bug_id != fix.bugs[0] and any(item.bug_id == fix.bugs[0] for item in recipes):
                 if not arguments.all:
-                    continue  # a root cause gets one pull request
+                    continue  # one pull request for each root cause
                 fix = None
             left += 1
             made, bundles, log = maker.of_fix(fix) if fix else (*maker.of_pins(recipe, base, head), "")
@@ -115,8 +115,8 @@ def _contribute(arguments: argparse.Namespace) -> int:
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    """Write the pages in a folder again. The data come from their stored evidence, the prose from the current
-    recipes and fixes.
+    """Write the pages in a folder again, with the data of their stored evidence and the prose of the current recipes
+    and fixes.
     """
     catalog, _ = catalog_and_settings(arguments)
     store, wanted, stale = MirrorStore(), arguments.bug or ["*"], []
@@ -134,7 +134,7 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         try:
             made = contribution(document, catalog, store)
             texts = pages(replace(made, logged=file.with_name("tests.log").exists()))
-        except SentinelError as error:  # the fix itself has changed
+        except SentinelError as error:  # the fix itself was changed after the trial
             stale.append(f"{file.parent}: {error}")
             continue
         if not {"PULL_REQUEST.md"} & texts.keys():
@@ -167,9 +167,8 @@ class _Maker:
             exporter.close()
 
     def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
-        """Return the contribution for a bug for which Sentinel has no fix. Its two revisions come from its pins or
-        from the user.
-        """
+        """Return the contribution for a bug without a fix in Sentinel. The two revisions are those of the user, or
+        pins."""
         if base is None and recipe.pins and all(pin.expect != "reproduced" for pin in recipe.pins):
             expected = ", ".join(f"{pin.ref.short} {pin.expect}" for pin in recipe.pins)
             raise SentinelError(
@@ -189,7 +188,7 @@ class _Maker:
         return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]
 
     def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle], str]:
-        """Test Sentinel's fix for a root cause, and return the contribution and the output of upstream's tests."""
+        """Test Sentinel's fix for a root cause. Return the contribution, and the output of upstream's tests."""
         check = not self._arguments.no_check
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(self._catalog, [fix.target], fix.bugs)}
         exporter = self._exporter(fix.target)

@@ -49,7 +49,7 @@ def tests_options(parser: argparse.ArgumentParser) -> None:
 
 
 def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
-    """Return the fixes of the bugs that match, each fix once."""
+    """Return the fixes of all bugs that match, without repetitions."""
     by_path: dict[Any, Fix] = {}
     for glob in globs:
         recipes = find_recipes(catalog, (), [glob])

@@ -53,7 +53,8 @@ _OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
 class Outcome:
     """The result of verifying one document.
 
-    :ivar outcome: ``same``, ``different``, ``could not``, or ``undecided`` if neither decision reached a verdict.
+    :ivar outcome: ``same``, ``different``, ``could not`` (be verified), or ``undecided`` if neither the recorded nor
+        the new decision reached a verdict.
     """
 
     evidence: Path
@@ -99,9 +100,10 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _documents(paths: Sequence[Path], recipes: Recipes) -> Iterator[tuple[Path, dict[str, Any] | str]]:
-    """Yield each evidence document with its file, or the error in the file. A folder stands for all evidence below it.
+    """Yield each evidence document with its file; if the file is invalid, the error. A folder stands for all evidence
+    below it.
 
-    :raises NothingExamined: if none is found.
+    :raises NothingExamined: if no evidence is found.
     """
     several = [(path, _in_folder(path, recipes) if path.is_dir() else [(path, None)]) for path in paths]
     if not any(found for _, found in several):
@@ -124,7 +126,8 @@ def _in_folder(folder: Path, recipes: Recipes) -> list[tuple[Path, dict[str, Any
 
 
 def _load(file: Path) -> Iterator[dict[str, Any] | str]:
-    """Yield the evidence documents in a file. A contribution has several. If the file is invalid, yield the error."""
+    """Yield the evidence documents in a file, of which a contribution has several. If the file is invalid, yield the
+    error."""
     try:
         made = load_contribution(file)
         if made is None:
@@ -160,7 +163,7 @@ class _Verifier:
             self._runner.close()
 
     def verify(self, file: Path, recorded: dict[str, Any] | str) -> Outcome:
-        """Verify one document. An error in the document or on this machine becomes an outcome, too."""
+        """Verify one document. If the document or this machine causes an error, the outcome says so."""
         if isinstance(recorded, str):
             return Outcome.could_not(file, "", recorded)
         name, origin = recorded["bug_id"] or recorded["law"] or "a law", ""
@@ -198,7 +201,7 @@ class _Verifier:
         return compared(recorded, decision)
 
     def _patched(self, recorded: dict[str, Any]) -> Ref | None:
-        """Return the ref of the code with Sentinel's fix, if the document was decided with a fix; otherwise None."""
+        """Return the ref of the code with Sentinel's fix if the document was decided with this fix; otherwise None."""
         digest = (recorded["checkout"] or {}).get("patched")
         if digest is None:
             return None
@@ -211,15 +214,16 @@ class _Verifier:
 
     @cached_property
     def _runner(self) -> Runner:
-        """The runner, with the user's settings. The environment in the evidence is only compared, never used."""
+        """The runner with the user's settings. The environment that the evidence records is only compared, never
+        used."""
         runner = runner_of(self._catalog, self._settings, self._notify, self._store, self._opened)
-        # The worker preloads packages for all targets at its start, as in the run that wrote the evidence.
+        # At its start, the worker preloads packages for all targets, as it did in the run that wrote the evidence.
         runner.start(self._targets)
         return runner
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
-    """Return a ref to the recorded code. For a branch or a clean working tree, this is its commit."""
+    """Return a ref of the code that the evidence records. For a branch or a clean working tree, this is its commit."""
     text, checkout = recorded["ref"], recorded["checkout"] or {}
     if text == "path":
         if repo is not None:
@@ -252,14 +256,14 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, 
         if recipe.digest == digest:
             return recipe, f"{recipe.path.name}, {digest[:19]}, of this catalog", False
     recipe = _embedded(recorded, catalog)
-    if recipe.published:  # the bundled recipe has its pull request, which is needed to find commits
+    if recipe.published:  # the bundled recipe names its pull request, which is needed to find commits
         recipe = adopt_pins(recipe, {item.bug_id: item for item in same})
     other = any(recipe_digest(item) != recipe_digest(recipe) for item in same)
     return recipe, f"the copy inside the evidence{'; the recipe of this catalog differs' if same else ''}", other
 
 
 def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
-    """Return the scenario that a search drew, as a recipe that the law decides."""
+    """Return a recipe with the scenario that a search drew. The law decides this recipe."""
     law = catalog.laws.get(str(recorded["law"]))
     if law is None:
         raise SentinelError(f"it is evidence of a law, {recorded['law']!r}, which does not exist here")

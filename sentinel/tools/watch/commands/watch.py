@@ -149,11 +149,11 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _wait_for_checkers(number: str) -> bool:
-    """Wait for the checkers of this run to end. Return True if a checker was killed, or did not end in time."""
+    """Wait until the checkers of this run have ended. Return True if one was killed or did not end in time."""
     until = time.monotonic() + meeting.LONG_PATIENCE
     while left := meeting.sockets(number):
         if time.monotonic() > until or not any(map(meeting.is_alive, left)):
-            left = meeting.sockets(number)  # one that has just ended has removed its socket
+            left = meeting.sockets(number)  # a checker that has just ended has removed its socket
             for socket in left:
                 socket.unlink(missing_ok=True)
             return bool(left)
