@@ -109,6 +109,8 @@ class Check:
         self.choices = {input_named(options, name).name: value for name, value in chosen.items()}
         for name, value in self.choices.items():
             _require_known(self.contract, name, value)
+        if not isinstance(examples, int) or examples < 1:
+            raise TypeError(f"examples={examples!r} is not a number of scenarios, such as 100")
         self.examples, self._seed, self.device = examples, seed, device
         self._binding: dict[str, Any] = {"names": names, "call": call, "outputs": outputs, "dtypes": dtypes}
         self._binding |= {"responses": responses, "stream": "tokens" in (shapes or {}).values()}
@@ -360,9 +362,13 @@ def _require_known(contract: Contract, name: str, value: Any) -> None:
     assert item is not None
     listed = re.match(rf"{name}: ([\w, ]+)", item.meaning)
     known = listed[1].split(", ") if listed else []
+    words = [choice for choice in item.choices if isinstance(choice, str)]
     for one in value if isinstance(value, tuple) else (value,):
         if known and one not in (*known, None):
             raise TypeError(f"{contract.name} has no definition of {name}={one!r}; it has {', '.join(known)}")
+        # A mode of the framework's own is allowed; a misspelled one would skip the laws that need its definition.
+        if isinstance(one, str) and one not in words and (near := nearest(one, words, alike=0.8)):
+            raise TypeError(f"{contract.name} has no definition of {name}={one!r}{near}")
 
 
 def _attribute_non_finite(search: BoundarySearch, session: LawSession) -> None:

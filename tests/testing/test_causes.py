@@ -156,6 +156,18 @@ def test_an_error_about_parameters_names_everything_that_is_missing():
     assert "tau_pos" not in text  # of another algorithm
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss_agg_mode": "tokenmean"}, "no definition of loss_agg_mode='tokenmean' — did you mean 'token-mean'"),
+        ({"examples": "many"}, "examples='many' is not a number of scenarios"),
+    ],
+)
+def test_a_misspelled_option_is_an_error(options, message):
+    with pytest.raises(TypeError, match=message):
+        Check("policy_loss", algorithm="ppo", **options)
+
+
 def test_the_coefficient_of_another_algorithm_is_not_matched():
     def f(lp, old_lp, adv, mask, beta=0.1):
         return lp
