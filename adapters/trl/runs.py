@@ -588,7 +588,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     ),
     (
         f"{_OWN}.ssd.ssd_trainer.SSDTrainer", _of_trainer("prompts", {**_LIMIT, "filter_empty": False}),
-        ({**_DRAWS, "filter_empty": True, **_EVALUATES}, {"model": "small", "max_prompt_length": 8, **_AGAIN}, _SERVER),
+        ({**_DRAWS, "filter_empty": True, **_EVALUATES}, {"model": "small", "max_prompt_length": 8}, _SERVER),
     ),
     (f"{_OWN}.gmpo.gmpo_trainer.GMPOTrainer", _of_trainer("prompts", *_SAMPLED), ({"beta": 0.25, **_AGAIN},)),
     (
