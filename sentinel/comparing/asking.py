@@ -5,7 +5,6 @@ Scenarios are drawn as for a law. Further ones set options, arguments and condit
 
 from __future__ import annotations
 
-import ast
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import SETTINGS, AlteredSession, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
+from sentinel.search.bindings import parameters_of
 from sentinel.search.boundary_search import BoundarySearch, draw_around, example, glimpses, turn
 from sentinel.search.guards import (
     CALLS_AWAY,
@@ -538,9 +538,8 @@ def _part(unit: Unit) -> Part | None:
 
 def _parameters(unit: Unit | None) -> frozenset[str]:
     """Return the names of a function's parameters; an empty set if there is no function."""
-    node = function_of(unit.text) if unit is not None and unit.kind == "function" else None
-    arguments = node.args if node is not None else ast.arguments([], [], None, [], [], None, [])
-    return frozenset(each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
+    part = _part(unit) if unit is not None else None
+    return frozenset(parameters_of(part.node) if part is not None else ())
 
 
 def recipes_of(subject: Subject, recipes: Sequence[Recipe]) -> list[Recipe]:
@@ -601,9 +600,9 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
         seen[name] = [answer and {key: answer.get(key) for key in difference.details} for answer in answers]
     same = protocol.encode(seen[""])
     # A value that both sides reject shows nothing.
-    answered = {name for name in calls if name and any(seen[name])}
-    matter = {name.partition(" ")[0] for name in answered if protocol.encode(seen[name]) != same}
-    return replace(difference, idle=frozenset({name.partition(" ")[0] for name in answered} - matter))
+    answered = [(name.partition(" ")[0], answers) for name, answers in seen.items() if name and any(answers)]
+    matter = {name for name, answers in answered if protocol.encode(answers) != same}
+    return replace(difference, idle=frozenset(name for name, _ in answered) - matter)
 
 
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:

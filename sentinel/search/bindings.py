@@ -61,9 +61,7 @@ def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
     names: dict[str, Name] = {}
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            arguments = node.args
-            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-            names[node.name] = Name("function", span_of(node), parameters=frozenset(item.arg for item in every))
+            names[node.name] = Name("function", span_of(node), parameters=frozenset(parameters_of(node)))
         elif isinstance(node, ast.ClassDef):
             bases = tuple(ast.unparse(base).partition("[")[0] for base in node.bases)
             names[node.name] = Name("class", span_of(node), bases, names_of(node.body))
@@ -89,6 +87,12 @@ def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
             for block in (*handlers, *blocks):
                 names |= names_of(block)
     return names
+
+
+def parameters_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """Return the names of a function's parameters, without ``*args`` and ``**kwargs``."""
+    arguments = node.args
+    return [item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
 def span_of(node: ast.stmt) -> tuple[int, int]:

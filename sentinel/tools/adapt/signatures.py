@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from sentinel.search.bindings import syntax_of
+from sentinel.search.bindings import parameters_of, syntax_of
 
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -272,7 +272,7 @@ _OF_TENSORS = {"shape", "dtype", "device", "ndim", "T", "mT", "data", "is_cuda",
 
 def _reads(node: _Def, inside: list[ast.AST], owner: ast.ClassDef | None) -> dict[str, tuple[str, ...]]:
     """Return the attributes and keys that a function reads from each parameter that is an object or a dictionary."""
-    parameters = [item.arg for item in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    parameters = parameters_of(node)
     found = {name: _attributes(inside, name) for name in parameters}
     if owner is not None and parameters:
         methods = {each.name: each for each in owner.body if isinstance(each, _Def)}

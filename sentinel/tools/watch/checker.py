@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from sentinel.binding.drift import AbsentError, DriftError
-from sentinel.commands.console import counted
+from sentinel.commands.console import counted, some
 from sentinel.contracts.contract import Contract, DoesNotApply, Inputs
 from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable
 from sentinel.laws.law import Law, Violation
@@ -374,10 +374,10 @@ class Checker:
         evaluations = f"{len(in_evaluation)} of these in evaluations, too; " if facts.get("evaluates") else ""
         _say(
             f"{name}: {len(of)} of {len(of) + len(lines) + len(others)} invariants apply to this run; {evaluations}"
-            f"{len(others)} concern other trainers: {_some(others)}"
+            f"{len(others)} concern other trainers: {some(others, _NAMES)}"
         )
         for why, names in _by_reason(lines):
-            _say(f"not checked: {_some(names)}: {why}")
+            _say(f"not checked: {some(names, _NAMES)}: {why}")
 
     def _tell_of(self, process: Process, one: Invariant, how: str, step: int) -> None:
         if one.note:
@@ -632,7 +632,7 @@ class Checker:
         if counts["held_back"]:
             _say(f"not checked: {counted(counts['held_back'], 'more step')}, to stay within the time limit")
         for why, names in _by_reason(counts["skipped"]):
-            _say(f"not checked: {_some(names)}: {why}")
+            _say(f"not checked: {some(names, _NAMES)}: {why}")
         for name, noun in (("copied", "call"), ("read", "call"), ("checked", "call")):
             for why, count in itertools.islice(counts[f"not_{name}"].items(), _CAUSES):
                 _say(f"not {name}: {counted(count, noun)}: {why}")
@@ -714,11 +714,6 @@ def _causes(causes: Mapping[str, int], noun: str = "") -> Iterator[str]:
 def _by_reason(reasons: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
     for why in dict.fromkeys(reasons.values()):
         yield why, [name for name, other in reasons.items() if other == why]
-
-
-def _some(names: Sequence[str]) -> str:
-    """Join the first few names with commas, and add how many more there are."""
-    return ", ".join(names[:_NAMES]) + f" and {len(names) - _NAMES} more" * (len(names) > _NAMES)
 
 
 def _place(reading: Reading) -> str:

@@ -710,7 +710,12 @@ def _divided_once(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
 
 def _of_all(memory: dict[str, Any], key: Any, values: Mapping[str, Any], own: Any, over: int) -> list[Any] | None:
     """Store what one process observed at a moment. Return the observations of all processes; None if one is still
-    missing."""
+    missing.
+
+    :raises DoesNotApply: if the processes split parameters or rows.
+    """
+    if values.get("world", 1) > 1 and not values.get("replicated"):
+        raise DoesNotApply("parameters or rows are split over ranks")
     moments = memory.setdefault("moments", {})
     several = moments.setdefault(key, {})
     several[values.get("process")] = own
@@ -736,8 +741,6 @@ def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
     if own.get("step") != values["step"] or not own["items"] or len(own["items"]) != len(values["losses"]):
         return None
     world = values.get("world", 1)
-    if world > 1 and not values.get("replicated"):
-        raise DoesNotApply("parameters or rows are split over ranks")
     over = world if values["facts"]["options"].get("average_tokens_across_devices") else 1
     several = _of_all(memory, (values["step"], values.get("process") if over == 1 else 0), values, dict(own), over)
     if several is None:
@@ -759,8 +762,6 @@ def _tokens_counted(kind: str, values: Mapping[str, Any], memory: dict[str, Any]
     batch, world = values["batch"], values.get("world", 1)
     if "num_items_in_batch" not in batch or "completion_mask" not in batch:
         return None
-    if world > 1 and not values.get("replicated"):
-        raise DoesNotApply("parameters or rows are split over ranks")
     trained = int(((batch["completion_mask"] != 0) & (batch.get("tool_mask", batch["completion_mask"]) != 0)).sum())
     own = trained, float(batch["num_items_in_batch"])
     several = _of_all(memory, (values["step"], values.get("moment")), values, own, world)
