@@ -812,6 +812,33 @@ def _optimizer_not_loaded() -> None:
     transformers.Trainer._load_optimizer_and_scheduler = loaded
 
 
+def _of_transformers(kind: str, name: str, *changes: str) -> Callable[[], None]:
+    return lambda: edited(getattr(_module("transformers"), kind), name, *changes)
+
+
+def _of_sampler(*changes: str) -> Callable[[], None]:
+    return lambda: edited(_module("trl.trainer.utils").RepeatSampler, "__iter__", *changes)
+
+
+def _mixes(*changes: str) -> Callable[[], None]:
+    return lambda: edited(_module("trl.trainer.callbacks").SyncRefModelCallback, "_sync_target_model", *changes)
+
+
+def _synchronizes_each_step() -> None:
+    edited(
+        _module("trl.trainer.callbacks").SyncRefModelCallback, "on_step_end",
+        "state.global_step % args.ref_model_sync_steps == 0", "True",
+    )  # fmt: skip
+
+
+def _random_not_loaded() -> None:
+    _module("transformers").Trainer._load_rng_state = lambda self, checkpoint: None
+
+
+def _batches_not_skipped() -> None:
+    _module("transformers.trainer").skip_first_batches = lambda loader, count: loader
+
+
 def _positions_of_rows() -> None:
     edited(
         _module("trl.trainer.sft_trainer").DataCollatorForLanguageModeling, "torch_call",
@@ -1041,6 +1068,28 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
     "missed-evaluation-doubles-the-loss": (_EVALUATING, _evaluates(lambda self, loss: 2 * loss)),
     "missed-evaluation-moves-the-model": (_EVALUATING, _evaluates(_moved)),
     "missed-evaluation-with-dropout": ({**_EVALUATING, "model": "gpt2", "dropout": 0.1}, _evaluates_in_training_mode),
+    # What was missed in a third trial, and more of the same kinds.
+    "trial-sft-first-labels-counted": ({"kind": "sft", "form": "text"}, _of_transformers(
+        "Trainer", "_get_num_items_in_batch", 'batch["labels"][..., 1:]', 'batch["labels"]')),
+    "trial-sft-warm-up-rounded-down": ({"kind": "sft", "options": {"warmup_steps": 0.3}}, _of_transformers(
+        "TrainingArguments", "get_warmup_steps", "math.ceil(", "math.floor(")),
+    "trial-grpo-chunks-left-out": (_GRPO, _of_sampler("for chunk in indexes:", "for chunk in indexes[::2]:")),
+    "trial-grpo-prompts-not-repeated": (_GRPO, _of_sampler(
+        "for _ in range(self.repeat_count):", "for _ in range(self.repeat_count // 2):")),
+    "trial-grpo-mixture-swapped": (
+        _grpo(beta=0.1, sync_ref_model=True, ref_model_sync_steps=2, ref_model_mixup_alpha=0.9, learning_rate=1e-2),
+        _mixes("mul_(1.0 - alpha).add_(copy_param.data, alpha=alpha)",
+               "mul_(alpha).add_(copy_param.data, alpha=1.0 - alpha)")),
+    "trial-dpo-synchronized-too-often": (
+        {"kind": "dpo", "options": {"sync_ref_model": True, "ref_model_sync_steps": 3, "learning_rate": 1e-2}},
+        _synchronizes_each_step),
+    "trial-grpo-old-log-probs-left-out": (_grpo(num_iterations=2), _in(
+        "GRPOTrainer", _MAKE, "if old_per_token_logps is not None:\n            output",
+        "if False:\n            output")),
+    "trial-resumed-with-new-random-numbers": ({"kind": "sft", "resumes": "alone"}, _random_not_loaded),
+    "trial-resumed-with-the-same-batches": ({"kind": "sft", "resumes": "alone"}, _batches_not_skipped),
+    "trial-awaited-rewards-of-the-next-row": ({**_GRPO, "rewards": ("awaited",)}, _in(
+        "GRPOTrainer", _MAKE, _AFTER_REWARDS, f"{_AFTER_REWARDS}.roll(1, 0)")),
 }  # fmt: skip
 
 

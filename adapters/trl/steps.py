@@ -299,6 +299,34 @@ def _completion_ends(micro: Any) -> str:
     )
 
 
+def _grpo_batch(micro: Any) -> str:
+    """Describe a batch without the log-probs of the policy that generated it, if it is used after a step; otherwise
+    describe completions that do not end with the first end token."""
+    options, batch = micro.options, micro.batch
+    uses = options["steps_per_generation"] * options["num_iterations"]
+    if not micro.evaluating and options["gradient_accumulation_steps"] % uses and "old_per_token_logps" not in batch:
+        return (
+            f"old_per_token_logps is missing, although completions are used for {uses} micro-batches, and the "
+            f"optimizer steps after every {options['gradient_accumulation_steps']}: the ratio is always 1"
+        )
+    return _completion_ends(micro)
+
+
+def _generated_epoch(options: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many prompts an epoch leaves out, because it only has whole generation batches, and how often it loads
+    each other prompt."""
+    peers = options["num_generations"]
+    uses = options["num_iterations"] * options["steps_per_generation"]
+    return options["generation_batch_size"] // peers - 1, peers * uses
+
+
+def _synchronized(args: Any, step: int) -> float | None:
+    """Return the share of the policy in the reference (TR-DPO, arXiv:2404.09656) after a step."""
+    if not args.sync_ref_model:
+        return None
+    return 0.0 if step % args.ref_model_sync_steps else float(args.ref_model_mixup_alpha)
+
+
 def _sampled(micro: Any) -> None:
     options, had = micro.options, micro.attributes
     neutral = {"top_p": (None, 1.0), "top_k": (None, 0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
@@ -881,8 +909,9 @@ _SETTINGS = {
     "generation_config.max_new_tokens": partial(_generated, "max_completion_length"),
     "generation_config.do_sample": lambda options: None if options.get("generation_kwargs") else True,
 }
-#: The parts that a trainer lacks if it learns from a dataset's answers.
+#: The parts that a trainer lacks if it learns from a dataset's answers, and those that it lacks if it generates.
 _OFFLINE = frozenset({"advantages", "samples", "prompts", "completions"})
+_GENERATES = frozenset({"tokens", "collators", "labels"})
 _SCORES = ("_generate_and_score_completions", "_calculate_rewards", "_generate", "_prepare_inputs")
 _SAMPLES = ("_generate_single_turn", "_generate", "_generate_and_score_completions", "_prepare_inputs")
 _OF_ROWS = {
@@ -909,8 +938,9 @@ STEPS = (
             **_named("top_entropy_quantile off_policy_mask_threshold entropy_coef"),
         },
         splits=frozenset({"steps_per_generation", "generation_batch_size"}),
-        loss=_grpo_loss, advantages=_grpo_advantages, references=_grpo_references, batch=_completion_ends,
-        samples=_sampled, prompts=_prompt_tokens, completions=_decoded, lacks=frozenset({"tokens", "collators"}),
+        loss=_grpo_loss, advantages=_grpo_advantages, references=_grpo_references, batch=_grpo_batch,
+        samples=_sampled, prompts=_prompt_tokens, completions=_decoded, lacks=_GENERATES,
+        synchronized=_synchronized, epoch=_generated_epoch,
     ),
     Steps(
         "trl.trainer.rloo_trainer.RLOOTrainer",
@@ -918,7 +948,8 @@ STEPS = (
         knows=_SHARED | _ONLINE | {"normalize_advantages", "reward_clip_range"},
         settings={**_SETTINGS, **_named("normalize_advantages reward_clip_range")},
         loss=_rloo_loss, advantages=_rloo_advantages, references=_rloo_references, batch=_completion_ends,
-        samples=_sampled, prompts=_prompt_tokens, completions=_decoded, lacks=frozenset({"tokens", "collators"}),
+        samples=_sampled, prompts=_prompt_tokens, completions=_decoded, lacks=_GENERATES,
+        synchronized=_synchronized, epoch=_generated_epoch,
     ),
     Steps(
         "trl.trainer.dpo_trainer.DPOTrainer",
@@ -934,7 +965,7 @@ STEPS = (
         },
         loss=_dpo_loss, references=_dpo_references, batch=_right_padding, tokens=_pair_tokens,
         collators={"trl.trainer.dpo_trainer.DataCollatorForPreference.torch_call": _dpo_collated},
-        lacks=_OFFLINE,
+        lacks=_OFFLINE | {"labels"}, synchronized=_synchronized,
     ),
     Steps(
         "trl.trainer.sft_trainer.SFTTrainer",
@@ -956,13 +987,13 @@ STEPS = (
         },
         loss=_kto_loss, references=_kto_references, batch=_right_padding, tokens=_kto_tokens,
         collators={"trl.trainer.kto_trainer.DataCollatorForUnpairedPreference.torch_call": _kto_collated},
-        lacks=_OFFLINE,
+        lacks=_OFFLINE | {"labels"}, synchronized=_synchronized,
     ),
     Steps(
         "trl.trainer.reward_trainer.RewardTrainer",
         methods={"loss": ("compute_loss", "_prepare_inputs"), **_OF_TOKENS},
         knows=_SHARED | _words("chat_template_path eos_token center_rewards_coefficient"),
-        loss=_reward_loss, batch=_reward_batch, tokens=_reward_tokens, lacks=_OFFLINE | {"references"},
+        loss=_reward_loss, batch=_reward_batch, tokens=_reward_tokens, lacks=_OFFLINE | {"references", "labels"},
         collators={"trl.trainer.reward_trainer.DataCollatorForPreference.torch_call": _reward_collated},
     ),
 )  # fmt: skip

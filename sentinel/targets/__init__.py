@@ -201,6 +201,11 @@ class Steps:
     :ivar completions: returns the completions that reward functions receive for the completion tokens of each row.
     :ivar tokens: returns how prepared rows of a dataset differ from the tokens and labels of their own text; empty if
         they do not. Its arguments are the trainer and the rows. It runs inside the training, too.
+    :ivar synchronized: returns the share of the policy's parameters in the reference's parameters after a step; 0 if
+        the step changes no reference, and None if the options do not define it. Its arguments are the configuration and
+        the number of the step, from 1. It runs inside the training.
+    :ivar epoch: returns the most rows of a dataset that an epoch leaves out, and how often it loads each other row. Its
+        argument is the options. By default, an epoch loads each row once.
     :ivar lacks: the other attributes that have no meaning for this trainer.
     :ivar collators: dotted path of a collator's method -> a function that runs inside the training. Its arguments are
         the collator, the rows and the batch. It returns a description of the error in the batch; empty for a correct
@@ -220,6 +225,8 @@ class Steps:
     prompts: Callable[[Any, Sequence[Mapping[str, Any]]], list[list[int]]] | None = None
     completions: Callable[[Any, Sequence[Mapping[str, Any]], list[list[int]]], list[Any]] | None = None
     tokens: Callable[[Any, Sequence[Mapping[str, Any]]], str] | None = None
+    synchronized: Callable[[Any, int], float | None] | None = None
+    epoch: Callable[[Mapping[str, Any]], tuple[int, int]] | None = None
     lacks: frozenset[str] = frozenset()
     collators: Mapping[str, Callable[[Any, Sequence[Mapping[str, Any]], Mapping[str, Any]], str]] = field(
         default_factory=dict

@@ -360,9 +360,12 @@ class Checker:
     def _tell_facts(self, process: Process) -> None:
         """Print which invariants of a trainer are checked, and why the others are not."""
         facts, skipped = process.memory.facts, process.memory.skipped
-        lines = {name: why for name, why in skipped.items() if name not in self._without}
-        applies = [one for one in INVARIANTS if not one.note and not one.unless(facts, process.memory.steps)]
-        of = [one.name for one in applies if one.name not in (*lines, *self._without)]
+        every = [one for one in INVARIANTS if not one.note and one.name not in self._without]
+        reasons = {one.name: one.unless(facts, process.memory.steps) for one in every}
+        others = [name for name, why in reasons.items() if why == ELSEWHERE]
+        lines = {name: skipped[name] for name in reasons if name in skipped}
+        applies = [one for one in every if not reasons[one.name]]
+        of = [one.name for one in applies if one.name not in lines]
         in_evaluation = [one.name + IN_EVALUATION for one in applies if one.name in of and one.of != ("evaluated",)
                          and one.evaluates and facts.get("evaluates")]  # fmt: skip
         self._applied |= dict.fromkeys([*of, *in_evaluation], "its inputs did not occur in a checked step")
@@ -370,11 +373,10 @@ class Checker:
             return
         self._told_of = facts["class"], lines
         name = facts["class"].rpartition(".")[2] or "the trainer"
-        others = [one.name for one in INVARIANTS if one.unless(facts, process.memory.steps) == ELSEWHERE]
         evaluations = f"{len(in_evaluation)} of these in evaluations, too; " if facts.get("evaluates") else ""
         _say(
-            f"{name}: {len(of)} of {len(of) + len(lines) + len(others)} invariants apply to this run; {evaluations}"
-            f"{len(others)} concern other trainers: {some(others, _NAMES)}"
+            f"{name}: {len(of)} of all {len(every)} invariants will be checked; {evaluations}"
+            f"{len(others)} need a part that this run does not have: {some(others, _NAMES)}"
         )
         for why, names in _by_reason(lines):
             _say(f"not checked: {some(names, _NAMES)}: {why}")
@@ -594,7 +596,7 @@ class Checker:
         reasons = (self._skipped.get(name, "") for name in examining)
         own = next((why for why in reasons if why.endswith(" is your own")), "")
         if own and self._watched and not self._counts["copied"]:
-            return f"{own}, so no loss, advantages or samples were compared"
+            return own
         why: Mapping[str, int]
         if not self._watched:
             why = {reason: len(names) for reason, names in self._failed.items()} or self._not["watched"]
@@ -616,8 +618,9 @@ class Checker:
         looked = {name.removesuffix(IN_EVALUATION) for name in +self._invariants}
         checked = f"{counted(len(looked), 'invariant')} {looks} times"
         if "nothing_examined" in counts:
+            what = "no loss, advantages or samples were compared" if looked else "nothing was examined"
             _say(
-                f"nothing was examined: {counts['nothing_examined']}"
+                f"{what}: {counts['nothing_examined']}"
                 + f"\n  checked{several}: only settings, rows and the optimizer, by {checked}" * bool(looked),
                 True,
             )

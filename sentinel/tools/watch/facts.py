@@ -91,6 +91,7 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "pads": getattr(getattr(trainer, "processing_class", None), "pad_token_id", None),
         "started": _started(trainer.model),
         "evaluates": getattr(trainer, "eval_dataset", None) is not None,
+        "reference": getattr(trainer, "ref_model", None) is not None,
         "weights_swap": hasattr(_optimizer_of(trainer), "eval"),
         **plain({"first_step": trainer.state.global_step, "adapters": hasattr(trainer.model, "peft_config")}),
     }

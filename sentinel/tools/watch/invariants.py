@@ -134,9 +134,9 @@ _ASIDE = ("bf16", "logging_steps", "gradient_checkpointing", "log_completions", 
 _SETTINGS = 6
 
 
-#: Reason for skipping an invariant that concerns other trainers. Such invariants are counted, not listed under a
-#: reason.
-ELSEWHERE = "it concerns other trainers"
+#: Reason for skipping an invariant that needs a part which the trainer or this run does not have. Such invariants are
+#: counted, not listed under a reason.
+ELSEWHERE = "this run does not have the part that it needs"
 #: Marks the names of invariants that are checked in an evaluation.
 IN_EVALUATION = " (evaluation)"
 
@@ -199,7 +199,20 @@ def _concerns(part: str) -> Unless:
     return lambda facts, steps: ELSEWHERE if steps and part in steps.lacks else ""
 
 
-_generates, _supervised = _concerns("advantages"), _concerns("tokens")
+_generates, _labelled = _concerns("advantages"), _concerns("labels")
+
+
+def _referred(facts: Mapping[str, Any], steps: Steps | None) -> str:
+    return "" if facts.get("reference", True) else ELSEWHERE
+
+
+def _synchronizes(wanted: bool) -> Unless:
+    """Return a condition that is met if the configuration synchronizes the reference with the policy, or does not."""
+
+    def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
+        return "" if bool(facts.get("options", {}).get("sync_ref_model")) == wanted else ELSEWHERE
+
+    return unless
 
 
 def _evaluates(facts: Mapping[str, Any], steps: Steps | None) -> str:
@@ -424,9 +437,13 @@ def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     ratio = loss / expected if abs(expected) > 100 * rounding + 1e-9 else math.nan
     shown = f" ({ratio:.4g} times as much)" if math.isfinite(ratio) else ""
     steps = values["attributes"].get("current_gradient_accumulation_steps") or 1
-    if steps > 1 and _near(ratio, steps, 1e-2):
+    factor = next((one for one in (steps, 1 / steps) if steps > 1 and _near(ratio, one, 1e-2)), 1)
+    if factor != 1 and values.get("evaluating"):
+        how = "multiplied" if factor > 1 else "divided"
+        shown += f", as if it were {how} by {steps} accumulated micro-batches, which an evaluation does not have"
+    elif factor > 1:
         shown += f", as if the divisor left out the accumulation of {steps} micro-batches"
-    elif steps > 1 and _near(ratio, 1 / steps, 1e-2):
+    elif factor < 1:
         shown += f", as if the loss were divided twice by the {steps} accumulated micro-batches"
     return f"a micro-batch's loss is {loss:.6g}, and its documented value is {expected:.6g}{shown}"
 
@@ -458,10 +475,15 @@ def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
             wrong = ((got < low - most) | (got > high + most)) & used
             if wrong.any():
                 at = (got - expected[0]).abs().masked_fill(~wrong, -1.0).argmax()
+                how = ""
+                if not got[wrong].any():
+                    how = ": there is no gradient, as after a detach() or under no_grad()"
+                elif not expected[0][wrong].any():
+                    how = ": these elements should have none, as if a detach() or a clip bound were missing"
                 return (
                     f"the gradient of the loss with respect to {name} is {float(got.reshape(-1)[at]):.4g} for an "
                     f"element, and the documented loss's is {float(expected[0].reshape(-1)[at]):.4g} "
-                    f"({int(wrong.sum())} of {wrong.numel()} elements differ)"
+                    f"({int(wrong.sum())} of {wrong.numel()} elements differ){how}"
                 )
     return ""
 
@@ -551,8 +573,11 @@ def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
     """Compare the optimizer's state before the first step of a resumed training with the checkpoint's."""
     facts = values["facts"]
     if kind == "facts":
+        wrong = _resumed_elsewhere(facts)
         known = facts.get("random_state")
-        return None if known is None else "" if known else "the state of random numbers is not the checkpoint's"
+        return wrong or (
+            None if known is None else "" if known else "the state of random numbers is not the checkpoint's"
+        )
     if not values.get("places") or values["global_step"] != facts["first_step"]:
         return None
     try:
@@ -570,6 +595,72 @@ def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
             if not _near(now, was[: len(now)], 1e-2, 1e-12):
                 return f"the optimizer's {key} of {name} before the first step is not the checkpoint's"
     return ""
+
+
+def _resumed_elsewhere(facts: Mapping[str, Any]) -> str:
+    """Describe how the place at which a training resumes differs from the checkpoint's; empty if it does not."""
+    step, options, epoch = facts.get("saved_step"), facts["options"], facts.get("epoch", {})
+    if step is None:
+        return ""
+    if facts["first_step"] != step:
+        return f"the training resumes at step {facts['first_step']}, and the checkpoint is of step {step}"
+    batches, accumulated = epoch.get("batches"), options["gradient_accumulation_steps"]
+    if not batches or options.get("ignore_data_skip"):
+        return ""
+    # Versions of transformers before 4.46 do not count the step of the last batches of an epoch.
+    per_epoch = {max(batches // accumulated, 1), math.ceil(batches / accumulated)}
+    expected = {step % one * accumulated for one in per_epoch}
+    if facts["skipped"] in expected:
+        return ""
+    how = "trains on batches of the first steps again" if facts["skipped"] < min(expected) else "leaves out batches"
+    return (
+        f"the resumed epoch skips {facts['skipped']} batches, and step {step} is after {min(expected)} of its "
+        f"{batches} batches: the training {how}"
+    )
+
+
+def _epoch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    """Compare an epoch's plan with the dataset: how often each row is loaded, by all processes together."""
+    facts, steps, epoch = values["facts"], values["steps"], values.get("epoch")
+    if epoch is None:
+        raise DoesNotApply("the training data were loaded before watching began")
+    if "counts" not in epoch:
+        raise DoesNotApply(epoch["why"])
+    world = epoch["world"]
+    several = _of_all(memory, (values.get("moment"), facts["first_step"]), {**values, **epoch}, epoch["counts"], world)
+    if several is None:
+        return None
+    if len({len(one) for one in several}) > 1:
+        raise DoesNotApply("processes have datasets of different sizes")
+    counts, options = torch.stack(several).sum(0), facts["options"]
+    dropped = options["per_device_train_batch_size"] * world - 1 if options.get("dataloader_drop_last") else 0
+    declared = steps is not None and steps.epoch is not None
+    most, times = steps.epoch(options) if declared else (dropped, 1)
+    left = int((counts == 0).sum())
+    if left > most:
+        return f"an epoch leaves out {left} of the {len(counts)} rows of the dataset, and at most {most} are right"
+    loaded = counts[counts > 0]
+    low, high = int(loaded.min()), int(loaded.max())
+    # Several processes need equally many rows, so they load some rows twice.
+    if low < times or (high > times and (declared or world == 1)):
+        return f"an epoch loads a row {low if low != times else high} times, and {times} times are right"
+    return ""
+
+
+def _follows(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    """Compare the reference after the end of a step with the configured mean of reference and policy."""
+    share = values["share"]
+    for name, (before, after, policy) in values["pieces"].items():
+        expected = before.double() + share * (policy.double() - before.double())
+        spacing = torch.finfo(after.dtype).eps
+        most = 4 * spacing * (before.double().abs() + policy.double().abs()) + 1e-12
+        wrong = (after.double() - expected).abs() > most
+        if wrong.any():
+            at = int((after.double() - expected).abs().masked_fill(~wrong, -1.0).argmax())
+            got, right, mine, own = (float(one[at]) for one in (after, expected, policy, before))
+            how = f"{share:g} of the policy's {mine:.6g} and {1 - share:g} of its own {own:.6g}"
+            return f"element {at} of the reference's {name} is {got:.6g}, and {how} is {right:.6g}"
+    return "" if values["pieces"] else None
 
 
 def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -699,6 +790,12 @@ def _optimizer(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
 
 
 def _divided_once(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    configured, done = values["facts"]["options"].get("gradient_accumulation_steps"), len(values["losses"])
+    if values["wanted"] and done == configured != values["wanted"] and not values["facts"].get("streams"):
+        return (
+            f"current_gradient_accumulation_steps, by which losses are divided, is {values['wanted']}, and the step "
+            f"has {done} micro-batches"
+        )
     for raw, returned, steps in values["returned"]:
         if steps and not _near(returned, float(raw) / steps, 1e-2 if raw.dtype != torch.float32 else 1e-4, 1e-9):
             return (
@@ -731,11 +828,13 @@ def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
         labels, items = values["batch"].get("labels"), values["items"]
         if own.get("step") != values["step"]:
             own.clear()
-            own |= {"step": values["step"], "items": [], "trained": 0, "labels": 0}
+            own |= {"step": values["step"], "items": [], "trained": 0, "labels": 0, "shifts": False}
         known = labels is not None and items is not None and "shift_labels" not in values["batch"]
         if known and labels.dim() == 2 and "advantages" not in values["batch"]:
             own["items"].append(float(items))
             own["trained"] += int((labels[:, 1:] != -100).sum())
+            # Older versions of transformers count the label of the first token, too.
+            own["shifts"] = values["attributes"].get("_loss_shifts_labels") and not values["facts"]["loss_function"]
             own["labels"] += int((labels != -100).sum())
         return None
     if own.get("step") != values["step"] or not own["items"] or len(own["items"]) != len(values["losses"]):
@@ -747,13 +846,16 @@ def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
         return None
     items = [one for each in several for one in each["items"]]
     trained, labels = (sum(each[name] for each in several) for name in ("trained", "labels"))
-    if min(items) == max(items) and trained <= items[0] <= labels:
+    most = trained if all(each["shifts"] for each in several) else labels
+    if min(items) == max(items) and trained <= items[0] <= most:
         return ""
     shown = f"{min(items):g}" if min(items) == max(items) else f"{min(items):g} to {max(items):g}"
     ranks = f" of {over} processes" * (over > 1)
     return (
         f"losses of a step are divided by {shown} tokens (num_items_in_batch), and its {len(items)} micro-batches"
         f"{ranks} train on {trained} labels"
+        + ", because the labels of first tokens are not predicted"
+        * (min(items) == max(items) == labels)
     )
 
 
@@ -852,6 +954,8 @@ def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
     wanted, done = values["wanted"], len(values["losses"])
     if values["facts"].get("streams"):
         raise DoesNotApply(_ENDS)
+    if done == values["facts"]["options"].get("gradient_accumulation_steps"):  # then only the divisor is wrong
+        return ""
     return f"a step had {done} micro-batches; the configuration requires {wanted}" if wanted and done != wanted else ""
 
 
@@ -862,8 +966,7 @@ def _scheduled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
     rate = values["facts"]["options"].get("learning_rate")
     mine = [one for one, initial in zip(last, values["initial"]) if initial == rate]
     if expected is None:
-        kind = values["facts"]["options"].get("lr_scheduler_type")
-        raise DoesNotApply(f"the rate of lr_scheduler_type={kind} does not depend on the step alone")
+        raise DoesNotApply(values["unscheduled"])
     if not mine:
         raise DoesNotApply(f"no parameter group of your optimizer starts at learning_rate={rate}")
     wrong = [one for one in mine if not _near(one, expected, 1e-4, 1e-12)]
@@ -1028,7 +1131,8 @@ INVARIANTS = (
         f"{_TRAINER} that the adapter documents, and a model that reports log-probs or scores", _gradient,
         _also(_documented("loss"), _own("loss"), _observed,
               lambda facts, steps: "gradients are scaled (fp16)" if facts["scaler"] else ""), "loss",
-        "Look for a detach() or no_grad() that is missing or too many.",
+        "Compare this function with the formula of loss_type in the documentation. The value of the loss is right for "
+        "this batch, so the formulas differ for other values.",
     ),
     Invariant(
         "advantages_follow_from_rewards", ("scored",), "the configuration names how rewards become advantages",
@@ -1141,7 +1245,8 @@ INVARIANTS = (
     ),
     Invariant(
         "log_probs_are_the_models", ("call", "answers"), "the loss trains the tokens whose log-probs it receives",
-        f"{_TRAINER}, and a loss with log-probs whose calls can be read", _of_the_model, _also(_own("loss"), _observed),
+        f"{_TRAINER}, and a loss with log-probs whose calls can be read", _of_the_model,
+        _also(_generates, _own("loss"), _observed),
         "loss",
         "Check the shift between logits and labels, and the temperature.",
     ),
@@ -1155,7 +1260,7 @@ INVARIANTS = (
         "labels_are_tokens", ("answers",), "a label is the token at its position; the model shifts them",
         f"{_TRAINER}, and labels", _labels_are_tokens,
         _also(
-            _supervised, _own("loss", "compute_loss"),
+            _labelled, _own("loss", "compute_loss"),
             lambda facts, steps: "compute_loss_func is yours" if facts["loss_function"] else "",
         ),
         "compute_loss", "Print input_ids and labels of one batch of the collator.", evaluates=True,
@@ -1166,6 +1271,9 @@ INVARIANTS = (
         _also(
             _facts_read,
             lambda facts, steps: "" if "completion_only_loss" in facts["options"] else ELSEWHERE,
+            lambda facts, steps: ELSEWHERE
+            if facts["options"]["completion_only_loss"] is False and not facts["options"].get("assistant_only_loss")
+            else "",
             lambda facts, steps: f"your collator {facts['collator']} makes the batches" if facts["collator"] else "",
         ),
         "compute_loss", "Print input_ids and labels of one batch of the collator.",
@@ -1184,7 +1292,7 @@ INVARIANTS = (
         "the_divisor_is_the_number_of_labels", ("answers", "stepping"),
         "a supervised loss is divided by the labels of the whole step", f"{_TRAINER}, and labels",
         _items,
-        _also(_supervised,
+        _also(_labelled,
             _own("compute_loss", "training_step", "get_batch_samples", "_get_num_items_in_batch"),
             lambda facts, steps: _ENDS if facts.get("streams") else "",
             lambda facts, steps: "several devices in one process" if (facts["options"].get("_n_gpu") or 1) > 1 else "",
@@ -1275,10 +1383,23 @@ INVARIANTS = (
         f"{_TRAINER} that resumes from a checkpoint", _resumed,
         _also(
             lambda facts, steps: "" if facts.get("checkpoint") else ELSEWHERE, _sharded,
-            _own("_load_optimizer_and_scheduler", "_load_rng_state", "create_optimizer"),
+            _own("_load_optimizer_and_scheduler", "_load_rng_state", "create_optimizer", "get_train_dataloader",
+                 "get_batch_samples", "training_step"),
             _callback("on_step_begin"),
         ),
-        "", "Check what is loaded: optimizer.pt, scheduler.pt and rng_state.pth of the checkpoint.",
+        "", "Check what is loaded: optimizer.pt, scheduler.pt, rng_state.pth and trainer_state.json of the checkpoint.",
+    ),
+    Invariant(
+        "an_epoch_has_all_rows", ("facts",), "an epoch loads all rows of the dataset equally often",
+        f"{_TRAINER} and a dataset with a length", _epoch,
+        _also(
+            _own("get_train_dataloader", "_get_dataloader", "_get_train_sampler"),
+            lambda facts, steps: "train_sampling_strategy makes the batches"
+            if facts["options"].get("train_sampling_strategy") not in (None, "random", "sequential", "group_by_length")
+            else "",
+        ),
+        "_get_train_sampler", "Count how often the sampler of trainer.get_train_dataloader() yields each row.",
+        across=True,
     ),
     Invariant(
         "updates_are_not_lost", ("stepped",), "an update below half the spacing of floating-point numbers is lost",
@@ -1288,19 +1409,34 @@ INVARIANTS = (
     Invariant(
         "the_reference_stays", ("stepping",), "the reference model does not change", f"{_TRAINER} with a reference",
         _reference_stays,
-        _also(_concerns("references"), _own("training_step"),
-              _callback("on_step_begin", "on_step_end", "on_substep_end")),
+        _also(
+            _concerns("references"), _referred, _synchronizes(False), _own("training_step"),
+            _callback("on_step_begin", "on_step_end", "on_substep_end"),
+        ),
         "", "Look for code that shares or loads weights between both models.",
+    ),
+    Invariant(
+        "the_reference_follows_as_configured", ("synchronized",),
+        "a synchronized reference is the configured mean of itself and the policy", f"{_TRAINER} with sync_ref_model",
+        _follows,
+        _also(
+            lambda facts, steps: "" if steps and steps.synchronized else ELSEWHERE, _referred, _synchronizes(True),
+            _sharded, _own("training_step"), _callback("on_step_begin", "on_step_end", "on_optimizer_step"),
+        ),
+        "", "Compare the callback that synchronizes the reference with ref_model_mixup_alpha.",
+        ("ref_model_mixup_alpha", "ref_model_sync_steps"),
     ),
     Invariant(
         "the_reference_may_stay", ("stepping",), "only a callback of yours may change the reference",
         f"{_TRAINER} with a reference", _reference_stays,
-        _also(_concerns("references"), lambda facts, steps: "" if facts.get("callbacks") else ELSEWHERE),
+        _also(_concerns("references"), _referred, _synchronizes(False),
+              lambda facts, steps: "" if facts.get("callbacks") else ELSEWHERE),
         advice="If your callback does not update the reference, look for shared weights.", note=True,
     ),
     Invariant(
         "ranks_agree", ("answers", "stepping", "stepped"), "replicas are equal and train on different rows",
-        f"{_TRAINER} in several processes that each have the whole model", _ranks_agree, across=True,
+        f"{_TRAINER} in several processes that each have the whole model", _ranks_agree,
+        lambda facts, steps: ELSEWHERE if facts.get("distributed") == "NO" else "", across=True,
         advice="Check seeds and the sampler of each rank.",
     ),
 )  # fmt: skip

@@ -7,7 +7,11 @@ The data of some steps are sent to the checker, where :mod:`sentinel.tools.watch
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import copy
 import inspect
+import json
+import math
 import queue
 import sys
 import threading
@@ -15,6 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -50,6 +55,10 @@ _REPORTED = ("log_probs", "entropy", "log_sum_sq_probs", "aux_loss")
 TILTS = (-0.5, -0.2, 0.2, 0.5, 1.0)
 #: Number of batches that are observed of one evaluation.
 _EVALUATED = 2
+#: Longest plan of an epoch, in rows, that is compared with the dataset.
+_PLANNED = 1 << 19
+#: Number of synchronizations of the reference that are observed even in steps that are not.
+_SYNCHRONIZED = 4
 #: Of this many observed steps, one has a forward pass that is repeated with other tokens in the padding.
 _DISTURBED = 16
 #: A forward pass is repeated only if each of its tensors has one of these names.
@@ -113,7 +122,11 @@ class Training:
         self._rows: list[Any] = []  # the dataset's rows for the batch that is being produced
         self._rewarded: list[tuple[int, dict[str, Any]]] = []
         self._conditioned: list[list[int]] = []  # the prompt tokens from which this batch's completions are generated
-        self._rewarding = 0
+        self._rewarding = contextvars.ContextVar("rewarding", default=0)
+        self._loads = False  # whether the data loader that is being made is for training
+        self._resuming: dict[str, Any] = {}  # the notes about the training that is being resumed
+        self._synchronized = 0
+        self._before_synchronizing: dict[str, Any] | None = None
         self._sums: dict[str, Any] = {}
         self._summed: list[Any] = []
         self._wrapped: set[FunctionType] = set()
@@ -141,6 +154,8 @@ class Training:
             ("transformers.trainer", "Trainer._inner_training_loop", self._around(self._resume)),
             ("transformers.trainer", "Trainer.evaluation_loop", self._around(self._evaluate, self._evaluated)),
             ("transformers.trainer", "Trainer._load_rng_state", self._around(after=self._load_random)),
+            ("transformers.trainer", "Trainer._get_dataloader", self._around(self._loading, self._load)),
+            ("accelerate.data_loader", "skip_first_batches", self._around(self._skip)),
             ("transformers.generation.utils", "GenerationMixin.generate", self._around(self._look_at_sampling)),
             *((module, name, self._around(self._produce, self._hold)) for module, name in producers),
         ]
@@ -182,18 +197,48 @@ class Training:
     def _resume(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Store the checkpoint from which a training resumes."""
         checkpoint = kwargs.get("resume_from_checkpoint")
+        self._resuming = {}
         if isinstance(checkpoint, str):
-            self._notes.setdefault(args[0], {})["checkpoint"] = checkpoint
+            self._resuming = self._notes.setdefault(args[0], {})
+            self._resuming |= {"checkpoint": checkpoint, "skipped": 0}
+
+    def _skip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Store how many batches of the first epoch a resumed training skips."""
+        self._resuming["skipped"] = kwargs.get("num_batches", args[1] if len(args) > 1 else 0)
+
+    def _loading(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._loads = bool(kwargs.get("is_training"))
+
+    def _load(self, args: tuple[Any, ...], loader: Any) -> None:
+        """Store the plan of an epoch: how often this process loads each row of the dataset."""
+        if self._loads:
+            plan: dict[str, Any] = {}
+            with contextlib.suppress(TypeError):  # a stream has no length
+                plan["batches"] = len(loader)
+            try:
+                plan["counts"] = _planned(loader, {"torch", "accelerate", "transformers", *self._packages})
+            except DoesNotApply as why:
+                plan["why"] = str(why)
+            self._notes.setdefault(args[0], {})["epoch"] = {**plan, **_ranks(args[0])}
 
     def _load_random(self, args: tuple[Any, ...], _: Any) -> None:
         """Compare the random state of a resumed training with its checkpoint's."""
-        trainer, torch = args[0], sys.modules["torch"]
-        note = self._notes.get(trainer, {})
+        note = self._notes.get(args[0], {})
         if note.get("checkpoint"):
-            rank = f"_{trainer.args.process_index}" if trainer.args.world_size > 1 else ""
-            with sys.modules["transformers.trainer"].safe_globals():
-                saved = torch.load(f"{note['checkpoint']}/rng_state{rank}.pth", weights_only=True)["cpu"]
-            note["random_state"] = torch.equal(saved, torch.get_rng_state())
+            note["random_state"] = _is_saved_state(args[0], note["checkpoint"])
+
+    def _resumed_at(self, trainer: Any) -> None:
+        """Complete the notes about a resumed training, before its first step."""
+        note = self._notes.get(trainer, {})
+        if not note.get("checkpoint"):
+            return
+        known = note.get("random_state")
+        # Within an epoch, nothing but a callback draws random numbers after the state was loaded.
+        if known is None or (known and note["skipped"]):
+            note["random_state"] = _is_saved_state(trainer, note["checkpoint"])
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            state = json.loads(Path(f"{note['checkpoint']}/trainer_state.json").read_text(encoding="utf-8"))
+            note["saved_step"] = state["global_step"]
 
     def _collate(self, compare: Callable[[Any, Any, Any], str], args: tuple[Any, ...], batch: Any) -> None:
         """Compare a collated batch with its rows. The result is sent only with the next micro-batch, because data are
@@ -236,7 +281,9 @@ class Training:
             return
         self._training_step, self._evaluation = True, None
         self._age += 1
+        self._synchronize(trainer)
         if self._trainer() is not trainer:
+            self._resumed_at(trainer)
             methods = [name for one in self._steps for several in one.methods.values() for name in several]
             facts = {**facts_of(trainer, self._packages, methods), **self._notes.get(trainer, {})}
             if not self._send("facts", {}, facts):  # without its facts, this trainer is not judged
@@ -284,6 +331,7 @@ class Training:
         while self._summed:
             self._summed.pop().remove()
         self._first, self._sums, self._held, self._sampling = {}, {}, None, {}
+        self._synchronized, self._before_synchronizing = 0, None
         self._micro, self._before, self._returned, self._rows = [], [], [], []
         self._watcher.generated, self._age = -1, 1
 
@@ -323,31 +371,32 @@ class Training:
         direct = isinstance(function, (FunctionType, MethodType))
         kind = function if direct else inspect.getattr_static(type(function), "__call__", None)
         plain_function = getattr(kind, "__func__", kind)
-        if not isinstance(plain_function, FunctionType) or inspect.iscoroutinefunction(plain_function):
+        if not isinstance(plain_function, FunctionType):
             return
 
         def places_of(args: tuple[Any, ...]) -> list[int]:
-            if self._rewarding or not self._producing:  # another reward function may call this one
+            if self._rewarding.get() or not self._producing:  # another reward function may call this one
                 return []
             functions = list(getattr(self._trainer(), "reward_funcs", None) or ())
             return [place for place, one in enumerate(functions) if one == (function if direct else args[0])]
 
         def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             places = places_of(args) if self._rows else []
-            self._rewarding += 1
+            self._rewarding.set(self._rewarding.get() + 1)
             if places:
                 given = {name: one for name, one in kwargs.items() if isinstance(one, list)}
                 self._rewarded.append((places[0], frozen(given)))
 
         def returned(args: tuple[Any, ...], result: Any) -> None:
-            self._rewarding -= 1
+            self._rewarding.set(self._rewarding.get() - 1)
             places = places_of(args)
             if not places:
                 return
             if hasattr(result, "__getitem__"):  # observing an iterator would exhaust it
                 self._rewards.append((places[0], [None if one is None else float(one) for one in result]))
 
-        self._wrap(plain_function, self._around(called, returned))
+        awaited = inspect.iscoroutinefunction(plain_function)
+        self._wrap(plain_function, (self._around_awaited if awaited else self._around)(called, returned))
 
     def _computing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -576,7 +625,8 @@ class Training:
         self._producing = "training" if getattr(model, "training", True) else ""
         if self._evaluation is not None:
             self._producing = "evaluation"
-        self._rewarding, self._rewards, self._rewarded, self._conditioned = 0, [], [], []
+        self._rewards, self._rewarded, self._conditioned = [], [], []
+        self._rewarding.set(0)
         given = [one for one in (*args, *kwargs.values()) if isinstance(one, list) and one]
         self._age = 1 if self._producing == "training" else self._age
         looks = bool(self._producing) and self._observes and self._documented is not None
@@ -710,19 +760,24 @@ class Training:
                 reference[label] = self._first.setdefault(label, now), now, id(weight) in held
         gradients = [one.grad for one in trainer.model.parameters() if one.grad is not None]
         norms = [torch.linalg.vector_norm(one.detach(), dtype=torch.float32) for one in gradients]
-        scheduler, scheduled = getattr(trainer, "lr_scheduler", None), None
-        with contextlib.suppress(Exception):  # a schedule that needs more than a step
+        scheduler, scheduled, why = getattr(trainer, "lr_scheduler", None), None, ""
+        try:
             scheduled = _scheduled(trainer)
+        except DoesNotApply as reason:
+            why = str(reason)
+        except Exception as error:
+            why = f"the configured schedule could not be made again: {type(error).__name__}: {error}"[:100]
         self._send(
             "stepping",
             {
                 "left": names,
-                "reference": {} if getattr(trainer.args, "sync_ref_model", False) else reference,
+                "reference": reference,
                 "rates": [one["lr"] for one in optimiser.param_groups if _initial(one) == trainer.args.learning_rate],
                 "last": [*map(float, getattr(scheduler, "get_last_lr", list)())],
                 "initial": [_initial(one) for one in optimiser.param_groups],
                 "theirs": bool(getattr(trainer, "_created_lr_scheduler", False)),
                 "scheduled": scheduled,
+                "unscheduled": why,
                 "losses": list(self._micro),
                 "returned": list(self._returned),
                 "wanted": getattr(trainer, "current_gradient_accumulation_steps", None),
@@ -735,6 +790,28 @@ class Training:
                 **_ranks(trainer),
             },
         )
+
+    def _references_before(self, trainer: Any) -> dict[str, Any] | None:
+        """Return the reference's parameters and the policy's after a step, if the reference may be synchronized now.
+        Return None if this step is not observed."""
+        steps = self._documented
+        if trainer is None or steps is None or steps.synchronized is None or not _references(trainer):
+            return None
+        share = steps.synchronized(trainer.args, trainer.state.global_step + 1)
+        if share is None or not (self._look or (share and self._synchronized < _SYNCHRONIZED)):
+            return None
+        policy, (_, reference) = dict(trainer.model.named_parameters()), _references(trainer)[0]
+        pairs = [(name, one, policy[name]) for name, one in reference.named_parameters() if name in policy]
+        before = {name: (_piece(one), one, _piece(two)) for name, one, two in pairs[:_PARAMETERS]}
+        return {"share": share, "step": trainer.state.global_step + 1, "pieces": before}
+
+    def _synchronize(self, trainer: Any) -> None:
+        """Send the reference's parameters before and after the callbacks at the end of a step."""
+        noted, self._before_synchronizing = self._before_synchronizing, None
+        if noted is not None and trainer is self._trainer() and trainer.state.global_step == noted["step"]:
+            self._synchronized += bool(noted["share"])
+            pieces = {name: (was, _piece(one), policy) for name, (was, one, policy) in noted["pieces"].items()}
+            self._send("synchronized", {"share": noted["share"], "pieces": pieces})
 
     def _other(self, optimizer: Any) -> bool:
         """Return True if an optimizer is not the trainer's own."""
@@ -757,6 +834,7 @@ class Training:
             more = {"places": places, "global_step": getattr(getattr(trainer, "state", None), "global_step", None)}
             self._resumed = False
             self._send("stepped", {"parameters": changed, "optimizer": kind, **more, **_ranks(trainer)})
+        self._before_synchronizing = self._references_before(self._trainer())
         while self._summed:
             self._summed.pop().remove()
         self._sums, self._returned = {}, []
@@ -785,6 +863,23 @@ class Training:
                 with self._guard():
                     before(args, kwargs)
                 result = original(*args, **kwargs)
+                with self._guard():
+                    if self._watcher.on:
+                        after(args, result)
+                return result
+
+            return called
+
+        return wrapper
+
+    def _around_awaited(self, before: Any, after: Any) -> Made:
+        """Return a wrapper like that of :meth:`_around` for a coroutine function."""
+
+        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+            async def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                with self._guard():
+                    before(args, kwargs)
+                result = await original(*args, **kwargs)
                 with self._guard():
                     if self._watcher.on:
                         after(args, result)
@@ -1010,23 +1105,74 @@ def _initial(group: Mapping[str, Any]) -> Any:
     return group.get("initial_lr", group["lr"])
 
 
+def _is_saved_state(trainer: Any, checkpoint: str) -> bool | None:
+    """Return True if the state of torch's random numbers is that of a checkpoint; None if the checkpoint has none."""
+    torch = sys.modules["torch"]
+    rank = f"_{trainer.args.process_index}" if trainer.args.world_size > 1 else ""
+    file = Path(f"{checkpoint}/rng_state{rank}.pth")
+    if not file.is_file():
+        return None
+    with sys.modules["transformers.trainer"].safe_globals():
+        saved = torch.load(file, weights_only=True)["cpu"]
+    return bool(torch.equal(saved, torch.get_rng_state()))
+
+
+def _planned(loader: Any, packages: set[str]) -> Any:
+    """Count how often a data loader will load each row of its dataset in an epoch.
+
+    Copies of the samplers are iterated, because iterating a sampler may advance its generator or its epoch.
+
+    :param packages: packages whose samplers may be copied.
+    :raises DoesNotApply: if the order of rows is not known in advance.
+    """
+    torch, batches, dataset = sys.modules["torch"], getattr(loader, "batch_sampler", None), loader.dataset
+    inner = getattr(batches, "batch_sampler", batches)
+    sampler = getattr(inner, "sampler", None)
+    plain = ("BatchSampler", "BatchSamplerShard")
+    if sampler is None or not {type(batches).__name__, type(inner).__name__} <= {*plain}:
+        raise DoesNotApply("the rows are streamed, or batches are made in another way")
+    if type(sampler).__module__.partition(".")[0] not in {*packages, "builtins"}:
+        raise DoesNotApply(f"{type(sampler).__qualname__} is your own")
+    if max(len(dataset), len(sampler)) > _PLANNED:
+        raise DoesNotApply(f"an epoch has more than {_PLANNED} rows")
+    with torch.random.fork_rng([]):
+        try:
+            copied = copy.deepcopy(batches, {id(dataset): dataset, id(getattr(sampler, "data_source", None)): dataset})
+        except TypeError as error:
+            raise DoesNotApply(f"its sampler cannot be copied: {error}") from None
+        rows = torch.tensor([row for batch in copied for row in batch], dtype=torch.long)
+    return torch.bincount(rows, minlength=len(dataset)).int()
+
+
 def _piece(tensor: Any) -> Any:
     return tensor.detach().reshape(-1)[:_ELEMENTS].clone()
 
 
-def _scheduled(trainer: Any) -> float | None:
-    """Compute a step's learning rate with a new instance of the configured schedule."""
+def _scheduled(trainer: Any) -> float:
+    """Compute a step's learning rate with a new instance of the configured schedule.
+
+    :raises DoesNotApply: if the learning rate does not follow from the configuration and the step.
+    """
     optimization = sys.modules.get("transformers.optimization")
     args, torch = trainer.args, sys.modules["torch"]
-    if optimization is None or trainer.state.max_steps <= 0:
-        return None
+    rounds = next((kind for kind in type(args).__mro__ if "get_warmup_steps" in vars(kind)), None)
+    if optimization is None or trainer.state.max_steps <= 0 or rounds is None:
+        raise DoesNotApply("the number of steps is not known")
+    if not rounds.__module__.startswith("transformers."):
+        raise DoesNotApply(f"{rounds.__qualname__}.get_warmup_steps is your own")
+    warmup = args.warmup_steps  # below 1, a share of all steps; until transformers 5, warmup_ratio is this share
+    warmup = warmup or getattr(args, "warmup_ratio", None) or 0
+    total = trainer.state.max_steps
     alone = torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate)
     scheduler = optimization.get_scheduler(
         args.lr_scheduler_type,
         alone,
-        num_warmup_steps=args.get_warmup_steps(trainer.state.max_steps),
-        num_training_steps=trainer.state.max_steps,
+        num_warmup_steps=int(warmup) if warmup >= 1 else math.ceil(total * warmup),
+        num_training_steps=total,
         scheduler_specific_kwargs=args.lr_scheduler_kwargs,
     )
     lambdas = getattr(scheduler, "lr_lambdas", None)
-    return args.learning_rate * lambdas[0](trainer.state.global_step) if lambdas else None
+    if not lambdas:
+        kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+        raise DoesNotApply(f"the rate of lr_scheduler_type={kind} does not depend on the step alone")
+    return float(args.learning_rate * lambdas[0](trainer.state.global_step))

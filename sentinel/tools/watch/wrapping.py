@@ -352,14 +352,16 @@ def function_at(module: str, name: str) -> FunctionType | None:
 def _code(name: str, like: Any) -> Any:
     """Return a code object that passes its arguments to the global ``name``.
 
-    It has the free variables, the file and the line of ``like``, so that it can replace the code of the same function.
+    It has the free variables, the file and the line of ``like``, so that it can replace the code of the same function,
+    and is a coroutine's if ``like`` is.
     """
     free = [f"v{place}" for place, _ in enumerate(like.co_freevars)]
+    awaited = bool(like.co_flags & inspect.CO_COROUTINE)
     lines = [
         f"def outer({', '.join(free)}):",
-        "    def inner(*args, **kwargs):",
+        f"    {'async ' * awaited}def inner(*args, **kwargs):",
         *[f"        if 0: {variable}" for variable in free],
-        f"        return {name}(args, kwargs)",
+        f"        return {'await ' * awaited}{name}(args, kwargs)",
         "    return inner",
     ]
     scope: dict[str, Any] = {}

@@ -33,8 +33,26 @@ _FACTS: dict[str, Any] = {
     "created": {"groups": [], "linear": [], "norms": []}, "evaluates": True, "weights_swap": False,
     "options": {"learning_rate": 0.1, "max_grad_norm": 1.0, "completion_only_loss": True, "optim": "adamw_torch",
                 "steps_per_generation": 2, "adam_epsilon": 1e-8, "adam_beta1": 0.9, "adam_beta2": 0.999,
-                "weight_decay": 0.1},
+                "weight_decay": 0.1, "gradient_accumulation_steps": 1, "per_device_train_batch_size": 2},
+    "first_step": 0, "reference": True,
 }  # fmt: skip
+
+
+def _planned(*counts: int, **changed: Any) -> tuple[str, dict[str, Any]]:
+    epoch = {"counts": torch.tensor(counts), "batches": 4, "world": 1, "replicated": True, **changed}
+    return "facts", {**_FACTS, "epoch": epoch, "moment": 0}
+
+
+def _followed(after: float) -> tuple[str, dict[str, Any]]:
+    before, after_it, policy = (torch.tensor([one]) for one in (1.0, after, 2.0))
+    return "synchronized", {"share": 0.75, "pieces": {"w": (before, after_it, policy)}}
+
+
+def _resumed_at(step: int, skipped: int, **changed: Any) -> tuple[str, dict[str, Any]]:
+    """Resume from a checkpoint of step 6, in an epoch of 4 batches and 2 steps."""
+    options = {**_FACTS["options"], "gradient_accumulation_steps": 2}
+    known = {"checkpoint": "there", "random_state": True, "saved_step": 7, "first_step": step, "skipped": skipped}
+    return "facts", {**_planned(1, 1, 1, 1)[1], "options": options, **known, **changed}
 
 
 def _advantages(micro: Any) -> tuple[Any, Any]:
@@ -61,6 +79,7 @@ _STEPS = Steps(
     prompts=lambda trainer, rows: [[ord(one) for one in row["prompt"]] for row in rows],
     completions=lambda trainer, rows, ids: ["".join(map(chr, row)) for row in ids],
     tokens=lambda trainer, rows: "; ".join(f"{row['text']} has {row['ids']}" for row in rows if row["ids"] != [7]),
+    synchronized=lambda args, step: args.alpha,
 )  # fmt: skip
 _DOCUMENTED = {
     **_FACTS, "class": "demo.Trainer", "options": {**_FACTS["options"], "beta": 0.1},
@@ -169,6 +188,7 @@ _KEPT = [
     _stepping(), ("generated", {"temperature": (0.7, 0.7), "top_k": (0, None), "moment": 1}), _FRESH,
     _stepped([1.0], [0.9], torch.tensor([1.0])), _answers(forwards=[_forward(reported=_REPORTED)]),
     _disturbed(1e-6), *[_of_rank(rank, _stepping()) for rank in range(2)], _counted(3), _evaluated(),
+    _planned(1, 1, 1, 1),
     *[_of_rank(rank, _counted(6)) for rank in range(2)], _evaluated(returned=1.4),
 ]  # fmt: skip
 _MADE = {"made": {"beta": 0.1}}
@@ -177,6 +197,7 @@ _KEPT_DOCUMENTED = [
     _documented(attributes={"global_step": 1}, step=1), _differentiated(), ("collated", {"rows": ("", "")}),
     ("tokens", {"tokens": ("", "")}), _documented(evaluating=True),
 ]  # fmt: skip
+_SYNCHRONIZES = {**_DOCUMENTED, "options": {**_DOCUMENTED["options"], "sync_ref_model": True}}
 _GROUP = {"lr": 0.1, "eps": 1e-8, "betas": [0.9, 0.999], "weight_decay": 0.1, "names": ["w"]}
 _CREATED = {"created": {"groups": [{**_GROUP, "weight_decay": 0.0}], "linear": ["w"], "norms": ["norm.weight"]}}
 _DECAYED = {**_CREATED["created"], "groups": [{**_GROUP, "names": ["norm.weight"]}]}
@@ -193,7 +214,7 @@ _BROKEN: dict[str, list[Any]] = {
     "the_divisor_is_the_number_of_labels": [_answers(items=8, step=3), _stepping()],
     "micro_batches_add_up": [_stepping(returned=[(torch.tensor(_MEAN), torch.tensor(_MEAN / 4), 2)])],
     "gradients_add_up": [_stepping(norm=torch.tensor(2.0))],
-    "samples_are_used_as_often_as_configured": [_stepping(wanted=2)],
+    "samples_are_used_as_often_as_configured": [_stepping(losses=[torch.tensor(_MEAN)] * 2)],
     "the_rate_is_the_schedules": [_stepping(last=[0.2])],
     "the_optimizer_has_all_parameters": [_stepping(left=["head"])],
     "parameters_follow_gradients": [_stepped([1.0], [1.0], torch.tensor([1.0]))],
@@ -205,6 +226,7 @@ _BROKEN: dict[str, list[Any]] = {
     "an_evaluation_trains_nothing": [_evaluated(changed=["w"])],
     "an_evaluation_is_the_mean_of_its_batches": [_evaluated(returned=4.0)],
     "updates_are_not_lost": [_stepped([1.0], [1.0], torch.tensor([1e-9]))],
+    "an_epoch_has_all_rows": [_planned(1, 1, 0, 1)],
     "training_resumes_where_it_stopped": [("facts", {**_FACTS, "checkpoint": "there", "random_state": False})],
     "the_optimizer_is_as_configured": [("facts", {**_FACTS, **_CREATED})],
     "the_loss_is_the_documented_one": [_documented(loss=4.0)],
@@ -219,6 +241,7 @@ _BROKEN: dict[str, list[Any]] = {
     "the_gradient_is_the_documented_one": [_differentiated(detached=False)],
     "batches_are_their_rows": [("collated", {"rows": ("position_ids of token 3 is 3, not 0", "")})],
     "the_reference_has_no_adapter": [_adapted("mine", "mine")],
+    "the_reference_follows_as_configured": [_followed(1.25)],
     "settings_arrive": [("facts", {**_DOCUMENTED, "made": {"beta": 0.2}})],
     "the_batch_means_what_it_should": [_scored(batch={"wrong": "a mask is one late"})],
     "samples_come_from_the_policy": [_sampled(-0.105)] * 6,
@@ -226,12 +249,14 @@ _BROKEN: dict[str, list[Any]] = {
     "tokens_are_the_datasets": [("tokens", {"tokens": ("row 0 has 1 token", "")})],
     "rewards_judge_their_own_rows": [_rows(rewarded="row 0 got row 1's")],
 }  # fmt: skip
-_OF_THE_ADAPTER = list(_BROKEN)[-14:]
+_OF_THE_ADAPTER = list(_BROKEN)[-15:]
 
 
 def _facts_for(name: str) -> dict[str, Any]:
     facts = {**_DOCUMENTED, **_MADE} if name in _OF_THE_ADAPTER else _FACTS
     facts = {**facts, "adapters": True} if name == "the_reference_has_no_adapter" else facts
+    facts = _SYNCHRONIZES if name == "the_reference_follows_as_configured" else facts
+    facts = {**facts, "distributed": "MULTI_CPU"} if name == "ranks_agree" else facts
     return {**facts, "callbacks": {"on_step_end": "Mine"}} if name == "the_reference_may_stay" else facts
 
 
@@ -241,6 +266,7 @@ def test_a_satisfied_invariant_is_not_reported():
     assert [documented.look(*seen) for seen in _KEPT_DOCUMENTED] == [[]] * len(_KEPT_DOCUMENTED)
     looks = plain.looks + documented.looks
     only_with = {"the_reference_may_stay", "the_reference_has_no_adapter", "training_resumes_where_it_stopped"}
+    only_with |= {"the_reference_follows_as_configured", "ranks_agree"}
     in_evaluation = {"the_loss_is_the_documented_one (evaluation)", "the_batch_means_what_it_should (evaluation)"}
     assert set(looks) == {one.name for one in INVARIANTS} - only_with | in_evaluation
 
@@ -303,8 +329,81 @@ def test_a_broken_invariant_is_reported_and_can_be_switched_off(name):
     ],
 )  # fmt: skip
 def test_a_report_describes_the_violation(seen, how):
-    memory = _memory()
+    memory = _memory({**_FACTS, "distributed": "MULTI_CPU"} if "replicated" in seen[-1][1] else _FACTS)
     assert how in "; ".join(said for one in seen for _, said in memory.look(*one))
+
+
+_OF_TWO = {"global_step": 1, "current_gradient_accumulation_steps": 2}
+
+
+@pytest.mark.parametrize(
+    ("seen", "name", "how"),
+    [
+        ([_planned(1, 0, 1, 0)], "an_epoch_has_all_rows", "leaves out 2 of the 4 rows of the dataset, and at most 0"),
+        ([_planned(1, 2, 1, 1)], "an_epoch_has_all_rows", "loads a row 2 times, and 1 times are right"),
+        ([_stepping(wanted=2)], "micro_batches_add_up", "current_gradient_accumulation_steps, by which losses are"),
+        (
+            [_answers(items=4, step=3, attributes={"_loss_shifts_labels": True}, labels=_IDS.masked_fill(
+                _ATTENTION == 0, -100), loss=0.0), _stepping()],
+            "the_divisor_is_the_number_of_labels", "divided by 4 tokens (num_items_in_batch), and its 1 micro-batches "
+            "train on 5 labels",
+        ),
+        (
+            [_answers(items=7, step=3, attributes={"_loss_shifts_labels": True}, labels=_IDS.masked_fill(
+                _ATTENTION == 0, -100), loss=0.0), _stepping()],
+            "the_divisor_is_the_number_of_labels", "train on 5 labels, because the labels of first tokens are not",
+        ),
+        ([_resumed_at(7, 0)], "training_resumes_where_it_stopped", "skips 0 batches, and step 7 is after 2 of its 4"),
+        ([_resumed_at(7, 4)], "training_resumes_where_it_stopped", "the training leaves out batches"),
+        ([_resumed_at(0, 2)], "training_resumes_where_it_stopped", "resumes at step 0, and the checkpoint is of step"),
+        ([_resumed_at(7, 2, random_state=False)], "training_resumes_where_it_stopped", "state of random numbers"),
+    ],
+)  # fmt: skip
+def test_rows_counts_and_resumed_runs_are_described(seen, name, how):
+    memory = _memory()
+    said = {one.name: text for event in seen for one, text in memory.look(*event)}
+    assert how in said[name]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        _planned(1, 2, 1, 1, world=2), _planned(1, 1, 1, why="streamed"), _resumed_at(7, 2), _stepping(),
+        ("facts", {**_FACTS, "epoch": {"why": "the rows are streamed", "world": 1}}),
+        _resumed_at(7, 0, options={**_FACTS["options"], "ignore_data_skip": True}), _resumed_at(7, 3, saved_step=None),
+    ],
+)  # fmt: skip
+def test_correct_epochs_and_resumed_runs_are_not_reported(seen):
+    assert _memory().look(*seen) == []
+
+
+def test_the_reference_is_compared_with_the_configured_mixture():
+    memory = _memory(_SYNCHRONIZES)
+    assert memory.look(*_followed(1.75)) == []
+    ((one, said),) = memory.look(*_followed(1.25))
+    assert one.name == "the_reference_follows_as_configured"
+    assert "the reference's w is 1.25, and 0.75 of the policy's 2 and 0.25 of its own 1 is 1.75" in said
+    assert memory.looks["the_reference_follows_as_configured"] == 2
+    assert _memory(_DOCUMENTED).look(*_followed(1.25)) == [], "nothing synchronizes the reference"
+
+
+def test_a_factor_of_the_accumulation_is_described_by_its_direction():
+    for changed, how in (
+        ({"loss": 4.0}, "as if the divisor left out the accumulation of 2 micro-batches"),
+        ({"loss": 1.0}, "as if the loss were divided twice by the 2 accumulated"),
+        ({"loss": 4.0, "evaluating": True}, "as if it were multiplied by 2 accumulated micro-batches, which an eval"),
+        ({"loss": 1.0, "evaluating": True}, "as if it were divided by 2 accumulated micro-batches, which an eval"),
+    ):
+        said = {one.name: text for one, text in _memory(_DOCUMENTED).look(*_documented(attributes=_OF_TWO, **changed))}
+        assert how in said["the_loss_is_the_documented_one"]
+
+
+def test_a_wrong_gradient_is_described_by_what_it_looks_like():
+    for extra, how in ((0.0, "after a detach()"), (2.0, "elements differ)\n")):
+        ((one, said),) = _memory(_DOCUMENTED).look(*_differentiated(extra))
+        assert one.name == "the_gradient_is_the_documented_one"
+        assert how in said
+        assert "try: Compare this function with the formula" in said
 
 
 @pytest.mark.parametrize(

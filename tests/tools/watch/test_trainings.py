@@ -37,6 +37,7 @@ def _trainer(folder: Path, bug: str, patch: pytest.MonkeyPatch) -> Any:
     ids = torch.randint(2, 16, (16, 6))
     labels = ids.masked_fill(torch.arange(6) < torch.randint(1, 5, (16, 1)), -100)
     labels = labels.roll(1, 1) if bug == "labels one late" else labels
+    labels = ids.clone() if bug == "first label counted" else labels
     rows = [{"input_ids": row, "labels": label} for row, label in zip(ids, labels)]
 
     usual = transformers.Trainer.compute_loss
@@ -56,6 +57,20 @@ def _trainer(folder: Path, bug: str, patch: pytest.MonkeyPatch) -> Any:
             transformers.Trainer, "_load_optimizer_and_scheduler",
             lambda self, place: place and self.lr_scheduler.load_state_dict(torch.load(f"{place}/scheduler.pt")),
         )  # fmt: skip
+    if bug == "first label counted":
+        patch.setattr(
+            transformers.Trainer, "_get_num_items_in_batch",
+            lambda self, batches, device: sum((one["labels"] != -100).sum() for one in batches),
+        )  # fmt: skip
+    if bug == "warm-up rounded down":
+        down = lambda self, steps: int(steps * self.warmup_steps)  # noqa: E731
+        patch.setattr(transformers.TrainingArguments, "get_warmup_steps", down)
+    if bug == "rows left out":
+        patch.setattr(transformers.Trainer, "_get_train_sampler", lambda self, rows=None: range(0, 16, 2))
+    if bug == "batches again":
+        patch.setattr(transformers.trainer, "skip_first_batches", lambda loader, count: loader)
+    if bug == "random state not loaded":
+        patch.setattr(transformers.Trainer, "_load_rng_state", lambda self, place: None)
     if bug.startswith("evaluation"):
         evaluated = transformers.Trainer.prediction_step
 
@@ -77,6 +92,8 @@ def _trainer(folder: Path, bug: str, patch: pytest.MonkeyPatch) -> Any:
         gradient_accumulation_steps=2, learning_rate=0.01, warmup_steps=1, logging_steps=1, save_strategy="no",
         disable_tqdm=True,
     )  # fmt: skip
+    if bug == "warm-up rounded down":
+        options.warmup_steps = 0.5
     model, parts = transformers.LlamaForCausalLM(config), dict[str, Any]()
     if bug == "compiled":
         options.torch_compile_backend, options.torch_compile = "eager", True
@@ -140,6 +157,7 @@ def test_a_correct_training_has_no_report_and_no_change(tmp_path):
     assert looks["the_optimizer_is_as_configured"] == 1
     assert looks["the_loss_is_that_of_the_labels"] == 2 * _STEPS
     assert looks["the_rate_is_the_schedules"] == _STEPS
+    assert looks["an_epoch_has_all_rows"] == 1
     assert all(torch.equal(one, other) for one, other in zip(parameters, same))
 
 
@@ -152,6 +170,9 @@ def test_a_correct_training_has_no_report_and_no_change(tmp_path):
         ("constant rate", "the_rate_is_the_schedules"),
         ("evaluation moves", "an_evaluation_trains_nothing"),
         ("evaluation doubles", "an_evaluation_is_the_mean_of_its_batches"),
+        ("first label counted", "the_divisor_is_the_number_of_labels"),
+        ("warm-up rounded down", "the_rate_is_the_schedules"),
+        ("rows left out", "an_epoch_has_all_rows"),
     ],
 )
 def test_a_bug_in_a_training_is_named(tmp_path, bug, invariant):
@@ -266,7 +287,8 @@ def test_a_training_that_resumes_is_checked_with_its_optimizers_state(tmp_path):
     assert memory.looks["parameters_follow_gradients"] == (_STEPS - 1) + (_STEPS - 1), "the first rate is 0"
     assert memory.looks["the_rate_is_the_schedules"] == _STEPS + (_STEPS - 1)
     assert memory.looks["training_resumes_where_it_stopped"] == 2, "the random state, and the optimizer's"
-    assert "training_resumes_where_it_stopped" in _trained(tmp_path, "moments not loaded", times=2, resume=True)[0]
+    for bug in ("moments not loaded", "batches again", "random state not loaded"):
+        assert "training_resumes_where_it_stopped" in _trained(tmp_path, bug, times=2, resume=True)[0]
 
 
 def test_an_update_below_the_spacing_of_numbers_is_a_note(tmp_path):

@@ -301,7 +301,7 @@ def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, c
     ours.send(("end", {}))
     one.serve()
     said = capfd.readouterr().err
-    assert len(re.findall(r"Trainer: \d+ of \d+ invariants apply to this run; \d+ concern other trainers: ", said)) == 1
+    assert len(re.findall(r"Trainer: \d+ of all \d+ invariants will be checked; \d+ need a part that ", said)) == 1
     assert len(re.findall(r"not checked: .*: the adapter does not document demo.Trainer\n", said)) == 2
     assert len(re.findall(r"not checked: .*, micro_batches_add_up.*: Mine.training_step is your own\n", said)) == 2
     assert len(re.findall(r"not checked: .*: its inputs did not occur in a checked step\n", said)) == 1, "at the end"
@@ -334,14 +334,16 @@ def test_a_loss_of_the_users_is_the_reason_why_nothing_was_examined(tmp_path, ca
     ours.send(("watched", 0, ""))
     ours.send(("event", training.Event("facts", 0, 0, facts)))
     rates = {"rates": [], "last": [], "initial": [], "theirs": True, "scheduled": None, "sums": {}, "norm": None}
+    rates |= {"unscheduled": "the rate of lr_scheduler_type=greedy does not depend on the step alone"}
     values = {"left": [], "reference": {}, "losses": [0.0], "returned": [], "wanted": 1, "world": 1, **rates}
     ours.send(("event", training.Event("stepping", 0, 0, values)))
     ours.send(("end", {}))
     one.serve()
     said = capfd.readouterr().err
-    why = "nothing was examined: Mine.compute_loss is your own, so no loss, advantages or samples were compared\n"
+    why = "no loss, advantages or samples were compared: Mine.compute_loss is your own\n"
     assert f"{why}  checked: only settings, rows and the optimizer, by 1 invariant 1 times" in said
     assert "kinds of violation" not in said
+    assert "nothing was examined" not in said, "settings were"
 
 
 def test_the_checker_is_killed_before_the_run_when_memory_ends():

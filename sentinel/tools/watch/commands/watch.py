@@ -133,6 +133,9 @@ def _watch(arguments: argparse.Namespace) -> int:
     kinds = sum(event["event"] == "violation" for event in written)
     if not kinds and all("nothing_examined" in end for end in ends):
         own = f"; the command itself ended with status {status}" if status else ""
+        if any(end["invariants"] for end in ends):
+            print_error(f"no loss, advantages or samples were compared: {_why(ends, died, target.name)}{own}")
+            return 2
         return nothing_examined(_why(ends, died, target.name) + own)
     if died:
         print_error(
