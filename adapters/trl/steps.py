@@ -246,7 +246,8 @@ def _rloo_advantages(micro: Any) -> tuple[Any, Any]:
 
 
 def _grpo_references(micro: Any) -> tuple[Any, Any]:
-    _need("ref_per_token_logps" in micro.batch, "there is no reference (beta is 0)")
+    _need(micro.options.get("beta"), "there is no reference (beta is 0)")
+    _need("ref_per_token_logps" in micro.batch, "the batch has no log-probs of the reference")
     _need("num_items_in_batch" in micro.batch and micro.rewards is None, "")  # the reference is compared in the loss
     mask = micro.batch["completion_mask"].double()
     return _trained(micro)[:, -mask.shape[1] :] * mask, micro.batch["ref_per_token_logps"].double() * mask
@@ -303,7 +304,7 @@ def _grpo_batch(micro: Any) -> str:
     """Describe a batch without the log-probs of the policy that generated it, if it is used after a step; otherwise
     describe completions that do not end with the first end token."""
     options, batch = micro.options, micro.batch
-    uses = options["steps_per_generation"] * options["num_iterations"]
+    uses = (options.get("steps_per_generation") or 1) * (options.get("num_iterations") or 1)
     if not micro.evaluating and options["gradient_accumulation_steps"] % uses and "old_per_token_logps" not in batch:
         return (
             f"old_per_token_logps is missing, although completions are used for {uses} micro-batches, and the "
@@ -842,6 +843,18 @@ def _sft_collated(collator: Any, rows: Any, batch: Any) -> str:
     return _other_rows(batch, columns)
 
 
+def _unwatched(options: Mapping[str, Any]) -> list[str]:
+    """Describe the parts of a training that no invariant can check."""
+    parts = ["the backward pass from log-probs to parameters, because the output layer is fused with the log-probs"]
+    if options.get("use_liger_kernel"):
+        parts = ["the loss and its backward pass, which another package computes (use_liger_kernel)"]
+    if options.get("packing"):
+        parts.append("which tokens packing cuts off, because packed rows have no text (packing)")
+    if options.get("use_vllm"):
+        parts.append("the generation in vLLM (use_vllm)")
+    return parts
+
+
 # -- what is known of each trainer -------------------------------------------------------------------------------------
 
 
@@ -930,6 +943,7 @@ def _named(names: str) -> dict[str, str]:
 STEPS = (
     Steps(
         "trl.trainer.grpo_trainer.GRPOTrainer",
+        unwatched=_unwatched,
         methods={"loss": (*_LOG_PROBS, *_IN_GRPO), "advantages": _SCORES, "samples": _SAMPLES, **_OF_ROWS},
         knows=_SHARED | _ONLINE | _OF_GRPO,
         settings={
@@ -944,6 +958,7 @@ STEPS = (
     ),
     Steps(
         "trl.trainer.rloo_trainer.RLOOTrainer",
+        unwatched=_unwatched,
         methods={"loss": _LOG_PROBS, "advantages": _SCORES, "samples": _SAMPLES, **_OF_ROWS},
         knows=_SHARED | _ONLINE | {"normalize_advantages", "reward_clip_range"},
         settings={**_SETTINGS, **_named("normalize_advantages reward_clip_range")},
@@ -953,6 +968,7 @@ STEPS = (
     ),
     Steps(
         "trl.trainer.dpo_trainer.DPOTrainer",
+        unwatched=_unwatched,
         methods={
             "loss": ("_compute_loss", "compute_loss", "compute_ref_log_probs", "_prepare_inputs"), **_OF_TOKENS
         },
@@ -969,6 +985,7 @@ STEPS = (
     ),
     Steps(
         "trl.trainer.sft_trainer.SFTTrainer",
+        unwatched=_unwatched,
         methods={"loss": ("compute_loss", "_prepare_inputs"), **_OF_TOKENS},
         knows=_SHARED | _OF_SFT,
         loss=_sft_loss, batch=_right_padding, tokens=_sft_tokens, lacks=_OFFLINE | {"references"},
@@ -976,6 +993,7 @@ STEPS = (
     ),
     Steps(
         "trl.trainer.kto_trainer.KTOTrainer",
+        unwatched=_unwatched,
         methods={
             "loss": ("_compute_loss", "compute_loss", "_compute_kl_logps", "compute_ref_log_probs", "_prepare_inputs"),
             **_OF_TOKENS,

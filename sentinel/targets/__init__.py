@@ -206,6 +206,7 @@ class Steps:
         the number of the step, from 1. It runs inside the training.
     :ivar epoch: returns the most rows of a dataset that an epoch leaves out, and how often it loads each other row. Its
         argument is the options. By default, an epoch loads each row once.
+    :ivar unwatched: describes what a trainer with these options does that no invariant can check.
     :ivar lacks: the other attributes that have no meaning for this trainer.
     :ivar collators: dotted path of a collator's method -> a function that runs inside the training. Its arguments are
         the collator, the rows and the batch. It returns a description of the error in the batch; empty for a correct
@@ -227,6 +228,7 @@ class Steps:
     tokens: Callable[[Any, Sequence[Mapping[str, Any]]], str] | None = None
     synchronized: Callable[[Any, int], float | None] | None = None
     epoch: Callable[[Mapping[str, Any]], tuple[int, int]] | None = None
+    unwatched: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     lacks: frozenset[str] = frozenset()
     collators: Mapping[str, Callable[[Any, Sequence[Mapping[str, Any]], Mapping[str, Any]], str]] = field(
         default_factory=dict

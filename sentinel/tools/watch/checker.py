@@ -55,6 +55,8 @@ MOST_ROWS, MOST_TOKENS = 8, 12
 #: The most received messages that wait to be handled. A process waits until its messages are received, so it must not
 #: also wait for a slow check.
 _RECEIVED = 32
+#: Seconds without receiving a message after which the checker counts as busy.
+_LATE = 1.0
 #: The first calls of each boundary that laws vary. Of later calls, laws check only the result.
 _VARIED = 20
 #: Largest number of elements of a tensor in a written scenario.
@@ -182,6 +184,7 @@ class Checker:
         self._skipped: dict[str, str] = {}
         self._firsts: dict[str, int] = {}
         self._place: Path | None = None
+        self._polled = self._busy = -math.inf  # when messages were last received, and when one last had to wait
         self._applied: dict[str, str] = {}
 
     def prepare(self, modules: Sequence[str]) -> None:
@@ -202,12 +205,16 @@ class Checker:
 
     def serve(self, listening: socket.socket | None = None, place: Path | None = None) -> None:
         """Serve the run's processes until the last one ends."""
-        self._place = place
+        self._place, self._polled = place, time.monotonic()
         while True:
             faulthandler.dump_traceback_later(_LONGEST, exit=True, file=sys.stderr)
-            connections = self._open if len(self._received) < _RECEIVED else ()
+            connections, now = self._open if len(self._received) < _RECEIVED else (), time.monotonic()
+            if not connections or now - self._polled > _LATE:
+                self._busy = now
+            self._polled = now
             sources: list[Any] = [*connections, *([listening] if listening is not None else ())]
             ready = wait(sources, 0.0 if self._waiting or self._received else None)
+            self._polled = time.monotonic()
             for one in ready:
                 if isinstance(one, socket.socket):
                     self.attach(meeting.accepted(one))
@@ -234,7 +241,7 @@ class Checker:
         try:
             message = connection.recv()
         except (EOFError, OSError):
-            message = ("lost", {})
+            message = ("lost", {}, time.monotonic() - self._busy < meeting.PATIENCE)
         if message[0] in ("end", "lost"):
             self._open.remove(connection)
         self._received.append((self._processes[connection], message))
@@ -242,10 +249,12 @@ class Checker:
     def _handle(self, process: Process, message: Sequence[Any]) -> None:
         if message[0] == "lost" and (self._place is None or not meeting.is_stopped(self._place)):
             self._lost.append(process.pid)
-            _say(
-                f"process {process.pid}{_rank_of(process)} ended without a report: it was killed, or could not "
-                f"send its last calls within {meeting.PATIENCE:g} s. These calls were not examined"
+            why = (
+                f"it could not send its last calls within {meeting.PATIENCE:g} s, because the checker was busy"
+                if message[2]
+                else "it was killed, or ended without its exit handlers"
             )
+            _say(f"process {process.pid}{_rank_of(process)} ended without a report: {why}. Its last calls were lost")
         if message[0] in ("end", "lost"):
             self._end(process, message[1])
         else:
@@ -380,6 +389,9 @@ class Checker:
         )
         for why, names in _by_reason(lines):
             _say(f"not checked: {some(names, _NAMES)}: {why}")
+        steps = process.memory.steps
+        for what in steps.unwatched(facts["options"]) if steps is not None and steps.unwatched is not None else ():
+            _say(f"not watched: {what}")
 
     def _tell_of(self, process: Process, one: Invariant, how: str, step: int) -> None:
         if one.note:

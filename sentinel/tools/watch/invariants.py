@@ -633,7 +633,7 @@ def _epoch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
     if len({len(one) for one in several}) > 1:
         raise DoesNotApply("processes have datasets of different sizes")
     counts, options = torch.stack(several).sum(0), facts["options"]
-    dropped = options["per_device_train_batch_size"] * world - 1 if options.get("dataloader_drop_last") else 0
+    dropped = epoch["size"] * world - 1 if options.get("dataloader_drop_last") else 0
     declared = steps is not None and steps.epoch is not None
     most, times = steps.epoch(options) if declared else (dropped, 1)
     left = int((counts == 0).sum())

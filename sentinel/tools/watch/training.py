@@ -216,7 +216,9 @@ class Training:
             with contextlib.suppress(TypeError):  # a stream has no length
                 plan["batches"] = len(loader)
             try:
-                plan["counts"] = _planned(loader, {"torch", "accelerate", "transformers", *self._packages})
+                plan["counts"], plan["size"] = _planned(
+                    loader, {"torch", "accelerate", "transformers", *self._packages}
+                )
             except DoesNotApply as why:
                 plan["why"] = str(why)
             self._notes.setdefault(args[0], {})["epoch"] = {**plan, **_ranks(args[0])}
@@ -230,9 +232,9 @@ class Training:
     def _resumed_at(self, trainer: Any) -> None:
         """Complete the notes about a resumed training, before its first step."""
         note = self._notes.get(trainer, {})
-        if not note.get("checkpoint"):
+        if not note.get("checkpoint") or "first_step" in note:
             return
-        known = note.get("random_state")
+        note["first_step"], known = trainer.state.global_step, note.get("random_state")
         # Within an epoch, nothing but a callback draws random numbers after the state was loaded.
         if known is None or (known and note["skipped"]):
             note["random_state"] = _is_saved_state(trainer, note["checkpoint"])
@@ -1117,8 +1119,9 @@ def _is_saved_state(trainer: Any, checkpoint: str) -> bool | None:
     return bool(torch.equal(saved, torch.get_rng_state()))
 
 
-def _planned(loader: Any, packages: set[str]) -> Any:
-    """Count how often a data loader will load each row of its dataset in an epoch.
+def _planned(loader: Any, packages: set[str]) -> tuple[Any, int]:
+    """Count how often a data loader will load each row of its dataset in an epoch. Return the counts and the size of a
+    batch.
 
     Copies of the samplers are iterated, because iterating a sampler may advance its generator or its epoch.
 
@@ -1141,7 +1144,7 @@ def _planned(loader: Any, packages: set[str]) -> Any:
         except TypeError as error:
             raise DoesNotApply(f"its sampler cannot be copied: {error}") from None
         rows = torch.tensor([row for batch in copied for row in batch], dtype=torch.long)
-    return torch.bincount(rows, minlength=len(dataset)).int()
+    return torch.bincount(rows, minlength=len(dataset)).int(), inner.batch_size
 
 
 def _piece(tensor: Any) -> Any:

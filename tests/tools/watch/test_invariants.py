@@ -1,6 +1,8 @@
 """Each invariant reports how it is broken, reports nothing if it holds, and is skipped with a reason if an input is
 unknown."""
 
+import asyncio
+import inspect
 import queue
 import sys
 from types import ModuleType, SimpleNamespace
@@ -33,13 +35,13 @@ _FACTS: dict[str, Any] = {
     "created": {"groups": [], "linear": [], "norms": []}, "evaluates": True, "weights_swap": False,
     "options": {"learning_rate": 0.1, "max_grad_norm": 1.0, "completion_only_loss": True, "optim": "adamw_torch",
                 "steps_per_generation": 2, "adam_epsilon": 1e-8, "adam_beta1": 0.9, "adam_beta2": 0.999,
-                "weight_decay": 0.1, "gradient_accumulation_steps": 1, "per_device_train_batch_size": 2},
+                "weight_decay": 0.1, "gradient_accumulation_steps": 1},
     "first_step": 0, "reference": True,
 }  # fmt: skip
 
 
 def _planned(*counts: int, **changed: Any) -> tuple[str, dict[str, Any]]:
-    epoch = {"counts": torch.tensor(counts), "batches": 4, "world": 1, "replicated": True, **changed}
+    epoch = {"counts": torch.tensor(counts), "batches": 4, "size": 2, "world": 1, "replicated": True, **changed}
     return "facts", {**_FACTS, "epoch": epoch, "moment": 0}
 
 
@@ -711,6 +713,31 @@ def test_what_reward_functions_return_is_recorded_and_unchanged():
     assert twice(["aa"]) == [4]
     assert training._rewards == [(0, [2.0, None]), (3, [4.0])]
     watcher.restore()
+
+
+def test_awaited_reward_functions_are_observed_each_on_its_own():
+    async def first(completions: Any) -> Any:
+        await asyncio.sleep(0.02)
+        return [float(len(one)) for one in await second(completions)]
+
+    async def second(completions: Any) -> Any:
+        await asyncio.sleep(0.01)
+        return [one + "a" for one in completions] if completions[0] == "a" else [1.0, 2.0]
+
+    async def both() -> None:
+        await asyncio.gather(first(["a", "bc"]), second(["d", "e"]))
+
+    watcher = Watcher(Budget())
+    training, trainer = Training(watcher), SimpleNamespace(reward_funcs=[first, second])
+    training._trainer = lambda: trainer
+    for one in trainer.reward_funcs:
+        training._listen_to_reward(one)
+    assert all(map(inspect.iscoroutinefunction, trainer.reward_funcs)), "a trainer awaits them"
+    training._produce((), {})
+    asyncio.run(both())
+    assert sorted(training._rewards) == [(0, [2.0, 3.0]), (1, [1.0, 2.0])], "a call by another one is left out"
+    watcher.restore()
+    assert watcher.failed == {}
 
 
 _TEXTS = [{"prompt": "ab", "answer": (1.0,)}, {"prompt": "c", "answer": (2.0,)}]

@@ -223,3 +223,42 @@ def test_positions_and_labels_restart_at_each_document(changed, how):
     assert compare(collator, _ROWS, batch) == how
     with pytest.raises(DoesNotApply, match="the collator is your own"):
         compare(object(), _ROWS, batch)
+
+
+@pytest.mark.parametrize(
+    ("iterations", "accumulation", "evaluating", "has", "how"),
+    [
+        (2, 2, False, False, "old_per_token_logps is missing, although completions are used for 4 micro-batches, and"),
+        (2, 2, False, True, ""),
+        (1, 2, False, False, ""),  # no step between generation and the last use
+        (1, 3, False, False, "old_per_token_logps is missing"),  # the second rollout is used in two steps
+        (2, 2, True, False, ""),
+    ],
+)
+def test_completions_that_are_used_after_a_step_need_old_log_probs(iterations, accumulation, evaluating, has, how):
+    options = {"steps_per_generation": 2, "num_iterations": iterations, "gradient_accumulation_steps": accumulation}
+    batch = {"completion_ids": torch.tensor([[5, 1], [5, 6]]), "completion_mask": torch.ones(2, 2, dtype=torch.long)}
+    batch |= {"old_per_token_logps": torch.zeros(2, 2)} if has else {}
+    micro = _micro([], {"eos_token_ids": [1]}, options, **batch)
+    micro.evaluating, micro.facts["generation"] = evaluating, []
+    said = _steps("GRPOTrainer").batch(micro)  # type: ignore[misc]
+    assert said.startswith(how)
+    assert bool(said) == bool(how)
+
+
+def test_the_epoch_and_the_reference_follow_from_the_configuration():
+    steps = _steps("GRPOTrainer")
+    options = {"num_generations": 4, "num_iterations": 2, "steps_per_generation": 3, "generation_batch_size": 24}
+    assert steps.epoch(options) == (5, 24)  # type: ignore[misc]
+    args = SimpleNamespace(sync_ref_model=True, ref_model_sync_steps=2, ref_model_mixup_alpha=0.6)
+    assert [steps.synchronized(args, step) for step in (1, 2, 3)] == [0.0, 0.6, 0.0]  # type: ignore[misc]
+    args.sync_ref_model = False
+    assert steps.synchronized(args, 2) is None  # type: ignore[misc]
+
+
+def test_what_no_invariant_checks_is_described():
+    unwatched = _steps("SFTTrainer").unwatched
+    assert unwatched is not None
+    assert [one.partition(",")[0] for one in unwatched({"packing": True, "use_liger_kernel": True})] == [
+        "the loss and its backward pass", "which tokens packing cuts off",
+    ]  # fmt: skip

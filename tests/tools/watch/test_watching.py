@@ -205,15 +205,19 @@ def test_a_hanging_or_ended_checker_costs_only_its_checks(monkeypatch, tmp_path,
     theirs.close()
 
 
-def test_a_process_that_ends_without_a_report_is_named(tmp_path, capfd):
+@pytest.mark.parametrize(("late", "why"), [(60.0, "it was killed, or ended without"), (-1.0, "the checker was busy")])
+def test_a_process_that_ends_without_a_report_is_named(tmp_path, capfd, monkeypatch, late, why):
     """The thread of a rank may have died; "0 kinds of violation" must not hide that."""
+    monkeypatch.setattr(checker, "_LATE", late)
     ours, theirs = Pipe()
     one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
     one.attach(theirs)
     ours.send(("process", 7, 1, "rate"))
     ours.close()
     one.serve()
-    assert "process 7, rank 1 ended without a report" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "process 7, rank 1 ended without a report: " in said
+    assert why in said
     (end,) = (tmp_path / "events.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(end)["lost"] == [7]
 
