@@ -1086,8 +1086,9 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
     "trial-grpo-old-log-probs-left-out": (_grpo(num_iterations=2), _in(
         "GRPOTrainer", _MAKE, "if old_per_token_logps is not None:\n            output",
         "if False:\n            output")),
-    "trial-resumed-with-new-random-numbers": ({"kind": "sft", "resumes": "alone"}, _random_not_loaded),
-    "trial-resumed-with-the-same-batches": ({"kind": "sft", "resumes": "alone"}, _batches_not_skipped),
+    "trial-resumed-with-new-random-numbers": (
+        {"kind": "sft", "model": "gpt2", "dropout": 0.1, "resumes": "alone", "options": {}}, _random_not_loaded),
+    "trial-resumed-with-the-same-batches": ({"kind": "sft", "resumes": "alone", "options": {}}, _batches_not_skipped),
     "trial-awaited-rewards-of-the-next-row": ({**_GRPO, "rewards": ("awaited",)}, _in(
         "GRPOTrainer", _MAKE, _AFTER_REWARDS, f"{_AFTER_REWARDS}.roll(1, 0)")),
 }  # fmt: skip

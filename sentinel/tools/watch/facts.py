@@ -34,6 +34,7 @@ _METHODS = (
     "_clip_grad_norm",
     "__init__",
     "_get_num_items_in_batch",
+    "_get_train_sampler",
 )
 #: Methods of a callback that a trainer calls within a step.
 _STEP_CALLBACKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_step_end")

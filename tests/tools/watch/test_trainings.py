@@ -135,6 +135,7 @@ def _trained(
                 trainer.ref_model = type(trainer.model)(trainer.model.config)
             if resume:
                 trainer.args.save_strategy, trainer.args.save_steps = "steps", 1
+                torch.manual_seed(time)  # without dropout, a training draws no random numbers after its beginning
             trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-1" if resume and time else None)
         training.stop()
         watcher.restore()
