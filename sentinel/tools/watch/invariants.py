@@ -215,6 +215,14 @@ def _synchronizes(wanted: bool) -> Unless:
     return unless
 
 
+def _trains_on_completions(facts: Mapping[str, Any], steps: Steps | None) -> str:
+    options, columns = facts["options"], facts.get("given", {}).get("columns")
+    chosen = options.get("completion_only_loss", False)
+    if chosen is None:  # then the trainer decides by the dataset's columns, if they are known
+        chosen = columns is None or "prompt" in columns
+    return "" if chosen or options.get("assistant_only_loss") else ELSEWHERE
+
+
 def _evaluates(facts: Mapping[str, Any], steps: Steps | None) -> str:
     return "" if facts.get("evaluates") else ELSEWHERE
 
@@ -962,7 +970,9 @@ def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
 def _scheduled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     expected, last = values["scheduled"], values["last"]
     if not values["theirs"]:
-        raise DoesNotApply("the scheduler is your own")
+        given = values["facts"].get("given", {"optimizers": True})
+        own = "optimizers" in given
+        raise DoesNotApply("the scheduler is your own" if own else "the trainer did not create its scheduler itself")
     rate = values["facts"]["options"].get("learning_rate")
     mine = [one for one, initial in zip(last, values["initial"]) if initial == rate]
     if expected is None:
@@ -1269,11 +1279,7 @@ INVARIANTS = (
         "prompts_are_not_learned", ("answers",), "the configuration trains on completions only",
         f"{_TRAINER}, labels", _prompts_are_masked,
         _also(
-            _facts_read,
-            lambda facts, steps: "" if "completion_only_loss" in facts["options"] else ELSEWHERE,
-            lambda facts, steps: ELSEWHERE
-            if facts["options"]["completion_only_loss"] is False and not facts["options"].get("assistant_only_loss")
-            else "",
+            _facts_read, _trains_on_completions,
             lambda facts, steps: f"your collator {facts['collator']} makes the batches" if facts["collator"] else "",
         ),
         "compute_loss", "Print input_ids and labels of one batch of the collator.",

@@ -577,10 +577,30 @@ def test_a_check_that_fails_hides_no_other():
     ]
 
 
-def test_a_scheduler_of_the_user_is_not_judged():
-    memory = _memory()
-    assert memory.look(*_stepping(theirs=False, last=[0.2], rates=[0.2])) == []
-    assert memory.skipped["the_rate_is_the_schedules"] == "the scheduler is your own"
+@pytest.mark.parametrize(
+    ("given", "changed", "why"),
+    [
+        ({"optimizers": True}, {"theirs": False}, "the scheduler is your own"),
+        ({}, {"theirs": False}, "the trainer did not create its scheduler itself"),
+        (
+            {},
+            {"scheduled": None, "unscheduled": "the number of steps is not known"},
+            "the number of steps is not known",
+        ),
+    ],
+)
+def test_a_rate_that_is_not_the_schedules_is_not_judged(given, changed, why):
+    memory = _memory({**_FACTS, "given": given})
+    assert memory.look(*_stepping(**changed, last=[0.2], rates=[0.2])) == []
+    assert memory.skipped["the_rate_is_the_schedules"] == why
+
+
+def test_a_dataset_without_prompts_has_none_to_mask():
+    options = {**_FACTS["options"], "completion_only_loss": None}
+    for column, elsewhere in (("text", True), ("prompt", False)):
+        facts = {**_FACTS, "options": options, "given": {"columns": {column: "str"}}}
+        (one,) = (one for one in INVARIANTS if one.name == "prompts_are_not_learned")
+        assert (one.unless(facts, None) != "") == elsewhere
 
 
 def test_without_facts_no_framework_invariant_is_checked():
