@@ -445,7 +445,8 @@ def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     ratio = loss / expected if abs(expected) > 100 * rounding + 1e-9 else math.nan
     shown = f" ({ratio:.4g} times as much)" if math.isfinite(ratio) else ""
     steps = values["attributes"].get("current_gradient_accumulation_steps") or 1
-    factor = next((one for one in (steps, 1 / steps) if steps > 1 and _near(ratio, one, 1e-2)), 1)
+    close = 1e-4 + rounding / abs(expected or 1.0)  # another ratio of about this size has another cause
+    factor = next((one for one in (steps, 1 / steps) if steps > 1 and _near(ratio, one, close)), 1)
     if factor != 1 and values.get("evaluating"):
         how = "multiplied" if factor > 1 else "divided"
         shown += f", as if it were {how} by {steps} accumulated micro-batches, which an evaluation does not have"

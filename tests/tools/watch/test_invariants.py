@@ -393,6 +393,7 @@ def test_a_factor_of_the_accumulation_is_described_by_its_direction():
     for changed, how in (
         ({"loss": 4.0}, "as if the divisor left out the accumulation of 2 micro-batches"),
         ({"loss": 1.0}, "as if the loss were divided twice by the 2 accumulated"),
+        ({"loss": 1.005}, "(0.5025 times as much)\n"),
         ({"loss": 4.0, "evaluating": True}, "as if it were multiplied by 2 accumulated micro-batches, which an eval"),
         ({"loss": 1.0, "evaluating": True}, "as if it were divided by 2 accumulated micro-batches, which an eval"),
     ):
