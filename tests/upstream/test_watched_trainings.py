@@ -71,9 +71,13 @@ def test_bugs_in_gradients_kto_rewards_positions_and_resumed_runs_are_named(tmp_
         ("missed-kto", 3, ("tokens_are_the_datasets", "batches_are_their_rows")),
         ("missed-evaluation", 5, ("advantages_follow_from_rewards", "tokens_are_the_datasets",
                                   "an_evaluation_is_the_mean_of_its_batches", "an_evaluation_trains_nothing")),
+        ("trial-grpo", 4, ("an_epoch_has_all_rows", "the_reference_follows_as_configured",
+                           "the_batch_means_what_it_should")),
+        ("trial-resumed", 2, ("training_resumes_where_it_stopped",)),
+        ("trial-sft", 2, ("the_divisor_is_the_number_of_labels", "the_rate_is_the_schedules")),
     ],
 )  # fmt: skip
-def test_bugs_in_rows_and_evaluations_are_named(tmp_path, monkeypatch, bugs, count, names):
+def test_bugs_of_a_kind_are_named(tmp_path, monkeypatch, bugs, count, names):
     said = _benchmark(tmp_path, monkeypatch, "drawn.py", "--bugs", "--only", bugs)
     assert all(f"{name}, step" in said for name in names)
     assert f"{count} of {count} bugs were named, and their trainings raise no alarm without them" in said

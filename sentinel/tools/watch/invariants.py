@@ -180,6 +180,12 @@ def _documented(what: str) -> Unless:
     return unless
 
 
+def _undocumented(facts: Mapping[str, Any], steps: Steps | None) -> str:
+    """Return a reason if neither the adapter nor transformers documents the trainer."""
+    plain = facts["class"] == "transformers.trainer.Trainer"
+    return "" if plain or steps is not None else f"the adapter does not document {facts['class'] or 'this trainer'}"
+
+
 def _repeatable(facts: Mapping[str, Any], steps: Steps | None) -> str:
     random = facts.get("random")
     return f"two forward passes differ: {random[0]}" if random else _facts_read(facts, steps)
@@ -843,7 +849,8 @@ def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
             own["items"].append(float(items))
             own["trained"] += int((labels[:, 1:] != -100).sum())
             # Older versions of transformers count the label of the first token, too.
-            own["shifts"] = values["attributes"].get("_loss_shifts_labels") and not values["facts"]["loss_function"]
+            known_loss = not _undocumented(values["facts"], values["steps"]) and not values["facts"]["loss_function"]
+            own["shifts"] = known_loss and values["attributes"].get("_loss_shifts_labels")
             own["labels"] += int((labels != -100).sum())
         return None
     if own.get("step") != values["step"] or not own["items"] or len(own["items"]) != len(values["losses"]):
@@ -1400,7 +1407,7 @@ INVARIANTS = (
         "an_epoch_has_all_rows", ("facts",), "an epoch loads all rows of the dataset equally often",
         f"{_TRAINER} and a dataset with a length", _epoch,
         _also(
-            _own("get_train_dataloader", "_get_dataloader", "_get_train_sampler"),
+            _own("get_train_dataloader", "_get_dataloader", "_get_train_sampler"), _undocumented,
             lambda facts, steps: "train_sampling_strategy makes the batches"
             if facts["options"].get("train_sampling_strategy") not in (None, "random", "sequential", "group_by_length")
             else "",

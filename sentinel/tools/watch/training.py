@@ -1128,11 +1128,13 @@ def _planned(loader: Any, packages: set[str]) -> tuple[Any, int]:
     :param packages: packages whose samplers may be copied.
     :raises DoesNotApply: if the order of rows is not known in advance.
     """
-    torch, batches, dataset = sys.modules["torch"], getattr(loader, "batch_sampler", None), loader.dataset
-    inner = getattr(batches, "batch_sampler", batches)
+    torch, dataset = sys.modules["torch"], loader.dataset
+    batches: Any = getattr(loader, "batch_sampler", None)
+    inner: Any = getattr(batches, "batch_sampler", batches)
     sampler = getattr(inner, "sampler", None)
     plain = ("BatchSampler", "BatchSamplerShard")
-    if sampler is None or not {type(batches).__name__, type(inner).__name__} <= {*plain}:
+    plain_loader = type(loader).__name__ in ("DataLoader", "DataLoaderShard")  # others load batches for other ranks
+    if sampler is None or not plain_loader or not {type(batches).__name__, type(inner).__name__} <= {*plain}:
         raise DoesNotApply("the rows are streamed, or batches are made in another way")
     if type(sampler).__module__.partition(".")[0] not in {*packages, "builtins"}:
         raise DoesNotApply(f"{type(sampler).__qualname__} is your own")

@@ -379,6 +379,14 @@ def test_correct_epochs_and_resumed_runs_are_not_reported(seen):
     assert _memory().look(*seen) == []
 
 
+def test_the_epoch_of_an_undocumented_trainer_is_not_judged():
+    """Another trainer may load each prompt several times."""
+    kind, facts = _planned(8, 8, 8, 0)
+    memory = _memory()
+    assert memory.look(kind, {**facts, "class": "demo.Other"}) == []
+    assert memory.skipped["an_epoch_has_all_rows"] == "the adapter does not document demo.Other"
+
+
 def test_the_reference_is_compared_with_the_configured_mixture():
     memory = _memory(_SYNCHRONIZES)
     assert memory.look(*_followed(1.75)) == []
