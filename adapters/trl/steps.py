@@ -963,7 +963,7 @@ STEPS = (
         knows=_SHARED | _ONLINE | {"normalize_advantages", "reward_clip_range"},
         settings={**_SETTINGS, **_named("normalize_advantages reward_clip_range")},
         loss=_rloo_loss, advantages=_rloo_advantages, references=_rloo_references, batch=_completion_ends,
-        samples=_sampled, prompts=_prompt_tokens, completions=_decoded, lacks=_GENERATES,
+        samples=_sampled, prompts=_prompt_tokens, completions=_decoded, lacks=_GENERATES | {"items"},
         synchronized=_synchronized, epoch=_generated_epoch,
     ),
     Steps(

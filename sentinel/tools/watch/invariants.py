@@ -1318,7 +1318,7 @@ INVARIANTS = (
         "the_divisor_is_the_number_of_tokens", ("scored",),
         "a policy loss is divided by the trained tokens of all ranks",
         f"{_TRAINER} whose batch has num_items_in_batch", _tokens_counted,
-        _also(_generates, _own("advantages", "training_step")), "advantages",
+        _also(_generates, _concerns("items"), _own("advantages", "training_step")), "advantages",
         "Print num_items_in_batch next to completion_mask.sum() on each rank.", across=True, evaluates=True,
     ),
     Invariant(
