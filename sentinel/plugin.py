@@ -85,7 +85,8 @@ def _concerns_sentinel(config: pytest.Config) -> bool:
 
 
 def _names_an_item(config: pytest.Config) -> bool:
-    """Return True if an argument names a recipe or a law. Other projects have YAML and JSON files too."""
+    """Return True if an argument names a recipe or a law. YAML and JSON files are read, because other projects have
+    such files too."""
     folder = config.invocation_params.dir
     return any(_is_item(arg.partition("::")[0], folder) for arg in config.args)
 

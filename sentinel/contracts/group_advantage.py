@@ -62,8 +62,8 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     * maxrl (arXiv:2602.02710): ``(s_i - mean) / (mean + epsilon)``;
     * remax (arXiv:2310.10505): ``sum_{k >= t} r_ik - b_i``, b_i the score of the greedy response;
     * optimal_token_baseline (Greensmith et al. 2004, token by token): ``G_it - sum_j W_jt G_jt / (sum_j W_jt +
-      epsilon)`` with the reward-to-go G and ``W_it = sum_{k <= t} |grad log p_ik|^2``, whose square norm with respect
-      to the logits is ``1 - 2 p + sum_v p_v^2``; t numbers the valid tokens of each response.
+      epsilon)`` with the reward-to-go G and ``W_it = sum_{k <= t} |grad log p_ik|^2``, where the squared norm of the
+      gradient with respect to the logits is ``1 - 2 p + sum_v p_v^2``; t numbers the valid tokens of each response.
 
     Groups contain only responses with a valid token: a rejected row is an absent row. The return equals the
     advantage; for remax and optimal_token_baseline it is the reward to go.

@@ -1,6 +1,7 @@
 """Define contracts of normalisation: whitening, and statistics of groups and batches.
 
-Oracles use float64 torch and formulas of the named papers. Legitimate choices of frameworks are dialect inputs.
+Oracles compute in float64 with torch, by the formulas of the cited papers. Where frameworks legitimately differ, the
+choice is a dialect input.
 """
 
 from __future__ import annotations
@@ -207,13 +208,13 @@ def lay_out_groups(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: Positions of rewards, the simplest first: the last valid token of each row; in addition, the last token of rejected
-#: rows; in addition, masked tokens; every token.
+#: Positions of rewards, the simplest first. ``outcome``: the last valid token of each row. ``rejected``: these, and the
+#: last token of each rejected row. ``masked``: these, and all masked tokens. ``every``: every token.
 REWARD_STYLES = ("outcome", "rejected", "masked", "every")
 
 
 def place_rewards(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Convert per-token rewards to one reward per response, in place: see :data:`REWARD_STYLES`."""
+    """Set rewards to 0, in place, except at the positions of one of :data:`REWARD_STYLES`."""
     rewards, valid = inputs["token_level_rewards"], inputs["response_mask"].array() != 0
     style = REWARD_STYLES[0] if inputs["reward_layout"] == "outcome" else choose.one_of(REWARD_STYLES)
     if style == "every":
@@ -229,7 +230,6 @@ def place_rewards(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: The input by which :func:`place_rewards` chooses positions.
 REWARD_LAYOUT = Input(
     "reward_layout",
     "string",
@@ -318,7 +318,7 @@ ADVANTAGE_NORMALISATION = Contract(
 def _measure_masked_statistics(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe the output of a statistic: a scalar, a number per row, or a number per token.
 
-    Values on masked tokens have no meaning; they are removed from both sides.
+    Values on masked tokens have no meaning, so they are set to 0, in the oracle's outputs too.
     """
     (result,) = call(**inputs).values()
     mask = inputs["response_mask"]

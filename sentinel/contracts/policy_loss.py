@@ -307,9 +307,9 @@ _LEVELS = {"gspo": "geometric", "gspo_token": "geometric", "topr": "sequence", "
 def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the algorithm's loss per token, multiply it by the importance weights, and aggregate.
 
-    The clip range is applied before the importance weights, because they change the measure, not the objective.
+    Importance weights are applied after clipping: they correct the sampling distribution and are not part of the ratio.
 
-    :raises DoesNotApply: for an algorithm without an oracle, or if chance or rounding decides.
+    :raises DoesNotApply: for an algorithm without an oracle, or if the result depends on chance or rounding.
     """
     algorithm = inputs["algorithm"]
     if algorithm not in ALGORITHMS:

@@ -54,9 +54,9 @@ def _unusable(wording: str) -> str:
     )
 
 
-#: Two notations of one answer, the first as in a ground truth, and a wrong answer. A grader that normalises the
-#: notation accepts the second as well; each grader defines the notations that it normalises. Answers are plain for
-#: graders that pass LaTeX to a package.
+#: Notation -> (the ground truth, a right answer in this notation, a wrong answer in it). A grader that normalises the
+#: notation must accept the right answer; each grader's binding lists the notations that it normalises. Answers are
+#: simple, because some graders leave LaTeX to another package.
 NOTATIONS = {
     "negative": ("-3", "-3", "3"),
     "decimal": ("0.5", "0.5", "0.05"),

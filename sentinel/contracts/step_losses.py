@@ -126,7 +126,7 @@ def _oracle_rollout_kl(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     If tokens are samples of the trained policy, the gradient of the expectation includes the gradient of their
     probability (arXiv:2506.09477, equation 5). The estimate is then multiplied by ``exp(log_probs - sg(log_probs))``,
-    which is 1.
+    which is 1 and has the gradient of the log-prob.
     """
     valid, log_probs = inputs["response_mask"] != 0, inputs["log_probs"]
     kl = KL_ESTIMATE.reference({**inputs, "clamp": None, "ref_log_probs": inputs["rollout_log_probs"]})["kl"]
@@ -282,7 +282,7 @@ def _pairs_cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict
 
 
 def _loss_types(item: Input) -> Input:
-    """Replace the loss types for contracts of a whole step, by types that average over responses."""
+    """Replace the input ``loss_type`` for whole updates, with only those losses that are means over responses."""
     types = knob("loss_type", "sigmoid (DPO), ipo, kto or apo_zero", ("sigmoid", "ipo", "kto", "apo_zero"), REQUIRED)
     return types if item.name == "loss_type" else item
 

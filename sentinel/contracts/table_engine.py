@@ -33,9 +33,9 @@ def expert_of(token: int, version: int) -> int:
 class Answer:
     """One answer of the engine.
 
-    :ivar experts: experts of all tokens, including the context, which ``version`` of the weights chose.
-    :ivar ends: ``stop``, ``length`` or ``abort``; after ``abort`` the loop must request the rest.
-    :ivar count: a counter of this answer; the loop must report the sum over answers.
+    :ivar experts: the expert chosen for each token, context included, by the weights of version ``version``.
+    :ivar ends: why the answer ends: ``stop``, ``length`` or ``abort``. After ``abort`` the loop must request the rest.
+    :ivar count: a number that the engine reports with this answer. The loop must report the sum over answers.
     """
 
     ids: list[int]
@@ -107,7 +107,10 @@ def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
 
 
 def experts_beside(experts: Any) -> list[Any] | None:
-    """Return the experts of all tokens except the last, with axes for layer and choice."""
+    """Return one expert per token, and None for the last.
+
+    :param experts: an array of the experts of all tokens but the last, with axes for layer and choice.
+    """
     return None if experts is None else [*_listed(experts), None]
 
 
@@ -133,13 +136,17 @@ def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
 def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe a rollout.
 
-    ``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may return
-    ``log_probs``, ``experts`` and ``versions`` (a list with one for each token of the response, or of all tokens, None
-    for tokens without a value; an empty list if they are lost), whether the response was ``cut``, the sums of the
-    answers' counters (``counts``), the values of ``row`` that the environment received, and the ``messages`` that the
-    loop keeps. A key is None or missing if the framework has no such data.
+    ``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may also return
 
-    Tokens after the last trained token are not compared.
+    * ``log_probs``, ``experts`` and ``versions``: lists with one entry per response token, or per token of prompt and
+      response. An entry is None for a token without a value; a list is empty if the loop loses the values;
+    * ``asked``: the requests; without it, those that the engine recorded;
+    * ``cut``: whether the response was truncated;
+    * ``counts``: the sums of the answers' counts;
+    * ``row``: the values of ``row`` that the environment received;
+    * ``messages``: the messages that the loop keeps.
+
+    A key is None or missing if the framework has no such data. Tokens after the last trained token are not compared.
     """
     outputs = call(**inputs)
     prompt, ids, mask = (_listed(outputs[name]) for name in ("prompt_ids", "response_ids", "loss_mask"))
@@ -203,7 +210,7 @@ def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int
     )
 
 
-#: Data of the row, which its environment receives.
+#: The data of the scenario's row, which its environment must receive.
 ROW = "of this row"
 
 
@@ -269,8 +276,10 @@ def _oracle_rollout(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_rollout(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a chat that ends with the policy, with up to the maximum number of turns, with or without interruptions. The
-    limit is that of the last turns, independent of template tokens."""
+    """Draw a chat that ends with the policy, with up to the maximum number of turns, with or without interruptions.
+
+    The token limit grows by 16 with each further turn, to leave room for the tokens of the template.
+    """
     conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if inputs["system"] else []
     conversation.append(["user", choose.integer(1, 3)])
     pieces = []

@@ -49,7 +49,8 @@ def twins_agree(case: Case) -> Iterator[Violation]:
             yield from same(case, first, other, prefix="the two implementations disagree: ")
             continue
         for item in same(case, first, other, prefix="in another precision, ", roles=("output", "gradient")):
-            # The variant is missing if a search repeats a violation in float64.
+            # A search takes the symptom `value` for rounding if it vanishes in float64. This variant would always
+            # vanish, because it differs from the baseline only in precision.
             yield replace(item, symptom="precision") if item.symptom == "value" else item
 
 

@@ -185,7 +185,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 
 
 def duplicate(first: Path, second: Recipe) -> Problem:
-    """Return the problem that two files have the same bug id."""
+    """Return the error for two files with the same bug id."""
     from sentinel.recipes.problems import Problem, shown
     from sentinel.values.documents import read
 

@@ -62,9 +62,7 @@ def binding_digest(target: Target, file: Path, boundary: str, contract: str) -> 
     """Return the digest of one binding.
 
     The digest covers the declaration, and those functions, classes and constants of the adapter and of Sentinel that
-    the declaration reaches by name.
-
-    A registered function uses the binding that ``like`` names.
+    the declaration reaches by name. The digest of a registered function is that of the binding that it reuses.
 
     :param file: the adapter's file.
     """

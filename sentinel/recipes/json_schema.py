@@ -22,7 +22,7 @@ class JsonSchema:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The schema itself; do not modify it."""
+        """Return the schema. Do not modify it."""
         if not isinstance(self._source, str):
             return self._source
         file = resources.files("sentinel") / "schemas" / f"{self._source}.schema.json"

@@ -88,8 +88,9 @@ class Recipe:
     def scenario_inputs(self, contract: Contract, fixed: Collection[str]) -> list[str]:
         """Return the inputs that the scenario sets and that the boundary must accept.
 
-        Selectors and dialect inputs are left out: only the oracle reads them, so the boundary needs no parameter for
-        them.
+        Dialect inputs are left out, because only the oracle reads them.
+
+        :param fixed: the inputs that the binding fixes. They are left out too.
         """
         stated = {name for inputs in self.variants.values() for name in inputs} - set(self.defaulted)
         return sorted(stated - {item.name for item in contract.inputs if item.dialect} - set(fixed))

@@ -90,7 +90,7 @@ BUG_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def examine(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Return the recipe of a file, which is None if the file has errors; and all problems in the file."""
+    """Return the recipe of a file, or None if the file has errors. Also return all problems of the file."""
     document, problem = read_or_problem(path)
     if document is None:
         return None, [problem] if problem else []

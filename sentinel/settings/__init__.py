@@ -163,10 +163,10 @@ class Settings:
     """All settings of a run. Each is declared only here.
 
     :ivar targets: the names of selected targets; empty if only paths were given.
-    :ivar named_refs: (target name or None for all, ref); empty for the recipes' own pins.
+    :ivar named_refs: (target name or None for all, ref); if empty, the recipes' own pins are checked.
     :ivar pythons: target name (None for all) -> the interpreter in whose environment the target is installed.
-    :ivar sandbox: empty for the strictest level that the machine supports.
-    :ivar laws: empty for the default: off for pins, quick for a ref or a working tree.
+    :ivar sandbox: the level; if empty, the strictest one that the machine supports.
+    :ivar laws: the level; if empty, ``off`` for pins, and ``quick`` for a ref or a working tree.
     """
 
     targets: tuple[str, ...] = _option(
@@ -406,6 +406,6 @@ def _place(text: Any, option: Option, base: Path) -> Any:
 
 
 def _texts(value: Any) -> list[Any]:
-    """Split an option's value at commas; paths and URLs may contain commas and are not split."""
+    """Return the values that were given for an option, without empty ones."""
     values = value if isinstance(value, list) else [value]
     return [item for item in values if item not in (None, "")]

@@ -79,7 +79,6 @@ class Document:
 
     :ivar values: place -> (line, column) of the value.
     :ivar keys: place -> (line, column) of the key.
-    :ivar digest: ``sha256:<hex>`` of the file.
     """
 
     data: Any
@@ -443,7 +442,8 @@ def parse_json(text: str) -> Document:
 def json_data(raw: bytes | str) -> Any:
     """Return the data of a JSON text that may be damaged or hostile.
 
-    :raises DocumentError: as :func:`parse_json` does; an error without a position points to the start.
+    :raises DocumentError: if it is not valid JSON or exceeds a limit. An error without a known position points to the
+        start of the text.
     """
     try:
         data = _json(raw if isinstance(raw, str) else _decoded(raw))
@@ -482,10 +482,7 @@ _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
 
 def _check_depth(data: Any) -> None:
-    """Check the nesting depth of data.
-
-    :raises DocumentError: if data is nested too deeply.
-    """
+    """Raise DocumentError if the data is nested too deeply."""
     level = [data]
     for _ in range(MAX_DEPTH + 1):
         level = [

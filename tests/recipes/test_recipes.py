@@ -243,7 +243,7 @@ def test_other_keys_of_a_recipe_are_kept():
         (GOOD + "when: often\n", "14:7: when: the string 'often' is not valid; The scenarios that trigger the bug"),
         (GOOD + "when: {}\n", "when is empty"),
         (GOOD + "when: {response_mas: a gap}\n", "14:8: no contract has an input 'response_mas' — did you mean 'response_mask'?"),
-        (GOOD + "when: {response_mask: a hole}\n", "14:23: a tensor can show: non-zero where masked"),
+        (GOOD + "when: {response_mask: a hole}\n", "14:23: a condition on a tensor is one of: non-zero where masked"),
         (GOOD + "when: [{mode: a gap}]\n", "14:15: mode is an option, not a tensor"),
         (GOOD + "when: {only: [los]}\n", "14:15: no contract observes 'los' — did you mean 'loss'?"),
         (changed(expected_unpatched=None), "expected_fixed needs expected_unpatched"),
