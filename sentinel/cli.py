@@ -84,7 +84,8 @@ _AT_ONCE = 1.0
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt once for SIGTERM and once for SIGINT, so that a time limit loses no finished result."""
+    """Raise KeyboardInterrupt for SIGTERM and SIGINT, so that a time limit loses no finished result. Signals that
+    arrive together raise it once."""
     last = -math.inf
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -27,7 +27,7 @@ _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the advantage step and observe its outputs. Advantages and returns that the loss masks are set to 0."""
+    """Call the advantage step and observe its outputs. At tokens that the loss masks, advantages and returns are 0."""
     outputs = call(**{**inputs, "reward_norm": _sized(inputs["reward_norm"], inputs["group"])})
     observation = {key: outputs[key] for key in _KEYS}
     for key in ("advantages", "returns"):

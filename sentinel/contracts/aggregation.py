@@ -134,7 +134,7 @@ def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token
 
 
 def exponential(logs: Any, inputs: Mapping[str, Any]) -> Any:
-    """Compute ``exp`` of log-ratios, in single precision if the dialect says so."""
+    """Compute ``exp`` of log-ratios, in single precision if ``ratio_precision`` is ``float32``."""
     return torch.exp(logs.float()).double() if inputs["ratio_precision"] == "float32" else torch.exp(logs)
 
 
@@ -191,7 +191,7 @@ def metric(value: Any, mask: Any) -> float | None:
 def differentiated(*metrics: str, **gradients: str) -> Measure:
     """Return a ``measure`` function that calls a loss and computes its gradients.
 
-    :param metrics: other keys that the loss function returns, each a number or one number per token.
+    :param metrics: keys of the metrics that the loss function returns, each a number or one number per token.
     :param gradients: input -> key of its gradient.
     """
     return partial(_differentiated, metrics=metrics, gradients=gradients)
@@ -227,8 +227,8 @@ def replaced(value: Tensor, array: Any) -> Tensor:
 def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
     """Replace a log-prob and a log-ratio, in place, by two log-probs that have this ratio.
 
-    A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``. The larger of the two
-    log-probs is the drawn one.
+    A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``. The drawn log-prob becomes
+    the larger of the two, so that neither is positive.
     """
     top, ratio = inputs[current], inputs[other]
     values, ratios = top.array().astype(np.float64), ratio.array().astype(np.float64)

@@ -30,7 +30,8 @@ def _arrange_token_alignment(inputs: dict[str, Any], choose: Choose) -> dict[str
     letters, sides = iter(string.ascii_letters), ([], [])  # type: tuple[Any, tuple[list[str], list[str]]]
     counts = (1, 1)
     for block in range(choose.integer(1, 7)):
-        counts = choose.one_of(_BLOCKS) if counts != (2, 2) else (1, 1)  # or two blocks could form one chunk
+        # A (2, 2) block and the next one could form one chunk, unless the next is (1, 1).
+        counts = choose.one_of(_BLOCKS) if counts != (2, 2) else (1, 1)
         text = [next(letters) for _ in range(3 if counts == (2, 2) else max(counts))]
         text[0] = f" {text[0]}" if block and choose.integer(0, 1) else text[0]
         for side, count in enumerate(counts):

@@ -171,7 +171,7 @@ def _plain(ids: Any) -> list[int]:
 def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the function, and observe which tokens of the chat it trains.
 
-    ``call`` returns the ids of the chat and a mask of the trained tokens, or nothing if no token is trained. The new
+    ``call`` returns the ids of the chat and a mask of the trained tokens, or no ids if no token is trained. The new
     line after the last message is not compared, because some templates omit it.
     """
     outputs = call(**inputs)

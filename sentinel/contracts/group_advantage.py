@@ -163,7 +163,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     place_rewards(inputs, choose)
     if inputs["group_layout"] != "any":
         lay_out_groups(inputs, choose)
-    if inputs["estimator"] == "maxrl":  # the estimator divides by a success rate
+    if inputs["estimator"] == "maxrl":  # rewards must not be negative, because their mean, a success rate, is a divisor
         rewards = inputs["token_level_rewards"]
         inputs["token_level_rewards"] = replaced(rewards, abs(rewards.array().astype("float64")))
     if inputs["estimator"] == "remax" and inputs["reward_baselines"] is None:

@@ -81,7 +81,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     else:
         statistic = weights if inputs["statistic"] == "ratio" else _divergence(inputs)
         if level == "largest" and inputs["statistic"] == "ratio":
-            raise DoesNotApply("the statistic is the ratio, and the level `largest` is defined only for k2 and k3")
+            raise DoesNotApply("the level `largest` is defined for the statistics k2 and k3, not for the ratio")
         inside = torch.ones_like(valid)
         if low is not None and inputs["statistic"] == "ratio":
             inside &= statistic >= low

@@ -232,7 +232,6 @@ def _oracle_penalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_penalised_advantage(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give every response at least one token."""
     spread(inputs, "log_probs", "ref_log_probs")
     return with_a_token(inputs, choose)
 

@@ -182,7 +182,7 @@ def _form(text: str) -> str:
 
 
 def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[Mapping[str, Any], bool]]:
-    """Put a string into a response, or plain words before it.
+    """Put a string into a response. Without a string, put plain words before the answer.
 
     The answer is repeated after the string, so that either every statement of the answer is right or every one is
     wrong. The result counts as undefined if only the string marks the answer, or if the string follows the usual

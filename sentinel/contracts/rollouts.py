@@ -186,8 +186,8 @@ class WeightEngine:
 
 
 def _oracle_engine_weights(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the last update before each generation, because on-policy samples need the current policy (Williams,
-    1992)."""
+    """Return, for each generation, the number of updates before it: on-policy samples need the current weights
+    (Williams, 1992)."""
     counts = enumerate(inputs["generations"], start=1)
     return {"versions": [version for version, count in counts for _ in range(count)]}
 

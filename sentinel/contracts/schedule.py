@@ -125,8 +125,8 @@ LEARNING_RATE = rule(
 
 
 def _oracle_schedule_length(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Add up, over the steps of the training run, how often each steps the schedule: once per update, per step or per
-    sample. A step trains on all samples of its prompts, batch after batch."""
+    """Count how often a training run steps its schedule: once per update, per training step or per sample. Each
+    training step trains on all samples of its prompts, batch after batch."""
     planned = inputs["steps_per_epoch"] * inputs["epochs"]
     steps = planned if inputs["max_steps"] is None else min(planned, inputs["max_steps"])
     samples = inputs["prompts_per_step"] * inputs["samples_per_prompt"] * inputs["turns"] * inputs["update_epochs"]

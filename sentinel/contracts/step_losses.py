@@ -1,4 +1,4 @@
-"""Define contracts of other losses: context-parallel, prompt, rollout KL, preference and decoupled losses."""
+"""Define contracts of further losses: context-parallel, prompt, rollout KL, preference and decoupled losses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ def _oracle_context_parallel_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_context_parallel_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a prompt and a response."""
     inputs["losses"] = tensor([choose.one_of((1.0, 2.0, 0.5)) for _ in range(choose.integer(1, 6))], "float32")
     inputs["prompt_length"] = choose.integer(1, 5)
     return inputs
@@ -226,7 +225,6 @@ def _of_microbatches(ratios: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _arrange_preference_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give every response a token."""
     for side in _SIDES:
         with_a_token(inputs, choose, f"{side}_mask")
     return inputs

@@ -188,7 +188,6 @@ ROW_SURGERY = rule(
 
 
 def _measure_minibatch_iteration(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe the minibatches of all epochs."""
     observation = rows_of(inputs["fields"], list(call(**inputs)["parts"]))
     rows, size, epochs = observation.pop("rows"), len(inputs["fields"]["number"]), inputs["epochs"]
     every = torch.arange(size).repeat(epochs)

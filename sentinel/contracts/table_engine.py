@@ -15,7 +15,7 @@ from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Obs
 from sentinel.contracts.conversations import chat
 from sentinel.values.lazy import torch
 
-#: Engines' names of the maximum number of tokens of an answer.
+#: The names that engines use for the sampling option that limits the tokens of an answer.
 _LIMITS = ("max_new_tokens", "max_tokens")
 
 
@@ -172,7 +172,7 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
     }
 
 
-#: Data of a token that follow from its id and the version of the weights.
+#: Kind of data -> its value for a token id and a version of the weights.
 _OWN: Mapping[str, Callable[[int, int], float]] = {
     "log_probs": log_prob_of,
     "experts": expert_of,
@@ -187,7 +187,7 @@ def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], value
     engine = TableEngine(inputs)
     answers = [engine.answer([]) for _ in pieces_of(inputs)]
     owners = [(token, answer.version) for answer in answers for token in answer.ids]
-    if of is expert_of:  # the last token of an answer is not routed before the next request
+    if of is expert_of:  # the last token of an answer has no experts yet; the engine routes it in the next request
         routed = [place < len(answer.ids) for answer in answers for place, _ in enumerate(answer.ids, 1)]
         owners = [pair if is_routed else (-1, 0) for pair, is_routed in zip(owners, routed)]
     beside = _listed(values)[-len(ids) :]
@@ -236,7 +236,7 @@ def _whole(inputs: Mapping[str, Any]) -> tuple[list[int], list[int], int]:
         ids, spoken = [*ids, tokenizer.eos_token_id], [*spoken, len(ids)]
     else:
         ids, spoken = tokenizer.encode(tokenizer.written(messages)), tokenizer.spoken(messages)
-        if inputs["end"] == "text":  # the template adds tokens that the policy did not generate
+        if inputs["end"] == "text":  # the policy did not generate the end tokens; the template added them
             spoken = [place for place in spoken if ids[place] != tokenizer.eos_token_id]
     spoken = spoken[: sum(len(tokens) for _, tokens, _ in pieces_of(inputs))]
     return ids[: spoken[-1] + 1 if spoken else start], spoken, start

@@ -191,7 +191,7 @@ CUTTING = (
     ),
 )
 
-#: A binding that simulates other ranks lists the values for a search.
+#: A search varies this only for bindings that simulate other ranks: they list the values in ``accepts``.
 PADDING_MICROBATCHES = Input(
     "padding_microbatches",
     "integer",

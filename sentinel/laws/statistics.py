@@ -67,7 +67,7 @@ def normalisation_laws(case: Case) -> Iterator[Violation]:
         except DoesNotApply:  # such as scaling, if the definition does not divide by a deviation
             continue
     if not applies:
-        raise DoesNotApply("the definition itself changes the value, or the observation has nothing to compare")
+        raise DoesNotApply("by definition, the values change; or the observation has nothing to compare")
 
 
 def _same_tokens(case: Case, first: str, other: str) -> bool:

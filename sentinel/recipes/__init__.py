@@ -195,7 +195,8 @@ def duplicate(first: Path, second: Recipe) -> Problem:
 
 
 def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:
-    """Copy the bundled recipe's pins and upstream numbers to a recipe that has no pins."""
+    """Return the recipe. If it has no pins, they are copied from the bundled recipe, as are missing watched refs and
+    upstream links."""
     other = bundled.get(recipe.bug_id)
     if other is None or other.target != recipe.target or recipe.pins:
         return recipe

@@ -53,7 +53,7 @@ class Fix:
 
     :ivar bugs: ids of the bugs that it fixes; the first is also the file's name.
     :ivar commit: the upstream commit with the bug, to which the edits apply.
-    :ivar head: the upstream commit that fixes the bug, instead of edits.
+    :ivar head: the upstream commit that fixes the bug; empty if the fix consists of edits.
     :ivar wrong, cause, fix, reach, limits, related: prose for the pull request page.
     :ivar comment: a comment for a pull request that exists already. It replaces the page.
     :ivar numbers: observed key -> its name in upstream's terms, for the numbers that the page shows.

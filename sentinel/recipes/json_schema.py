@@ -31,7 +31,7 @@ class JsonSchema:
 
     @cached_property
     def _validator(self) -> Any:
-        # Imported here because most users of this module read no document.
+        # Imported here, because most importers of this module validate nothing.
         from jsonschema_rs import Draft202012Validator
 
         return Draft202012Validator(self.schema)

@@ -143,7 +143,7 @@ class _Reading:
                 self.findings.warn((key,), f"unknown key {key!r} is ignored{nearest(key, properties)}", key=True)
         variants, defaulted = self._scenario(contract, target)
         tolerance = read_tolerance(self.findings, native.get("tolerance"), ("tolerance",))
-        # The names are known even if a variant's inputs are invalid.
+        # Taken from the document, so that they are complete even if a variant's inputs are invalid.
         names = tuple(variants if self.published else self.data.get("variants") or ("",))
         readable = names and "variants" not in self.broken
         unpatched, fixed = (
@@ -276,7 +276,7 @@ class _Reading:
         ]
         if not contracts:
             self.findings.error(
-                place, f"the adapter binds it to contract {bindings[0].contract!r}, which does not exist"
+                place, f"the adapter binds this function to contract {bindings[0].contract!r}, which does not exist"
             )
             return None
         written = {key for name in _PUBLISHED_VALUES for key in (self.data.get(name) or ())}

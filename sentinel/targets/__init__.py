@@ -90,13 +90,13 @@ class Binding:
     :ivar boundary: its dotted path today; recipes use this path or one of ``formerly``.
     :ivar formerly: its earlier dotted paths. If a checkout lacks the current path, these are tried in order, and then
         those that :attr:`Target.moved` gives.
-    :ivar arguments: canonical input -> parameter names upstream, newest first. Other canonical inputs are passed under
-        their own names, and refused if the boundary has no such parameter; a ``call`` must drop inputs that the
-        boundary must not receive. ``group`` is a list of labels; numbers per token or row are tensors.
+    :ivar arguments: canonical input -> parameter names upstream, newest first. Canonical inputs that are not listed are
+        passed under their own names, which is an error if the boundary has no such parameter; a ``call`` must drop
+        inputs that the boundary must not receive. ``group`` is a list of labels; numbers per token or row are tensors.
     :ivar constants: upstream parameter -> value that is passed if the boundary has the parameter.
     :ivar outputs: canonical output names, in the order of the returned tuple. A single name stands for the returned
         value itself. A returned mapping is read by name.
-    :ivar call: for boundaries that need more than other argument names: ``call(boundary, inputs)`` receives a
+    :ivar call: for boundaries that need more than renamed arguments: ``call(boundary, inputs)`` receives a
         :class:`~sentinel.worker.calling.Boundary` (its ``function``, ``module``, ``owner``, and ``invoke``, which
         binds by name as above) and the canonical inputs as tensors, and returns the canonical outputs as a mapping.
     :ivar imports: further target modules that ``call`` needs; they are imported before the probe is forked.

@@ -256,7 +256,7 @@ def test_other_keys_of_a_recipe_are_kept():
         (changed(variants={}), "variants is empty"),
         (changed(variants={"a b": {}}), "'a b' is not a name of letters, digits and _"),
         (changed(variants={"difference": {}}), "'difference' is not a name"),
-        (changed(variants={"a": [1]}), "variants.a must be a mapping or nothing, found a list"),
+        (changed(variants={"a": [1]}), "variants.a must be a mapping or null, found a list"),
         (variants(expected_fixed={"loss": 1.0}), "does not name a variant (baseline, outlier); write baseline.loss"),
         (variants(expected_fixed={"basline.loss": 1.0}), "did you mean 'baseline'?"),
         (variants(expected_fixed={"difference(outlier, basline).loss": 1.0}), "unknown variant 'basline'"),

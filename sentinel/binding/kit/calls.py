@@ -71,8 +71,8 @@ def call_with(
     :param reads: output -> its place in the result: an index, a key, or a tuple of them for nested results; by default
         the binding's ``outputs``.
     :param tokens_first: whether the function's tensors are ``[tokens, batch]``.
-    :param sums: input of ``[batch, tokens]`` -> its mask, for inputs of which the function takes the sum over each
-        row's valid tokens.
+    :param sums: input of ``[batch, tokens]`` -> its mask. The function takes the sum of such an input over each row's
+        valid tokens.
     :param bools: the inputs that the function takes as booleans.
     :param group: the parameter that takes the number of rows in each group.
     :param row_names: parameters that take a list with a distinct name for each row.
