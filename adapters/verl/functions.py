@@ -89,9 +89,7 @@ def _fused(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entropy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's entropy loss. A stand-in returns the scenario's entropy of each token. Entropies of masked tokens
-    are set to a finite value.
-    """
+    """Return verl's entropy loss. A stand-in returns the scenario's entropy of each token, and 0 for masked tokens."""
     if not (inputs["response_mask"] != 0).any():
         raise AbsentError("the framework's batches have at least one valid token; this scenario has none")
     logits = torch.where(inputs["response_mask"] != 0, inputs["loss_mat"], 0.0)[..., None]
@@ -243,7 +241,7 @@ _METRICS = (
         stand_ins=(RANKS,),
         dialects=(
             Dialect(
-                "masked_values_have_no_influence", None, "masked values are finite",
+                "masked_values_have_no_influence", None, "values are multiplied by the mask; masked values are finite",
                 f"{MAIN}/utils/torch_functional.py#L977", symptom="non-finite",
             ),
         ),
@@ -577,7 +575,7 @@ _SURGERIES: tuple[tuple[str, str, _Do, dict[str, Any]], ...] = (
     ("DataProto.__setstate__", "cut", _restored, _WHOLE),
     (
         "DataProto.to_tensordict", "cut", lambda b, i, data: [b.owner.from_tensordict(b.function(data))],
-        # A column of lists with equal lengths becomes an array with two axes.
+        # Without lists, because a column of lists with equal lengths becomes an array with two axes.
         {**_WHOLE, "fixed": {"count": 1, "layouts": _NO_LISTS}},
     ),
     (
@@ -616,7 +614,7 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the learning rates of the schedule that verl's FSDP engine builds."""
     if inputs["schedule"] == "constant" and inputs["first_step"]:
-        raise AbsentError("the option zero_indexed_step is for the cosine schedule")
+        raise AbsentError("the constant schedule has no option zero_indexed_step")
     config = kit.stand_in(
         total_training_steps=inputs["training_steps"], lr_warmup_steps=inputs["warmup_steps"],
         lr_warmup_steps_ratio=0.0, lr_scheduler_type=inputs["schedule"], min_lr_ratio=inputs["min_ratio"],

@@ -1,4 +1,4 @@
-"""verl's rules that score a response, and its reward managers, which assign the score to a token."""
+"""Bindings for verl's rules that score a response, and for its reward managers, which assign the score to a token."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, A
     :param make: creates the manager, given its class and the rule.
     """
     mask = inputs["response_mask"]
-    # Until March 2025, rules take the prompt as well. In the first versions, the manager chooses the rule itself.
+    # Until March 2025, rules also get the prompt. In the first versions, the manager chooses the rule itself.
     score = _scored(inputs, int("sequences" in boundary.function.__code__.co_varnames))
     itself = hasattr(boundary.module, "_select_rm_score_fn")
     manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
@@ -227,7 +227,7 @@ def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any] | None = None) -> list[float]:
     """Return the score of each response from a verl reward manager that takes one response at a time.
 
-    :param options: options of the reward rule. Before #5255, these were at another place in the configuration.
+    :param options: options of the reward rule. #5255 moved them to another section of the configuration.
     """
     from omegaconf import OmegaConf
 
@@ -309,7 +309,7 @@ def _punishes(path: str, call: Any, line: str, *stand_ins: StandIn, **more: Any)
     )
 
 
-#: Until May 2026, the reward loop places scores on tokens itself.
+#: The method that places scores on tokens. Before May 2026, it is absent, and the reward loop does this itself.
 _ASSEMBLES = f"{_LOOP}.base.RewardManagerBase.assemble_rm_scores"
 _STANDING = (_TOKENIZER, _SCORE)
 

@@ -1,4 +1,4 @@
-"""verl's KL coefficient and learning rate during training."""
+"""Bindings for verl's schedules of the KL coefficient and the learning rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The update steps of verl's workers and model engines, with a table of log-probs as the model."""
+"""Bindings for the update steps of verl's workers and model engines, with a table of log-probs as the model."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options(inputs: Mapping[str, Any]) -> Any:
-    """Make the configuration of verl's actor. Each option is present under the names of all revisions."""
+    """Make the configuration of verl's actor. Each option is set under all names that it had in any revision."""
     import omegaconf
 
     rows, with_kl = len(inputs["response_mask"]), inputs["ref_log_probs"] is not None and bool(inputs["kl_coef"])
@@ -84,7 +84,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "loss_agg_mode": inputs["loss_agg_mode"],
             "loss_scale_factor": inputs["loss_scale_factor"],
             "policy_loss": {"loss_mode": "vanilla"},
-            # With this option, revisions that have it use the given old log-probs.
+            # In revisions that have this option, it makes the actor use the given old log-probs.
             "use_rollout_log_probs": True,
             "global_batch_info": {},
             "grad_clip": 1e30,
@@ -100,7 +100,7 @@ def mean_of(reported: Any) -> Any:
 
 
 def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
-    """In versions with code that measures the accelerator's memory, replace this code."""
+    """Replace the code that measures the accelerator's memory, in versions that have it."""
     logger = getattr(boundary.module, "GPUMemoryLogger", None)
     return kit.swap(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
 
@@ -127,7 +127,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     if hasattr(boundary.owner, "_make_minibatch_iterator"):
         raise AbsentError(
-            "not in this version: a KL loss in the actor, which draws its mini-batches from a data loader"
+            "not in this version: a KL loss in the actor; this actor draws its mini-batches from a data loader"
         )
     _check(boundary, inputs)
     model = make_model(inputs["log_probs"])
@@ -410,7 +410,7 @@ def _rank(
 
     def step(micro_batch: Any) -> Any:
         places = micro_batch["prompts"][:, 0]
-        after = torch.zeros(1)  # what the last position predicts
+        after = torch.zeros(1)  # the last position predicts no response token
         tables = {"log_probs": model.table, "entropy": inputs["entropies"]}
         output = {
             name: _jagged([torch.cat((table[place], after.to(table))) for place in places])
@@ -481,8 +481,8 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
     """Return the mask of the tokens of a dataset row that receive a gradient in verl.
 
-    The batch contains the row twice. The last position predicts no token of the row, so its gradient counts for the
-    first token.
+    The batch contains the row twice, and the result is from the second copy. A position's gradient belongs to the next
+    token. The last position predicts no token of the row, so its gradient counts for the first token.
     """
     collating = boundary.imported[COLLATING]
     batch = collating.SFTTensorCollator(collating.DatasetPadMode.NO_PADDING)([row, row])
@@ -592,7 +592,7 @@ _ENGINES = (
             Dialect(
                 "empty_rows",
                 "counted",
-                "the trainer passes the number of rows in a mini-batch as the number of sequences",
+                "the trainer passes the number of rows in a mini-batch, including empty ones, as that of sequences",
                 f"{MAIN}/trainer/ppo/ray_trainer.py#L1362",
             ),
             Dialect(
