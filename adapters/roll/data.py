@@ -1,4 +1,4 @@
-"""ROLL's functions that prepare, collate and read samples."""
+"""Bindings for ROLL's functions that prepare, collate and read samples."""
 
 from __future__ import annotations
 
@@ -132,8 +132,7 @@ _PIPELINES = "roll.pipeline.{0}.{0}_pipeline.get_encode_function"
 
 
 class _Tokenizer(ChatTokenizer):
-    """A tokenizer whose chat template takes tools and documents as positional arguments, because ROLL passes them
-    so."""
+    """A tokenizer whose chat template accepts tools and documents as positional arguments, as ROLL passes them."""
 
     def apply_chat_template(self, conversation: Any, *_: Any, **options: Any) -> Any:
         return super().apply_chat_template(conversation, **options)
@@ -146,7 +145,7 @@ def _encoded_answer(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tokenizer, messages = _Tokenizer(), chat(inputs)[1]
     roles = [message["role"] for message in messages]
     if roles.count("assistant") > 1:
-        raise AbsentError("a row of the dataset has one question and one answer")
+        raise AbsentError("a row of ROLL's dataset has one question and one answer; the scenario has more answers")
     row = {message["role"]: message["content"] for message in messages}
     keys = {"prompt_key": "user", "query_key": None, "question_key": None, "system_key": "system"}
     keys |= {"response_key": "assistant", "answer_key": "assistant", "sequence_length": 1000}
@@ -230,7 +229,7 @@ def _masked_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Gather the token ids that an engine returns with ROLL's function. Padding is -1."""
+    """Gather an engine's token ids with ROLL's function. Padding is -1."""
     samples = inputs["samples"]
     rows = [sample["input_ids"].tolist() for sample in samples]
     outputs: list[Any] = [{"output_ids": row} for row in rows]

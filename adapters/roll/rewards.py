@@ -1,4 +1,4 @@
-"""ROLL's placement of rewards, filters, sampling requests and KL coefficient."""
+"""Bindings for ROLL's rewards, filters, sampling requests and KL coefficient."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ _LETTERS = {"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E")}
 _ENDS = {"response_mask": ("full", "right")}
 _GROUPS = {"group_layout": "equal"}
 _ALONE = Dialect(
-    "group_of_one", "kept", "if prompts have one response, nothing is filtered", f"{MAIN}/utils/functionals.py#L604"
+    "group_of_one", "kept", "nothing is filtered if each prompt has one response", f"{MAIN}/utils/functionals.py#L604"
 )
 
 _REWARDS = (
