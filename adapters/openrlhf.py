@@ -1060,7 +1060,6 @@ def _read_pairs(chosen: Any, chosen_mask: Any, rejected: Any, rejected_mask: Any
 
 
 def _concatenated(left: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Concatenate the chosen and the rejected answers of pairs."""
     parts, tokenizer = _pairs_of(inputs, left), kit.stand_in(pad_token_id=0)
     trainer = kit.make_unbuilt(boundary.owner, tokenizer=tokenizer)
     ids, mask = boundary.invoke({}, trainer, *parts, prompt_id_lens=[1] * len(parts[0]))[:2]
@@ -1088,7 +1087,6 @@ def _collated_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _concatenated_rows(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
-    """Concatenate experiences of one row each."""
     fields = inputs["fields"]
     rows = [{name: column[row : row + 1] for name, column in fields.items()} for row in range(len(fields["number"]))]
     return [boundary.function([_experience(boundary, row, {}) for row in rows], 0)]

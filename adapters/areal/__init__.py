@@ -129,7 +129,7 @@ def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask:
     if "mean_leave1out" in made.__dataclass_fields__:
         options["eps"] = inputs["epsilon"]
     elif options.pop("mean_leave1out"):
-        raise AbsentError("not in this version: mean_leave1out")
+        raise AbsentError("not in this version: the option mean_leave1out")
     else:  # until October 2025 these options were arguments of the call
         arguments |= {"unbiased": options.pop("std_unbiased"), "eps": inputs["epsilon"]}
     levels = {name: inputs[name] for name in ("mean_level", "std_level")}
@@ -203,7 +203,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif rollout is not None:
         made = getattr(boundary.imported[ARGUMENTS], "RejectionSamplingConfig", None)
         if made is None:
-            raise AbsentError("not in this version: clamped importance weights; tokens above the cap are dropped")
+            raise AbsentError("not in this version: clamped importance weights; it drops the tokens above the cap")
         decoupled["rejection_sampling"] = made(
             level="token", action="clamp", upper=float("inf") if cap is None else cap
         )

@@ -75,7 +75,7 @@ def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     parts = [[value for value in part if value is not None] for part in inputs["parts"]]
     if not dataclasses.is_dataclass(boundary.module.DPOValMetrics):
-        raise AbsentError("not in this version: metrics of a validation as attributes")
+        raise AbsentError("not in this version: validation metrics with attributes")
     names = [field.name for field in dataclasses.fields(boundary.module.DPOValMetrics)]
     metrics = iter({**{name: [0.0] for name in names}, "accuracy": [sum(part) / len(part)]} for part in parts)
     counts = iter(parts)
@@ -171,8 +171,8 @@ def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the advantages after NeMo-RL normalised them. All rewards are 0, and the advantages are passed as the KL
-    penalty.
+    """Return the advantages after NeMo-RL normalised them. All rewards are 0, and the adapter passes the negated
+    advantages as KLs, with a penalty of 1.
     """
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     if advantages.abs().max() > 10:
@@ -463,7 +463,7 @@ _MESSAGES = (
     Binding(_MASKED, "rollout_episode", call=_episode),
     Binding(
         f"{_GRPO}.refit_policy_generation", "engine_weights", call=_engine_versions,
-        stand_ins=(WEIGHTS, StandIn("policy, ray", "return immediately"),),
+        stand_ins=(WEIGHTS, StandIn("policy, ray", "return immediately; only the version of the weights is observed"),),
     ),
     Binding(
         "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_rolled, requires=(_MASKED,),

@@ -88,7 +88,6 @@ def _losses(boundary: Any) -> Any:
 
 
 def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Any = None) -> Any:
-    """Return NeMo-RL's clipped policy loss of a batch, and its metrics."""
     names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
     data = {upstream: kit.prepend_prompt(inputs[name]) for name, upstream in names.items()}
     rollout = inputs.get("rollout_log_probs")
@@ -111,9 +110,7 @@ _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss. NeMo-RL computes the cross entropy with it, in a batch of positive examples with
-    advantages of 0.
-    """
+    """Call a policy loss. For the cross entropy, the batch consists of positive examples with advantages of 0."""
     algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
     options, only = _BY_ALGORITHM[algorithm]
     if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):

@@ -519,10 +519,15 @@ def _threads(module: Any, waits: _Waits) -> Any:
 
 _OF_GAE = (
     Dialect(
-        "centred", False, "GAE (arXiv:1506.02438) with values of 0 is the reward", f"{MAIN}/algorithms/ppo.py#L1199"
+        "centred",
+        False,
+        "with values of 0, GAE (arXiv:1506.02438) is the reward itself",
+        f"{MAIN}/algorithms/ppo.py#L1199",
     ),
 )
-_AHEAD = (Dialect("ahead", 1, "an engine collects one step ahead", f"{MAIN}/algorithms/grpo.py#L4450"),)
+_AHEAD = (
+    Dialect("ahead", 1, "the engine generates rollouts one step ahead of training", f"{MAIN}/algorithms/grpo.py#L4450"),
+)
 _STAND_INS = (
     StandIn("policy, engine, environment", "return the scenario's rewards and fixed tokens; no model runs"),
     StandIn("logger, checkpointer, clock", "record their arguments; nothing is written, and time advances by calls"),

@@ -244,7 +244,7 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses, count, mask = boundary.imported[LOSSES], inputs["dp_size"], inputs["response_mask"]
     old = inputs["old_log_probs"]
     if ((inputs["log_probs"] - old).abs() * (mask != 0)).max() > _LARGEST:
-        raise AbsentError("the loss overflows: NEMORL-PPO-OVERFLOWED-RATIO-NAN-GRADIENT")
+        raise AbsentError("the loss overflows: a known bug, NEMORL-PPO-OVERFLOWED-RATIO-NAN-GRADIENT")
     batch = _sequences(boundary, inputs, advantages=inputs["advantages"], prev_logprobs=old, generation_logprobs=old)
     options = {"ratio_clip_min": inputs["eps_clip_low"], "ratio_clip_max": inputs["eps_clip_high"]}
     options |= {"ratio_clip_c": inputs["dual_clip"], "reference_policy_kl_penalty": 0.0}
@@ -332,7 +332,9 @@ BINDINGS = (
     ),
     *(Binding(
         f"{path}.train", "value_loss", call=_regressed, **_common(path), fixed=aggregated("token-mean"),
-        dialects=(Dialect("factor", 0.5, "half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),),
+        dialects=(
+            Dialect("factor", 0.5, "the loss is half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),
+        ),
     ) for path in (_CRITIC, _MCORE_CRITIC)),
     *(
         Binding(

@@ -269,7 +269,7 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif "advantage_config" in boundary.parameters:
         text = inspect.getsource(boundary.module)
         if any(value and name not in text for name, value in wanted.items()):
-            raise AbsentError("not in this version: other statistics; an advantage is the reward minus the group mean")
+            raise AbsentError("not in this version: other statistics; this version only subtracts the group mean")
         options = {"advantage_config": kit.stand_in(**settings)}
     else:
         raise AbsentError("not in this version: a function of rewards; this version takes rollouts")
@@ -684,7 +684,7 @@ def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {**options, "warmup_steps": inputs["warmup_steps"]} if "warmup_steps" in boundary.parameters else {}
     if "decay_steps" in boundary.parameters:
         if not inputs["warmup_steps"]:
-            raise AbsentError("a linear schedule needs a warm-up or a decay")
+            raise AbsentError("a linear schedule needs a warm-up or a decay; the scenario has neither")
         chosen["decay_steps"] = 0
     return kit.read_rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **chosen))
 

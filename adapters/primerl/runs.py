@@ -71,7 +71,6 @@ def _clock() -> Any:
 def _trained(
     boundary: Any, ranks: int, config: Any, table: Any, replaced: Mapping[str, Any], after: Any = None
 ) -> tuple[list[_Rank], _Reports]:
-    """Run the trainer on each rank."""
     module, reports, own = boundary.module, _Reports(), threading.local()
     made: list[_Rank] = []
 

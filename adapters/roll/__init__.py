@@ -375,9 +375,8 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     names = ("log_probs", "old_log_probs", "advantages", "response_mask")
     ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
     if not ratio.isfinite().all():
-        # In ROLL, the caller loss_func computes this exp and its gradient. An overflow there shows in the binding of
-        # loss_func.
-        raise AbsentError("the ratio, which the caller computes, overflows")
+        # In ROLL, the caller loss_func computes this exp and its gradient, so the binding of loss_func checks it.
+        raise AbsentError("the ratio overflows; the boundary's caller computes it")
     scores, data = inputs["scores"], None
     if scores is not None:  # RLVR has a tensor in the batch; agents have one reward per trajectory
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
@@ -416,7 +415,6 @@ def _token_ratio(path: str, lines: Mapping[str, int], variant: str) -> tuple[Dia
 
 
 def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple[Binding, ...]:
-    """Bind the policy losses of one worker class."""
     tokens = Dialect(
         "masked_values_have_no_influence",
         reason="the function returns token-level losses; agg_loss handles a NaN or infinity on a masked token",
@@ -670,7 +668,7 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         settings.filters = [rule]
     else:
         if inputs["threshold_low"] is not None:
-            raise AbsentError("importance weights have no lower bound")
+            raise AbsentError("ROLL's importance weights have no lower bound")
         settings.is_weight.enabled, settings.is_weight.weight_type = True, level
         settings.is_weight.upper_bound = inputs["threshold_high"]
     if "batch" in boundary.parameters:
@@ -863,7 +861,7 @@ TARGET = Target(
             fixed=aggregated("seq-mean-token-mean"),
             dialects=(
                 Dialect(
-                    "factor", 0.5, "half the squared error, as in PPO2 of OpenAI Baselines",
+                    "factor", 0.5, "the loss is half the squared error, as in PPO2 of OpenAI Baselines",
                     f"{_MAIN}/pipeline/base_worker.py#L678",
                 ),
                 Dialect(

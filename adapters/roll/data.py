@@ -107,7 +107,6 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _read(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """Return the prompt and the ground truth of one row."""
     letters = (int(n) for n, there in zip(batch["input_ids"][row], batch["attention_mask"][row]) if there)
     sample = {"prompt": "".join(map(chr, letters))}
     return {**sample, "ground_truth": batch["ground_truth"][row]} if "ground_truth" in batch else sample
@@ -204,7 +203,6 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined_columns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate rows of equal length into columns."""
     samples = inputs["samples"]
     width = max(len(sample["input_ids"]) for sample in samples)
     rows = [{**sample, "input_ids": pad[None]} for sample in samples for pad in [_to(sample["input_ids"], width)]]

@@ -106,7 +106,6 @@ def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the score of ROLL's multiple-choice rule."""
     scores = boundary.invoke({}, inputs["response"], inputs["ground_truth"], reward_type="loose")
     return {"score": scores[1]}
 

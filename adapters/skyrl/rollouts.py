@@ -135,7 +135,6 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: Any) -> Any:
-    """Return the options that SkyRL's generator reads."""
     off = ("apply_overlong_filtering", "step_wise_trajectories", "zero_reward_on_non_stop", "batched", _AFTER_STOP)
     return kind(
         max_turns=turns,
@@ -169,7 +168,6 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
 
 
 def _gym(boundary: Any, *heard_and_rewards: Any) -> AbstractContextManager[Any]:
-    """Replace SkyRL's environment factory by one that returns the scenario's environment."""
     return kit.swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(*heard_and_rewards))
 
 

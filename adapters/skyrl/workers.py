@@ -115,9 +115,10 @@ def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the devices on which a training step creates tensors if the log-probs are on another device.
+    """Count the tensors that a training step creates on another device than that of the log-probs, and the operations
+    on tensors of both devices.
 
-    The other device is ``meta``, so one real device is enough. The step runs up to the backward pass, because later
+    The log-probs are on ``meta``, so one real device is enough. The step runs up to the backward pass, because later
     code reads values, which a meta tensor does not have.
     """
     from torch.overrides import TorchFunctionMode
@@ -534,7 +535,8 @@ _MEGATRON = (
 _REPLAY = (
     StandIn("RouterReplay", "records the action and the routes of each router; megatron-core keeps the same state"),
     StandIn(
-        "get_num_layers_to_build, get_transformer_layer_offset", "returns 0: without a pipeline, a rank has every layer"
+        "get_num_layers_to_build, get_transformer_layer_offset",
+        "returns the number of all layers, and 0: without a pipeline, a rank has every layer",
     ),
     RANKS,
     *_MEGATRON,

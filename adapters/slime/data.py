@@ -30,7 +30,6 @@ _STORE = StandIn("ray", "holds the parts of a batch in this process")
 
 
 def _flags(sample: Mapping[str, Any]) -> list[int]:
-    """Return the loss mask of a sample's response."""
     return [int(value) % 2 for value in sample["loss_mask"][1:]]
 
 

@@ -112,7 +112,7 @@ def _own_kernel(module: Any) -> None:
         binding of ``get_responses`` covers what these versions pass to the kernel.
     """
     if hasattr(module, "compute_log_probs"):
-        raise AbsentError(f"not in this version: {module.__name__} calls a kernel of Megatron-LM for log-probs")
+        raise AbsentError(f"not in this version: slime's own log-probs; {module.__name__} calls Megatron-LM's kernel")
 
 
 def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         if "input_ids" not in payload:
-            raise AbsentError("not in this version: requests with token ids; the engine gets text")
+            raise AbsentError("not in this version: requests with token ids; this version sends text")
         return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:

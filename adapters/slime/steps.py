@@ -415,7 +415,7 @@ BINDINGS = (
     ),
     Binding(
         "slime.backends.megatron_utils.model.get_optimizer_param_scheduler", "schedule_length", call=_schedule_length,
-        stand_ins=(ARGS, StandIn("OptimizerParamScheduler", "replaces Megatron's; records its arguments")),
+        stand_ins=(ARGS, StandIn("OptimizerParamScheduler", "records its arguments, which are the observation")),
         fixed={"turns": 1, "update_epochs": 1, "unit": "samples"},
     ),
     Binding(

@@ -113,7 +113,7 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
 _ONE_PROCESS = StandIn("accelerator", "one process, in which gathering and reducing over ranks return their input")
 _SELF = StandIn("self", "a trainer of TRL's class without its constructor; its attributes come from its configuration")
 _TABLE = StandIn("model", "a causal model whose outputs are a table; the gradient of a token is that of its entry")
-_LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "returns the scenario's log-probs; no model is checked")
+_LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "returns the scenario's log-probs; no model runs")
 
 # -- policy losses -----------------------------------------------------------------------------------------------------
 
@@ -342,7 +342,6 @@ def _of_responses(line: str) -> tuple[Dialect, ...]:
 
 
 def _loss(path: str, call: Any, algorithm: Any, line: str, *dialects: Dialect, **more: Any) -> Binding:
-    """Bind a policy loss of one of TRL's trainers."""
     knobs, stand_ins = ("eps_clip_low", "eps_clip_high", *more.pop("knobs", ())), more.pop("stand_ins", ())
     return policy_loss(
         path,
@@ -462,7 +461,7 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import transformers
 
     if not hasattr(boundary.module, "entropy_from_logits"):
-        raise AbsentError("not in this version: entropy_from_logits; the model returns the entropy of each token")
+        raise AbsentError("not in this version: entropy_from_logits; this version's model returns entropies")
     values, batch = inputs["values"], kit.make_sequences(inputs["response_mask"])
     model = kit.token_table(values[..., None].expand(*values.shape, 2))
     args = kit.stand_in(use_liger_kernel=False, loss_type="nll")
@@ -481,8 +480,8 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return log-probs, reference log-probs and masks. Each of them has first the rows of chosen responses, then the
-    rows of rejected ones.
+    """Return log-probs, reference log-probs and masks, each with the rows of chosen responses before those of rejected
+    responses.
     """
     return tuple(kit.join_both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
 
@@ -745,7 +744,6 @@ ROWS = (
 
 
 def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs that TRL's KTO trainer reports for a batch."""
     chosen, rejected = (torch.tensor(inputs["arguments"][side]) for side in _SIDES)
     said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
     trainer = _trainer(
@@ -814,7 +812,6 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the labels that TRL's collator gives to token ids."""
     given = inputs["arguments"]
     tokenizer = kit.table_tokenizer(kit.token_table(torch.zeros(1, max(given["token_ids"]))))
     collator = boundary.owner([given["response"]], [given["instruction"]], tokenizer=tokenizer)

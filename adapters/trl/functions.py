@@ -315,7 +315,6 @@ def _read(ids: Any, there: Any) -> Any:
 
 
 def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate rows of ids and labels with TRL."""
     _needs(boundary, '.get("labels"')
     batch = boundary.function(boundary.owner(pad_token_id=0), _lists(inputs))
     labels = [row[row != -100] for row in batch["labels"]]

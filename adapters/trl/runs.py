@@ -613,7 +613,7 @@ _NEEDS = {
 }
 
 _STAND_INS = (
-    StandIn("rollout_worker", "has finished rollouts, which need a vLLM server"),
+    StandIn("rollout_worker", "provides finished rollouts, because generating them needs a vLLM server"),
     StandIn("liger_loss", "from another package: returns a number that depends on each argument"),
     StandIn("requests", "replies as a vLLM server: completions depend on the request, and log-probs on the tokens"),
     StandIn("model", "random weights and one layer; the trainers' code does not depend on a model's size"),

@@ -76,7 +76,6 @@ def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any])
 
 
 def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call verl's estimator GRPO-PassK."""
     rest = _group(inputs)
     if "config" not in boundary.parameters:
         return boundary.invoke(rest)
@@ -259,7 +258,6 @@ def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, .
 
 
 def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call verl's deprecated policy loss."""
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", *_token_means_alone(boundary, inputs))
     if "cliprange_low" in boundary.parameters:
         returned = boundary.invoke(kit.take_inputs(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))

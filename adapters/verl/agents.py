@@ -170,7 +170,6 @@ class _Tool:
 
 
 def _token_output(module: Any, answer: Any, routed: bool) -> Any:
-    """Make the engine's output of one turn."""
     import numpy
 
     experts = (numpy.array if hasattr(module, "np") else torch.tensor)(answer.experts).reshape(-1, 1, 1)

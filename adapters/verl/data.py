@@ -42,7 +42,6 @@ def _numpy(labels: list[Any]) -> Any:
 
 
 def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Select rows of one of verl's batch containers."""
     arguments = inputs["arguments"]
     data = _proto(boundary, {"numbers": arguments["numbers"]}, non_tensors={"labels": _numpy(arguments["labels"])})
     chosen = boundary.function(data, arguments["chosen"])
@@ -153,7 +152,6 @@ def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics that verl's trainer computes for a batch."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     tensors = {
         name: advantages if inputs[name] is None else inputs[name] for name in ("advantages", "returns", "values")
@@ -172,8 +170,8 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the advantage step of verl's trainer.
 
-    In versions whose batches have no response mask, the step derives the mask from that of all tokens. Here, batches
-    have no prompt tokens.
+    Versions whose batches have no response mask derive it from the mask of all tokens. Here, the two are equal, because
+    the batch has no prompt tokens.
     """
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
         raise AbsentError("not in this version: estimators other than GAE")

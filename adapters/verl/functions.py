@@ -139,7 +139,7 @@ def _logits(path: str, call: Callable[..., Any], **more: Any) -> Binding:
     return Binding(path, "token_log_probs", call=call, **{"dtypes": _FLOATS, **more})
 
 
-_UNPACKS = StandIn("flash_attn", "replaces the kernels that pad and unpad rows")
+_UNPACKS = StandIn("flash_attn", "replaces the kernels that pad and unpad rows; the rows are the same")
 _TOKEN_REWARDS: dict[str, Any] = {"gamma": 0.0, "reward_layout": "any"}
 _LOSSES = (
     _logits(f"{_TORCH}.gather_from_labels", _gathered),
@@ -517,13 +517,11 @@ def _united(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any
 
 
 def _renamed(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Rename a column of a verl container, and rename it back."""
     boundary.function(data, ["number"], ["other"])
     return [boundary.function(data, ["other"], ["number"])]
 
 
 def _restored(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Save the state of a verl container, and load it."""
     made = object.__new__(boundary.owner)
     if boundary.path.endswith("__getstate__"):
         made.__setstate__(boundary.function(data))
@@ -553,7 +551,6 @@ def _joined(boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
 
 
 def _items(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Stack the rows of a verl container."""
     samples = inputs["samples"]
     fields = {
         "row": torch.stack([sample["row"] for sample in samples]),

@@ -35,7 +35,7 @@ _QUESTIONS = ("searchR1_nq", "searchR1_hotpotqa")
 
 
 def _said_or_boxed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's score of a response. Its answer has the required format, or is in a box."""
+    """Return verl's score of a response whose answer has the required format or is in a box."""
     boxes_alone = inputs["wording"] == "boxed" and not boundary.module.verify("\\boxed{7}", "7")[0]
     options = {"strict_box_verify": True} if boxes_alone else {}
     return {"score": kit.score_of(boundary.function(inputs["response"], inputs["ground_truth"], **options))}
@@ -190,8 +190,6 @@ def _looked_up(score: Any, source: Any) -> Any:
 
 
 class _Threads(ThreadPoolExecutor):
-    """A stand-in for a process pool that uses threads."""
-
     def __init__(self, max_workers: int | None = None) -> None:
         super().__init__(max_workers=2)
         self._processes: dict[int, Any] = {}

@@ -33,7 +33,6 @@ class Answer(dict[str, Any]):
 
 
 def _with_prompt(mask: Any) -> Any:
-    """Prepend one prompt token to a mask."""
     return torch.cat((torch.ones_like(mask[:, :1]), mask), dim=-1)
 
 
@@ -214,7 +213,6 @@ def arrived(entropies: Any, ranks: int = 1) -> Any:
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of verl's legacy FSDP critic."""
     import tensordict
 
     mask = inputs["response_mask"]
@@ -592,7 +590,7 @@ _ENGINES = (
             Dialect(
                 "empty_rows",
                 "counted",
-                "the trainer passes the number of rows in a mini-batch, including empty ones, as that of sequences",
+                "the trainer counts all rows of a mini-batch as sequences, including empty rows",
                 f"{MAIN}/trainer/ppo/ray_trainer.py#L1362",
             ),
             Dialect(
