@@ -579,7 +579,7 @@ _NO_REFERENCE = Dialect("reference", "none", "CPO has no reference", f"{CODE}/ex
 _AT_THE_TABLE = StandIn("entropy_from_logits", "looks up the scenario's numbers in a table")
 _OF_HF = StandIn("Trainer.compute_loss", "from transformers: returns the model's outputs; its loss is not used")
 
-#: Trainers that log a missing value of a metric as NaN. Other trainers leave it out.
+#: Trainers that store a missing value of a metric as NaN. Other trainers leave it out.
 _WITHOUT_A_NUMBER = (f"{GRPO}.GRPOTrainer", f"{RLOO}.RLOOTrainer", _SDPO, f"{_ASYNC}.AsyncGRPOTrainer")
 _LOGGING = (
     f"{DPO}.DPOTrainer",
