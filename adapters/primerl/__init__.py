@@ -468,7 +468,7 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _dealt(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if len(inputs["lengths"]) % inputs["parts"]:
-        raise AbsentError("the number of samples is not a multiple of the number of parts, as callers ensure")
+        raise AbsentError("callers pass a multiple of the number of parts as samples; this scenario does not")
     return boundary.function(inputs["lengths"], inputs["parts"])
 
 

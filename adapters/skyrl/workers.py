@@ -115,8 +115,7 @@ def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the tensors that a training step creates on another device than that of the log-probs, and the operations
-    on tensors of both devices.
+    """Count the tensors that a training step creates on the wrong device, and the operations on tensors of two devices.
 
     The log-probs are on ``meta``, so one real device is enough. The step runs up to the backward pass, because later
     code reads values, which a meta tensor does not have.
