@@ -325,12 +325,12 @@ _STAND_INS = (
     StandIn("skyrl_gym", "makes an environment that follows the scenario"),
 )
 
-#: Options of a rollout. The documentation states that repetition_penalty has no effect.
+#: The options of a rollout, without repetition_penalty, which has no effect according to SkyRL's documentation.
 _OPTIONS = kit.fields("temperature top_p top_k min_p stop", max_new_tokens="max_generate_length")
 
 
 def _asked(boundary: Any, config: Any) -> dict[str, Any]:
-    return {**boundary.function("vllm", config), "min_tokens": 0}  # without this option, the function sets 1
+    return {**boundary.function("vllm", config), "min_tokens": 0}  # the function always sets 1, which is not an option
 
 
 BINDINGS = (

@@ -193,5 +193,5 @@ def is_averaged_inside(module: Any) -> bool:
     return "loss_reduction" in inspect.signature(module.reduce_loss).parameters
 
 
-#: With these advantages, an averaged loss equals the sum over tokens divided by the number of rows.
+#: With these options, an averaged loss equals the sum over tokens divided by the number of rows.
 AS_SUMS = {"loss_reduction": "seq_mean_token_sum_norm", "max_seq_len": 1}

@@ -117,7 +117,7 @@ _LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "returns the scenario
 
 # -- policy losses -----------------------------------------------------------------------------------------------------
 
-#: The loss_type for each (algorithm, loss_agg_mode, whether tokens are counted globally).
+#: (algorithm, loss_agg_mode) -> loss_type.
 _LOSS_TYPES = {
     ("ppo", "seq-mean-token-sum"): "luspo",
     ("gspo", "seq-mean-token-sum"): "luspo",

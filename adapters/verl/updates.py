@@ -531,9 +531,8 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
             micro_batch = _tensordict(boundary, batch, **plain)
             _, output_args = boundary.invoke({}, engine, micro_batch)
             shape = (1, -1, logits.shape[-1]) if packed else logits[part].shape
-            output = kit.Named(
-                logits=logits[part].reshape(shape).clone()
-            )  # a copy, because some versions divide it in place
+            # A copy, because some versions divide the logits in place.
+            output = kit.Named(logits=logits[part].reshape(shape).clone())
             parts.append(engine.prepare_model_outputs(output, output_args, micro_batch, **processor))
 
     def of_responses(name: str) -> Any:
@@ -622,7 +621,7 @@ _UNPAD = StandIn("unpad_input", "replaces flash-attn, which is not installed; re
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
     """Dispatch the driver's batch to the ranks as verl does, and run each rank on its part."""
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
-    parts = [part.unlock_() for part in parts]  # received data is unlocked, too
+    parts = [part.unlock_() for part in parts]  # as in data that a rank has received
     cuts: list[Any] = []
     stages += [("dispatch", parts), ("prepare_micro_batches", cuts)]
     size, budget = inputs["micro_batch_size"] or len(parts[0]), inputs["max_tokens_per_microbatch"]
@@ -688,7 +687,7 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         actor_rollout_wg=kit.stand_in(world_size=ranks, update_actor=update),
         config=omegaconf.OmegaConf.create({"actor_rollout_ref": {"actor": actor, "rollout": rollout}}),
         use_prefix_grouper=False,
-        use_legacy_worker_impl="disable",  # this option existed before #6067
+        use_legacy_worker_impl="disable",  # an option until #6067
     )
     boundary.owner._balance_batch(driver, batch, {})
     stages.append(("_balance_batch", [kit.read_columns(batch)]))
