@@ -1,4 +1,4 @@
-"""Show how to write an adapter, for demo_rl, the tiny framework in tests/demo_framework.
+"""An example of an adapter, for demo_rl, the tiny framework in tests/demo_framework.
 
 An adapter is the only file that Sentinel needs for a framework. For each boundary (a real function that carries
 training signal) it names the contract that the boundary fulfils and maps the contract's names to upstream's.

@@ -47,7 +47,7 @@ _MAKER = f"openrlhf.{_OF_MAKER}"
 _DPO = "openrlhf.trainer.dpo_trainer.DPOTrainer"
 _SFT = "openrlhf.datasets.sft_dataset.SFTDataset"
 
-#: A response ends where padding begins. An environment's tokens are in gaps between the policy's tokens.
+#: Masks with padding on the right only. In OpenRLHF, a gap in a mask would mean tokens of an environment.
 _PADDED = {"response_mask": ("full", "right")}
 
 
@@ -56,7 +56,10 @@ _USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 
 def _made(boundary: Any, **options: Any) -> Any:
-    """Build an OpenRLHF object with its own constructor. Options that this version lacks are left out."""
+    """Build the boundary's class with its own constructor.
+
+    Options that this version lacks are left out if they have their usual value.
+    """
     return boundary.owner(**kit.keep_accepted(boundary.owner, options, _USUAL))
 
 
@@ -73,7 +76,7 @@ def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean loss of the rows of an optimiser step. Each row is a microbatch of its own."""
+    """Return the mean loss over the microbatches of an optimiser step. Each row is one microbatch."""
     aggregate = boundary.imported[_LOSS].aggregate_loss
     losses, mask = inputs["loss_mat"], inputs["response_mask"].to(inputs["loss_mat"].dtype)
     rows, level = len(losses), _MODES[inputs["loss_agg_mode"]]
@@ -101,8 +104,7 @@ def _normalised_by(function: str, call: Any) -> Binding:
 
 
 def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a loss that set the clip range. Until May 2025, OpenRLHF's losses had one bound for both
-    sides."""
+    """Return the loss options for the clip range. Until May 2025, OpenRLHF's losses had one bound for both sides."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "clip_eps_low" in inspect.signature(boundary.owner.__init__).parameters:
         return {"clip_eps_low": low, "clip_eps_high": high}
@@ -112,8 +114,7 @@ def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a loss that set truncated importance sampling. OpenRLHF renamed these options four
-    times."""
+    """Return the loss options for truncated importance sampling. OpenRLHF renamed these options four times."""
     cap = inputs["importance_weight_cap"]
     if inputs["rollout_log_probs"] is None or cap is None:
         return {}
@@ -129,8 +130,8 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call OpenRLHF's policy loss.
 
-    GSPO is selected by its name. It is defined as a mean over sequences, which may not be the default of the loss. One
-    of the two boundaries is the class of the loss, because its constructor chooses the mean.
+    GSPO is defined as a mean over sequences, and OpenRLHF's constructor must choose this mean: the adapter passes only
+    the name ``gspo``. This is why the boundary for GSPO is the class, and the boundary for PPO is its ``forward``.
     """
     if boundary.owner is None:
         boundary = replace(boundary, owner=boundary.function, function=boundary.function.forward)
@@ -204,10 +205,10 @@ class _Bar(list[Any]):
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run OpenRLHF's training loop on each rank, from the replay buffer to the call of DeepSpeed.
+    """Run OpenRLHF's training loop on each rank, from the replay buffer to the call of DeepSpeed's ``backward``.
 
-    DeepSpeed would divide a loss by the number of microbatches and average over ranks. Each token has its own id, by
-    which the model finds the token's log-prob.
+    The adapter divides losses by the number of microbatches and averages over ranks, as DeepSpeed would. Each token has
+    a unique id, with which the stand-in model looks up the token's log-prob.
     """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows, width = mask.shape
@@ -226,7 +227,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_length": last[:, 0] + 1,
     }
     losses: list[Any] = []
-    # Each rank is a thread and selects its own device, because one rank trains while another waits in a collective.
+    # Each rank is a thread with its own flag, because one rank trains while another waits in a collective.
     trains = threading.local()
 
     class Table:
@@ -302,7 +303,8 @@ _UPDATES = (
             StandIn("actor", "a table of log-probs, in which the forward pass looks up its input tokens"),
             StandIn(
                 "DeepSpeed",
-                "the engine divides a loss by the number of microbatches in a step and averages over ranks",
+                "the adapter divides a loss by the number of microbatches in a step and averages over ranks, as the "
+                "engine does",
             ),
             RANKS,
         ),
@@ -322,7 +324,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the token rewards that OpenRLHF makes from a sequence reward, without a KL penalty."""
     mask, former = inputs["response_mask"], "r.clamp(min=-10" in inspect.getsource(boundary.function)
     if former and (inputs["rewards"].abs() > 10).any():
-        raise AbsentError("not in this version: rewards above 10; this version clamps them")
+        raise AbsentError("not in this version: rewards beyond [-10, 10], to which this version clamps them")
     nothing = torch.zeros(mask.shape)
     kl = {"log_probs": nothing, "log_probs_base": nothing} if "log_probs" in boundary.parameters else {"kl": nothing}
     answer = boundary.invoke({"rewards": inputs["rewards"], "response_mask": mask}, kl_coef=0.0, **kl)
@@ -371,8 +373,9 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs with OpenRLHF's actor. A stand-in model returns the scenario's logits. Each row begins with one
-    prompt token.
+    """Compute log-probs with OpenRLHF's actor. A stand-in model returns the scenario's logits.
+
+    Each row begins with one prompt token.
     """
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
     behind = torch.zeros_like(logits[:, :1])
@@ -382,12 +385,13 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             return kit.Named(logits=torch.cat([logits, behind], 1))
 
     options = kit.take_inputs(inputs, "temperature")
-    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # older models apply the temperature
+    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # such a model may lack the temperature
         options = kit.keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
-    of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # until May 2025, the number is used
+    # Until May 2025, forward takes the number of response tokens instead of their mask.
+    of_response = {"num_actions": ids.shape[1], "action_mask": mask}
     answer = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
     return {"log_probs": answer, "entropy": None}
 
@@ -469,8 +473,10 @@ def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise advantages. Rewards are 0 and nothing is discounted, so a token's return is its KL with the sign
-    reversed.
+    """Normalise advantages.
+
+    The adapter passes the negated advantages as KLs. With rewards of 0, a KL coefficient of 1 and a discount of 0, the
+    return of each token is the scenario's advantage.
     """
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     rewards = torch.zeros(len(advantages))
@@ -533,8 +539,10 @@ _ADVANTAGES = (
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad rows to a given length. OpenRLHF pads to the longest row, so the adapter adds a row of that length for the
-    call."""
+    """Pad rows to a given length.
+
+    OpenRLHF pads to the longest row, so the adapter adds a row of the given length and removes it from the result.
+    """
     values, value = inputs["values"], inputs["pad_value"]
     longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
     rows = [row[None] for row in values] + [longest]
@@ -553,7 +561,7 @@ def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"drawn": drawn}
 
 
-#: The contract's name for the column of each field of an experience.
+#: Column of the contract -> field of OpenRLHF's experience.
 _COLUMNS = {"number": "total_length", "tokens": "sequences", "weights": "advantages", "label": "labels"}
 
 
@@ -564,7 +572,6 @@ def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any
 
 
 def _read(made: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the columns of a batch of experience."""
     columns = {ours: getattr(made, theirs) for ours, theirs in _COLUMNS.items()}
     if not columns["number"].ndim:
         columns = {name: column if name == "label" else column[None] for name, column in columns.items()}
@@ -638,7 +645,7 @@ _ROWS = (
     _BATCH.surgery(f"{_PPO}.replay_buffer.NaiveReplayBuffer.collate_fn", "join", _replayed),
     Binding(
         "openrlhf.trainer.ppo_trainer.prepare_datasets", "schedule_length", call=_planned,
-        stand_ins=(StandIn("PromptDataset", "a data set of prompts; only their number matters"),),
+        stand_ins=(StandIn("PromptDataset", "a data set of prompts; the function reads only their number"),),
         fixed={"max_steps": None, "turns": 1, "warmup_ratio": 0.0},
     ),
     Binding("openrlhf.utils.distributed_sampler.DistributedSampler.__iter__", "epoch_order", call=_drawn),
@@ -652,7 +659,7 @@ _ROWS = (
 
 
 def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of trained tokens. In the dataset, a token's mask is one position to the left of the token."""
+    """Return the mask of trained tokens. In OpenRLHF's dataset, the mask is shifted one position to the left."""
     before, rows = inputs["prompts"].shape[1], []
     plain: dict[str, Any] = {"pretrain_mode": False, "multiturn": False, "response_ranges": None}
     for prompt, counts, response, length in zip(
@@ -675,13 +682,14 @@ def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any)
     parameters = inspect.signature(boundary.owner.__init__).parameters
     taken_options = {name: value for name, value in options.items() if name in parameters}
     if any(value and name not in taken_options for name, value in options.items()):
-        raise AbsentError(f"not in this version: {boundary.owner.__name__} has none of {sorted(options)}")
+        raise AbsentError(f"not in this version: {boundary.owner.__name__} lacks one of the options {sorted(options)}")
     return boundary.owner(kit.Rows([dict(row)]), tokenizer, 1000, kit.stand_in(args=args), **taken_options)
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask of a chat. In OpenRLHF's dataset, a token's mask is one position to the
-    left."""
+    """Return the token ids and the loss mask of a chat. In OpenRLHF's dataset, the mask is shifted one position to the
+    left.
+    """
     tokenizer, messages = chat(inputs)
     data = _data(boundary, tokenizer, {"messages": messages}, multiturn=inputs["trains"] == "all")
     ids, *_, mask = boundary.function(data, 0)[:3]
@@ -738,7 +746,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: str, loss_type: str) -> Binding:
-    """Bind either DPO's loss, together with the log-probs that the trainer computes, or IPO's loss."""
+    """Bind one of the two boundaries that :func:`_preference` calls: the trainer's log-probs or the loss."""
     return Binding(
         boundary,
         "preference_loss",
@@ -880,7 +888,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         agent = type("Agent", bases, {"__init__": lambda self: None, "step": answer})
         executor = boundary.owner(agent)
     elif len(lengths) > 1 or inputs["heard"][-1]:
-        raise AbsentError("this agent has one turn and no environment")
+        raise AbsentError("this agent has one turn and no environment; the scenario needs more")
     else:
         executor = boundary.owner()
     params = kit.stand_in(max_tokens=None, logprobs=None)
@@ -894,10 +902,9 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weight version with which OpenRLHF's engines generate each sample, if weights are broadcast after each
-    update.
+    """Return the weight version with which OpenRLHF's engines generate each sample.
 
-    If the scenario's engines sleep between updates, they are asleep at the start, too.
+    Weights are broadcast after each update. Engines that sleep between updates are also asleep at the start.
     """
     engine, updates = WeightEngine(), 0
     generator = boundary.imported[_SAMPLES]
@@ -911,7 +918,7 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
         engine.generate()
         return [None], 1, False
 
-    # This call broadcasts the weights.
+    # The trainer calls this method to broadcast the weights.
     actors = kit.stand_in(async_run_method=lambda method_name: engine.load(updates))
     trainer = kit.make_unbuilt(boundary.owner, args=args, vllm_engines=[], actor_model_group=actors)
     samples = kit.make_unbuilt(generator.SamplesGenerator, args=args, vllm_engines=[], prompts_dataloader=[])
@@ -943,7 +950,7 @@ _AGENTS = (
     Binding(
         f"{_OF_TRAINER}.broadcast_to_vllm", "engine_weights", call=_engine_versions, imports=(_SAMPLES,),
         requires=(f"{_SAMPLES}.SamplesGenerator",),
-        stand_ins=(WEIGHTS, StandIn("self", "the real trainer starts a cluster; these attributes are read")),
+        stand_ins=(WEIGHTS, StandIn("self", "the real trainer starts a cluster; the method reads only its options")),
     ),
     *(rule_reward(f"{_RULES}.grade_answer{kind}", "bare", notations=known) for kind, known in _NOTATIONS.items()),
 )  # fmt: skip
@@ -983,8 +990,8 @@ def _of_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_chunks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log-probs: each token's logit minus the log-sum-exp of its position. OpenRLHF computes the latter in
-    chunks of two tokens.
+    """Return log-probs: each token's logit minus the log-sum-exp of its position. OpenRLHF computes the log-sum-exps
+    in chunks of two tokens.
     """
     logits, ids = inputs["logits"], inputs["token_ids"]
     sums = boundary.function(logits.flatten(0, 1), 2).reshape(ids.shape)
@@ -1036,8 +1043,8 @@ def _of_all_ranks(boundary: Any, values: Any, ranks: int) -> Any:
 
 
 def _pairs_of(inputs: Mapping[str, Any], left: bool) -> list[Any]:
-    """Return the ids and masks of the chosen answers, then those of the rejected answers. The adapter adds 1000 to the
-    ids of rejected answers, so that the two differ.
+    """Return the ids and masks of the chosen answers, then those of the rejected answers. 1000 is added to the ids of
+    rejected answers, so that no id occurs in both.
     """
     samples = inputs["samples"]
     sides = [[sample["chosen"] for sample in samples], [sample["rejected"] + 1000 for sample in samples]]
@@ -1053,7 +1060,6 @@ def _read_pairs(chosen: Any, chosen_mask: Any, rejected: Any, rejected_mask: Any
 
 
 def _concatenated(left: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Concatenate the chosen and the rejected answers of pairs."""
     parts, tokenizer = _pairs_of(inputs, left), kit.stand_in(pad_token_id=0)
     trainer = kit.make_unbuilt(boundary.owner, tokenizer=tokenizer)
     ids, mask = boundary.invoke({}, trainer, *parts, prompt_id_lens=[1] * len(parts[0]))[:2]
@@ -1081,7 +1087,6 @@ def _collated_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _concatenated_rows(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
-    """Concatenate experiences of one row each."""
     fields = inputs["fields"]
     rows = [{name: column[row : row + 1] for name, column in fields.items()} for row in range(len(fields["number"]))]
     return [boundary.function([_experience(boundary, row, {}) for row in rows], 0)]
@@ -1101,9 +1106,7 @@ def _punished(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collation(path: str, call: Any, *names: str, **sizes: int) -> Binding:
-    """Bind a function that collates rows of tokens. ``sizes`` names the columns that have the same length in all
-    rows.
-    """
+    """Bind a function that collates rows of tokens. ``sizes`` has the columns whose length is fixed."""
     columns = {**dict.fromkeys(names or ("tokens",), "tokens"), **sizes}
     kinds = {name: {"kind": "tensor", "dtype": "int64", "shape": [size]} for name, size in columns.items()}
     return Binding(path, "collation", call=call, fixed={"layouts": kinds})
@@ -1127,7 +1130,8 @@ _SMALL = (
             fixed={**MASKED_STATISTICS.lacking(), "statistic": statistic, "axis": "token"},
             dialects=(
                 Dialect(
-                    "masked_values_have_no_influence", None, "log-probs of masked tokens are finite",
+                    "masked_values_have_no_influence", None,
+                    "log-probs are multiplied by the mask; those of masked tokens are finite",
                     f"{_MAIN}/trainer/dpo_trainer.py#L381", symptom="non-finite",
                 ),
             ),
@@ -1155,7 +1159,7 @@ _SMALL = (
     ),
     Binding(f"{_PPO}.length_penalty.apply_length_penalties", "overlong_penalty", call=_punished, stand_ins=(_RECORD,)),
     balanced_partition("openrlhf.utils.seqlen_balancing.karmarkar_karp"),
-    # With equal sizes, its parts differ by more than the longest item.
+    # Bound without equal sizes: with them, the parts may differ by more than the longest item.
     balanced_partition(
         "openrlhf.utils.seqlen_balancing.greedy_partition", fixed={"equal_size": False},
         call=partial(kit.call_with, leading=("lengths", "parts"), takes=(), equal_size=False),
@@ -1180,8 +1184,8 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect samples with OpenRLHF's generator until no prompt is left. Each prompt has one rollout, and the filter
-    rejects some rollouts because of their scores.
+    """Collect samples with OpenRLHF's generator until no prompt is left. Each prompt has one rollout. The scores of the
+    scenario's ``rejected`` rollouts are such that the filter rejects them.
 
     The first batch is returned as ``taken``, later batches as ``left``.
     """

@@ -21,10 +21,10 @@ from sentinel.commands.console import nothing_examined, print_error
 from sentinel.commands.discovery import ENTRIES, find_command, find_commands
 from sentinel.errors import NothingExamined, SentinelError, Unavailable
 
-#: First words of a command line that are not commands.
+#: Options that may stand in place of a command.
 _NO_COMMAND = {"-h", "--help", "--version"}
 
-#: The kind that a command of several kinds shows if none is named.
+#: Command -> the kind that it shows if the command line names no kind.
 FIRST = {"list": "targets", "report": "run"}
 
 _DESCRIPTION = "Does this code corrupt the training signal?"
@@ -32,7 +32,7 @@ _EPILOG = """\
 `sentinel COMMAND --help` shows options and examples.
 exit status: 0 done or yes, 1 no, 2 failed, 130 interrupted
 """
-#: What an entry starts with, besides its commands.
+#: Heading -> the first line below it in the help, before its commands.
 _FIRST_OF = {
     "my branch": "pytest --sentinel-target=verl --sentinel-repo=.    is it worse?",
     "my own loss": "sentinel.testing in your own tests: docs/own.md",
@@ -84,7 +84,8 @@ _AT_ONCE = 1.0
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt once for SIGTERM and once for SIGINT, so that a time limit loses no finished result."""
+    """Raise KeyboardInterrupt for SIGTERM and SIGINT, so that a time limit loses no finished result. Signals that
+    arrive together raise it once."""
     last = -math.inf
 
     def interrupt(number: int, frame: FrameType | None) -> None:

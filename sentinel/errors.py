@@ -52,7 +52,7 @@ class Unavailable(SentinelError):
 def nearest(name: str, known: Iterable[str], all_of: str = "", alike: float = 0.6) -> str:
     """Return a hint for a wrong name: `` — did you mean 'x'?``, or the known names after ``all_of``.
 
-    :param alike: the similarity from which a name is suggested, 0 to 1. It is lower for short names that are typed by
+    :param alike: the minimum similarity of a suggested name, 0 to 1. Callers lower it for short names that are typed by
         hand.
     """
     from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""The hooks by which other packages add to Sentinel. They are pytest hooks: implement them in any pytest plugin.
+"""Define the pytest hooks with which other packages extend Sentinel. Any pytest plugin can implement them.
 
 Register the plugin with ``pytest_plugins`` or the ``pytest11`` entry point; see docs/adapters.md. Import from
 ``sentinel`` itself only; no other name is stable.

@@ -63,7 +63,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show one line per function with what the tests of `parametrize_with_laws` tried."""
+    """Write one line per function about the scenarios that its tests from `parametrize_with_laws` tried."""
     reports = (report for several in terminalreporter.stats.values() for report in several)
     lines = dict.fromkeys(line for each in reports if (line := getattr(each, "sentinel_tried", "")))
     for line in lines:
@@ -85,7 +85,8 @@ def _concerns_sentinel(config: pytest.Config) -> bool:
 
 
 def _names_an_item(config: pytest.Config) -> bool:
-    """Return True if an argument names a recipe or a law. Other projects have YAML and JSON files too."""
+    """Return True if an argument names a recipe or a law. YAML and JSON files are read, because other projects have
+    such files too."""
     folder = config.invocation_params.dir
     return any(_is_item(arg.partition("::")[0], folder) for arg in config.args)
 
@@ -171,7 +172,7 @@ class _Hooks:
         from sentinel.run.items import Item
 
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
-            return  # pytest runs nothing
+            return  # pytest runs no items after a collection error
         self._run.plan([item.job for item in session.items if isinstance(item, Item)])
 
     @pytest.hookimpl(wrapper=True)
@@ -247,7 +248,7 @@ def _known_bug(item: pytest.Item, call: pytest.CallInfo[None]) -> str | None:
     error = call.excinfo.value if call.excinfo is not None else None
     if not isinstance(error, ExpectedFailure):
         return None
-    # With `-p no:skipping` pytest has neither the option nor the outcome.
+    # With `-p no:skipping`, pytest has neither the option nor the outcome xfailed, so the item fails.
     return None if getattr(item.config.option, "runxfail", True) else error.decision.recipe.title
 
 

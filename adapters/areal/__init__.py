@@ -81,7 +81,7 @@ class _Engine:
 
     def forward(self, input_: Any, aggregate_fn: Any, post_hook: Any = None) -> Any:
         if post_hook is None:
-            raise AbsentError("not in this version: a hook that computes log-probs; the engine computes them")
+            raise AbsentError("not in this version: a hook that computes log-probs; here, the engine computes them")
         return aggregate_fn([post_hook(self.logits, input_)])
 
 
@@ -129,7 +129,7 @@ def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask:
     if "mean_leave1out" in made.__dataclass_fields__:
         options["eps"] = inputs["epsilon"]
     elif options.pop("mean_leave1out"):
-        raise AbsentError("not in this version: mean_leave1out")
+        raise AbsentError("not in this version: the option mean_leave1out")
     else:  # until October 2025 these options were arguments of the call
         arguments |= {"unbiased": options.pop("std_unbiased"), "eps": inputs["epsilon"]}
     levels = {name: inputs[name] for name in ("mean_level", "std_level")}
@@ -203,7 +203,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif rollout is not None:
         made = getattr(boundary.imported[ARGUMENTS], "RejectionSamplingConfig", None)
         if made is None:
-            raise AbsentError("not in this version: clamped importance weights; tokens above the cap are dropped")
+            raise AbsentError("not in this version: clamped importance weights; it drops the tokens above the cap")
         decoupled["rejection_sampling"] = made(
             level="token", action="clamp", upper=float("inf") if cap is None else cap
         )
@@ -263,7 +263,8 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the loss of one packed microbatch as AReaL's engine does. ``cu_seqlens`` marks where each sequence
     begins.
 
-    The loss reports metrics to the tracker of the process. The tracker is emptied before, as after each training step.
+    The loss reports metrics to a tracker of the process. The adapter empties the tracker first, as AReaL does after
+    each training step.
     """
     algorithm = inputs["algorithm"]
     switch = {"sapo": "use_sapo_loss", "cispo": "use_cispo_loss"}.get(algorithm)
@@ -415,7 +416,7 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     level, statistic, masks = inputs["level"], inputs["statistic"], inputs["mode"] == "mask"
     of_ratio = statistic == "ratio" or not masks
     if of_ratio and level == "largest":
-        raise AbsentError("the contract does not define this option for ratios")
+        raise AbsentError("the contract does not define rejection by the largest ratio of a sequence")
     config = boundary.imported[ARGUMENTS].RejectionSamplingConfig(
         level="token" if level == "token" else "sequence",
         action="mask" if masks else "clamp",
@@ -536,7 +537,7 @@ TARGET = Target(
             "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "clamp": ("apply_clamp",)},
             outputs=("kl",),
-            # There is only one switch for clamping to [-10, 10], and it applies to k1 and k2, too.
+            # The one switch for clamping to [-10, 10] also applies to k1 and k2.
             call=partial(
                 kit.call_with,
                 takes=("log_probs", "ref_log_probs", "kl_estimator", "clamp"),
@@ -561,7 +562,7 @@ TARGET = Target(
                 Dialect(
                     "statistic_of",
                     "inverse",
-                    "the KL estimator keeps its sign: k3 has the ratio of the rollout's probability to the policy's",
+                    "the KL estimator keeps its sign: k3 uses the ratio of the rollout's probability to the policy's",
                     _functional_line(242),
                 ),
             ),

@@ -1,4 +1,4 @@
-"""AReaL's batch containers: padding, packing, microbatches, distribution to ranks, and reassembly."""
+"""Bindings for AReaL's batch containers: padding, packing, microbatches, distribution to ranks, and reassembly."""
 
 from __future__ import annotations
 
@@ -122,8 +122,9 @@ def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Distribute trajectories over ranks. Trajectories of one prompt stay together. Return no parts if the indices that
-    AReaL returns are wrong.
+    """Distribute trajectories over ranks. Trajectories of one prompt stay together.
+
+    The result is empty if the indices that AReaL returns are not those of the parts.
     """
     lengths = inputs["lengths"]
     items = [{"attention_mask": torch.ones(1, length), "place": place} for place, length in enumerate(lengths)]
@@ -229,7 +230,7 @@ def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"mean": kit.on_ranks(count, work)[0]}
 
 
-#: Until August 2025, batches were TensorDicts, and packing and statistics were in the package realhf.
+#: Required, because until August 2025, batches were TensorDicts, and packing and statistics were in the package realhf.
 OWN = ("areal.utils.stats_tracker",)
 BINDINGS = (
     *(

@@ -1,4 +1,4 @@
-"""AReaL's losses other than PPO's, advantages with a critic, and the learning rate."""
+"""Bindings for AReaL's losses other than PPO's, for advantages with a critic, and for the learning rate."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ _OBJECTIVES = (
             Dialect(
                 "reference",
                 "none",
-                "of scores",
+                "a reward model has no reference",
                 "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal/trainer/rw/rw_engine.py#L130",
             ),
         ),

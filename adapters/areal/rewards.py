@@ -1,4 +1,4 @@
-"""AReaL's rules that score a response, its penalty for long responses, and its filters."""
+"""Bindings for AReaL's rules that score a response, its penalty for long responses, and its filters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sentinel.binding.families import normalised_rewards, rule_reward, sampling_
 from sentinel.binding.kit import torch
 
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
-#: Before January 2026.
+#: For links to code from before January 2026.
 _SAMPLING = "https://github.com/areal-project/AReaL/blob/66372e468ad5131573a1e6558e59283754423c7f/areal"
 _FUNCTIONAL = "areal.utils.functional"
 _REWARD = "areal.reward"
@@ -40,8 +40,7 @@ def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a boxed answer with AReaL's verifier. Stand-ins replace its math parser, and compare the texts in the
-    boxes."""
+    """Score a boxed answer with AReaL's verifier. Stand-ins for its math parser compare the texts in the boxes."""
     parsed = {"parse": lambda text, **_: [_in_box(text)], "math_verify_verify": lambda gold, made, **_: gold == made}
     kinds = dict.fromkeys(("ExprExtractionConfig", "LatexExtractionConfig"), lambda **_: None)
     with kit.swap_all(boundary.module, **parsed, **kinds):
@@ -133,7 +132,7 @@ BINDINGS = (
         f"{_REWARD}.clevr_count_70k.clevr_count_70k_reward_fn", "[{answer}]", "There are two and two: [{answer}].",
         call=_ruled, accepts={"ground_truth": ("42", "7", "100")},
     ),
-    # Versions without the worker compare expressions themselves.
+    # The worker is required, because versions without it compare expressions themselves.
     rule_reward(
         f"{_REWARD}.geometry3k.geometry3k_reward_fn", "[{answer}]", "boxed", "The angle is {answer}.", call=_ruled,
         requires=(f"{_REWARD}.geometry3k.get_math_verify_worker",), stand_ins=(_GRADER,),

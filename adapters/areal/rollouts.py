@@ -1,4 +1,7 @@
-"""AReaL's rollouts, from a prompt to a sequence for training: the client of a remote engine, and the RLVR workflow."""
+"""Bindings for AReaL's rollouts, from a prompt to a sequence for training.
+
+The boundaries are the client of a remote engine, and the RLVR workflow.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""AReaL's update of the actor, with AReaL's own minibatches and engine, and a table of log-probs as the model."""
+"""Bindings for AReaL's update of the actor, with AReaL's own minibatches and engine.
+
+The model is a table of log-probs.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ _ARGUMENTS = "areal.api.cli_args"
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one update of AReaL's actor and return the gradient with respect to the log-probs.
 
-    Each token has its own id, so the model finds the token's log-prob in any order of tokens. The value at position t
-    belongs to token t + 1. The loss is averaged over ranks, as FSDP averages gradients.
+    Each token has a unique id, with which the stand-in model looks up its log-prob, in any order of tokens. The value
+    at position t belongs to token t + 1. The loss is averaged over ranks, as FSDP averages gradients.
     """
     mask, count, named = inputs["response_mask"].bool(), inputs["dp_size"], kit.named_tokens(inputs)
     named.pop("rewards")
@@ -142,7 +145,7 @@ _UPDATE = Binding(
     stand_ins=(
         StandIn("model", "a table of log-probs, in which the forward pass looks up its input tokens"),
         StandIn("engine", "the real engine without sharding over a process group and without optimiser steps"), RANKS,
-        StandIn("stats_tracker", "a tracker of the process gets the reported values, which do not affect the update"),
+        StandIn("stats_tracker", "discards the reported values, which do not affect the update"),
     ),
     fixed={
         **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),

@@ -1,10 +1,11 @@
 """Bindings for NeMo-RL (NVIDIA-NeMo/RL).
 
-NeMo-RL requires Python 3.13 and packages of the NVIDIA stack. Its losses, estimators and batches work without
-both: they import the missing packages without using them, and ``typing_extensions`` provides the newer
-standard-library names. Losses take
-tensors of whole sequences, whose first token is never predicted, so every tensor here has an additional column on the
-left.
+NeMo-RL requires Python 3.13 and packages of the NVIDIA stack. Its losses, estimators and batches work without both:
+they import the missing packages without using them, and ``typing_extensions`` provides the newer standard-library
+names.
+
+Losses take tensors of whole sequences, whose first token is never predicted, so the adapter adds a column on the left
+of every tensor.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     parts = [[value for value in part if value is not None] for part in inputs["parts"]]
     if not dataclasses.is_dataclass(boundary.module.DPOValMetrics):
-        raise AbsentError("not in this version: metrics of a validation as attributes")
+        raise AbsentError("not in this version: validation metrics with attributes")
     names = [field.name for field in dataclasses.fields(boundary.module.DPOValMetrics)]
     metrics = iter({**{name: [0.0] for name in names}, "accuracy": [sum(part) / len(part)]} for part in parts)
     counts = iter(parts)
@@ -101,7 +102,7 @@ _COUNT_EPSILON = Dialect(
     "count_epsilon", 1e-8, "eps is added to a count, which may be 0", f"{MAIN}/algorithms/utils.py#L224"
 )
 _NUMBERS = (
-    Binding(  # this option exists since November 2025
+    Binding(  # the option kl_type exists since November 2025
         f"{_UTILS}.calculate_kl",
         "kl_estimate",
         formerly=(f"{_UTILS}.calculate_kl_penalty_joschu2020",),
@@ -170,12 +171,12 @@ def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the advantages after NeMo-RL normalised them. All rewards are 0, and the advantages are passed as the KL
-    penalty.
+    """Return the advantages after NeMo-RL normalised them. All rewards are 0, and the adapter passes the negated
+    advantages as KLs, with a penalty of 1.
     """
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     if advantages.abs().max() > 10:
-        raise AbsentError("the estimator clamps KL estimates to [-10, 10]")
+        raise AbsentError("the estimator clamps KL estimates to [-10, 10]; the scenario has a larger advantage")
     estimator = _estimator(boundary, use_kl_in_reward=True, reference_policy_kl_penalty=1.0)
     nothing = torch.zeros_like(advantages)
     penalty = {"logprobs_policy": -advantages, "logprobs_reference": nothing}
@@ -230,7 +231,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _OF_LOSS = StandIn("configurations", "the options of an estimator, readable as attributes and as dictionary keys")
 _AT = f"{MAIN}/algorithms/advantage_estimator.py#L"
-_NUMBER = ("a reward is one number per response", f"{_AT}80")
+_NUMBER = ("a reward is one number per response, to which no mask applies", f"{_AT}80")
 _BIASED = Dialect("std", "biased", "the variance divides by the token count", f"{_AT}259")
 _COUNTED = (Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER))
 _ADVANTAGES = (
@@ -321,7 +322,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         log.append(message("assistant", [5] * generated, generation_logprobs=torch.zeros(generated)))
         log.append(message("user", [6] * observed))
     if inputs["max_tokens"] < 100:
-        raise AbsentError("the engine applies the limit; the function gets only its output")
+        raise AbsentError("the engine applies the length limit; the function gets only the engine's output")
     boundary.function([log])
     mask = [int(flag) for message in log[:-1] for flag in message["token_loss_mask"]]
     return {"loss_mask": mask[4:] if not any(mask[:4]) else mask, "cut": False}
@@ -360,8 +361,9 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weight version with which a vLLM engine generates each sample. A colocated engine sleeps between the
-    generations.
+    """Return the weight version with which a vLLM engine generates each sample.
+
+    A colocated engine sleeps between the generations.
     """
     engine, updates = WeightEngine(), 0
 
@@ -448,7 +450,10 @@ _MESSAGES = (
     Binding(
         f"{ALGORITHMS}.reward_functions.apply_reward_shaping", "overlong_penalty", call=_overlong,
         dialects=(
-            Dialect("beyond_limit", "linear", "grows with each token", f"{MAIN}/algorithms/reward_functions.py#L163"),
+            Dialect(
+                "beyond_limit", "linear", "the penalty grows with each token",
+                f"{MAIN}/algorithms/reward_functions.py#L163",
+            ),
         ),
     ),
     Binding(
@@ -458,7 +463,7 @@ _MESSAGES = (
     Binding(_MASKED, "rollout_episode", call=_episode),
     Binding(
         f"{_GRPO}.refit_policy_generation", "engine_weights", call=_engine_versions,
-        stand_ins=(WEIGHTS, StandIn("policy, ray", "return immediately"),),
+        stand_ins=(WEIGHTS, StandIn("policy, ray", "return immediately; only the version of the weights is observed"),),
     ),
     Binding(
         "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_rolled, requires=(_MASKED,),
@@ -564,7 +569,7 @@ def _scaled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Let NeMo-RL scale rewards to a range that is twice as large, and halve the result."""
     rewards, bound = inputs["rewards"].float(), 10.0
     if rewards.abs().max() > bound:
-        raise AbsentError("rewards outside of the range are clipped")
+        raise AbsentError("NeMo-RL clips rewards outside of the range; the scenario has such a reward")
     config = Options(enabled=True, source_min=-bound, source_max=bound, target_min=-2 * bound, target_max=2 * bound)
     batch = {"total_reward": rewards, "reward/one": rewards.clone()}
     return {"normalised": boundary.function(batch, config)["total_reward"] / 2}
@@ -688,8 +693,10 @@ def _log_of(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _flattened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten and pad message logs, and read the samples back. Functions that take the decomposed form get this
-    form."""
+    """Flatten and pad message logs, and read the samples back.
+
+    If the boundary decomposes logs or restores decomposed ones, the logs go through the decomposed form.
+    """
     samples, data = inputs["samples"], boundary.imported[_MESSAGES_OF]
     logs = [_log_of(sample) for sample in samples]
     flat, lengths = data.batched_message_log_to_flat_message(
@@ -756,7 +763,7 @@ def _tensor_padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         rows = [boundary.function(row, length, inputs["side"], inputs["pad_value"]) for row in values]
         return {"padded": torch.stack(rows)}
     if values.shape[1] > length or inputs["side"] != "right" or inputs["pad_value"]:
-        raise AbsentError("the function adds zeros on the right, to a longer length")
+        raise AbsentError("the function only adds zeros on the right")
     return {"padded": boundary.function(values, length)}
 
 

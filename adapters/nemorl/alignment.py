@@ -1,4 +1,4 @@
-"""NeMo-RL's alignment of two tokenizers, for distillation."""
+"""Bindings for NeMo-RL's alignment of two tokenizers, for distillation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NeMo-RL's batches, and the packing of their rows."""
+"""Bindings for NeMo-RL's batches, and for the packing of their rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) ->
 
 
 def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the columns of a batch, and its metadata in the form of the scenario."""
+    """Return the columns of a batch, and the scenario's metadata, because NeMo-RL's batches have none."""
     return dict(batch.items()), inputs["meta"]
 
 

@@ -1,4 +1,4 @@
-"""NeMo-RL's losses."""
+"""Bindings for NeMo-RL's losses."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
     """Call one of NeMo-RL's losses through the wrapper that is the boundary. All sequences are on one rank, padded or
     packed.
     """
-    # no model assigns probability 1
+    # Logits cannot give a probability of 1.
     uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)
     logits, prepares = (
         torch.nn.functional.pad(kit.two_token_logits(uncertain), (0, 0, 0, 1)),
@@ -88,7 +88,6 @@ def _losses(boundary: Any) -> Any:
 
 
 def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Any = None) -> Any:
-    """Return NeMo-RL's clipped policy loss of a batch, and its metrics."""
     names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
     data = {upstream: kit.prepend_prompt(inputs[name]) for name, upstream in names.items()}
     rollout = inputs.get("rollout_log_probs")
@@ -100,7 +99,7 @@ def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any
     return _called(boundary, loss, inputs["log_probs"], {**data, **(more or {})}, inputs)
 
 
-#: For each algorithm, the options that select it, and the aggregation that the loss's constructor accepts for it.
+#: Algorithm -> the options that select it, and the only aggregation that the constructor accepts (None for any).
 _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
     "ppo": ({}, None),
     "gspo": ({"sequence_level_importance_ratios": True}, "seq-mean-token-mean"),
@@ -111,9 +110,7 @@ _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss. NeMo-RL computes the cross entropy with it, in a batch of positive examples with
-    advantages of 0.
-    """
+    """Call a policy loss. For the cross entropy, the batch consists of positive examples with advantages of 0."""
     algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
     options, only = _BY_ALGORITHM[algorithm]
     if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
@@ -276,7 +273,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of one sequence. It was sampled with ``top_k``, and has a sequence-level importance weight."""
+    """Return the loss, with a sequence-level importance weight, of one sequence that was sampled with ``top_k``."""
     arguments = inputs["arguments"]
     ones = torch.ones(arguments["token_ids"].shape)
     data = {
@@ -349,7 +346,11 @@ BINDINGS = (
         f"{LOSSES}.PreferenceLossFn.__call__", "preference_loss", call=_ranked,
         formerly=(f"{ALGORITHMS}.loss_functions.PreferenceLoss.__call__",),
         fixed={"ld_alpha": None, "loss_type": "sigmoid", "beta": 1.0},
-        dialects=(Dialect("reference", "none", "of rewards", f"{MAIN}/algorithms/loss/loss_functions.py#L919"),),
+        dialects=(
+            Dialect(
+                "reference", "none", "a reward model has no reference", f"{MAIN}/algorithms/loss/loss_functions.py#L919"
+            ),
+        ),
     ),
     Binding(
         f"{LOSSES}.DraftCrossEntropyLossFn.__call__", "distillation_loss", call=_drafted,

@@ -1,4 +1,4 @@
-"""NeMo-RL's rules that score a response."""
+"""Bindings for NeMo-RL's rules that score a response."""
 
 from __future__ import annotations
 

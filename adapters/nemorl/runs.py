@@ -1,4 +1,7 @@
-"""NeMo-RL's training runs: real loops run a few steps, with stand-ins for models, engines and environments."""
+"""Bindings for NeMo-RL's training loops.
+
+The real loops run a few steps, with stand-ins for models, engines and environments.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ from sentinel.binding.kit import torch
 
 from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, Options, Words, message
 
-#: The number of rows of a step, two for each prompt; the first-token ids of training prompts, and of validation
-#: prompts.
+#: The number of rows in a step, two for each prompt; the lowest number of a training prompt; the lowest number of a
+#: validation prompt.
 _ROWS, _NAMES, _VALIDATION = 4, 10, 100
 #: The most updates, and the most validation batches, of a run.
 _MOST = 30
 
 
 class _Rows(list[Callable[[], Any]]):
-    """A data loader. Each iteration makes new batches, because a training loop may change a batch."""
+    """A stand-in data loader. Each iteration makes new batches, because a training loop may change a batch."""
 
     def __iter__(self) -> Iterator[Any]:
         return (make() for make in list.__iter__(self))
@@ -39,11 +42,9 @@ _BRIEF, _UNWANTED = "Be brief.", 9
 
 
 class _Run:
-    """The objects that a training loop calls, and a record of the calls. Calls of methods that are not defined do
-    nothing.
+    """A stand-in for the policy, the engine, the logger and the checkpointer of a training loop, which records the run.
 
-    An instance is the policy, the engine, the logger and the checkpointer at once. The gate compares the arguments of
-    all calls.
+    Methods that are not defined here do nothing. Sentinel compares the arguments of all calls.
     """
 
     save_optimizer = True
@@ -67,7 +68,7 @@ class _Run:
         return partial(self.note, name, next(self._calls))
 
     def note(self, what: str, place: int, *_: Any, **__: Any) -> dict[str, Any]:
-        """Do nothing: only the order of the calls is compared."""
+        """Do nothing in place of a method that is not defined here. ``place`` is the number of the call."""
         return {}
 
     def _list(self, name: str) -> list[Any]:
@@ -76,7 +77,7 @@ class _Run:
     # -- batches
 
     def prompts(self, numbers: Sequence[int], rewards: Sequence[Sequence[float]]) -> Any:
-        """Make a batch of prompts. A prompt's third token is its number, by which the environment finds its rewards."""
+        """Make a batch of prompts. A prompt's third token is its number, by which its rewards are found."""
         logs = [[message("user", [1, 2, number])] for number in numbers]
         info = []
         for number, own in zip(numbers, rewards):
@@ -204,8 +205,7 @@ class _Run:
     # -- NeMo-Gym
 
     def run_examples(self, examples: Sequence[Mapping[str, Any]], head_server_config: Any) -> list[Any]:
-        """Answer the examples, the last one first. An answer that gets no reward has faults for which NeMo-RL has
-        penalties."""
+        """Answer the examples, the last one first. Answers without a reward have faults that NeMo-RL penalises."""
         if examples[0]["prompt"] < _VALIDATION and len(self._list("versions")) == self._updates:
             self._list("versions").append(self._loaded)
         results = []
@@ -250,20 +250,20 @@ class _Run:
             self._list("validation").append(metrics[name])
 
     def log_batched_dict_as_jsonl(self, columns: Mapping[str, Any], name: str) -> None:
-        """Write the rows of a step into a file."""
+        """Do nothing in place of writing the rows of a step to a file."""
 
     def log_histogram(self, values: Any, step: int, name: str) -> None:
-        """Plot the values of a step."""
+        """Do nothing in place of plotting the values of a step."""
 
     def log_plot_token_mult_prob_error(self, data: Any, step: int, name: str) -> None:
-        """Plot the sample with the largest difference between sampling and training probabilities."""
+        """Do nothing in place of plotting the sample whose sampling and training probabilities differ most."""
 
     def init_tmp_checkpoint(self, step: int, state: Mapping[str, Any], config: Any = None) -> str:
         self.did["saved"].append(step)
         return f"step {step}"
 
     def save_checkpoint(self, **paths: Any) -> None:
-        """Write a checkpoint."""
+        """Do nothing in place of writing a checkpoint."""
 
     def get_latest_checkpoint_path(self) -> None:
         """Return None: no earlier run was saved."""
@@ -272,7 +272,7 @@ class _Run:
         return False
 
     def save_loader(self, state: Any, path: Any) -> None:
-        """Write the state of a data loader."""
+        """Do nothing in place of writing the state of a data loader."""
 
 
 def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gym: bool) -> Any:
@@ -338,7 +338,7 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gy
 
 
 class _Answer:
-    """The answer of an actor, which can be awaited or passed to ``ray.get``."""
+    """A stand-in for the answer of an actor, which can be awaited or passed to ``ray.get``."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -349,7 +349,7 @@ class _Answer:
 
 
 class _Actor:
-    """An object whose methods can be called as those of a Ray actor. They run at once."""
+    """A stand-in for a Ray actor. Its methods run at once."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
@@ -361,7 +361,7 @@ class _Actor:
 def _actors(make: Callable[..., Any]) -> Any:
     class Actors:
         def __init__(self, **_: Any) -> None:
-            """Ignore the options: the gate would compare the process's environment variables, which they contain."""
+            """Ignore the options. They contain the process's environment variables, which Sentinel would compare."""
 
         def remote(self, **named: Any) -> _Actor:
             return _Actor(make(**named))
@@ -386,7 +386,7 @@ def _gym(kind: Any, run: _Run) -> Any:
 
 
 def _collector(kind: Any, run: _Run) -> Any:
-    """Derive a collector from NeMo-RL's. It collects as much as that one allows, at once instead of in a thread."""
+    """Derive a collector from NeMo-RL's. It collects as much as NeMo-RL allows, at once instead of in a thread."""
 
     class Collector(kind):  # type: ignore[misc]
         def start_collection(self, dataloader: Any) -> None:
@@ -406,7 +406,7 @@ def _collector(kind: Any, run: _Run) -> Any:
             self.fill()
 
         def fill(self) -> None:
-            """Collect as many steps ahead as the collector allows, which are fewer than four."""
+            """Collect as many steps ahead as the collector allows, which is fewer than four."""
             for _ in range(4):
                 paused = not self._refit_pause_cleared.is_set() or self._should_pause_for_generation_limits()
                 if self.running and not paused and getattr(self, "_fatal_error_message", None) is None:
@@ -417,7 +417,7 @@ def _collector(kind: Any, run: _Run) -> Any:
 
 
 class _Thread:
-    """A thread that runs when it is started."""
+    """A stand-in thread. ``start`` runs the whole target before it returns."""
 
     def __init__(self, target: Callable[[], None], daemon: bool = False) -> None:
         self.start = target
@@ -519,13 +519,18 @@ def _threads(module: Any, waits: _Waits) -> Any:
 
 _OF_GAE = (
     Dialect(
-        "centred", False, "GAE (arXiv:1506.02438) with values of 0 is the reward", f"{MAIN}/algorithms/ppo.py#L1199"
+        "centred",
+        False,
+        "with values of 0, GAE (arXiv:1506.02438) is the reward itself",
+        f"{MAIN}/algorithms/ppo.py#L1199",
     ),
 )
-_AHEAD = (Dialect("ahead", 1, "an engine collects one step ahead", f"{MAIN}/algorithms/grpo.py#L4450"),)
+_AHEAD = (
+    Dialect("ahead", 1, "the engine generates rollouts one step ahead of training", f"{MAIN}/algorithms/grpo.py#L4450"),
+)
 _STAND_INS = (
     StandIn("policy, engine, environment", "return the scenario's rewards and fixed tokens; no model runs"),
-    StandIn("logger, checkpointer, clock", "record what they get"),
+    StandIn("logger, checkpointer, clock", "record their arguments; nothing is written, and time advances by calls"),
 )
 _OF_ROLLOUTS, _OF_ASYNC = (_GYM, _HISTOGRAMS), (_ASYNC, _BUFFER, _COLLECTOR)
 _IMPORTS = (BATCHES, _ROLLOUTS, _TIMER, LOSSES)

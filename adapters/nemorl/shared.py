@@ -22,7 +22,7 @@ class Options(dict[str, Any]):
 
 
 class Words:
-    """A tokenizer whose tokens are words, with a chat template that joins the messages."""
+    """A stand-in tokenizer whose tokens are words, with a chat template that joins the messages."""
 
     pad_token_id = 0
 

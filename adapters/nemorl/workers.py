@@ -1,4 +1,4 @@
-"""NeMo-RL's workers: updates and forward passes of a batch, with a table of log-probs as the model."""
+"""Bindings for NeMo-RL's workers: updates and forward passes of a batch, with a table of log-probs as the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LARGEST = 40.0
 
 
 class _Optimizer:
-    """Adds up the gradients of all steps, and changes no parameter."""
+    """A stand-in optimizer that adds up the gradients of all steps, and changes no parameter."""
 
     def __init__(self, table: Any) -> None:
         self._table, self.gradient = table, torch.zeros_like(table)
@@ -55,7 +55,7 @@ def _sequences(boundary: Any, inputs: Mapping[str, Any], **columns: Any) -> Any:
 
 
 def _dynamic(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with which the driver shards a batch by numbers of tokens; empty if it shards by rows."""
+    """Return the options with which the driver shards a batch by number of tokens, or none if it shards by rows."""
     budget = inputs[_BUDGET]
     if budget is None:
         return {}
@@ -226,8 +226,9 @@ def _on_ranks(boundary: Any, count: int, work: Callable[[int], Any]) -> list[Any
 def _trained(
     boundary: Any, inputs: Mapping[str, Any], batch: Any, loss: Any, makes: Callable[[Any], Any]
 ) -> tuple[Any, list[Any]]:
-    """Train a worker on each rank. Return the gradient and the reports of the ranks. FSDP averages gradients over
-    ranks; Megatron adds them up.
+    """Train a worker on each rank. Return the gradient and the reports of the ranks.
+
+    FSDP averages gradients over ranks; Megatron adds them up.
     """
     count = inputs["dp_size"] or 1
     shards = batch.shard_by_batch_size(count, batch_size=len(inputs["response_mask"]), **_dynamic(inputs))
@@ -243,7 +244,7 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses, count, mask = boundary.imported[LOSSES], inputs["dp_size"], inputs["response_mask"]
     old = inputs["old_log_probs"]
     if ((inputs["log_probs"] - old).abs() * (mask != 0)).max() > _LARGEST:
-        raise AbsentError("the loss overflows: NEMORL-PPO-OVERFLOWED-RATIO-NAN-GRADIENT")
+        raise AbsentError("the loss overflows: a known bug, NEMORL-PPO-OVERFLOWED-RATIO-NAN-GRADIENT")
     batch = _sequences(boundary, inputs, advantages=inputs["advantages"], prev_logprobs=old, generation_logprobs=old)
     options = {"ratio_clip_min": inputs["eps_clip_low"], "ratio_clip_max": inputs["eps_clip_high"]}
     options |= {"ratio_clip_c": inputs["dual_clip"], "reference_policy_kl_penalty": 0.0}
@@ -280,7 +281,10 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read log-probs from the logits that a worker exports in the order of their size. Several rows are packed."""
+    """Compute log-probs from the top-k logits that a worker returns, where k is the size of the vocabulary.
+
+    If there are several rows, they are packed.
+    """
     logits = inputs["logits"]
     size, packs = logits.shape[-1], len(logits) > 1
     cut = {"micro_batch_size": 1 if packs else None, _BUDGET: 8 if packs else None}
@@ -328,7 +332,9 @@ BINDINGS = (
     ),
     *(Binding(
         f"{path}.train", "value_loss", call=_regressed, **_common(path), fixed=aggregated("token-mean"),
-        dialects=(Dialect("factor", 0.5, "half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),),
+        dialects=(
+            Dialect("factor", 0.5, "the loss is half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),
+        ),
     ) for path in (_CRITIC, _MCORE_CRITIC)),
     *(
         Binding(

@@ -136,7 +136,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call prime-rl's loss function of spring 2025, which takes a padded batch and logits.
 
-    The vocabulary has two tokens. Every token of a sequence is the second one.
+    The vocabulary has two tokens. Every token of a sequence is token 1.
     """
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     pad = torch.nn.functional.pad
@@ -207,7 +207,7 @@ def _fused(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     logits, size = inputs["logits"], inputs["logits"].shape[-1]
     capped = "gemma" in boundary.path
     if capped and logits.abs().max() > _SOFTCAP / 2:
-        raise AbsentError("the layer caps logits")
+        raise AbsentError("the layer caps logits, and the scenario's logits are too large to invert the cap")
     name = next(name for name in vars(boundary.module) if name.endswith("FusedOutputLinear"))
     with kit.keep_random_state():
         layer = getattr(boundary.module, name)(size, size, 2, **({"softcap": _SOFTCAP} if capped else {}))
@@ -236,7 +236,7 @@ _LOG_PROBS = (
     ),
     Binding(
         f"{_LOSS}.compute_importance_ratio_and_mismatch_kl", "kl_estimate",
-        # In this function, the trainer's log-probs are those of the reference.
+        # The function takes the trainer's log-probs where the contract has those of the reference.
         call=partial(kit.call_with, leading=("ref_log_probs", "log_probs"), takes=(), reads={"kl": 2}),
         fixed={"response_mask": None, "kl_estimator": "k3"},
     ),
@@ -269,7 +269,7 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif "advantage_config" in boundary.parameters:
         text = inspect.getsource(boundary.module)
         if any(value and name not in text for name, value in wanted.items()):
-            raise AbsentError("not in this version: other statistics; an advantage is the reward minus the group mean")
+            raise AbsentError("not in this version: other statistics; this version only subtracts the group mean")
         options = {"advantage_config": kit.stand_in(**settings)}
     else:
         raise AbsentError("not in this version: a function of rewards; this version takes rollouts")
@@ -291,7 +291,7 @@ def _episodes(rewards: Sequence[float]) -> list[Any]:
 
 def _scored(boundary: Any, group: Any) -> list[float]:
     """Return the advantages that the algorithm computes from the rewards of one group."""
-    # RAE's baseline stays 0 if it does not forget.
+    # With a decay of 1, RAE's baseline stays 0.
     options = {"length_penalty": None, "episode_agents": frozenset(), "decay": 1.0, "baselines": defaultdict(float)}
     algorithm = kit.make_unbuilt(boundary.owner, **options)
     episodes = _episodes(group.tolist())
@@ -365,7 +365,7 @@ def _shaped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": [episode.traces[0].nodes[0].advantages[0] for episode in episodes]}
 
 
-#: In older versions, the rollout itself stores the reward; in newer ones, the rollout's trace stores it.
+#: Required, because in versions without this function, the reward is in the rollout and not in its trace.
 _NODES = (f"{_ALGORITHMS}.routing.assign_advantages",)
 _TRACES = StandIn("episodes", "the verifiers package's records of rollouts; an algorithm uses rewards and advantages")
 _GRPO = f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group"
@@ -423,7 +423,7 @@ def _fields(boundary: Any, length: int, row: int) -> Any:
 
 
 def _beside(boundary: Any, count: int) -> dict[str, Any]:
-    """Return further arguments, which only some versions of prime-rl accept."""
+    """Return the arguments that only some versions of prime-rl accept."""
     cost = getattr(boundary.module, "build_bin_cost", lambda _: sum)(None)
     return {"bin_cost": cost, "num_loras": 1, "idxs": [0] * count}
 
@@ -443,7 +443,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split samples into microbatches for two workers. Samples that were only added as padding have no valid token."""
+    """Split samples into microbatches for two workers. Microbatches of padding, without a valid token, are left out."""
     samples = [_fields(boundary, length, row) for row, length in enumerate(kit.lengths_of(inputs))]
     budget = inputs["max_tokens_per_microbatch"]
     arguments = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
@@ -468,7 +468,7 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _dealt(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if len(inputs["lengths"]) % inputs["parts"]:
-        raise AbsentError("callers pass a number of samples that is a multiple of the number of parts")
+        raise AbsentError("callers pass a multiple of the number of parts as samples; this scenario does not")
     return boundary.function(inputs["lengths"], inputs["parts"])
 
 
@@ -565,7 +565,7 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pass@k that prime-rl reports. Only powers of two are reported."""
     k, right = inputs["k"], [[float(value) for value in own] for own in inputs["right"]]
     if k & (k - 1):
-        raise AbsentError("k is not a power of two")
+        raise AbsentError("prime-rl reports pass@k only if k is a power of two")
     name = f"pass@{k}"
     if "records" not in boundary.parameters:
         return {"pass_at_k": sum(boundary.function(own)[name] for own in right) / len(right)}
@@ -684,7 +684,7 @@ def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {**options, "warmup_steps": inputs["warmup_steps"]} if "warmup_steps" in boundary.parameters else {}
     if "decay_steps" in boundary.parameters:
         if not inputs["warmup_steps"]:
-            raise AbsentError("a linear schedule needs a warm-up or a decay")
+            raise AbsentError("a linear schedule needs a warm-up or a decay; the scenario has neither")
         chosen["decay_steps"] = 0
     return kit.read_rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **chosen))
 
@@ -699,7 +699,8 @@ _SCHEDULES = (
             accepts={"min_ratio": (0.1, 1.0)},
             dialects=(
                 Dialect(
-                    "warmup_from", "minimum", "it begins at min_lr", f"{runs.MAIN}/trainer/scheduler.py#L{line}"
+                    "warmup_from", "minimum", "the warm-up begins at min_lr",
+                    f"{runs.MAIN}/trainer/scheduler.py#L{line}",
                 ),
             ),
         )
@@ -743,7 +744,7 @@ def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return, for each update, by how many policy versions a running rollout is behind after it."""
+    """Return the age of a running rollout after each update, in policy versions."""
 
     async def nothing(*_: Any, **__: Any) -> None:
         return None

@@ -1,4 +1,7 @@
-"""prime-rl's trainers. Their real loops run a few steps on simulated ranks, with a table of log-probs as the model."""
+"""Bindings for prime-rl's trainers.
+
+Their real loops run a few steps on simulated ranks, with a table of log-probs as the model.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,13 @@ from sentinel.binding.kit import torch
 MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537b8805cc77f3824a5e64/src/prime_rl"
 _RL, _SFT, _UTILS = "prime_rl.trainer.rl.train", "prime_rl.trainer.sft.train", "prime_rl.trainer.utils"
 _LEVELS = ("debug", "info", "warning", "success")
-_FIRST = 4  # rows of a training run
+_FIRST = 4  # rows in each batch of a training run
 
 
 class _Rank:
-    """The objects of one rank: optimizer, scheduler, checkpoints, weight broadcast. It adds up the gradients of all
-    steps."""
+    """A stand-in for one rank's optimizer, checkpoint manager and weight broadcast. It adds up the gradients of all
+    steps.
+    """
 
     def __init__(self, table: Any) -> None:
         self.table, self.gradient, self.model = table, torch.zeros_like(table), None
@@ -43,17 +47,17 @@ class _Rank:
         self.sent.append(step)
 
     def maybe_clean(self, *_: Any) -> None:
-        """Delete old checkpoints."""
+        """Do nothing, because no checkpoint is written."""
 
 
 class _Reports:
-    """The monitors of a run. They record what the run logs, because the gate compares it."""
+    """A stand-in for the monitors of a run. It records the logged metrics, because Sentinel compares them."""
 
     def __init__(self) -> None:
         self.logged: list[Mapping[str, Any]] = []
 
     async def setup(self, **_: Any) -> None:
-        """Start nothing."""
+        """Do nothing."""
 
     async def log(self, metrics: Mapping[str, Any], step: int) -> None:
         self.logged.append(dict(metrics))
@@ -67,7 +71,6 @@ def _clock() -> Any:
 def _trained(
     boundary: Any, ranks: int, config: Any, table: Any, replaced: Mapping[str, Any], after: Any = None
 ) -> tuple[list[_Rank], _Reports]:
-    """Run the trainer on each rank."""
     module, reports, own = boundary.module, _Reports(), threading.local()
     made: list[_Rank] = []
 
@@ -152,7 +155,7 @@ def _packed(ids: Sequence[Sequence[int]], masks: Sequence[Sequence[int]]) -> dic
 
 
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one step of supervised training. Each rank has an equal number of microbatches of one packed row."""
+    """Run one step of supervised training. All ranks have the same number of microbatches of one packed row."""
     mask, ranks = inputs["response_mask"] != 0, inputs["dp_size"]
     rows, size = len(mask), inputs["micro_batch_size"]
     share = rows // ranks

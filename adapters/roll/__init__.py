@@ -55,7 +55,7 @@ def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] 
     return boundary.imported[PROTOCOL].DataProto.from_dict(tensors=dict(tensors), non_tensors=arrays)
 
 
-#: For options that older configurations lack, the value that describes their behaviour.
+#: Option that older configurations lack -> the value with which newer versions behave like them.
 _BEFORE: Mapping[str, Any] = {
     "ratio_type": "token",
     "use_pg_clip_range": False,
@@ -242,7 +242,8 @@ def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the returns of agents with ROLL's function. Each step of an episode is a row of the batch.
 
-    The estimator ``gigpo`` has the same returns as ``step_reinforce`` and also exists in older versions.
+    The adapter uses the estimator ``gigpo``, because it has the same returns as ``step_reinforce`` and also exists in
+    older versions.
     """
     rewards, valid = inputs["token_level_rewards"], inputs["response_mask"] != 0
     rows, steps = torch.nonzero(valid, as_tuple=True)
@@ -291,7 +292,7 @@ def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
     common: dict[str, Any] = {"outputs": _ADVANTAGES, "call": _advantage, "imports": (PROTOCOL,)}
     common |= {} if agents else {"accepts": {"response_mask": ("full", "right")}}
     return (
-        # A reward on an invalid token does not belong to its step.
+        # For agents, only one reward per response: a reward on an invalid token would belong to no step.
         Binding(function, "generalised_advantage", fixed={"reward_layout": "outcome"} if agents else {}, **common),
         Binding(function, "discounted_return", fixed=_OUTCOMES, dialects=(gaps,) if agents else (), **common),
     )
@@ -329,9 +330,9 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
 def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return ROLL's options for the clip range.
 
-    The bound of dual clip is ``1 + 2 pg_clip``. If dual clip and both clip bounds of the scenario fit one
-    value, pg_clip alone sets them, as in versions without a clip range. Otherwise pg_clip sets dual clip, and two other
-    options set the range.
+    The bound of dual clip is ``1 + 2 pg_clip``. If one value of pg_clip fits the scenario's dual clip and both of its
+    clip bounds, pg_clip alone sets them, as in versions without a clip range. Otherwise pg_clip sets dual clip, and two
+    other options set the range.
     """
     low, high, dual = inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
     cut = high if dual is None else (dual - 1) / 2
@@ -374,9 +375,8 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     names = ("log_probs", "old_log_probs", "advantages", "response_mask")
     ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
     if not ratio.isfinite().all():
-        # In ROLL, the caller loss_func computes this exp and its gradient. An overflow there shows in the binding of
-        # loss_func.
-        raise AbsentError("the ratio, which the caller computes, overflows")
+        # In ROLL, the caller loss_func computes this exp and its gradient, so the binding of loss_func checks it.
+        raise AbsentError("the ratio overflows; the boundary's caller computes it")
     scores, data = inputs["scores"], None
     if scores is not None:  # RLVR has a tensor in the batch; agents have one reward per trajectory
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
@@ -415,7 +415,6 @@ def _token_ratio(path: str, lines: Mapping[str, int], variant: str) -> tuple[Dia
 
 
 def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple[Binding, ...]:
-    """Bind the policy losses of one worker class."""
     tokens = Dialect(
         "masked_values_have_no_influence",
         reason="the function returns token-level losses; agg_loss handles a NaN or infinity on a masked token",
@@ -514,8 +513,8 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the training step of ROLL's strategy on each rank, with the worker's real loss.
 
-    Each token has its own id, by which the model finds the token's log-prob. Gradients are averaged over ranks, as FSDP
-    does.
+    Each token has a unique id, with which the stand-in model looks up the token's log-prob. Gradients are averaged over
+    ranks, as FSDP does.
     """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
@@ -582,7 +581,6 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         data.meta_info["loss_mask_keys"] = ["response_mask"]
 
         def loss(batch: Any, output: Any) -> Any:
-            """Compute the loss of a microbatch."""
             answer, metrics = owner.loss_func(strategy.worker, batch, output)
             scaled = answer.detach().requires_grad_()
             scaled.register_hook(lambda slope: losses.append((answer, slope)))
@@ -658,8 +656,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run ROLL's off-policy correction. Return the importance weights, or the mask of the tokens that a
-    filter keeps."""
+    """Run ROLL's off-policy correction. Return the importance weights, or the mask of the tokens that it keeps."""
     config = boundary.imported[_BASE_CONFIG]
     names = ("old_log_probs", "rollout_log_probs", "response_mask")
     settings, level = config.TrainInferCorrectionConfig(), inputs["level"]
@@ -671,7 +668,7 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         settings.filters = [rule]
     else:
         if inputs["threshold_low"] is not None:
-            raise AbsentError("importance weights have no lower bound")
+            raise AbsentError("ROLL's importance weights have no lower bound")
         settings.is_weight.enabled, settings.is_weight.weight_type = True, level
         settings.is_weight.upper_bound = inputs["threshold_high"]
     if "batch" in boundary.parameters:
@@ -819,7 +816,7 @@ TARGET = Target(
             )
             for function in ("apply_kl_penalty", "compute_token_reward")
         ),
-        # Before reward_norm, until August 2025.
+        # Until August 2025, when reward_norm replaced this function.
         normalised_rewards(
             f"{_FUNCTIONALS}.batch_reward_norm",
             partial(
@@ -864,7 +861,7 @@ TARGET = Target(
             fixed=aggregated("seq-mean-token-mean"),
             dialects=(
                 Dialect(
-                    "factor", 0.5, "half the squared error, as in PPO2 of OpenAI Baselines",
+                    "factor", 0.5, "the loss is half the squared error, as in PPO2 of OpenAI Baselines",
                     f"{_MAIN}/pipeline/base_worker.py#L678",
                 ),
                 Dialect(
@@ -911,7 +908,11 @@ TARGET = Target(
         *(
             Binding(
                 f"roll.utils.local_code.pass_k_utils.{function}", "pass_at_k", call=_passed, accepts={"of": ("any",)},
-                dialects=(Dialect("scale", 100.0, "percent", f"{_MAIN}/utils/local_code/pass_k_utils.py#L13"),),
+                dialects=(
+                    Dialect(
+                        "scale", 100.0, "pass@k is in percent", f"{_MAIN}/utils/local_code/pass_k_utils.py#L13"
+                    ),
+                ),
             )
             for function in ("compute_metrics_from_results", "estimate_pass_at_k")
         ),

@@ -1,4 +1,4 @@
-"""ROLL's agent loop between a model and an environment."""
+"""Bindings for ROLL's agent loop between a model and an environment."""
 
 from __future__ import annotations
 
@@ -89,10 +89,11 @@ BINDINGS = (
     rollout(
         f"{_MANAGER}.run_rollout_loop", _followed,
         StandIn("self", "the real manager's constructor creates an environment and an engine client"),
-        StandIn("env", "shows the scenario's text"), StandIn("ray", "holds the queue in this process"),
+        StandIn("env", "returns the scenario's text"), StandIn("ray", "holds the queue in this process"),
         StandIn("Timer", "measures the time of a step; the rest of its package is not needed"),
-        StandIn("get_tracer", "traces of an episode"), takes="turns",
-        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # before, the environment had the limits
+        StandIn("get_tracer", "records nothing; traces do not affect an episode"), takes="turns",
+        # In older versions, the environment applies the limits.
+        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),
         fixed={"heard": 1, "system": True}, imports=(PROTOCOL,),
     ),
 )  # fmt: skip

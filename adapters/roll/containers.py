@@ -1,4 +1,4 @@
-"""ROLL's batch containers (DataProto), and its distribution of sequences over ranks."""
+"""Bindings for ROLL's batch containers (DataProto), and for its distribution of sequences over ranks."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def _batch_of(boundary: Any, mask: Any) -> Any:
 
 
 def _cut_dynamically(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches with ROLL's iterators. Rows that lost tokens in the split are left out of the
-    result."""
+    """Split a batch into microbatches with ROLL's iterators. The result lacks rows that lost tokens in the split."""
     mask, module = inputs["attention_mask"], boundary.module
     batch, _ = module.dynamic_batching_shard(_batch_of(boundary, mask), 1, inputs["max_tokens_per_microbatch"], 1)
     parts = []
@@ -68,7 +67,7 @@ def _cut_dynamically(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _packed_by_load(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Balance microbatches with ROLL's function. Return no microbatch if ROLL restores a wrong order of the rows."""
+    """Balance microbatches with ROLL's function. The result is empty if ROLL does not restore the order of the rows."""
     lengths, parts = inputs["lengths"], inputs["parts"]
     config = boundary.imported["roll.configs.worker_config"].SequencePackingConfig()
     config.algorithm, config.max_packed_sequence_length_forward = "load_balance", sum(lengths) * 16
@@ -80,7 +79,7 @@ def _packed_by_load(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [own.tolist() for own in made] if order.tolist() == [*range(len(lengths))] else []}
 
 
-#: A method that returns the same rows: ``do(boundary, inputs, data) -> containers``.
+#: Method that does not change rows -> its call, ``do(boundary, inputs, data) -> containers``.
 _SAME = {
     "select": lambda boundary, inputs, data: [
         boundary.function(data, [*data.batch.keys()], [*data.non_tensor_batch.keys()])

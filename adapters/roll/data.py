@@ -1,4 +1,4 @@
-"""ROLL's functions that prepare, collate and read samples."""
+"""Bindings for ROLL's functions that prepare, collate and read samples."""
 
 from __future__ import annotations
 
@@ -107,7 +107,6 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _read(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """Return the prompt and the ground truth of one row."""
     letters = (int(n) for n, there in zip(batch["input_ids"][row], batch["attention_mask"][row]) if there)
     sample = {"prompt": "".join(map(chr, letters))}
     return {**sample, "ground_truth": batch["ground_truth"][row]} if "ground_truth" in batch else sample
@@ -132,8 +131,7 @@ _PIPELINES = "roll.pipeline.{0}.{0}_pipeline.get_encode_function"
 
 
 class _Tokenizer(ChatTokenizer):
-    """A tokenizer whose chat template takes tools and documents as positional arguments, because ROLL passes them
-    so."""
+    """A tokenizer whose chat template accepts tools and documents as positional arguments, as ROLL passes them."""
 
     def apply_chat_template(self, conversation: Any, *_: Any, **options: Any) -> Any:
         return super().apply_chat_template(conversation, **options)
@@ -146,7 +144,7 @@ def _encoded_answer(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tokenizer, messages = _Tokenizer(), chat(inputs)[1]
     roles = [message["role"] for message in messages]
     if roles.count("assistant") > 1:
-        raise AbsentError("a row of the dataset has one question and one answer")
+        raise AbsentError("a row of ROLL's dataset has one question and one answer; the scenario has more answers")
     row = {message["role"]: message["content"] for message in messages}
     keys = {"prompt_key": "user", "query_key": None, "question_key": None, "system_key": "system"}
     keys |= {"response_key": "assistant", "answer_key": "assistant", "sequence_length": 1000}
@@ -205,7 +203,6 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined_columns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate rows of equal length into columns."""
     samples = inputs["samples"]
     width = max(len(sample["input_ids"]) for sample in samples)
     rows = [{**sample, "input_ids": pad[None]} for sample in samples for pad in [_to(sample["input_ids"], width)]]
@@ -230,7 +227,7 @@ def _masked_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Gather the token ids that an engine returns with ROLL's function. Padding is -1."""
+    """Gather an engine's token ids with ROLL's function. Padding is -1."""
     samples = inputs["samples"]
     rows = [sample["input_ids"].tolist() for sample in samples]
     outputs: list[Any] = [{"output_ids": row} for row in rows]

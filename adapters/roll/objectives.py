@@ -1,4 +1,4 @@
-"""ROLL's supervised, preference and distillation losses, and the log-probs that its strategies compute."""
+"""Bindings for ROLL's preference and distillation losses, and for the log-probs that its strategies compute."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def _distilled(objective: str, options: Mapping[str, Any], boundary: Any, inputs
 def _student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the loss of the student's worker, which is only the divergence.
 
-    The label of the one-token prompt is -100. The two models disagree about the token after the last one, so that
-    counting this position shows.
+    The label of the one-token prompt is -100. The two models disagree about the token after the last one, so that the
+    loss is wrong if this position counts.
     """
     valid, count = inputs["response_mask"] != 0, inputs["batch_num_tokens"]
     ours, teacher = (torch.where(valid[..., None], inputs[name], 0.0) for name in ("logits", "teacher_logits"))
@@ -167,7 +167,7 @@ _DISTILLATION = (
             f"{_STRATEGY}.op_compute_topk_probs_and_indices",
         )
     ),
-    # If the mixture consists of only one distribution, the divergence is the forward or the reverse KL.
+    # Skewed and adaptive divergences have a mixture of only one distribution, so they are the forward or reverse KL.
     *(
         _distillation(f"{_DIVERGENCE}.VariousDivergence.compute_{name}_divergence", beta, objective, **options)
         for name, beta, objective, options in (

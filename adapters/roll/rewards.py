@@ -1,4 +1,4 @@
-"""ROLL's placement of rewards, filters, sampling requests and KL coefficient."""
+"""Bindings for ROLL's rewards, filters, sampling requests and KL coefficient."""
 
 from __future__ import annotations
 
@@ -106,7 +106,6 @@ def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the score of ROLL's multiple-choice rule."""
     scores = boundary.invoke({}, inputs["response"], inputs["ground_truth"], reward_type="loose")
     return {"score": scores[1]}
 
@@ -213,7 +212,7 @@ _LETTERS = {"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E")}
 _ENDS = {"response_mask": ("full", "right")}
 _GROUPS = {"group_layout": "equal"}
 _ALONE = Dialect(
-    "group_of_one", "kept", "if prompts have one response, nothing is filtered", f"{MAIN}/utils/functionals.py#L604"
+    "group_of_one", "kept", "nothing is filtered if each prompt has one response", f"{MAIN}/utils/functionals.py#L604"
 )
 
 _REWARDS = (

@@ -44,7 +44,7 @@ TARGET = Target(
     repository="https://github.com/NovaSky-AI/SkyRL",
     roots=(
         PackageRoot("skyrl"),
-        PackageRoot("skyrl/skyrl", "skyrl"),  # where it was for three days in February 2026
+        PackageRoot("skyrl/skyrl", "skyrl"),  # the package's location for three days in February 2026
         PackageRoot("skyrl-gym/skyrl_gym", "skyrl-gym"),
         PackageRoot("skyrl-train/skyrl_train", "skyrl-train"),  # before the package moved into skyrl
     ),

@@ -1,4 +1,4 @@
-"""SkyRL's batch container for a training step."""
+"""Bindings for SkyRL's batch container for a training step."""
 
 from __future__ import annotations
 

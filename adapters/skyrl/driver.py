@@ -1,4 +1,4 @@
-"""SkyRL's driver, and the data that it passes to workers."""
+"""Bindings for SkyRL's driver, and for the data that it passes to workers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def _layout(dtype: str, *shape: str, mask: bool = False) -> dict[str, Any]:
     return {"dtype": dtype, "shape": ["batch", *shape], **({"mask": True} if mask else {})}
 
 
-#: The fields of TrainingInput, SkyRL's schema of a training batch, with the dtypes that the driver's preprocessing
-#: gives.
+#: The fields of TrainingInput, SkyRL's schema of a training batch, with the dtypes that the driver makes.
 FIELDS = {
     "sequences": _layout("int64", "length"),
     "attention_mask": _layout("int64", "length", mask=True),
@@ -61,7 +60,7 @@ def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
 
 _CORRECTION = "trainer.algorithm.off_policy_correction"
-#: The first configuration is one whose training step ignores rollout log-probs. With the others, the step reads them.
+#: Configurations. With the first, the training step ignores rollout log-probs. With the others, it reads them.
 _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
     {}, {f"{_CORRECTION}.tis_ratio_type": "token"}, {f"{_CORRECTION}.sequence_mask_metric": "product"},
     {f"{_CORRECTION}.outlier_token_is_threshold_high": 100.0},

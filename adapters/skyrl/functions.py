@@ -36,7 +36,7 @@ def _on_shards(call: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any
     """
     logits, cut = inputs["logits"], (inputs["logits"].shape[-1] + 1) // 2
     if logits.shape[-1] < 2:
-        raise AbsentError("every rank has a part of the vocabulary")
+        raise AbsentError("each of two ranks needs a part of the vocabulary, which has only one token")
     ends = ((0, cut), (cut, logits.shape[-1]))
 
     def work(rank: int) -> tuple[Any, Any]:
@@ -289,7 +289,7 @@ _BATCHES = (
     Binding(
         "skyrl.train.generators.utils.slice_generator_output", "row_surgery", call=_sliced_output,
         fixed={"surgery": "reorder", "layouts": {name: LAYOUTS[name] for name in _ENTRIES}},
-        stand_ins=(StandIn("output", "a generator's output: lists of one entry each"),),
+        stand_ins=(StandIn("output", "lists with one entry per response, as in a generator's output"),),
     ),
 )  # fmt: skip
 

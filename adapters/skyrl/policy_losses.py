@@ -1,4 +1,4 @@
-"""SkyRL's policy losses, critic loss and their metrics."""
+"""Bindings for SkyRL's policy losses and their metrics, and the call of its critic loss."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ def _policy_loss(
 ) -> dict[str, Any]:
     """Call one of SkyRL's policy losses.
 
-    :param knobs: for contract inputs, the option of the algorithm's configuration.
+    :param knobs: contract input -> option of the algorithm's configuration.
     :param settings: returns further options for a scenario.
-    :param behaviour: whether the ratio of the loss is relative to the rollout's log-probs. If so, the old log-probs are
-        passed as those of the rollout.
+    :param behaviour: if True, the loss takes its ratio relative to the rollout's log-probs, so the scenario's old
+        log-probs are passed as those of the rollout.
     """
     options = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
     names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
-    # Some losses changed from averages to sums earlier than others, and heads of pull requests have both forms.
+    # Read this loss's own code: some losses changed from averages to sums earlier than others, and heads of pull
+    # requests have both forms.
     reads = inspect.unwrap(boundary.function).__code__.co_names
     averaged = is_averaged_inside(boundary.module) and "loss_reduction" in reads
     if "safe_exp_delta" in reads and inputs["log_ratio_clamp"] is None:
@@ -51,7 +52,7 @@ def _policy_loss(
             raise AbsentError("not in this version: log-ratios beyond 20, which this version clamps")
     config = algorithm_of(boundary, {**options, **settings(inputs), **(AS_SUMS if averaged else {})})
     loss, metrics = boundary.invoke(names, config=config, **rollout)
-    # older versions return only this metric
+    # Older versions return this metric instead of a mapping.
     clipped = metrics.get("clip_ratio") if isinstance(metrics, Mapping) else metrics
     return {"loss": loss * len(inputs["log_probs"]) if averaged else loss, "clip_fraction": clipped}
 
@@ -103,8 +104,9 @@ def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return CISPO's metrics of the largest and the smallest ratio. The bounds are such that metrics of clamped ratios
-    would differ.
+    """Return CISPO's metrics of the largest and the smallest ratio.
+
+    With the bounds chosen here, the metrics would differ if SkyRL computed them after clamping the ratios.
     """
     config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
     names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "response_mask")
@@ -113,8 +115,8 @@ def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the samples of prompts with SkyRL. Return whether samples have the same object ``extras``, which an
-    environment may change.
+    """Make the samples of prompts with SkyRL. Return whether samples share their extras, which an environment may
+    change, with each other or with their prompt.
     """
     arguments = inputs["arguments"]
     rows: list[dict[str, Any]] = [

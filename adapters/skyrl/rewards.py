@@ -1,4 +1,4 @@
-"""SkyRL's rules that score a response, and filters of training data."""
+"""Bindings for SkyRL's rules that score a response, and for its filters of training data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rollout_logprobs": None,
     }
     answer = boundary.function(trainer, output, [str(row) for row in range(rows)])
-    kept = answer[0] if isinstance(answer, tuple) else answer  # since April 2026, rows and their uids can be merged
+    # Since April 2026, the method also returns the uids, because it may merge rows.
+    kept = answer[0] if isinstance(answer, tuple) else answer
     width = mask.shape[1]
     rewards = [row + [0.0] * (width - len(row)) for row in kept["rewards"]]
     return {"token_level_rewards": torch.tensor(rewards, dtype=inputs["rewards"].dtype)}
@@ -71,7 +72,10 @@ _GENERATORS = "train.generators.utils"
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the responses that SkyRL's dynamic sampling keeps. The requested batch is too large to be filled."""
+    """Return the responses that SkyRL's dynamic sampling keeps.
+
+    The requested batch is larger than any scenario, so that SkyRL cuts nothing off to fit it.
+    """
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     rows: list[Any] = [[row] for row in range(len(labels))]
     batch = {
@@ -87,20 +91,21 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     boundary.function(
         batch, labels, {"train_batch_size": 1_000_000, "n_samples_per_prompt": kit.group_size(inputs)}, state
     )
-    collected = state.get("collected_generator_output", {"response_ids": [], "rewards": []})  # nothing was collected
+    # The entry is missing if SkyRL kept nothing.
+    collected = state.get("collected_generator_output", {"response_ids": [], "rewards": []})
     return {"numbers": [row for (row,) in collected["response_ids"]], "rewards": collected["rewards"]}
 
 
 def _without_variance(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows that SkyRL's filter keeps. It keeps groups in which rewards differ."""
+    """Return the rows that SkyRL's filter keeps: those of groups in which rewards differ."""
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     numbers = boundary.invoke({}, rewards, labels, loss_masks=[[1]] * len(labels))
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
 
 
 def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of the tokens that SkyRL keeps if it filters truncated responses. A response counts as truncated
-    if it fills its row.
+    """Return the mask of the tokens that SkyRL keeps if it filters truncated responses. In this scenario, a response
+    is truncated if it fills its row.
     """
     mask = inputs["response_mask"] != 0
     rows = [[1] * int(row.sum()) for row in mask]
@@ -118,7 +123,7 @@ def _alone(line: int) -> Dialect:
     return Dialect(
         "group_of_one",
         "kept",
-        "if prompts have one response, nothing is filtered",
+        "nothing is filtered if each prompt has one response",
         f"{CODE}/{_SAMPLING.replace('.', '/')}.py#L{line}",
     )
 

@@ -1,4 +1,4 @@
-"""SkyRL's generator, with an inference engine and an environment that follow the scenario."""
+"""Bindings for SkyRL's generator, with an inference engine and an environment that follow the scenario."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EOS, _SAID, _HEARD = 2, 20, 30
 
 
 class _Gym:
-    """A stand-in environment that never replies."""
+    """The base of the stand-in environments. Subclasses define ``heard``."""
 
     def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
         return prompt, {}
@@ -120,8 +120,7 @@ _SFT, _AFTER_STOP = "skyrl.train.sft_trainer", "append_eos_token_after_stop_str_
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask that SkyRL computes for a chat. The chat is collated as a batch of one
-    row."""
+    """Return the token ids and the loss mask that SkyRL computes for a chat, collated as a batch of one row."""
     tokenizer, messages = chat(inputs)
     kinds = boundary.module.TrainOnWhat
     which = {"all": kinds.ALL_ASSISTANT_MESSAGES, "last": kinds.LAST_ASSISTANT_MESSAGE}[inputs["trains"]]
@@ -136,7 +135,6 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: Any) -> Any:
-    """Return the options that SkyRL's generator reads."""
     off = ("apply_overlong_filtering", "step_wise_trajectories", "zero_reward_on_non_stop", "batched", _AFTER_STOP)
     return kind(
         max_turns=turns,
@@ -170,7 +168,6 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
 
 
 def _gym(boundary: Any, *heard_and_rewards: Any) -> AbstractContextManager[Any]:
-    """Replace SkyRL's environment factory by one that returns the scenario's environment."""
     return kit.swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(*heard_and_rewards))
 
 
@@ -261,7 +258,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     settings = _settings(kit.Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
     policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # only in some versions
     made = boundary.owner(settings, kit.Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
-    if inputs["heard_as"] == "again":  # with the user's template
+    if inputs["heard_as"] == "again":  # the user has set a chat template
         made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
     sampling = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
     with kit.swap(boundary.module.skyrl_gym, "make", engine.make):
@@ -282,10 +279,9 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weight version with which the engine generates each sample, if SkyRL broadcasts weights after each
-    update.
+    """Return the weight version with which the engine generates each sample.
 
-    A colocated engine sleeps before each update.
+    SkyRL broadcasts weights after each update. A colocated engine sleeps before each update.
     """
     engine, updates = WeightEngine(), 0
 
@@ -323,18 +319,18 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 _STAND_INS = (
-    StandIn("self", "the real generator's constructor reads a tokenizer and an engine; only these attributes are read"),
+    StandIn("self", "the real constructor needs a tokenizer and an engine; the method reads only these attributes"),
     StandIn("inference_engine_client", "returns as many tokens as the scenario requires"),
     StandIn("tokenizer", "each letter is a token"),
     StandIn("skyrl_gym", "makes an environment that follows the scenario"),
 )
 
-#: Options of a rollout. The documentation states that repetition_penalty has no effect.
+#: The options of a rollout, without repetition_penalty, which has no effect according to SkyRL's documentation.
 _OPTIONS = kit.fields("temperature top_p top_k min_p stop", max_new_tokens="max_generate_length")
 
 
 def _asked(boundary: Any, config: Any) -> dict[str, Any]:
-    return {**boundary.function("vllm", config), "min_tokens": 0}  # without this option, the function sets 1
+    return {**boundary.function("vllm", config), "min_tokens": 0}  # the function always sets 1, which is not an option
 
 
 BINDINGS = (

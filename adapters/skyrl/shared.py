@@ -1,4 +1,4 @@
-"""Share code between SkyRL's bindings: configuration, batches, and reasons of stand-ins."""
+"""Shared parts of SkyRL's bindings: configurations, batches, and stand-ins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIG = "skyrl.train.config"
 #: The former package, which was configured with Hydra.
 FORMER = "skyrl_train"
 FORMER_PPO = f"{FORMER}.utils.ppo_utils"
-#: The Hydra file next to the package that is the configuration in versions without a configuration module.
+#: Current path -> former paths. In the former package, the configuration is a Hydra file in the package itself.
 MOVED = {
     BACKEND: (FORMER,),
     f"{BACKEND}.inference_servers": (f"{FORMER}.inference_engines",),
@@ -40,7 +40,7 @@ MEGATRON_WORKER = f"{BACKEND}.workers.megatron.megatron_worker"
 MEGATRON_UTILS = f"{BACKEND}.distributed.megatron.megatron_utils"
 MEGATRON_MODELS = f"{BACKEND}.distributed.megatron.model_utils"
 
-#: Creating the configuration imports the second module. It is named here so that the probe does not import it.
+#: Creating the configuration imports the second module. It is listed so that it is imported before the probe.
 CONFIGURED = (CONFIG, f"{BACKEND}.inference_servers.utils", PPO)
 WORKING = (*CONFIGURED, BATCH, WORKER_UTILS)
 REPLAY = f"{BACKEND}.utils.replay_utils"
@@ -58,7 +58,7 @@ def ppo_line(number: int) -> str:
     return f"{CODE}/backends/skyrl_train/utils/ppo_utils.py#L{number}"
 
 
-#: The dialect of compute_approx_kl, the function for every KL of a training step.
+#: A dialect of compute_approx_kl, which computes every KL of a training step.
 K3_IS_CUT = (Dialect("clamp", 10.0, "k3 is clamped to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),)
 
 
@@ -142,7 +142,7 @@ def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
 
 
 class OneProcess:
-    """A stand-in strategy without sharding, so that the backward pass is the loss's own."""
+    """A stand-in strategy without sharding. Its ``backward`` is ``loss.backward()``."""
 
     loss: Any
 
@@ -193,5 +193,5 @@ def is_averaged_inside(module: Any) -> bool:
     return "loss_reduction" in inspect.signature(module.reduce_loss).parameters
 
 
-#: With these advantages, an averaged loss equals the sum over tokens divided by the number of rows.
+#: With these options, an averaged loss equals the sum over tokens divided by the number of rows.
 AS_SUMS = {"loss_reduction": "seq_mean_token_sum_norm", "max_seq_len": 1}

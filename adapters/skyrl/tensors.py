@@ -1,4 +1,4 @@
-"""SkyRL's functions of tensors: advantage estimators, statistics, reductions, off-policy correction, log-probs."""
+"""Bindings for SkyRL's functions of tensors: advantages, statistics, reductions, off-policy correction, log-probs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .shared import (
     with_options,
 )
 
-#: The code that makes the masks. It aligns every response-level tensor on the right, with padding on the left.
+#: The styles of SkyRL's masks. It aligns every response-level tensor on the right, with padding on the left.
 RIGHT_ALIGNED = ("full", "left")
 
 
@@ -42,7 +42,6 @@ def _whitens(line: int) -> Dialect:
     return Dialect("whiten", True, "the estimator's last step whitens its advantages over the batch", ppo_line(line))
 
 
-#: A score is the sum of a row's rewards. The driver sets rewards to 0 outside response tokens.
 _SUM_OF_ROW = "the score is the sum of a row's rewards, and the driver sets rewards to 0 outside response tokens"
 _ZERO_OUTSIDE = f"{CODE}/train/dataset/preprocess.py#L214"
 #: The mask of an estimator is the extent of the response. A filtered response keeps this mask, so the statistics of its
@@ -105,8 +104,9 @@ def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Aggregate losses with the function in which SkyRL scales advantages: pass the losses as advantages, and add up
-    the result.
+    """Aggregate losses with the function by which SkyRL scales advantages for the loss reduction.
+
+    The adapter passes the losses as advantages, and adds up the result.
     """
     reduction = REDUCTIONS[inputs["loss_agg_mode"]]
     return _scaled(boundary, inputs, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])
@@ -128,8 +128,9 @@ def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise advantages with SkyRL's trainer. The loss mask is 0 everywhere, so that the loss reduction, which
-    follows in the same step, divides by 1.
+    """Normalise advantages with SkyRL's trainer.
+
+    The loss mask is 0 everywhere, so that the loss reduction, which follows in the same step, divides by 1.
     """
     advantages, mask = kit.take_inputs(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
@@ -236,7 +237,7 @@ def _mismatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {f"advantages_{name.rpartition('_')[2]}": value for name, value in report.items() if "_sq_" not in name}
 
 
-#: A mask needs both thresholds.
+#: Lower thresholds without None, because a mask needs both thresholds.
 _LOWER = (0.5, 0.9)
 
 _TENSORS = (
@@ -251,8 +252,7 @@ _TENSORS = (
         dialects=K3_IS_CUT,
     ),
     # The function uses the mask only for whitening, and counts every token as a step. This does not change the
-    # discounts,
-        # because padding is on the left, before the first step.
+    # discounts, because padding is on the left, before the first step.
     Binding(
         f"{PPO}.compute_gae_advantage_return", "generalised_advantage", outputs=("advantages", "returns"),
         call=partial(kit.call_with, takes=("token_level_rewards", "values", "response_mask", "gamma", "lam")),

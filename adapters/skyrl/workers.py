@@ -1,4 +1,4 @@
-"""SkyRL's policy updates, by the FSDP worker and by the Megatron worker. A stand-in replaces megatron.core."""
+"""Bindings for the policy updates of SkyRL's FSDP and Megatron workers. A stand-in replaces megatron.core."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from .shared import (
 from .tensors import REDUCTIONS
 
 ALGORITHM = "trainer.algorithm"
-#: Options that turn off these terms. The loss is then only the policy loss, which is 0 if all advantages are 0.
+#: Options that leave only the policy loss, which is 0 if all advantages are 0.
 NO_OTHER_TERM = {f"{ALGORITHM}.use_kl_loss": False, f"{ALGORITHM}.use_entropy_loss": False}
 
 
@@ -99,7 +99,7 @@ def _fsdp_step(
     """Run one microbatch through the forward and backward pass of SkyRL's FSDP worker."""
     with _fsdp_worker(boundary, options, log_probs, _fixed_model(log_probs), strategy) as worker:
         utils = boundary.imported[WORKER_UTILS]
-        # in older versions, only this attribute has the model
+        # Older versions have only BatchIterator.
         iterator = getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator
         experience = iterator.batch_to_experience(training_batch(boundary, fields))
         # Until December 2025, the index of the step and the number of microbatches were parameters.
@@ -115,9 +115,9 @@ def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the devices on which a training step creates tensors if the log-probs are on another device.
+    """Count the tensors that a training step creates on the wrong device, and the operations on tensors of two devices.
 
-    The other device is ``meta``, so one real device is enough. The step runs up to the backward pass, because later
+    The log-probs are on ``meta``, so one real device is enough. The step runs up to the backward pass, because later
     code reads values, which a meta tensor does not have.
     """
     from torch.overrides import TorchFunctionMode
@@ -213,7 +213,7 @@ def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 
 def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
-    """Divide advantages by the denominator of the loss. In some versions (#1296), SkyRL's driver does this."""
+    """Divide advantages by the denominator of the loss, as SkyRL's driver does (#1296)."""
     module, length = boundary.imported[PPO], inputs["loss_scale_factor"]
     mask, reduction = fields["loss_mask"], REDUCTIONS[inputs["loss_agg_mode"]]
     if hasattr(module, "apply_loss_reduction_to_advantages_minibatch"):
@@ -353,8 +353,8 @@ _UPDATES = (
 
 
 class _Router:
-    """A stand-in for Megatron's RouterReplay. It records the action, the microbatch to which the routes belong, and the
-    number of tokens.
+    """A stand-in for Megatron's RouterReplay. It records the action, the microbatch to which its routes belong, and the
+    number of tokens that have routes.
     """
 
     global_router_replay_instances: list[_Router] = []  # noqa: RUF012 - Megatron's own attribute
@@ -522,7 +522,7 @@ def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _MEGATRON = (
     StandIn(
-        "self", "the real worker is made without its constructor, which starts Ray and GPUs, and given its attributes"
+        "self", "the real class without its constructor, which starts Ray and GPUs; the adapter sets its attributes"
     ),
     MPU,
     StandIn("schedule", "replaces get_forward_backward_func; runs one microbatch after the other, without a pipeline"),
@@ -534,7 +534,8 @@ _MEGATRON = (
 _REPLAY = (
     StandIn("RouterReplay", "records the action and the routes of each router; megatron-core keeps the same state"),
     StandIn(
-        "get_num_layers_to_build, get_transformer_layer_offset", "returns 0: without a pipeline, a rank has every layer"
+        "get_num_layers_to_build, get_transformer_layer_offset",
+        "returns the number of all layers, and 0: without a pipeline, a rank has every layer",
     ),
     RANKS,
     *_MEGATRON,

@@ -49,8 +49,8 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute OPSM's mask from lists of samples, as slime stores them, and convert the concatenated result to rows.
 
-    #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``, which with
-    context parallelism has the shape of the returned mask. Without it, both are the same.
+    #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``. With context parallelism,
+    ``local_advantages`` has the shape of the returned mask. Without context parallelism, both are the same.
     """
     shape = inputs["log_probs"].shape
     samples = as_samples(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
@@ -76,8 +76,8 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute GSPO's loss from the sequence-level KL that the boundary returns.
 
-    The loss has no mask, so advantages of masked tokens are set to 0 here. In slime, a reducer of the loss's caller
-    handles masked tokens. This reducer has its own binding.
+    The loss has no mask, so advantages of masked tokens are set to 0 here. In slime, the caller's reducer, which has
+    its own binding, handles masked tokens.
     """
     shape = inputs["log_probs"].shape
     advantages = torch.where(inputs["response_mask"] != 0, inputs["advantages"], 0.0)
@@ -121,7 +121,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call slime's value loss. The value of a token is stored one position to the left."""
+    """Call slime's value loss. In slime, the value of a token is stored one position to the left."""
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
     args = kit.stand_in(
@@ -178,7 +178,7 @@ _AGGREGATION = {
     **dict.fromkeys(("batch_num_tokens", "dp_size", "loss_scale_factor"), (None,)),
 }
 
-#: The dialect of functions that return a value per token and leave the mask to their caller.
+#: A dialect of functions that return a value per token and leave the mask to their caller.
 _TOKENS = Dialect(
     "masked_values_have_no_influence",
     reason="the function returns token-level losses; the reducer handles a NaN or infinity on a masked token",
@@ -348,7 +348,7 @@ TARGET = Target(
     repository="https://github.com/THUDM/slime", roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
     defaults=("slime.utils.arguments.get_slime_extra_args_provider",),
     moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # for a week in January 2026
-    # The boundaries are decorated with torch.compile. torch imports its compiler on first use.
+    # The boundaries are decorated with torch.compile, and torch imports its compiler on first use.
     preload=("torch._dynamo",),
     bindings=(
         Binding(

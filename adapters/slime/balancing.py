@@ -1,4 +1,4 @@
-"""slime's distribution of sequences over ranks and microbatches."""
+"""Bindings for slime's distribution of sequences over ranks and microbatches."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_ba
 
 
 def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows of each microbatch in slime's schedule. There are two ranks if the number of samples is even,
-    otherwise one.
+    """Return the rows of each microbatch in slime's schedule, or no rows if a rank does not have as many microbatches
+    as the schedule states.
 
-    Return nothing if a rank does not have as many microbatches as the schedule states.
+    There are two ranks if the number of samples is even, otherwise one.
     """
     lengths = kit.lengths_of(inputs)
     ranks = 1 if len(lengths) % 2 else 2

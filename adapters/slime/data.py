@@ -1,4 +1,4 @@
-"""slime's functions that append to samples, convert them to training data, split, pack, read and draw them."""
+"""Bindings for slime's functions that append to, convert, split, pack, read and draw samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DATA, _ROLLOUT = "slime.backends.megatron_utils.data", "slime.ray.rollout"
 _SOURCE, _DATASET = "slime.rollout.data_source", "slime.utils.data.Dataset"
 _MASKS, _SFT = "slime.utils.mask_utils.MultiTurnLossMaskGenerator", "slime.rollout.sft_rollout.generate_rollout"
 
-#: Each sample has a one-token prompt. Odd numbers of its loss mask stand for 1.
+#: The columns of a sample, which begins with a one-token prompt. Odd numbers in its loss mask stand for 1.
 _LAYOUTS = {
     "layouts": {
         name: {"kind": "tensor", "dtype": dtype, "shape": ["tokens"]}
@@ -30,7 +30,6 @@ _STORE = StandIn("ray", "holds the parts of a batch in this process")
 
 
 def _flags(sample: Mapping[str, Any]) -> list[int]:
-    """Return the loss mask of a sample's response."""
     return [int(value) % 2 for value in sample["loss_mask"][1:]]
 
 

@@ -1,7 +1,8 @@
-"""slime's log-probs and values of response tokens, from the model's outputs for a packed batch.
+"""Bindings for slime's log-probs and values of response tokens, from the model's outputs for a packed batch.
 
 slime packs whole samples, prompt and response, into one row ``[1, T, V]``. A scenario has only the outputs that
-predict response tokens. Each sample has a one-token prompt, and one more output at its end, which predicts nothing.
+predict response tokens. The adapter adds a one-token prompt to each sample, and one output at its end, which predicts
+nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sentinel.binding.kit import torch
 
 from .shared import ARGS, LOSS, PPO, as_rows, joined, one_rank, shards, valid_counts
 
-#: The last revisions with an FSDP backend are not on the main branch.
+#: For links to the FSDP backend, whose last revisions are not on the main branch.
 _FIX = "https://github.com/THUDM/slime/blob/2a3969205ce37785b0a9f428a3c3ab1ea6422169/slime"
 _FSDP = "slime.backends.fsdp_utils.actor"
 
@@ -111,7 +112,7 @@ def _own_kernel(module: Any) -> None:
         binding of ``get_responses`` covers what these versions pass to the kernel.
     """
     if hasattr(module, "compute_log_probs"):
-        raise AbsentError(f"not in this version: {module.__name__} calls a kernel of Megatron-LM for log-probs")
+        raise AbsentError(f"not in this version: slime's own log-probs; {module.__name__} calls Megatron-LM's kernel")
 
 
 def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,7 +257,7 @@ BINDINGS = (
             ),
         ),
     ),
-    # In older versions, there is one model, whose parameters are exchanged on the GPU.
+    # Older versions have a single model, and swap its parameters on the GPU.
     Binding(
         f"{_FSDP}.FSDPTrainRayActor.compute_log_prob", "token_log_probs",
         formerly=(f"{_FSDP}.FSDPTrainRayActor._compute_log_prob",), call=_reference,

@@ -1,4 +1,4 @@
-"""slime's reward rules and filters of groups."""
+"""Bindings for slime's reward rules and filters of groups."""
 
 from __future__ import annotations
 

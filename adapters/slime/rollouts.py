@@ -1,4 +1,4 @@
-"""slime's functions that collect samples from rollouts."""
+"""Bindings for slime's functions that collect samples from rollouts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ASYNC = "slime.rollout.fully_async_rollout"
 _ROLLOUTS, _GENERATOR = "slime.rollout.sglang_rollout", "slime.rollout.components.sample_generator"
 
 _MANAGER = StandIn("self", "the real manager starts a cluster; the method reads only these attributes")
-_SESSION = StandIn("aiohttp.ClientSession", "replaces the teacher; stores the request, which is observed")
+_SESSION = StandIn("aiohttp.ClientSession", "stores the request, which is the observation; no teacher runs")
 _ROLLOUT = StandIn("call_rollout_fn", "replaces SGLang; returns as many samples as the scenario requires")
 _WORKER = StandIn("worker", "the real class without its constructor, which starts an engine; the queue is already full")
 
@@ -96,7 +96,7 @@ class _OneToken:
 
 def _refuse_groups(module: Any) -> None:
     if hasattr(module, "_examples_to_rollout_groups"):
-        raise AbsentError("not in this version: groups that are lists of samples; here, a group is a record")
+        raise AbsentError("not in this version: groups that are lists of samples; in this version, they are records")
 
 
 def _alone(tokenizer: Any) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         if "input_ids" not in payload:
-            raise AbsentError("not in this version: requests with token ids; the engine gets text")
+            raise AbsentError("not in this version: requests with token ids; this version sends text")
         return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:
@@ -266,7 +266,7 @@ _REQUEST = sampling_request(
     f"{_ARGUMENTS}.get_slime_extra_args_provider",
     _asked,
     _OPTIONS,
-    StandIn("post", "replaces SGLang; stores the request, which is observed"),
+    StandIn("post", "stores the request, which is the observation; SGLang does not run"),
     imports=(TYPES, _ROLLOUTS),
     parsed=True,
     extra=_EXTRA,

@@ -1,4 +1,4 @@
-"""Share code between slime's bindings: Megatron's ranks, samples, and reasons of stand-ins."""
+"""Shared parts of slime's bindings: Megatron's ranks, samples, and stand-ins."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def parallel_state(boundary: Any) -> tuple[Any, ...]:
 def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[None]:
     """Replace Megatron's parallel state (``mpu``) in all modules of slime by the state of a single process.
 
-    :param context_parallel_rank: the rank; if it is None, torch's rank, which is alone in its data-parallel group.
+    :param context_parallel_rank: the context-parallel rank. If None, use the rank that torch.distributed returns, and
+        a data-parallel group of only this rank.
     :param sizes: axes with a size other than 1, such as ``context_parallel=2``.
     """
     ranks = {f"get_{axis}_world_size": size for axis, size in sizes.items()}
@@ -156,7 +157,7 @@ def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
         whole = [len(part) for part in row] == [len(part) for part in own_places]
-        # A rank that returns tokens of another rank counts as a rank without tokens.
+        # NaN, which no comparison accepts, if a rank does not return exactly its own tokens.
         samples.append(torch.cat(row)[order] if whole else _nothing(row[0], len(order)))
     return samples
 

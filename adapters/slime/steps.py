@@ -1,4 +1,4 @@
-"""slime's training steps: the advantages of a rollout, and the loss of a step as Megatron computes it."""
+"""Bindings for slime's training steps: the advantages of a rollout, and the loss of a step as Megatron computes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .shared import (
 
 
 def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_loss", **options: Any) -> Any:
-    """Return the options of slime's supervised loss. Its loss of a token is the token's negative log-prob."""
+    """Return the options of slime's loss: by default, a token's loss is its negative log-prob."""
     return kit.stand_in(
         loss_type=loss_type,
         calculate_per_token_loss=per_token,
@@ -53,8 +53,9 @@ def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_lo
 def _microbatch(
     boundary: Any, losses: list[Any], args: Any, batch: Mapping[str, Any], num_microbatches: int
 ) -> tuple[Any, Any]:
-    """Run slime's loss function on a microbatch whose tokens have these losses. Return the loss, and the denominator
-    that slime passes to Megatron.
+    """Run slime's loss function on a microbatch whose tokens have these losses.
+
+    :returns: the loss, and the denominator that slime passes to Megatron.
     """
     answer = Answer(log_probs=[-row for row in losses])
     with kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
@@ -85,8 +86,9 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of one sample that is split over context-parallel ranks. The ranks' losses are averaged, as in
-    Megatron."""
+    """Return the loss of one sample that is split over context-parallel ranks: the average of the ranks' losses, as in
+    Megatron.
+    """
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
     whole = tokens + inputs["prompt_length"]
@@ -122,7 +124,7 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
     args.kl_loss_type = kl_name(boundary.module.compute_approx_kl, "k1")
     if len(boundary.parameters) == 1:
         if ranks > 1:
-            raise AbsentError("not in this version: several ranks; they would have to communicate to store results")
+            raise AbsentError("not in this version: several ranks; this version reads its data from a local store")
         _stored_step(boundary, args, data)
         return
     if ranks == 1 and not args.normalize_advantages:
@@ -356,7 +358,7 @@ def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _RANKED = {"context_parallel_size": (1, 2), "whiten": (False, True)}
 
 BINDINGS = (
-    # The number of samples in a step is always passed; the number of tokens is counted.
+    # slime always passes the number of samples in a step, and counts the tokens itself.
     Binding(
         f"{LOSS}.loss_function", "loss_aggregation", call=_step_loss, stand_ins=(ARGS, MPU, LOG_PROBS),
         accepts={
@@ -389,7 +391,7 @@ BINDINGS = (
         f"{LOSS}.compute_advantages_and_returns", "penalised_advantage", call=_ppo_kl, stand_ins=(ARGS, MPU),
         accepts={"response_mask": ("full", "right")}, dtypes=("float32",),
     ),
-    # The kernel has a boundary of its own, where its clamps are checked.
+    # Without low_var_kl, because the function that computes it has its own binding, which checks its clamp.
     Binding(
         f"{LOSS}.policy_loss_function", "policy_update", call=_policy_step, stand_ins=(ARGS, MPU, LOG_PROBS),
         fixed={
@@ -398,7 +400,7 @@ BINDINGS = (
         },
         accepts={"kl_estimator": ("k1", "k2", "k3")},
     ),
-    # The kernel has a boundary of its own, where its clamps are checked.
+    # Without low_var_kl, because the function that computes it has its own binding, which checks its clamp.
     Binding(
         f"{LOSS}.loss_function", "policy_update", call=_policy_steps, imports=(_SCHEDULE, _DATA, _REPORTS),
         requires=(f"{_SCHEDULE}.build_dp_schedule(rollout_indices)", f"{_REPORTS}.reduce_train_step_metrics"),
@@ -413,7 +415,7 @@ BINDINGS = (
     ),
     Binding(
         "slime.backends.megatron_utils.model.get_optimizer_param_scheduler", "schedule_length", call=_schedule_length,
-        stand_ins=(ARGS, StandIn("OptimizerParamScheduler", "replaces Megatron's; records its arguments")),
+        stand_ins=(ARGS, StandIn("OptimizerParamScheduler", "records its arguments, which are the observation")),
         fixed={"turns": 1, "update_epochs": 1, "unit": "samples"},
     ),
     Binding(

@@ -112,12 +112,12 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
 
 _ONE_PROCESS = StandIn("accelerator", "one process, in which gathering and reducing over ranks return their input")
 _SELF = StandIn("self", "a trainer of TRL's class without its constructor; its attributes come from its configuration")
-_TABLE = StandIn("model", "a table of outputs, as a causal model; each token's gradient is that of the table's entry")
-_LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "returns the scenario's log-probs; no model is checked")
+_TABLE = StandIn("model", "a causal model whose outputs are a table; the gradient of a token is that of its entry")
+_LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "returns the scenario's log-probs; no model runs")
 
 # -- policy losses -----------------------------------------------------------------------------------------------------
 
-#: The loss_type for each (algorithm, loss_agg_mode, whether tokens are counted globally).
+#: (algorithm, loss_agg_mode) -> loss_type.
 _LOSS_TYPES = {
     ("ppo", "seq-mean-token-sum"): "luspo",
     ("gspo", "seq-mean-token-sum"): "luspo",
@@ -136,8 +136,8 @@ _LOSS_TYPES = {
 
 
 def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
-    """Return stand-ins for a trainer's methods that compute log-probs. They return the given log-probs; the method that
-    also returns entropies returns 0 for these.
+    """Return stand-ins for a trainer's methods that compute log-probs. They return the given log-probs, and entropies
+    of 0.
     """
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
@@ -208,7 +208,7 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     given["loss_type"] = _loss_type(boundary.function, loss_type)
     trainer, batch = _clipping(boundary, _options(boundary, given, former), inputs), _completions(inputs)
-    if "student_logits" in boundary.parameters:  # SDPO's loss; no model assigns probability 1
+    if "student_logits" in boundary.parameters:  # SDPO's loss takes logits, which cannot give a probability of 1
         said = torch.where(torch.isfinite(inputs["log_probs"]) & (inputs["log_probs"] < 0), inputs["log_probs"], -1.0)
         return {"loss": boundary.function(trainer, batch, kit.two_token_logits(said))}
     loss = boundary.function(trainer, kit.stand_in(training=True), batch)
@@ -273,7 +273,7 @@ def _row_of(boundary: Any, samples: Sequence[dict[str, Any]]) -> Any:
 
 
 def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of TRL's asynchronous trainer. TRL's collator has packed the completions into one row."""
+    """Call the loss of TRL's asynchronous trainer. TRL's collator packs the completions into one row."""
     mask, model = inputs["response_mask"].long(), kit.token_table(inputs["log_probs"], trains=False)
     if hasattr(boundary.module, "patch_chunked_lm_head"):
         boundary.module.patch_chunked_lm_head(model, 4, 1.0)
@@ -330,7 +330,7 @@ _REJECTION = Binding(
     stand_ins=(StandIn("policy loss", "PPO's loss for the scenario's ratios; the boundary computes only the mask"),),
     dialects=(
         Dialect(
-            "masked_values_have_no_influence", None, "log-probs of masked tokens are finite as well",
+            "masked_values_have_no_influence", None, "log-probs of masked tokens are finite too",
             f"{CODE}/trainer/grpo_trainer.py#L2934", symptom="non-finite",
         ),
     ),
@@ -342,7 +342,6 @@ def _of_responses(line: str) -> tuple[Dialect, ...]:
 
 
 def _loss(path: str, call: Any, algorithm: Any, line: str, *dialects: Dialect, **more: Any) -> Binding:
-    """Bind a policy loss of one of TRL's trainers."""
     knobs, stand_ins = ("eps_clip_low", "eps_clip_high", *more.pop("knobs", ())), more.pop("stand_ins", ())
     return policy_loss(
         path,
@@ -423,9 +422,9 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             partial(kit.return_first, None),
         ),
     )
-    of_rows = hasattr(boundary.owner, "_compute_self_distillation_loss")  # SDPO's mean, for rows without a token
+    of_rows = hasattr(boundary.owner, "_compute_self_distillation_loss")  # SDPO's mean counts rows without a token
     if of_rows and not inputs["response_mask"].any(-1).all():
-        raise AbsentError("the loss is a mean that counts rows without a valid token")
+        raise AbsentError("the loss's mean counts rows without a valid token, and the scenario has such a row")
     if "distillation_logits" in boundary.parameters:
         said = trainer._compute_teacher_student_logits(student, teacher, batch)
         return {"loss": boundary.function(trainer, student, batch, said)}
@@ -442,7 +441,7 @@ def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     states, head = kit.stand_in(last_hidden_state=pad(logits, (0, 0, 0, 1))), torch.eye(logits.shape[-1]).to(logits)
     model = kit.stand_in(config=kit.stand_in(), lm_head=kit.stand_in(weight=head), model=lambda **_: states)
     labels, mask = (pad(values, (1, 0)) for values in (inputs["token_ids"], inputs["response_mask"] != 0))
-    if "outputs" in boundary.parameters:  # since the autumn of 2026, the function adds a forward pass to a whole model
+    if "outputs" in boundary.parameters:  # since the autumn of 2026, the function sets the forward method of the model
         table = type("Table", (), {"forward": None})()
         table.base_model, table.get_output_embeddings = (
             (lambda **_: states),
@@ -462,7 +461,7 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import transformers
 
     if not hasattr(boundary.module, "entropy_from_logits"):
-        raise AbsentError("not in this version: entropy_from_logits; the model returns the entropy of each token")
+        raise AbsentError("not in this version: entropy_from_logits; this version's model returns entropies")
     values, batch = inputs["values"], kit.make_sequences(inputs["response_mask"])
     model = kit.token_table(values[..., None].expand(*values.shape, 2))
     args = kit.stand_in(use_liger_kernel=False, loss_type="nll")
@@ -481,8 +480,8 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return log-probs, reference log-probs and masks. Each of them has first the rows of chosen responses, then the
-    rows of rejected ones.
+    """Return log-probs, reference log-probs and masks, each with the rows of chosen responses before those of rejected
+    responses.
     """
     return tuple(kit.join_both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
 
@@ -490,7 +489,7 @@ def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
 def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     table, reference, mask = _of_pairs(inputs)
     model, other = kit.token_table(table, trains=False), kit.token_table(reference)
-    if hasattr(boundary.module, "add_fused_lm_head"):  # constructors call it
+    if hasattr(boundary.module, "add_fused_lm_head"):  # as the trainer's constructor does
         boundary.module.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
         boundary.module.add_fused_lm_head(other)
     batch = kit.make_sequences(mask)
@@ -580,7 +579,7 @@ _NO_REFERENCE = Dialect("reference", "none", "CPO has no reference", f"{CODE}/ex
 _AT_THE_TABLE = StandIn("entropy_from_logits", "looks up the scenario's numbers in a table")
 _OF_HF = StandIn("Trainer.compute_loss", "from transformers: returns the model's outputs; its loss is not used")
 
-#: A missing metric counts as NaN if the trainer has another metric of that kind.
+#: Trainers that store a missing value of a metric as NaN. Other trainers leave it out.
 _WITHOUT_A_NUMBER = (f"{GRPO}.GRPOTrainer", f"{RLOO}.RLOOTrainer", _SDPO, f"{_ASYNC}.AsyncGRPOTrainer")
 _LOGGING = (
     f"{DPO}.DPOTrainer",
@@ -657,7 +656,8 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, kit.Rows([row]), tokenizer, args, False, None, "chats")
     collator = getattr(boundary.module, "DataCollatorForLanguageModeling", None)
-    if made and "max_length" in getattr(collator, "__annotations__", ()):  # March to June 2026: rows are cut
+    # From March to June 2026, the collator truncates the rows.
+    if made and "max_length" in getattr(collator, "__annotations__", ()):
         batch = collator(0, max_length=inputs["max_tokens"], completion_only_loss=last)([made[0]])
         return {"token_ids": batch["input_ids"][0], "loss_mask": batch["labels"][0] != -100}
     masks = [row[name] for row in made for name in ("completion_mask", "assistant_masks") if name in row]
@@ -679,7 +679,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         boundary.owner, {"pad_token_id": 0, "max_length": inputs["max_tokens"]}, {"max_length": None}
     )
     batch = boundary.function(boundary.owner(**options), rows)
-    if "prompt_input_ids" in batch:  # until February 2026; since then, training steps join and cut the parts
+    if "prompt_input_ids" in batch:  # until February 2026, training steps join the parts and truncate them
         prompt, answer = (batch[f"{part}_input_ids"][0] for part in ("prompt", "chosen"))
         learned = torch.cat([torch.zeros_like(prompt), torch.ones_like(answer)])
         return {"token_ids": torch.cat([prompt, answer]), "loss_mask": learned}
@@ -697,7 +697,7 @@ def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def several(self: Any, texts: Any, **options: Any) -> Any:
         return one(self, texts, **options) if isinstance(texts, str) else {"input_ids": [*map(self.encode, texts)]}
 
-    with kit.swap(type(tokenizer), "__call__", several):  # until October 2024, the function took a list
+    with kit.swap(type(tokenizer), "__call__", several):  # until October 2024, the collator tokenizes a list
         batch = boundary.function(boundary.owner(**known), [{"messages": messages}])
     ids, labels = batch["input_ids"][0], batch["labels"][0]
     return {"token_ids": torch.where(labels == -100, ids, labels), "loss_mask": labels != -100}
@@ -744,7 +744,6 @@ ROWS = (
 
 
 def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs that TRL's KTO trainer reports for a batch."""
     chosen, rejected = (torch.tensor(inputs["arguments"][side]) for side in _SIDES)
     said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
     trainer = _trainer(
@@ -789,8 +788,7 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of the chosen responses of pairs. The pairs are so long that TRL's trainer truncates
-    them."""
+    """Return the log-probs of the chosen responses of pairs that are so long that TRL's trainer truncates them."""
     given = inputs["arguments"]
     prompts, responses = given["prompts"], given["responses"]
     ids = torch.tensor(kit.token_ids(torch.ones(len(prompts), max(responses) - 1)))
@@ -814,7 +812,6 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the labels that TRL's collator gives to token ids."""
     given = inputs["arguments"]
     tokenizer = kit.table_tokenizer(kit.token_table(torch.zeros(1, max(given["token_ids"]))))
     collator = boundary.owner([given["response"]], [given["instruction"]], tokenizer=tokenizer)
@@ -835,7 +832,7 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate samples with TRL. Only some samples have a metric. Return the mean that TRL reports for this metric."""
+    """Collate samples, only some of which have a metric, and return the mean that TRL reports for the metric."""
     collator = boundary.owner(pad_token_id=0, num_processes=len(inputs["parts"]))
     one = {"input_ids": [1], "completion_mask": [1], "old_log_probs": [0.0], "advantage": 0.0, "group_id": 0}
     parts = [
@@ -879,8 +876,7 @@ def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run TRL's policy training on given completions. The trainer buffers and truncates the completions, and updates
-    the model."""
+    """Run TRL's policy training on given completions, which the trainer buffers, truncates and learns from."""
     mask = inputs["response_mask"]
     ids = torch.tensor(kit.token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
@@ -1092,8 +1088,8 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _since(boundary: str) -> tuple[str, ...]:
-    """Return paths that versions without the options of a step lack, so that ``watch`` skips the step for such
-    versions of TRL or transformers.
+    """Return the paths that a step requires. A version of TRL or transformers that lacks one also lacks the options of
+    the step, and ``watch`` skips the step.
     """
     owner = boundary.rpartition(".")[0]
     return f"{owner}.{_TAKES.get(owner.rpartition('.')[2], '__init__(processing_class)')}", f"{owner[:-7]}Config"
@@ -1196,9 +1192,10 @@ STEPS = (
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weight version with which the engine generates each sample, if TRL sends weights after each update.
+    """Return the weight version with which the engine generates each sample.
 
-    The model's only weight is the number of updates. The trainer's constructor puts a new engine to sleep, at level 2.
+    TRL sends weights after each update. The model's only weight is the number of updates. The trainer's constructor
+    puts a new engine to sleep, at level 2.
     """
     engine, model = WeightEngine(), torch.nn.Module()
     model.version = torch.nn.Parameter(torch.zeros(()), requires_grad=False)
@@ -1246,7 +1243,7 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 ENGINES = (
     Binding(
         "trl.generation.vllm_generation.VLLMGeneration.generate", "engine_weights", call=_engine_versions,
-        stand_ins=(WEIGHTS, _ONE_PROCESS, StandIn("self", "the constructor starts vLLM; these attributes are read")),
+        stand_ins=(WEIGHTS, _ONE_PROCESS, StandIn("self", "TRL's class without its constructor, which starts vLLM")),
     ),
 )  # fmt: skip
 

@@ -25,8 +25,9 @@ _ROWS = ("full", "right")
 
 def _finite(line: str) -> Dialect:
     return Dialect(
-        "masked_values_have_no_influence", None, "masked values are finite", f"{CODE}/{line}", symptom="non-finite"
-    )
+        "masked_values_have_no_influence", None, "values are multiplied by the mask; masked values are finite",
+        f"{CODE}/{line}", symptom="non-finite",
+    )  # fmt: skip
 
 
 def _needs(boundary: Any, *keys: str) -> None:
@@ -228,7 +229,7 @@ _OF_LOGITS = (
     ),
     Binding(f"{_SFT}._chunked_cross_entropy_loss", "supervised_loss", call=_chunked,
             arguments={"batch_num_tokens": ("num_items_in_batch",)}, dtypes=("float32",)),
-    # With a discount between 0 and 1, the function multiplies by the discount to the power of the absolute position.
+    # Only 0 and 1, because the function raises other discounts to the power of the absolute position.
     Binding(
         f"{_MINI}._compute_advantage", "discounted_return", call=_rewarded,
         fixed={"kl": None, "kl_coef": 0.0}, accepts={"gamma": (1.0, 0.0)},
@@ -272,7 +273,9 @@ def _xpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _OF_TWO = (
     Binding(
         f"{_CPO}.cpo_loss", "preference_loss", call=_cpo_loss, fixed={"ld_alpha": None},
-        dialects=(Dialect("reference", "none", "CPO has none", f"{CODE}/experimental/cpo/cpo_trainer.py#L677"),),
+        dialects=(
+            Dialect("reference", "none", "CPO has no reference", f"{CODE}/experimental/cpo/cpo_trainer.py#L677"),
+        ),
     ),
     Binding(
         f"{_OWN}.xpo.xpo_trainer.XPOTrainer._compute_losses", "preference_loss", call=_xpo_loss,
@@ -284,11 +287,13 @@ _OF_TWO = (
 
 
 def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return a statistic that TRL computes. Batches with too few tokens, for which it is NaN, are excluded, as by TRL's
-    comments."""
+    """Return a statistic that TRL computes.
+
+    :raises AbsentError: if the statistic is NaN because there are too few tokens; TRL's comments exclude such batches.
+    """
     counts, least = (inputs["response_mask"] != 0).sum(-1), 1 if inputs["statistic"] == "mean" else 2
     if int(counts.min() if inputs["axis"] else counts.sum()) < least:
-        raise AbsentError(f"the trainer's batches have at least {least} valid tokens")
+        raise AbsentError(f"the trainer's batches have at least {least} valid tokens; this scenario has fewer")
     return kit.call_with(boundary, inputs, values_of={"axis": kit.AXIS})
 
 
@@ -310,7 +315,6 @@ def _read(ids: Any, there: Any) -> Any:
 
 
 def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate rows of ids and labels with TRL."""
     _needs(boundary, '.get("labels"')
     batch = boundary.function(boundary.owner(pad_token_id=0), _lists(inputs))
     labels = [row[row != -100] for row in batch["labels"]]
@@ -319,7 +323,7 @@ def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lists(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Convert samples to lists. A different offset is added to each field, so that an exchange of fields shows."""
+    """Convert samples to lists. Each field gets a different offset, so that swapped fields are detected."""
     return [
         {name: (value + 1000 * place).tolist() for place, (name, value) in enumerate(sample.items())}
         for sample in inputs["samples"]
@@ -333,8 +337,9 @@ def _samples(inputs: Mapping[str, Any], found: Any) -> dict[str, Any]:
 
 
 def _sided(sides: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate prompts with one or more answers. The batch first has the first answers of all prompts, then the second
-    ones."""
+    """Collate prompts with one or more answers. The batch has the first answers of all prompts, then the second ones,
+    and so on.
+    """
     rows = _lists(inputs)
     _needs(boundary, *rows[0])
     batch = boundary.function(boundary.owner(pad_token_id=0), [{"label": True, **row} for row in rows])
@@ -370,7 +375,7 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _lengthened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["values"].dtype == torch.bool:
-        raise AbsentError("the callers pass integers and floats")
+        raise AbsentError("the callers pass integers and floats; the scenario has booleans")
     return {"padded": boundary.function(inputs["values"], inputs["length"], inputs["pad_value"])}
 
 

@@ -1,4 +1,4 @@
-"""Bind the constructors of TRL's trainers: each builds the real trainer, which trains a small random model for a step.
+"""Bindings for the constructors of TRL's trainers. A call builds the real trainer, which trains a small random model.
 
 The other bindings call one method of a trainer that was not constructed. The bindings of this module also run
 everything else: the constructor, the preparation of the rows, collators, generation, and the logs.
@@ -93,7 +93,7 @@ def _rows(kind: str, chat: bool) -> list[dict[str, Any]]:
 
 
 _PAIR = ("prompt", "chosen", "rejected")
-#: The forms of a kind of rows, if there is only one.
+#: Kind of rows -> its only form. The other kinds have the forms ``text`` and ``chat``.
 _FORMS: Mapping[str, tuple[str, ...]] = {
     "messages": ("chat",), "chats": ("chat",), "ids": ("text",), "steps": ("text",),
 }  # fmt: skip
@@ -144,8 +144,8 @@ def _idle(names: str) -> dict[str, Any]:
     return dict.fromkeys(names.split(), lambda *_: None)
 
 
-#: For each parameter of a constructor, the objects that it may get. It gets the first one unless the options name
-#: another.
+#: Parameter of a constructor -> the objects that may be passed, by name. The first one is passed unless the options
+#: name another.
 _OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
     "ref_model": {"a model": lambda: _make_model(2), "none": lambda: None},
     "teacher_model": {"a model": lambda: _make_model(3)},
@@ -217,8 +217,9 @@ def _of_trainer(
 
 
 class _Server:
-    """A vLLM server of TRL, without HTTP. Completions depend on everything in a request, and log-probs on its
-    tokens."""
+    """A stand-in for TRL's vLLM server, without HTTP. Completions depend on everything in a request, and log-probs on
+    the request's tokens.
+    """
 
     status_code, text, headers = 200, "", {}
 
@@ -227,7 +228,7 @@ class _Server:
 
     def _answer(self, kind: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         if kind in ("models", "completions"):
-            raise AbsentError("not in this version: TRL's own protocol of a vLLM server; it uses that of OpenAI")
+            raise AbsentError("not in this version: TRL's own protocol of a vLLM server; this version uses OpenAI's")
         if kind == "get_sequence_logprobs":
             return self._score(**asked)
         given = asked.get("prompts") or asked.get("messages") or ()
@@ -283,7 +284,7 @@ class _Kernel:
         return (loss, told) if told else loss
 
 
-#: For each fused loss of another package, the number of metrics that it returns in addition to the loss.
+#: Fused loss of another package -> the number of metrics that it returns in addition to the loss.
 _KERNELS = {"GRPO": 2, "DPO": 7, "KTO": 6, "JSD": 0}
 
 
@@ -389,8 +390,7 @@ _SAMPLED = _SAMPLES, "reward_funcs"
 _JUDGED = {**_NEW, "reward_funcs": "a model", "missing_eos_penalty": 1.0}, "ref_model", "reward_funcs"
 _WITHOUT: _Form = {"ref_model": "none"}
 
-#: For the path of each trainer, the arguments of :func:`_of_trainer`, and the options of its scenarios in addition to
-#: the defaults.
+#: For each trainer: its path, the result of :func:`_of_trainer`, and the options that scenarios add to the defaults.
 _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     (
         "trl.trainer.sft_trainer.SFTTrainer", _of_trainer("answers", {}),
@@ -605,17 +605,17 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     ),
 )  # fmt: skip
 
-#: Names that trainers need in addition to the shared base class. Versions without them fail with the installed
-#: transformers.
+#: Trainer -> the name that it requires instead of the shared base class. Versions without this name fail with the
+#: installed transformers.
 _NEEDS = {
     "AsyncGRPOTrainer": f"{_OWN}.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.__init__(weight_transfer)",
     "NashMDTrainer": f"{_OWN}.nash_md.nash_md_trainer.GeometricMixtureWrapper.get_experts_implementation",
 }
 
 _STAND_INS = (
-    StandIn("rollout_worker", "has finished rollouts, which need a vLLM server"),
-    StandIn("liger_loss", "from another package: a number that depends on each argument"),
-    StandIn("requests", "the replies of a vLLM server: completions depend on the request, log-probs on the tokens"),
+    StandIn("rollout_worker", "provides finished rollouts, because generating them needs a vLLM server"),
+    StandIn("liger_loss", "from another package: returns a number that depends on each argument"),
+    StandIn("requests", "replies as a vLLM server: completions depend on the request, and log-probs on the tokens"),
     StandIn("model", "random weights and one layer; the trainers' code does not depend on a model's size"),
     StandIn("from_pretrained", "returns this model, or a small tokenizer, instead of a download"),
 )

@@ -26,7 +26,10 @@ def _need(holds: Any, reason: str) -> None:
 
 
 def _trained(micro: Any, name: str = "log_probs", place: int = 0, model: str = "trained") -> Any:
-    """Return what a model (by default the trained model) computed in one of its forward passes."""
+    """Return the values that a model (by default the trained model) computed in one of its forward passes, in float64.
+
+    :param place: which of the forward passes that have log-probs, from 0.
+    """
     passes = [one["reported"] for one in micro.forwards if one["model"] == model]
     passes = [one for one in passes if one["log_probs"] is not None or name == "scores"]
     _need(len(passes) > place, f"the {model} model does not report {name}")
@@ -80,7 +83,7 @@ def _kept(micro: Any, advantages: Any, log_probs: Any, old: Any, mask: Any) -> A
     sampling = micro.batch.get("sampling_per_token_logps")
     apart = ((old if sampling is None else sampling.double()) - log_probs).nan_to_num(nan=0.0)
     mean = (apart * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0)
-    _need(((mean - threshold).abs() > 1e-5).all(), "a completion is at the off_policy_mask_threshold")
+    _need(((mean - threshold).abs() > 1e-5).all(), "a completion is too close to off_policy_mask_threshold to decide")
     return ((advantages >= 0) | (mean <= threshold)).double()
 
 
@@ -89,7 +92,8 @@ def _uncertain(micro: Any, entropies: Any, mask: Any) -> Any:
     _need(micro.world == 1, "top_entropy_quantile is a quantile over the tokens of all ranks")
     own = entropies[mask != 0].float()
     least = torch.quantile(own, 1 - micro.attributes["top_entropy_quantile"]) if len(own) else torch.zeros(())
-    _need(micro.facts["device"] == "cpu" or ((own - least).abs() > 1e-5).all(), "a token is at the entropy's quantile")
+    reason = "the entropy of a token is too close to the quantile to decide"
+    _need(micro.facts["device"] == "cpu" or ((own - least).abs() > 1e-5).all(), reason)
     return (((entropies.float() * mask.float()) >= least) & (mask != 0)).double()
 
 
@@ -97,7 +101,7 @@ def _grpo_loss(micro: Any) -> tuple[Any, Any]:
     """Compute GRPO's loss, by loss type (arXiv:2402.03300, 2503.14476, 2503.20783, 2506.13585, 2511.20347)."""
     options, had, batch = micro.options, micro.attributes, micro.batch
     _need(not options.get("use_liger_kernel"), "with use_liger_kernel, another package computes the loss")
-    _need(not had.get("use_adaptive_entropy"), "use_adaptive_entropy")
+    _need(not had.get("use_adaptive_entropy"), "use_adaptive_entropy changes the coefficient during training")
     width, kind = batch["completion_ids"].shape[1], had["loss_type"]
     mask = batch["completion_mask"].double() * (1 if "tool_mask" not in batch else batch["tool_mask"].double())
     log_probs, entropies = (_trained(micro, name)[:, -width:] for name in ("log_probs", "entropy"))
@@ -169,18 +173,18 @@ def _rloo_loss(micro: Any) -> tuple[Any, Any]:
 def _rewards(micro: Any, of_batch: bool) -> Any:
     """Return the rewards, [rows, functions]. NaN stands for None.
 
-    :param of_batch: whether advantages depend on the rewards of all groups, and thus of all ranks.
+    :param of_batch: True if advantages depend on the rewards of all groups, and thus of all ranks.
     """
-    _need(not micro.attributes.get("environments"), "environments give rewards")
+    _need(not micro.attributes.get("environments"), "rewards also come from environments")
     weights = micro.attributes.get("reward_weights")
-    _need(weights, "the weights of the rewards were not read")
+    _need(weights, "reward_weights could not be read")
     columns = dict(micro.rewards)
     _need(len(micro.rewards) == len(columns) == len(weights), "the results of some reward functions cannot be observed")
     returned = [[math.nan if one is None else one for one in columns[place]] for place in range(len(weights))]
     table = torch.tensor(returned, dtype=torch.float64).T
-    _need(len(table) == len(micro.batch["advantages"]), "the observed rewards belong to other rows")
+    _need(len(table) == len(micro.batch["advantages"]), "the observed rewards are not those of this batch's rows")
     whole = len(table) % _peers(micro) == 0
-    _need(micro.world == 1 or (whole and not of_batch), "the rewards of several ranks are used together")
+    _need(micro.world == 1 or (whole and not of_batch), "advantages depend on the rewards of other ranks")
     return table, torch.tensor(weights, dtype=torch.float64)
 
 
@@ -205,13 +209,14 @@ def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
     size = table.abs().nan_to_num(nan=0.0).max() * weights.abs().sum()
     if several:
         each = table.view(-1, peers, len(weights)).transpose(1, 2)
-        _need((~each.isnan()).sum(-1).min() > 1, "a group has one reward")
+        _need((~each.isnan()).sum(-1).min() > 1, "a group has only one reward")
         scaled = (each - each.nanmean(-1, keepdim=True)) / (_spread(each) + 1e-4)
         rewards = _total(scaled.transpose(1, 2).reshape(table.shape), weights)
         size = size / (_spread(each).min() + 1e-4)
         advantages, divisor = rewards - rewards.nanmean(), _spread(rewards) + 1e-4
     else:
-        _need(micro.attributes["multi_objective_aggregation"] == "sum_then_normalize", "another aggregation")
+        kind = micro.attributes["multi_objective_aggregation"]
+        _need(kind == "sum_then_normalize", f"multi_objective_aggregation {kind!r} is unknown")
         _need(scale in ("group", "batch", "none"), f"scale_rewards {scale!r} is unknown")
         rewards = _total(table, weights)
         grouped = rewards.view(-1, peers)
@@ -272,7 +277,7 @@ def _rloo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _completion_ends(micro: Any) -> str:
-    """Describe completions whose mask does not end with the first end token; empty if there are none."""
+    """Describe completions whose mask does not end with the first end token. Return "" if there are none."""
     had, batch = micro.attributes, micro.batch
     for name in ("tools", "environments", "rollout_func", "environment_factories"):
         _need(not had.get(name), f"{name} makes completions of several turns")
@@ -284,7 +289,7 @@ def _completion_ends(micro: Any) -> str:
     wrong = (until != mask).any(-1) & ended
     if not wrong.any():
         lengths, stops = mask.sum(-1), ("use_vllm", "use_transformers_continuous_batching", "generation_kwargs")
-        # Unless something else than an end token can stop a completion, only the longest completions have no end token.
+        # Unless something other than an end token stops a completion, only the longest completions have no end token.
         cut = (lengths > 0) & (lengths < lengths.max()) & ~ended
         if cut.any() and not micro.facts["generation"] and not any(map(micro.options.get, stops)):
             row = int(cut.nonzero()[0])
@@ -341,7 +346,7 @@ def _sampled(micro: Any) -> None:
 
 
 def _single_turn(trainer: Any) -> None:
-    """Raise DoesNotApply if prompts or completions may contain text from elsewhere than the dataset and the model."""
+    """Raise DoesNotApply if prompts or completions may contain text that is from neither the dataset nor the model."""
     for name in ("rollout_func", "tools", "environments", "environment_factories", "_is_vlm"):
         _need(not getattr(trainer, name, None), f"{name.removeprefix('_is_')} is used")
     _need(type(trainer.processing_class).__module__.startswith("transformers."), "the tokenizer is your own")
@@ -384,8 +389,9 @@ def _decoded(trainer: Any, rows: Any, ids: Any) -> Any:
 def _referred(micro: Any, place: int = 0, passes: int = 1) -> Any:
     """Return the reference's log-probs. The reference is a separate model, or the trained model without its adapter.
 
-    :param place: the number of the reference's forward pass, from 0.
-    :param passes: the number of forward passes in which the trained model computes its own log-probs. They come first.
+    :param place: which of the reference's forward passes, from 0.
+    :param passes: the number of forward passes of the trained model itself. If the reference is the trained model
+        without its adapter, the reference's passes follow them.
     """
     if any(one["model"] == "reference" for one in micro.forwards):
         return _trained(micro, place=place, model="reference")
@@ -463,7 +469,7 @@ def _pair_loss(kind: str, micro: Any, policy: Any, reference: Any, tokens: Any) 
         if kind == "aot":
             first, second = (side.chunk(2)[0] - side.chunk(2)[1] for side in (policy, reference))
         near = any((side.sort(0).values.diff().abs() < 1e-4).any() for side in (first, second))
-        _need(not (near and tokens.requires_grad), "two rows of a batch are at the same place in the order of aot")
+        _need(not (near and tokens.requires_grad), "two rows of a batch are too similar for the sorting of aot")
         gap = beta * (first.sort(0).values - second.sort(0).values)
         return -log_sigmoid(gap) * (1 - smooth) - log_sigmoid(-gap) * smooth
     if kind == "apo_zero":
@@ -495,7 +501,7 @@ def _dpo_loss(micro: Any) -> tuple[Any, Any]:
     policy = policy if policy.requires_grad else policy.requires_grad_()
     for kind, share in zip(had["loss_types"], had["loss_weights"]):
         loss = loss + (_pair_loss(kind, micro, policy, reference, tokens) * weights).mean() * share
-    through = loss.requires_grad  # the loss type sft uses the log-probs of tokens only
+    through = loss.requires_grad  # False for loss type sft, which uses only the log-probs of tokens
     (slope,) = torch.autograd.grad(loss, policy, retain_graph=True, allow_unused=True) if through else (None,)
     largest = policy.detach().abs() + reference.abs() + 1
     size = loss.detach().abs() + ((slope.abs() * largest).sum() if slope is not None else 0.0) + had["beta"]
@@ -563,13 +569,13 @@ def _tokenized(trainer: Any, text: Any, **options: Any) -> Any:
 
 
 def _ended(trainer: Any, text: Any) -> Any:
-    """Append the end token to plain text, as a trainer does. Messages are returned unchanged."""
+    """Append the end token to plain text, as trainers do. Return messages unchanged."""
     end = trainer.processing_class.eos_token
     return text + end if isinstance(text, str) and not text.endswith(end) else text
 
 
 def _shared(one: list[int], other: list[int]) -> int:
-    """Return how many tokens at the beginning of two rows are equal. A completion begins after these tokens."""
+    """Return the length of the common prefix of two rows."""
     return next((place for place, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))
 
 
@@ -591,9 +597,9 @@ def _other_tokens(number: int, name: str, got: list[int], expected: list[int], t
 def _answered_tokens(trainer: Any, rows: Any, sides: Mapping[str, str]) -> str:
     """Compare prepared rows with their texts: the prompt, and the answer of each side.
 
-    :param sides: for the column of an answer's text, the column of its tokens.
-
     A completion begins where the tokens of prompt and answer differ from those of the prompt alone.
+
+    :param sides: column of an answer's text -> column of its tokens.
     """
     for number, row in enumerate(rows):
         _need({"prompt", "prompt_ids", *sides} <= row.keys(), "the prepared rows have no text")
@@ -623,9 +629,9 @@ def _kto_tokens(trainer: Any, rows: Any) -> str:
         return wrong
     own, others = ([row[name] for row in first] for name in ("completion_ids", "KL_completion_ids"))
     if sorted(own) != sorted(others):
-        return f"KL_completion_ids of the first {size} rows are not the completions of these rows"
+        return f"KL_completion_ids of the first {size} rows are not a permutation of these rows' completions"
     if own == others and any(one != own[0] for one in own):
-        return f"KL_completion_ids of the first {size} rows are the rows' own completions, and not those of other rows"
+        return f"KL_completion_ids of each of the first {size} rows are the row's own completion, not another row's"
     return ""
 
 
@@ -634,13 +640,13 @@ def _batch_size(trainer: Any) -> int:
 
 
 def _collates(collator: Any, rows: Any, name: str, *columns: str) -> None:
-    """Raise DoesNotApply if another collator made a batch, or if its rows are not lists of tokens."""
+    """Raise DoesNotApply if the collator's class has another name, or if the columns are not lists of tokens."""
     _need(type(collator).__name__ == name, "the collator is your own")
     _need(rows and all(isinstance(row.get(one), list) for row in rows for one in columns), "rows are not token lists")
 
 
 def _of_rows(rows: Any, *names: str) -> dict[str, list[Any]]:
-    """Return those of the given columns of numbers that the rows have."""
+    """Return the named columns, without those that the rows lack."""
     return {name: [row[name] for row in rows] for name in names if name in rows[0]}
 
 
@@ -748,7 +754,7 @@ def _reward_collated(collator: Any, rows: Any, batch: Any) -> str:
 
 
 def _right_padding(micro: Any) -> str:
-    """Name a row that attends to the padding at its end; empty if there is none."""
+    """Describe the row that attends to the most tokens of its trailing padding. Return "" if there is none."""
     pads, ends, attention = micro.facts["pads"], micro.facts["ends"], micro.batch.get("attention_mask")
     _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
     _need(attention is not None, "rows are packed")

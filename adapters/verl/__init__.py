@@ -70,13 +70,12 @@ def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any])
     rest = kit.take_inputs(_group(inputs), *(names or inputs))
     if rest.get("norm_by_std") is True and "norm_adv_by_std_in_grpo" not in boundary.parameters:
         del rest["norm_by_std"]  # before #990, GRPO has no such switch and always divides
-    # Without a GPU, the function returns torch.cpu, which is not a device.
+    # Without a GPU, verl's get_torch_device returns the module torch.cpu, which is not a device.
     with kit.swap(sys.modules.get(_GROUPWISE), "get_torch_device", lambda: boundary.device):
         return boundary.invoke(rest)
 
 
 def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call verl's estimator GRPO-PassK."""
     rest = _group(inputs)
     if "config" not in boundary.parameters:
         return boundary.invoke(rest)
@@ -157,11 +156,11 @@ _METRICS = {
     "dual_clip_fraction": ("actor/pg_clipfrac_lower",),
     "approx_kl": ("actor/ppo_kl",),
 }
-#: The metrics that followed the loss in a policy loss's result, before #4062 replaced them by a mapping.
+#: Before #4062, a policy loss returned these metrics after the loss, in this order. Since then, it returns a mapping.
 _RETURNED = ("actor/pg_clipfrac", "actor/ppo_kl", "actor/pg_clipfrac_lower")
 
 
-#: Options of a loss that some versions' configuration does not declare. In these versions, the trainer added them.
+#: Loss options that the configuration class of some versions does not declare. There, the trainer sets them.
 _PUT_THERE = frozenset({"rollout_correction"})
 
 
@@ -226,9 +225,9 @@ def _policy(
 ) -> Binding:
     """Bind one of verl's policy losses.
 
-    :param knobs: for contract inputs, the option of the actor's configuration.
-    :param metrics: for observed keys, the names of verl's metrics, which are added up.
-    :param options: further options.
+    :param knobs: contract input -> option of the actor's configuration.
+    :param metrics: observed key -> names of verl's metrics, which are added up.
+    :param options: further options, as in :func:`_actor`.
     """
     call = partial(_loss, dict(knobs), dict(metrics), dict(options or {}))
     arguments = {"old_log_probs": ("old_log_prob", "rollout_log_prob")}
@@ -242,7 +241,7 @@ def _cut(line: int) -> Dialect:
 
 def _surrogate(line: int) -> Dialect:
     return Dialect(
-        "surrogate", "log_prob", "a token's weight is a constant, and its log-prob has the gradient", _core_line(line)
+        "surrogate", "log_prob", "a token's weight is constant, and only its log-prob has a gradient", _core_line(line)
     )
 
 
@@ -254,12 +253,11 @@ def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, .
     if "loss_agg_mode" in boundary.parameters:
         return ("loss_agg_mode",)
     if inputs["loss_agg_mode"] != "token-mean":
-        raise AbsentError("not in this version: other aggregations than the mean over tokens")
+        raise AbsentError("not in this version: aggregations other than the mean over tokens")
     return ()
 
 
 def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call verl's deprecated policy loss."""
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", *_token_means_alone(boundary, inputs))
     if "cliprange_low" in boundary.parameters:
         returned = boundary.invoke(kit.take_inputs(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
@@ -272,7 +270,7 @@ def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return dict(zip(("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"), returned))
 
 
-#: Sequence-level losses: a comment states that they "need to aggregate the loss at the sequence level".
+#: For sequence-level losses. A comment in verl states that they "need to aggregate the loss at the sequence level".
 _BY_SEQUENCE = {"loss_agg_mode": "seq-mean-token-mean", "loss_scale_factor": None}
 _GLOBAL = ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")
 _DUAL = {**_CLIP, "dual_clip": "clip_ratio_c"}
@@ -327,13 +325,13 @@ _POLICY_LOSSES = (
         "compute_policy_loss_kl_cov", "kl_cov", {},
         Dialect(
             "order_does_not_matter",
-            reason="a fixed number of tokens with the largest covariance is penalised; the first of equal ones",
+            reason="a fixed number of tokens with the largest covariance is penalised; their order decides ties",
             link=_core_line(1906), symptom="value",
         ),
         metrics={}, fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
         options={"policy_loss.kl_cov_ratio": 0.3, "policy_loss.ppo_kl_coef": 1.0},
     ),
-    # One value is for positive advantages, and the other for negative ones.
+    # Of the two clip fractions, one is for positive advantages and the other for negative ones.
     _policy(
         "compute_policy_loss_geo_mean", "gmpo", _CLIP,
         Dialect("epsilon", 1e-10, "1e-10 is added to a weight before its logarithm", _core_line(1995)),
@@ -457,7 +455,7 @@ _CORRECTIONS = (
         dialects=(
             _SAFETY_BOUND,
             Dialect(
-                "detached", False, "when the function is called, the trainer's log-probs are constants",
+                "detached", False, "the caller passes the trainer's log-probs without a gradient",
                 "https://github.com/verl-project/verl/blob/4424616d7dfe03cc564866dc5e99dfaba1daba2e/verl/trainer/ppo/mismatch_helper.py#L130",
             ),
         ),
@@ -499,7 +497,7 @@ def _kl(function: str, *estimators: str, **more: Any) -> Binding:
 
 
 def _as_verl_has_them(*bindings: Binding) -> tuple[Binding, ...]:
-    """Convert float64 inputs to float32, because verl's masks are float32."""
+    """Return the bindings for float dtypes up to float32, because verl's masks are float32."""
     return tuple(replace(binding, dtypes=("float32", "bfloat16", "float16")) for binding in bindings)
 
 

@@ -1,4 +1,4 @@
-"""verl's agent loop between a model and its tools, and its requests to an engine."""
+"""Bindings for verl's agent loop between a model and its tools, and for its requests to an engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
 _WORKERS = "verl.experimental.agent_loop.agent_loop"
 
 _SELF = StandIn("self", "the real loop has an inference server and a tokenizer; the method reads only these attributes")
-_TOOL = StandIn("tool", "returns the scenario's text, or the scenario's number of tokens")
+_TOOL = StandIn("tool", "returns the scenario's text, or as many tokens as the scenario requires")
 _TIMER = StandIn("simple_timer", "measures the time of tools; the rest of its package is not needed")
 _RESPONSE = StandIn("ToolResponse", "a record of text, image and video, like the real one, whose class needs pydantic")
 
@@ -77,7 +77,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _assert_mm_supported=lambda *_: None,
         **dict.fromkeys(("tool_parser_name", "tool_parser"), "hermes"),
         tokenizer=kit.stand_in(apply_chat_template=lambda *_, **__: answer),
-        system_prompt=[],  # older loops remove this text before an answer, and newer loops add it
+        system_prompt=[],  # empty, because older loops cut it off a reply and newer loops prepend it
         turn_separator=[],
         apply_chat_template_kwargs={},
         tool_schemas=[],
@@ -90,7 +90,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what verl keeps of the text of a tool's reply after truncating it."""
+    """Return the part of a tool's reply that verl keeps when it truncates the reply."""
     text = "".join(map(chr, inputs["token_ids"]))
 
     async def create(**_: Any) -> Any:
@@ -113,7 +113,8 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         state = [_state(boundary)] if "agent_data" in boundary.parameters else []
         answer = asyncio.run(boundary.function(loop, _call("tool"), *options, *state))
     response = answer[0] if isinstance(answer, tuple) else answer
-    letters = response["content"] if isinstance(response, dict) else response.text  # a chat message before #2398
+    # Before #2398, the response is a chat message.
+    letters = response["content"] if isinstance(response, dict) else response.text
     return {"token_ids": [ord(letter) for letter in letters if letter.isupper()]}
 
 
@@ -131,11 +132,11 @@ _AGENTS = (
 
 # -- from a prompt to a response ---------------------------------------------------------------------------------------
 
-_PARSER = StandIn("tool_parser", "finds the tool calls for which the scenario has results")
+_PARSER = StandIn("tool_parser", "returns one tool call for each tool result in the scenario; no text is parsed")
 
 
 class _Text(str):
-    """The result of a tool, usable as a text (as in older versions) and as a record (as in newer ones)."""
+    """A stand-in for a tool's result. Older versions read it as a string, and newer versions as a record."""
 
     image = video = None
 
@@ -169,7 +170,6 @@ class _Tool:
 
 
 def _token_output(module: Any, answer: Any, routed: bool) -> Any:
-    """Make the engine's output of one turn."""
     import numpy
 
     experts = (numpy.array if hasattr(module, "np") else torch.tensor)(answer.experts).reshape(-1, 1, 1)
@@ -212,7 +212,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         apply_chat_template_kwargs={},
         mm_processor_kwargs={},
         continuous_token_builder=None if optional else builder(engine.tokenizer, hf_model_type=kind_of_model),
-        # Older loops remove this text before an answer.
+        # Older loops cut this prefix off the tokens of a tool's reply.
         system_prompt=engine.tokenizer.encode(engine.tokenizer.written([])),
         turn_separator=separator(engine.tokenizer),
         tools={"tool": tool},
@@ -309,7 +309,7 @@ _PATHS = (
             "verl.experimental.fully_async_policy.fully_async_rollouter.FullyAsyncLLMServerClient.generate",
             "verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",
         ),
-        requires=("verl.workers.rollout.replica.TokenOutput.extra_fields",),  # before #5487, loops resumed answers
+        requires=("verl.workers.rollout.replica.TokenOutput.extra_fields",),  # before #5487, the loop resumes answers
     ),
 )
 
@@ -320,7 +320,7 @@ _SERVER = "verl.workers.rollout.sglang_rollout.async_sglang_server"
 
 _WORKER = StandIn("self", "the real worker has a client of an engine; the method reads only its configuration")
 _RUN = StandIn("_run_agent_loop", "passes the sampling parameters to the server; no response is sampled")
-_ENGINE = StandIn("GenerateReqInput", "replaces the engine; stores the request, which is observed")
+_ENGINE = StandIn("GenerateReqInput", "stores the request, which is the observation; no engine runs")
 
 _OPTIONS = kit.fields(
     "temperature top_p top_k repetition_penalty ignore_eos", max_new_tokens="response_length", greedy=kit.DRAWS
@@ -359,7 +359,7 @@ _REQUESTS = (
         f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout.RolloutConfig", _asked, _OPTIONS,
         *(_WORKER, _RUN, _ENGINE), imports=(_PROTOCOL, _SERVER),
         extra={"name": "sglang", "prompt_length": 1, "max_model_len": 10000},
-        # Worker classes have a method of this name.
+        # The class is required, because other worker classes also have a method of this name.
         requires=(f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout"),
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""verl's batch containers (DataProto and TensorDict), and its distribution of sequences over ranks."""
+"""Bindings for verl's batch containers (DataProto and TensorDict) and its distribution of sequences over ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TENSORDICT = "verl.utils.tensordict_utils"
 
 
 def _tensordict(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """Make a TensorDict. Tensor rows of different lengths become a nested tensor, and other values a stack."""
+    """Make a TensorDict. Lists of tensors become nested tensors; other columns are passed unchanged."""
 
     def made(column: Any) -> Any:
         ragged = isinstance(column, list) and isinstance(column[0], torch.Tensor)
@@ -52,7 +52,7 @@ def _selected(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
     return [boundary.function(data, inputs["order"])]
 
 
-#: Versions that use torch's own nested tensors cut them differently.
+#: Required, because versions without this function use torch's own nested tensors and cut them differently.
 _NESTED = (f"{_TENSORDICT}.nested_tensor_from_tensor_list",)
 #: Columns of an unpadded batch that are not plain tensors: tokens, and position ids with four rows.
 _RAGGED: Mapping[str, Any] = {
@@ -138,7 +138,7 @@ _COLUMNS: Mapping[str, Any] = {
 _BALANCING = (
     balanced_partition(f"{_BALANCING}.get_seqlen_balanced_partitions"),
     balanced_partition(f"{_BALANCING}.karmarkar_karp"),
-    # With equal sizes, its parts differ by more than the longest item.
+    # Bound without equal sizes: with them, the parts may differ by more than the longest item.
     balanced_partition(
         f"{_BALANCING}.greedy_partition", fixed={"equal_size": False},
         call=partial(kit.call_with, leading=("lengths", "parts"), takes=(), equal_size=False),

@@ -1,4 +1,4 @@
-"""verl's functions that select, pack, truncate and summarise data."""
+"""Bindings for verl's functions that select, pack, truncate and summarise data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def _numpy(labels: list[Any]) -> Any:
 
 
 def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Select rows of one of verl's batch containers."""
     arguments = inputs["arguments"]
     data = _proto(boundary, {"numbers": arguments["numbers"]}, non_tensors={"labels": _numpy(arguments["labels"])})
     chosen = boundary.function(data, arguments["chosen"])
@@ -72,7 +71,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate fields with verl's collator, without padding. Offsets mark where each sample begins."""
+    """Collate fields with verl's collator, without padding. Cut the result at its offsets."""
     module = boundary.module
     collator = boundary.owner(pad_mode=module.DatasetPadMode.NO_PADDING)
     batch = boundary.function(collator, inputs["samples"])
@@ -139,8 +138,9 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number that numpy's global generator draws after it was seeded, and the number that it draws if verl's
-    bootstrap is called in between."""
+    """Seed numpy's global generator, and draw a number; then do the same with a call of verl's bootstrap in between.
+    Return both numbers.
+    """
     import numpy
 
     arguments = inputs["arguments"]
@@ -152,7 +152,6 @@ def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics that verl's trainer computes for a batch."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     tensors = {
         name: advantages if inputs[name] is None else inputs[name] for name in ("advantages", "returns", "values")
@@ -171,11 +170,11 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the advantage step of verl's trainer.
 
-    In versions whose batches have no response mask, the step derives the mask from that of all tokens. Here, batches
-    have no prompt tokens.
+    Versions whose batches have no response mask derive it from the mask of all tokens. Here, the two are equal, because
+    the batch has no prompt tokens.
     """
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
-        raise AbsentError("not in this version: other estimators than GAE")
+        raise AbsentError("not in this version: estimators other than GAE")
     if "norm_adv_by_std_in_grpo" not in boundary.parameters and not inputs["norm_by_std"]:
         raise AbsentError("not in this version: GRPO without division by the standard deviation")
     mask = inputs["response_mask"]
@@ -231,7 +230,8 @@ _DATA = (
         f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "truncation", call=_sample,
         stand_ins=(_DATASET, _TOKENS),
     ),
-    # The function rejects a template if it renders a chat differently from the concatenated messages.
+    # Tool results have turns of their own, because the function rejects a template that renders a chat differently from
+    # its messages one by one.
     Binding(
         f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "trained_tokens", call=_trained_of_a_chat,
         imports=LEARNING, requires=LEARNING, stand_ins=(_DATASET, _TOKENS, ENGINE, CPU),
@@ -291,7 +291,7 @@ def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
     fixed = {"temperature": 1.0, "with_entropy": with_entropy}
-    # In mixed precision, these are not computed in a coarser dtype than the logits have.
+    # No 16-bit dtypes, because mixed precision does not lower the precision of these functions.
     return Binding(f"{_TORCH}.{function}", "token_log_probs", call=call, fixed=fixed, dtypes=("float32", "float64"))
 
 

@@ -89,9 +89,7 @@ def _fused(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entropy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's entropy loss. A stand-in returns the scenario's entropy of each token. Entropies of masked tokens
-    are set to a finite value.
-    """
+    """Return verl's entropy loss. A stand-in returns the scenario's entropy of each token, and 0 for masked tokens."""
     if not (inputs["response_mask"] != 0).any():
         raise AbsentError("the framework's batches have at least one valid token; this scenario has none")
     logits = torch.where(inputs["response_mask"] != 0, inputs["loss_mat"], 0.0)[..., None]
@@ -141,7 +139,7 @@ def _logits(path: str, call: Callable[..., Any], **more: Any) -> Binding:
     return Binding(path, "token_log_probs", call=call, **{"dtypes": _FLOATS, **more})
 
 
-_UNPACKS = StandIn("flash_attn", "replaces the kernels that pad and unpad rows")
+_UNPACKS = StandIn("flash_attn", "replaces the kernels that pad and unpad rows; the rows are the same")
 _TOKEN_REWARDS: dict[str, Any] = {"gamma": 0.0, "reward_layout": "any"}
 _LOSSES = (
     _logits(f"{_TORCH}.gather_from_labels", _gathered),
@@ -243,7 +241,7 @@ _METRICS = (
         stand_ins=(RANKS,),
         dialects=(
             Dialect(
-                "masked_values_have_no_influence", None, "masked values are finite",
+                "masked_values_have_no_influence", None, "values are multiplied by the mask; masked values are finite",
                 f"{MAIN}/utils/torch_functional.py#L977", symptom="non-finite",
             ),
         ),
@@ -519,13 +517,11 @@ def _united(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any
 
 
 def _renamed(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Rename a column of a verl container, and rename it back."""
     boundary.function(data, ["number"], ["other"])
     return [boundary.function(data, ["other"], ["number"])]
 
 
 def _restored(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Save the state of a verl container, and load it."""
     made = object.__new__(boundary.owner)
     if boundary.path.endswith("__getstate__"):
         made.__setstate__(boundary.function(data))
@@ -555,7 +551,6 @@ def _joined(boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
 
 
 def _items(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Stack the rows of a verl container."""
     samples = inputs["samples"]
     fields = {
         "row": torch.stack([sample["row"] for sample in samples]),
@@ -577,7 +572,7 @@ _SURGERIES: tuple[tuple[str, str, _Do, dict[str, Any]], ...] = (
     ("DataProto.__setstate__", "cut", _restored, _WHOLE),
     (
         "DataProto.to_tensordict", "cut", lambda b, i, data: [b.owner.from_tensordict(b.function(data))],
-        # A column of lists with equal lengths becomes an array with two axes.
+        # Without lists, because a column of lists with equal lengths becomes an array with two axes.
         {**_WHOLE, "fixed": {"count": 1, "layouts": _NO_LISTS}},
     ),
     (
@@ -616,7 +611,7 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the learning rates of the schedule that verl's FSDP engine builds."""
     if inputs["schedule"] == "constant" and inputs["first_step"]:
-        raise AbsentError("the option zero_indexed_step is for the cosine schedule")
+        raise AbsentError("the constant schedule has no option zero_indexed_step")
     config = kit.stand_in(
         total_training_steps=inputs["training_steps"], lr_warmup_steps=inputs["warmup_steps"],
         lr_warmup_steps_ratio=0.0, lr_scheduler_type=inputs["schedule"], min_lr_ratio=inputs["min_ratio"],

@@ -1,4 +1,4 @@
-"""verl's rules that score a response, and its reward managers, which assign the score to a token."""
+"""Bindings for verl's rules that score a response, and for its reward managers, which assign the score to a token."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _QUESTIONS = ("searchR1_nq", "searchR1_hotpotqa")
 
 
 def _said_or_boxed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's score of a response. Its answer has the required format, or is in a box."""
+    """Return verl's score of a response whose answer has the required format or is in a box."""
     boxes_alone = inputs["wording"] == "boxed" and not boundary.module.verify("\\boxed{7}", "7")[0]
     options = {"strict_box_verify": True} if boxes_alone else {}
     return {"score": kit.score_of(boundary.function(inputs["response"], inputs["ground_truth"], **options))}
@@ -175,7 +175,7 @@ def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, A
     :param make: creates the manager, given its class and the rule.
     """
     mask = inputs["response_mask"]
-    # Until March 2025, rules take the prompt as well. In the first versions, the manager chooses the rule itself.
+    # Until March 2025, rules also get the prompt. In the first versions, the manager chooses the rule itself.
     score = _scored(inputs, int("sequences" in boundary.function.__code__.co_varnames))
     itself = hasattr(boundary.module, "_select_rm_score_fn")
     manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
@@ -190,8 +190,6 @@ def _looked_up(score: Any, source: Any) -> Any:
 
 
 class _Threads(ThreadPoolExecutor):
-    """A stand-in for a process pool that uses threads."""
-
     def __init__(self, max_workers: int | None = None) -> None:
         super().__init__(max_workers=2)
         self._processes: dict[int, Any] = {}
@@ -227,7 +225,7 @@ def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any] | None = None) -> list[float]:
     """Return the score of each response from a verl reward manager that takes one response at a time.
 
-    :param options: options of the reward rule. Before #5255, these were at another place in the configuration.
+    :param options: options of the reward rule. #5255 moved them to another section of the configuration.
     """
     from omegaconf import OmegaConf
 
@@ -309,7 +307,7 @@ def _punishes(path: str, call: Any, line: str, *stand_ins: StandIn, **more: Any)
     )
 
 
-#: Until May 2026, the reward loop places scores on tokens itself.
+#: The method that places scores on tokens. Before May 2026, it is absent, and the reward loop does this itself.
 _ASSEMBLES = f"{_LOOP}.base.RewardManagerBase.assemble_rm_scores"
 _STANDING = (_TOKENIZER, _SCORE)
 

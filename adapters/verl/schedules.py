@@ -1,4 +1,4 @@
-"""verl's KL coefficient and learning rate during training."""
+"""Bindings for verl's schedules of the KL coefficient and the learning rate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ _OPTIONS = StandIn("kl_ctrl", "options that the function reads by name, in any c
 
 
 def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the coefficient of verl's KL controller after each step."""
     kind = "adaptive" if inputs["adaptive"] else "fixed"
     options = kit.stand_in(type=kind, kl_coef=inputs["initial"], **kit.take_inputs(inputs, "target_kl", "horizon"))
     whole = kit.stand_in(critic=kit.stand_in(kl_ctrl=options), kl_ctrl=options)
@@ -23,7 +22,6 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the learning rate of verl's schedule after each update."""
     later = {"init_lr_ratio": inputs["initial_ratio"], "zero_indexed_step": inputs["first_step"]}
     if missing := [name for name, value in later.items() if value and name not in boundary.parameters]:
         raise AbsentError(f"not in this version: {missing[0]}")

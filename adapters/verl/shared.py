@@ -1,4 +1,4 @@
-"""Share code between verl's bindings: a table as a model, a recording optimiser, and reasons of stand-ins."""
+"""Shared parts of verl's bindings: a table as a model, a recording optimiser, and stand-ins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAIN = "https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677
 MODEL = StandIn("model", "a table of log-probs, in which the forward pass looks up the requested rows")
 OPTIMIZER = StandIn("optimizer", "adds up the gradients of all steps, and changes no parameter")
 SELF = StandIn("self", "the real worker starts a process group; the method reads only these attributes")
-CONFIG = StandIn("config", "the options that the method reads, as an omegaconf object, which verl makes from YAML")
+CONFIG = StandIn("config", "an omegaconf object, as verl makes from YAML, with the options that the method reads")
 CPU = StandIn("device", "tensors that verl moves to its accelerator stay where they are")
 MEMORY = StandIn("_get_current_mem_info", "a decorator logs the accelerator's memory, which a CPU does not have")
 
@@ -38,7 +38,7 @@ class Recorder:
     def step(self, ranks: int = 1) -> None:
         """Add the current gradient to the sum.
 
-        :param ranks: the number of ranks, by which the gradient is divided if the ranks' gradients were added up.
+        :param ranks: the number of ranks whose gradients were added up. The sum is divided by it.
         """
         if self._table.grad is not None:
             self.gradient += self._table.grad / ranks

@@ -1,4 +1,4 @@
-"""The update steps of verl's workers and model engines, with a table of log-probs as the model."""
+"""Bindings for the update steps of verl's workers and model engines, with a table of log-probs as the model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class Answer(dict[str, Any]):
 
 
 def _with_prompt(mask: Any) -> Any:
-    """Prepend one prompt token to a mask."""
     return torch.cat((torch.ones_like(mask[:, :1]), mask), dim=-1)
 
 
@@ -57,7 +56,7 @@ def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options(inputs: Mapping[str, Any]) -> Any:
-    """Make the configuration of verl's actor. Each option is present under the names of all revisions."""
+    """Make the configuration of verl's actor. Each option is set under all names that it had in any revision."""
     import omegaconf
 
     rows, with_kl = len(inputs["response_mask"]), inputs["ref_log_probs"] is not None and bool(inputs["kl_coef"])
@@ -84,7 +83,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "loss_agg_mode": inputs["loss_agg_mode"],
             "loss_scale_factor": inputs["loss_scale_factor"],
             "policy_loss": {"loss_mode": "vanilla"},
-            # With this option, revisions that have it use the given old log-probs.
+            # In revisions that have this option, it makes the actor use the given old log-probs.
             "use_rollout_log_probs": True,
             "global_batch_info": {},
             "grad_clip": 1e30,
@@ -100,7 +99,7 @@ def mean_of(reported: Any) -> Any:
 
 
 def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
-    """In versions with code that measures the accelerator's memory, replace this code."""
+    """Replace the code that measures the accelerator's memory, in versions that have it."""
     logger = getattr(boundary.module, "GPUMemoryLogger", None)
     return kit.swap(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
 
@@ -127,7 +126,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     if hasattr(boundary.owner, "_make_minibatch_iterator"):
         raise AbsentError(
-            "not in this version: a KL loss in the actor, which draws its mini-batches from a data loader"
+            "not in this version: a KL loss in the actor; this actor draws its mini-batches from a data loader"
         )
     _check(boundary, inputs)
     model = make_model(inputs["log_probs"])
@@ -214,7 +213,6 @@ def arrived(entropies: Any, ranks: int = 1) -> Any:
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of verl's legacy FSDP critic."""
     import tensordict
 
     mask = inputs["response_mask"]
@@ -410,7 +408,7 @@ def _rank(
 
     def step(micro_batch: Any) -> Any:
         places = micro_batch["prompts"][:, 0]
-        after = torch.zeros(1)  # what the last position predicts
+        after = torch.zeros(1)  # the last position predicts no response token
         tables = {"log_probs": model.table, "entropy": inputs["entropies"]}
         output = {
             name: _jagged([torch.cat((table[place], after.to(table))) for place in places])
@@ -481,8 +479,8 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
     """Return the mask of the tokens of a dataset row that receive a gradient in verl.
 
-    The batch contains the row twice. The last position predicts no token of the row, so its gradient counts for the
-    first token.
+    The batch contains the row twice, and the result is from the second copy. A position's gradient belongs to the next
+    token. The last position predicts no token of the row, so its gradient counts for the first token.
     """
     collating = boundary.imported[COLLATING]
     batch = collating.SFTTensorCollator(collating.DatasetPadMode.NO_PADDING)([row, row])
@@ -533,9 +531,8 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
             micro_batch = _tensordict(boundary, batch, **plain)
             _, output_args = boundary.invoke({}, engine, micro_batch)
             shape = (1, -1, logits.shape[-1]) if packed else logits[part].shape
-            output = kit.Named(
-                logits=logits[part].reshape(shape).clone()
-            )  # a copy, because some versions divide it in place
+            # A copy, because some versions divide the logits in place.
+            output = kit.Named(logits=logits[part].reshape(shape).clone())
             parts.append(engine.prepare_model_outputs(output, output_args, micro_batch, **processor))
 
     def of_responses(name: str) -> Any:
@@ -592,7 +589,7 @@ _ENGINES = (
             Dialect(
                 "empty_rows",
                 "counted",
-                "the trainer passes the number of rows in a mini-batch as the number of sequences",
+                "the trainer counts all rows of a mini-batch as sequences, including empty rows",
                 f"{MAIN}/trainer/ppo/ray_trainer.py#L1362",
             ),
             Dialect(
@@ -624,7 +621,7 @@ _UNPAD = StandIn("unpad_input", "replaces flash-attn, which is not installed; re
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
     """Dispatch the driver's batch to the ranks as verl does, and run each rank on its part."""
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
-    parts = [part.unlock_() for part in parts]  # received data is unlocked, too
+    parts = [part.unlock_() for part in parts]  # as in data that a rank has received
     cuts: list[Any] = []
     stages += [("dispatch", parts), ("prepare_micro_batches", cuts)]
     size, budget = inputs["micro_batch_size"] or len(parts[0]), inputs["max_tokens_per_microbatch"]
@@ -690,7 +687,7 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         actor_rollout_wg=kit.stand_in(world_size=ranks, update_actor=update),
         config=omegaconf.OmegaConf.create({"actor_rollout_ref": {"actor": actor, "rollout": rollout}}),
         use_prefix_grouper=False,
-        use_legacy_worker_impl="disable",  # this option existed before #6067
+        use_legacy_worker_impl="disable",  # an option until #6067
     )
     boundary.owner._balance_batch(driver, batch, {})
     stages.append(("_balance_batch", [kit.read_columns(batch)]))

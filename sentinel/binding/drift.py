@@ -1,4 +1,4 @@
-"""Define the errors that say that an adapter does not fit a revision. Such an error is not evidence of a bug."""
+"""Define the errors for an adapter that does not fit a revision. Such an error is not evidence of a bug."""
 
 from __future__ import annotations
 

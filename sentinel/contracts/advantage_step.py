@@ -27,7 +27,7 @@ _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the advantage step, and observe the advantages and returns of tokens that the loss does not mask."""
+    """Call the advantage step and observe its outputs. At tokens that the loss masks, advantages and returns are 0."""
     outputs = call(**{**inputs, "reward_norm": _sized(inputs["reward_norm"], inputs["group"])})
     observation = {key: outputs[key] for key in _KEYS}
     for key in ("advantages", "returns"):
@@ -36,7 +36,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
 
 def _sized(norm: Mapping[str, Any] | None, group: Any) -> Mapping[str, Any] | None:
-    """Add the group size to the inputs of a normalisation that needs it."""
+    """Add ``group_size`` to the configuration of a group normalisation that lacks it."""
     if (
         norm is None
         or group is None
@@ -57,8 +57,8 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     the sequence's score: ``clip((reward + bias) scaling)``, normalised over the accepted sequences. Without a critic,
     GAE (arXiv:1506.02438, equation 16) gives ``A_t = (discount lambda)^l score`` if l more steps follow.
 
-    A sequence without a generated token is rejected. With ``mask_no_eos_with_zero``, a sequence without EOS has reward
-    0. The rewards of both kinds of sequences are left out of the statistics of the others.
+    A sequence without a generated token is rejected. With ``mask_no_eos_with_zero``, a sequence without EOS gets reward
+    0. The statistics of the rewards exclude both kinds of sequences, unless the dialect ``rejected`` is ``counted``.
     """
     if inputs["kl_ctl"]:
         raise DoesNotApply("the KL penalty needs reference log-probs")
@@ -91,7 +91,8 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalisation(norm: Mapping[str, Any], group: Any) -> dict[str, Any]:
-    """Return the arguments of :func:`sentinel.contracts.normalisation.normalised` for a configuration."""
+    """Translate a normalisation's configuration to the inputs of
+    :func:`sentinel.contracts.normalisation.normalised`."""
     return {
         "group": group,
         "mean_level": norm.get("mean_level"),
@@ -108,8 +109,9 @@ def _normalisation(norm: Mapping[str, Any], group: Any) -> dict[str, Any]:
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Lay out each row as a prompt of at least one token, generated tokens, and padding.
 
-    Every row has a generated token, because trainers drop rollouts without one. A row with reward 0 still has
-    advantages: if advantages are normalised, it differs from an absent row.
+    Every row has a generated token, because trainers drop rollouts without one. If advantages are normalised,
+    ``mask_no_eos_with_zero`` is switched off: the advantages of a row whose reward was set to 0 still count in the
+    normalisation, so that the row has an effect that an absent row does not have.
     """
     attention, generated = (inputs[name].array() != 0 for name in ("attention_mask", "loss_mask"))
     rows, tokens = attention.shape
@@ -149,7 +151,7 @@ _REWARD_NORMS = (
     {"mean_level": "group", "std_level": "group", "std_unbiased": True, "eps": 1e-5},
 )
 
-#: Results have one number per position; a position predicts the next token.
+#: The shape of the results. A position predicts the next token.
 _POSITIONS = ("batch", "positions")
 
 ADVANTAGE_STEP = Contract(

@@ -1,6 +1,7 @@
 """Provide functions that the contracts of losses share: aggregation to a scalar, log-ratios, gradients, scenarios.
 
-Oracles use float64 torch and formulas of the named papers. Legitimate choices of frameworks are dialect inputs.
+Oracles compute in float64 with torch, by the formulas of the cited papers. Where frameworks legitimately differ, the
+choice is a dialect input.
 """
 
 from __future__ import annotations
@@ -51,14 +52,13 @@ def aggregated(mode: str) -> dict[str, Any]:
     return {"loss_agg_mode": mode, **dict.fromkeys(counts)}
 
 
-#: A dialect of boundaries that compute a ratio.
 RATIO_PRECISION = dialect(
     "ratio_precision",
     "float64",
     "dtype in which the log-ratio is exponentiated, whatever dtype the log-probs have: float64 (exact) or float32",
 )
 
-#: Simulated ranks; the result does not depend on their number.
+#: The number of simulated context-parallel ranks. The result does not depend on it.
 CONTEXT_PARALLEL = Input(
     "context_parallel_size",
     "integer",
@@ -83,7 +83,7 @@ def aggregate(loss_mat: Any, inputs: Mapping[str, Any], weights: Any = None) -> 
     * seq-mean-token-sum-norm (Dr. GRPO, arXiv:2503.20783, section 3.1): ``R / (B L) * sum_i w_i
       sum_t m_it l_it`` with a constant ``L``.
 
-    ``R`` compensates for ranks averaging their gradients. A batch without valid tokens has loss 0.
+    The factor ``R`` is needed because gradients are averaged over ranks. A batch without valid tokens has loss 0.
     """
     valid = inputs["response_mask"] != 0
     per_row = torch.where(valid, loss_mat, 0.0).sum(-1)
@@ -134,7 +134,7 @@ def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token
 
 
 def exponential(logs: Any, inputs: Mapping[str, Any]) -> Any:
-    """Compute ``exp`` of log-ratios, in single precision if the dialect says so."""
+    """Compute ``exp`` of log-ratios, in single precision if ``ratio_precision`` is ``float32``."""
     return torch.exp(logs.float()).double() if inputs["ratio_precision"] == "float32" else torch.exp(logs)
 
 
@@ -191,7 +191,7 @@ def metric(value: Any, mask: Any) -> float | None:
 def differentiated(*metrics: str, **gradients: str) -> Measure:
     """Return a ``measure`` function that calls a loss and computes its gradients.
 
-    :param metrics: other keys that the loss function returns, each a number or one number per token.
+    :param metrics: keys of the metrics that the loss function returns, each a number or one number per token.
     :param gradients: input -> key of its gradient.
     """
     return partial(_differentiated, metrics=metrics, gradients=gradients)
@@ -227,8 +227,8 @@ def replaced(value: Tensor, array: Any) -> Tensor:
 def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
     """Replace a log-prob and a log-ratio, in place, by two log-probs that have this ratio.
 
-    A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``. The larger of the two
-    log-probs is the drawn one.
+    A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``. The drawn log-prob becomes
+    the larger of the two, so that neither is positive.
     """
     top, ratio = inputs[current], inputs[other]
     values, ratios = top.array().astype(np.float64), ratio.array().astype(np.float64)
@@ -262,8 +262,8 @@ _DIVISORS = {
 def count_globally(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Convert the drawn counts of the other microbatches and ranks, in place, to counts of the global batch.
 
-    A global count is at least 1, even for a single empty batch. If the divisor is the batch's own count, there are no
-    other ranks.
+    A global count is at least 1, even for a single empty batch. If the scenario omits the global count that its
+    aggregation mode divides by, the batch is the whole global batch, and ``dp_size`` becomes 1.
     """
     lengths = (inputs["response_mask"].array() != 0).sum(-1)
     for name, own in (("batch_num_tokens", int(lengths.sum())), ("global_batch_size", int((lengths > 0).sum()))):
@@ -280,7 +280,7 @@ def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
 
     Every part keeps the global counts. The scenario must therefore set the count by which its aggregation mode divides.
 
-    :raises DoesNotApply: for a single row, or if the divisor is counted in the batch itself.
+    :raises DoesNotApply: if the batch has a single row, or if the scenario does not set that count.
     """
     rows = inputs["response_mask"].shape[0]
     if rows < 2:

@@ -63,7 +63,7 @@ class Input:
     :ivar kind: ``tensor``; ``labels`` (one string or number per row); ``mapping`` (configuration, plain data); ``any``
         (a typed literal of the recipe language); or a scalar kind.
     :ivar meaning: one sentence, with the unit.
-    :ivar dtype: the dtype of a plain list.
+    :ivar dtype: the dtype of the tensor if a scenario gives a plain list.
     :ivar shape: symbolic dimensions, such as ``("batch", "tokens")``.
     :ivar default: the value if a scenario omits the input: a plain value, or a function that gets the scenario with the
         inputs declared before this one and returns a literal. Evidence lists it as a default.
@@ -73,7 +73,8 @@ class Input:
     :ivar choices: the values that a search draws if the input is not a tensor, the simplest first. Empty: a search
         leaves the input at its default.
     :ivar dtypes: other dtypes in which callers may pass the same values (a mask as bool, int64, float32).
-    :ivar knob: True if another choice must change the result whenever it changes the oracle's (``every_knob_counts``).
+    :ivar knob: True if the option must have an effect: when a change of its value changes the oracle's result, it must
+        change the boundary's result too (``every_knob_counts``).
     :ivar dialect: True if this is a property of the boundary instead of an input: a choice on which papers and
         frameworks legitimately differ. Only the oracle reads it. An adapter declares it for a binding, with a reason
         (:class:`sentinel.targets.Dialect`).
@@ -120,7 +121,6 @@ def token_mask(
     return per_token("response_mask", meaning, "mask", dtypes=dtypes, **more)
 
 
-#: The groups of rows.
 GROUP = Input("group", "labels", "prompt id of each row", shape=("batch",))
 GROUP_LAYOUT = Input(
     "group_layout",
@@ -146,12 +146,12 @@ def drawn(
 def knob(
     name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
 ) -> Input:
-    """Declare an option whose every value must have an effect."""
+    """Declare an option that must have an effect: see :attr:`Input.knob`."""
     return replace(drawn(name, meaning, choices, default, kind), knob=True)
 
 
 def dialect(name: str, default: Any, meaning: str, kind: InputKind | None = None) -> Input:
-    """Declare a choice on which papers and frameworks legitimately differ. The papers' choice comes first."""
+    """Declare a choice on which papers and frameworks legitimately differ. The default is the papers' choice."""
     return Input(name, kind or _KINDS.get(type(default), "number"), meaning, default=default, dialect=True)
 
 
@@ -183,10 +183,9 @@ Measure = Callable[[Callable[..., Mapping[str, Any]], Mapping[str, Any]], Mappin
 def returned(**forms: str) -> Measure:
     """Return a ``measure`` function that observes the returned values with these names.
 
-    :param forms: the form of each name: ``as_is``; ``counted`` (a tensor that is set to 0 on masked tokens, in the
-        observation and in the oracle); ``number`` or ``truth``; ``integers``, ``numbers`` or ``singles`` (a list as a
-        tensor; singles were computed in float32). None stays None. A ``?`` after a form means that a boundary may lack
-        this output.
+    :param forms: name -> form. ``as_is``: unchanged. ``counted``: a tensor, set to 0 on masked tokens. ``number``: a
+        float. ``truth``: a bool. ``integers``, ``numbers`` and ``singles``: a list, converted to an int64, float64 or
+        float32 tensor. None stays None. A ``?`` after a form means that a boundary may lack this output.
     """
     return partial(_returned, forms=forms)
 
@@ -223,6 +222,7 @@ class Contract:
     :ivar oracle: the reference in float64: canonical inputs to canonical outputs, written from :attr:`source`.
     :ivar law: the name of the law that decides a recipe without expected values; if empty, the oracle decides.
     :ivar open_keys: whether boundaries of this contract may add keys (only the generic ``call``).
+    :ivar aliases: another name, used by frameworks or recipes -> the input or observed key.
     :ivar laws: the names of the laws that every boundary of the contract must satisfy; a search checks them.
     :ivar mask: the input that masks tokens; empty if there is none.
     :ivar group: the input with the group label of each row; empty if rows have no groups.
@@ -263,7 +263,7 @@ class Contract:
 
     @property
     def of_its_module(self) -> Any:
-        """Return a function from the module that defines the contract."""
+        """Return a function from the module that defines the contract. :attr:`measure` may come from another one."""
         return self.oracle if isinstance(self.measure, partial) else self.measure
 
     @property
@@ -321,7 +321,7 @@ _OF_TOKENS = (
 
 
 def laws(names: str, *more: str) -> tuple[str, ...]:
-    """Split a string of law names at blanks."""
+    """Return the law names in a blank-separated string, followed by ``more``."""
     return (*names.split(), *more)
 
 
@@ -342,5 +342,5 @@ def rule(
     laws: tuple[str, ...] = AS_DEFINED,
     **more: Any,
 ) -> Contract:
-    """Define a contract without a token mask, whose oracle computes plain values."""
+    """Define a contract that has an oracle and no token mask."""
     return Contract(name, summary, source, inputs, observes, measure, oracle, **{"laws": laws, "mask": "", **more})

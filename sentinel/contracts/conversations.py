@@ -1,4 +1,7 @@
-"""Define the contract of functions that select the trained tokens of a chat. Each word is a distinct token."""
+"""Define the contract of functions that select the trained tokens of a chat.
+
+In a scenario, each word of a chat is a distinct token.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ _SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "\n", "<tool>", "</tool>", *_
 
 
 def messages_of(conversation: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
-    """Convert turns to chat messages in which every word is distinct. A turn's string, if any, ends its message."""
+    """Convert turns to chat messages in which every word is distinct.
+
+    :param conversation: turns ``(role, number of words)``, each optionally with a text that ends the message.
+    """
     return [
         {"role": role, "content": " ".join([*(f"w{turn}.{word}" for word in range(words)), *text])}
         for turn, (role, words, *text) in enumerate(conversation)
@@ -119,7 +125,11 @@ class ChatTokenizer:
         return handed
 
     def spoken(self, messages: Sequence[Message], last: bool = False, after_the_end: bool = False) -> list[int]:
-        """Return the positions of the assistant's tokens: its words, and the end token of each of its turns."""
+        """Return the positions of the assistant's tokens: its words, and the end token of each of its turns.
+
+        :param last: whether only its last turn counts.
+        :param after_the_end: whether the new line after an end token counts too.
+        """
         turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         places: list[int] = []
         for turn in turns[-1:] if last else turns:
@@ -146,7 +156,7 @@ _BEYOND = 100_000
 
 
 def _number(token: str) -> int:
-    """Return the id of a token. Every call gives a token the same id."""
+    """Return the id of a token, which is the same in every process."""
     if token in _SPECIAL:
         return _SPECIAL.index(token)
     word = re.fullmatch(r"w(\d+)\.(\d+)", token)
@@ -161,7 +171,7 @@ def _plain(ids: Any) -> list[int]:
 def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the function, and observe which tokens of the chat it trains.
 
-    ``call`` returns the ids of the chat and a mask of the trained tokens, or nothing if no token is trained. The new
+    ``call`` returns the ids of the chat and a mask of the trained tokens, or no ids if no token is trained. The new
     line after the last message is not compared, because some templates omit it.
     """
     outputs = call(**inputs)

@@ -118,9 +118,10 @@ def _wrong_size(calls: list[Any]) -> list[bool]:
 
 
 def _oracle_router_replay(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the routes that each router must replay: the routes of the tokens that it receives (R3, section 3).
+    """Return a step without errors.
 
-    No model call replays the routes of another microbatch, and no router stays in replay mode after the step.
+    A router must replay the routes of the tokens that it receives (R3, section 3). So no model call replays the routes
+    of another microbatch, and no router stays in replay mode after the step.
     """
     return {"model_calls": [], "left_over": False}
 
@@ -161,13 +162,13 @@ ROUTER_REPLAY = Contract(
         ),
         Observed(
             "wrong_size",
-            "for each microbatch: whether a router replays routes for another number of tokens",
+            "for each microbatch: whether a router replays routes for more or fewer tokens than it receives",
             role="other",
         ),
         Observed("stale_microbatches", "number of microbatches in which a router replays another microbatch's routes"),
         Observed(
             "wrong_size_microbatches",
-            "number of microbatches in which a router replays routes for another number of tokens",
+            "number of microbatches in which a router replays routes for more or fewer tokens than it receives",
         ),
         Observed("actions", "for each microbatch: the mode of the routers", role="other"),
         Observed("left_over", "whether a router is still in replay mode after the step"),
@@ -182,7 +183,7 @@ ROUTER_REPLAY = Contract(
 # -- a trainer and one of its training steps ---------------------------------------------------------------------------
 
 
-#: The rounding of a logged loss to four decimals.
+#: Smaller differences of a logged loss are ignored, because trainers log it rounded to four decimals.
 _ROUNDED = 1e-4
 
 
@@ -211,7 +212,8 @@ def _measure_constructed_trainer(call: Callable[..., Mapping[str, Any]], inputs:
 
 
 def _oracle_constructed_trainer(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what holds for every trainer: the options arrive, the trainer takes one step, and logs its loss."""
+    """Return what must hold for every trainer: its options have the configured values, it takes one step, and it logs
+    the loss that it minimised."""
     return {"attributes": {}, "losses": [], "steps": 1, "logged": [], "update": None, "batches": []}
 
 
@@ -230,7 +232,7 @@ CONSTRUCTED_TRAINER = rule(
         drawn("micro_batch_size", "rows of one forward pass", (2, 4)),
     ),
     observes=(
-        Observed("other_settings", "number of options for which the trainer has another value under the same name"),
+        Observed("other_settings", "number of options whose value differs from the trainer's attribute of that name"),
         Observed("steps", "number of optimizer steps"),
         Observed("loss_gap", "the logged loss, minus the sum of the losses that were minimised"),
         Observed("update", "change of all weights, per unit of the learning rate", ("weights",), "metric"),

@@ -31,7 +31,7 @@ from sentinel.values.literals import tensor
 # -- dynamic sampling --------------------------------------------------------------------------------------------------
 
 
-#: Rewards whose mean over some counts of rows is not exact in floating point.
+#: Rewards whose mean over several equal rows may be inexact, so that their computed deviation is not exactly 0.
 _ROUNDED = (0.1, 0.9)
 
 

@@ -10,7 +10,7 @@ from sentinel.contracts.contract import Contract
 _RATIO = "r = exp(log p - log p_old)"
 _KL = {"k1": "-x", "abs": "|x|", "k2": "x^2 / 2", "k3": "exp(x) - 1 - x", "low_var_kl": "exp(x) - 1 - x"}
 
-#: Contract -> formulas. The first whose options the scenario has is the definition; an option is ``name=value``.
+#: Contract -> options (``name=value``) -> formula. The first entry whose options all equal the scenario's applies.
 FORMULAS: Mapping[str, Mapping[str, str]] = {
     "advantage_normalisation": {
         "": "A' = (A - mean(A)) / (std(A) + eps), over the valid tokens  [arXiv:2006.05990, section 3.3]"

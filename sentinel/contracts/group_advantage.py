@@ -62,8 +62,8 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     * maxrl (arXiv:2602.02710): ``(s_i - mean) / (mean + epsilon)``;
     * remax (arXiv:2310.10505): ``sum_{k >= t} r_ik - b_i``, b_i the score of the greedy response;
     * optimal_token_baseline (Greensmith et al. 2004, token by token): ``G_it - sum_j W_jt G_jt / (sum_j W_jt +
-      epsilon)`` with the reward-to-go G and ``W_it = sum_{k <= t} |grad log p_ik|^2``, whose square norm with respect
-      to the logits is ``1 - 2 p + sum_v p_v^2``; t numbers the valid tokens of each response.
+      epsilon)`` with the reward-to-go G and ``W_it = sum_{k <= t} |grad log p_ik|^2``, where the squared norm of the
+      gradient with respect to the logits is ``1 - 2 p + sum_v p_v^2``; t numbers the valid tokens of each response.
 
     Groups contain only responses with a valid token: a rejected row is an absent row. The return equals the
     advantage; for remax and optimal_token_baseline it is the reward to go.
@@ -163,7 +163,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     place_rewards(inputs, choose)
     if inputs["group_layout"] != "any":
         lay_out_groups(inputs, choose)
-    if inputs["estimator"] == "maxrl":  # the estimator divides by a success rate
+    if inputs["estimator"] == "maxrl":  # rewards must not be negative, because their mean, a success rate, is a divisor
         rewards = inputs["token_level_rewards"]
         inputs["token_level_rewards"] = replaced(rewards, abs(rewards.array().astype("float64")))
     if inputs["estimator"] == "remax" and inputs["reward_baselines"] is None:

@@ -49,7 +49,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     weights, kept = (
         None if outputs.get(key) is None else outputs[key].expand(mask.shape) for key in ("weights", "kept")
     )
-    # Values on masked tokens have no meaning; they are removed from both sides.
+    # Values on masked tokens have no meaning, so they are set to 0, in the oracle's outputs too.
     decision = None if kept is None else ((detached(kept) != 0) & valid).to(inputs["old_log_probs"].dtype)
     return {
         "weights": None if weights is None else torch.where(valid, detached(weights), 0.0),
@@ -66,7 +66,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     With thresholds ``a <= b``: truncate returns ``clip(w, a, b)`` and keeps all tokens; mask returns ``w`` if ``a <= x
     <= b``, else 0. ``x`` is ``w`` itself, or ``k2 = (log w)^2 / 2`` or ``k3 = (w - 1) - log w`` of the tokens, summed
     (sequence) or averaged (geometric) over the sequence, or their maximum. Weights have no gradient, because they
-    change the measure and not the objective.
+    correct the sampling distribution and are not part of the objective.
     """
     valid, level = inputs["response_mask"] != 0, inputs["level"]
     of_tokens = level in ("token", "every_token", "largest")
@@ -81,7 +81,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     else:
         statistic = weights if inputs["statistic"] == "ratio" else _divergence(inputs)
         if level == "largest" and inputs["statistic"] == "ratio":
-            raise DoesNotApply("the statistic is the ratio, and the level `largest` is defined only for k2 and k3")
+            raise DoesNotApply("the level `largest` is defined for the statistics k2 and k3, not for the ratio")
         inside = torch.ones_like(valid)
         if low is not None and inputs["statistic"] == "ratio":
             inside &= statistic >= low
@@ -206,7 +206,7 @@ IMPORTANCE_WEIGHT = Contract(
 def _measure_sequence_rejection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe the rejection mask, and the policy loss multiplied by this mask.
 
-    A leaked position is a valid token with a non-zero loss in a sequence that has another rejected token.
+    A leaked position is a valid token with a non-zero loss in a sequence of which some valid token is rejected.
     """
     outputs = call(**inputs)
     valid = inputs["response_mask"].to(torch.bool)
@@ -250,16 +250,17 @@ def _oracle_sequence_rejection(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _arrange_sequence_rejection(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Draw advantages per sequence or per token, and a threshold near some row's statistic.
 
-    If one sequence has advantages of both signs, only laws apply. The threshold is the drawn one, or 0.5 or 1.5 times a
-    row's statistic, so that a wrong statistic (a sum, or a mean over other tokens) falls on the other side of the
-    threshold.
+    If a sequence has advantages of both signs, the oracle does not apply, but the laws do. The threshold is the drawn
+    one, or about 0.5 or 1.5 times a row's statistic, so that a wrong statistic (a sum, or a mean over other tokens)
+    falls on the other side of the threshold.
     """
     spread(inputs, "log_probs", "old_log_probs")
     if choose.integer(0, 1) == 0:
         values = inputs["advantages"].array().copy()
         values[:] = values[:, :1]
         inputs["advantages"] = replaced(inputs["advantages"], values)
-    factor = choose.one_of((None, 1.47, 0.53))  # multiples of 1/8: no other row is exactly at the threshold
+    # Log-probs are multiples of 1/8, so that with these factors no row is exactly at the threshold.
+    factor = choose.one_of((None, 1.47, 0.53))
     if factor is not None:
         current, old = (inputs[name].array().astype(np.float64) for name in ("log_probs", "old_log_probs"))
         valid = inputs["response_mask"].array() != 0
@@ -295,9 +296,9 @@ SEQUENCE_REJECTION = Contract(
         Observed("opsm_mask", "0 for rejected tokens", TOKENS, "decision"),
         Observed("opsm_clipfrac", "the framework's count of rejected sequences", role="metric"),
         Observed("masked_policy_pg_loss_tokens", "policy loss of each token times the mask", TOKENS),
-        Observed("reduced_policy_loss", "mean of masked_loss over valid tokens"),
+        Observed("reduced_policy_loss", "mean of masked_policy_pg_loss_tokens over valid tokens"),
         Observed("leaked_positions", "tokens of a rejected sequence that still have a loss", role="other"),
-        Observed("leaked_token_count", "how many", role="other"),
+        Observed("leaked_token_count", "number of leaked positions", role="other"),
     ),
     measure=_measure_sequence_rejection,
     oracle=_oracle_sequence_rejection,

@@ -34,7 +34,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     log_r = inputs["ref_log_probs"] - inputs["log_probs"]
     mask = inputs["response_mask"]
-    if mask is not None:  # before exp: 0 times the gradient of an infinity is NaN
+    if mask is not None:  # masked before exp, because 0 times an infinite gradient is NaN
         log_r = torch.where(mask != 0, log_r, 0.0)
     k3 = torch.exp(log_r) - 1 - log_r
     estimators = {"k1": -log_r, "abs": log_r.abs(), "k2": log_r.square() / 2, "k3": k3, "low_var_kl": k3}

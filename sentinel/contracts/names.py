@@ -30,13 +30,13 @@ _SAME_WORDS = {
 }
 _WORDS = {word: one for one, several in _SAME_WORDS.items() for word in several.split()}
 
-#: The fewest letters of a parameter that is suggested because its name is similar.
+#: A parameter with a shorter name is never suggested, because it resembles many inputs by chance.
 _SHORTEST = 3
 
 #: Words that tell two quantities apart: a parameter with one of them is never suggested for an input without it.
 _DISTINCT = frozenset(
     {"ref", "old", "behaviour", "rollout", "chosen", "rejected", "low", "high", "reward", "return", "value", "mask"}
-    | {"done", "terminal", "terminated", "truncated"}  # where an episode ends, which is no response mask
+    | {"done", "terminal", "terminated", "truncated"}  # flags for the end of an episode, not a response mask
 )
 
 #: Input -> other names for it, the most specific first. A contract's own aliases come before these.

@@ -1,6 +1,7 @@
 """Define contracts of normalisation: whitening, and statistics of groups and batches.
 
-Oracles use float64 torch and formulas of the named papers. Legitimate choices of frameworks are dialect inputs.
+Oracles compute in float64 with torch, by the formulas of the cited papers. Where frameworks legitimately differ, the
+choice is a dialect input.
 """
 
 from __future__ import annotations
@@ -147,10 +148,11 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
     """Compute ``(x - mean) / (std + epsilon)`` of the ``values`` that are ``valid`` (both [batch, ...]); 0 elsewhere.
 
     ``mean`` and ``std`` are statistics of the group's or the batch's valid values. GRPO (arXiv:2402.03300, section
-    4.1.2) uses both of the group, Dr. GRPO (arXiv:2503.20783, section 3.2) only the mean, RLOO (arXiv:2402.14740,
-    section 3.3) the mean of the others, ``(sum_j x_j - x_i) / (n - 1)``. A single value is its own mean. The unbiased
-    standard deviation of a single value is undefined; the divisor is then ``1 + epsilon``. The divisor is the same if a
-    group of one keeps its score (``group_of_one``).
+    4.1.2) uses the mean and the std of the group, and Dr. GRPO (arXiv:2503.20783, section 3.2) only the mean. RLOO
+    (arXiv:2402.14740, section 3.3) uses the mean of the group's other values, ``(sum_j x_j - x_i) / (n - 1)``.
+
+    A single value is its own mean. Its unbiased standard deviation is undefined; the divisor is then ``1 + epsilon``.
+    The divisor is the same if a group of one keeps its score (``group_of_one``).
     """
     centre, scale = torch.zeros_like(values), torch.ones_like(values)
     for part in _parts(inputs["mean_level"], valid, inputs):
@@ -193,7 +195,7 @@ def _parts(level: str | None, valid: Any, inputs: Mapping[str, Any]) -> list[Any
 
 
 def lay_out_groups(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Arrange rows in the order of groups that the function requires: see ``group_layout``."""
+    """Arrange the labels of groups as the boundary requires: see ``group_layout``."""
     labels, layout = list(inputs["group"]), inputs["group_layout"]
     if layout == "equal":
         rows = len(labels)
@@ -207,13 +209,13 @@ def lay_out_groups(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: Positions of rewards, the simplest first: the last valid token of each row; in addition, the last token of rejected
-#: rows; in addition, masked tokens; every token.
+#: Positions of rewards, the simplest first. ``outcome``: the last valid token of each row. ``rejected``: these, and the
+#: last token of each rejected row. ``masked``: these, and all masked tokens. ``every``: every token.
 REWARD_STYLES = ("outcome", "rejected", "masked", "every")
 
 
 def place_rewards(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Convert per-token rewards to one reward per response, in place: see :data:`REWARD_STYLES`."""
+    """Set rewards to 0, in place, except at the positions of one of :data:`REWARD_STYLES`."""
     rewards, valid = inputs["token_level_rewards"], inputs["response_mask"].array() != 0
     style = REWARD_STYLES[0] if inputs["reward_layout"] == "outcome" else choose.one_of(REWARD_STYLES)
     if style == "every":
@@ -229,7 +231,6 @@ def place_rewards(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: The input by which :func:`place_rewards` chooses positions.
 REWARD_LAYOUT = Input(
     "reward_layout",
     "string",
@@ -277,7 +278,7 @@ REWARD_NORMALISATION = rule(
 def _measure_advantage_normalisation(
     call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Observe normalised advantages. Masked tokens are set to 0 if the contract allows any value there."""
+    """Observe normalised advantages at valid tokens, and whether the others are 0 if the contract requires that."""
     output = call(**inputs)["normalised"]
     valid = inputs["response_mask"] != 0
     left = 0.0 if inputs["masked_output"] == "any" else float(torch.where(valid, 0.0, output).abs().sum())
@@ -318,7 +319,7 @@ ADVANTAGE_NORMALISATION = Contract(
 def _measure_masked_statistics(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe the output of a statistic: a scalar, a number per row, or a number per token.
 
-    Values on masked tokens have no meaning; they are removed from both sides.
+    Values on masked tokens have no meaning, so they are set to 0, in the oracle's outputs too.
     """
     (result,) = call(**inputs).values()
     mask = inputs["response_mask"]

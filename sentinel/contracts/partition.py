@@ -25,7 +25,7 @@ def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: 
     for number, part in enumerate(parts):
         for place in part:
             owners.setdefault(labels[place % count], set()).add(number)
-    # Each minibatch is distributed separately, so the differences of minibatches may add up.
+    # Each minibatch is distributed separately, so differences between the parts' loads may add up over minibatches.
     deals = count // inputs["minibatch_size"] if inputs["minibatch_size"] else 1
     whole = deals * max(sum(n for n, label in zip(lengths, labels) if label == one) for one in labels)
     spread = max(loads, default=0) - min(loads, default=0)

@@ -127,7 +127,7 @@ def _sapo(step: Step) -> Losses:
 
     ``tau`` is tau_pos for ``A > 0`` and tau_neg otherwise.
     """
-    # torch.where of two Python numbers is in single precision.
+    # Tensors, because torch.where returns single precision for two Python numbers.
     positive, other = (step.advantages.new_tensor(step.inputs[name]) for name in ("tau_pos", "tau_neg"))
     tau = torch.where(step.advantages > 0, positive, other)
     return Losses(-4 / tau * torch.sigmoid(tau * (step.ratio - 1)) * step.advantages)
@@ -229,7 +229,7 @@ def _clip_cov(step: Step) -> Losses:
     """Compute Clip-Cov's loss (arXiv:2505.22617, section 4.1): PPO's loss, but 0 at random tokens of high covariance.
 
     These are tokens that PPO does not clip and whose covariance is between the bounds. Their number is
-    ``cov_share`` of the valid tokens, and at least one.
+    ``cov_share`` of the valid tokens, but at least one.
     """
     ppo, covariance = _clipped_surrogate(step), _covariance(step)
     low, high = step.inputs["cov_low"], step.inputs["cov_high"]
@@ -238,7 +238,7 @@ def _clip_cov(step: Step) -> Losses:
     inside[step.valid] = (covariance > low) & (covariance < high)
     inside &= ~ppo.clipped
     if int(inside.sum()) > _chosen(step):
-        raise DoesNotApply("the tokens that Clip-Cov drops are random")
+        raise DoesNotApply("Clip-Cov drops random tokens here, so there is no single right loss")
     return Losses(ppo.per_token * ~inside, inside)
 
 
@@ -246,7 +246,7 @@ def _kl_cov(step: Step) -> Losses:
     """Compute KL-Cov's loss (arXiv:2505.22617, section 4.2): ``-r A``, plus a penalty at the tokens with the highest
     covariance.
 
-    The penalty is ``coefficient * |log r|``, at ``cov_share`` of the valid tokens, and at least one.
+    The penalty is ``coefficient * |log r|``, at ``cov_share`` of the valid tokens, but at least one.
     """
     covariance, count = _covariance(step), _chosen(step)
     chosen = torch.zeros_like(step.valid)
@@ -307,9 +307,9 @@ _LEVELS = {"gspo": "geometric", "gspo_token": "geometric", "topr": "sequence", "
 def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the algorithm's loss per token, multiply it by the importance weights, and aggregate.
 
-    The clip range is applied before the importance weights, because they change the measure, not the objective.
+    Importance weights are applied after clipping: they correct the sampling distribution and are not part of the ratio.
 
-    :raises DoesNotApply: for an algorithm without an oracle, or if chance or rounding decides.
+    :raises DoesNotApply: for an algorithm without an oracle, or if the result depends on chance or rounding.
     """
     algorithm = inputs["algorithm"]
     if algorithm not in ALGORITHMS:
@@ -329,8 +329,8 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _per_ratio(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the inputs with one column per ratio. A column is a step, with the sum of its action log-probs, or a
-    single action.
+    """Return the inputs with one column per ratio. A column is either a step, with the sum of its actions' log-probs,
+    or a single action.
 
     A policy's probability of a step is the product of the probabilities of its actions (PPO, equation 6, with an action
     of several dimensions or a chunk of actions).
@@ -396,7 +396,8 @@ def _weights(step: Step) -> Any:
 
 
 def _k1(step: Step) -> Any:
-    """Compute ``log p_old - log p``, clamped as in the ratio if ratios are per token."""
+    """Compute ``log p_old - log p``, clamped as in the ratio if ratios are per token and ``reported_log_ratio`` is
+    ``cut``."""
     logs = log_ratio(step.log_probs.detach(), step.old_log_probs, step.valid)
     cut = step.inputs["ratio_level"] == "token" and step.inputs["reported_log_ratio"] == "cut"
     return -(_cut(logs, step.inputs) if cut else logs)
@@ -426,7 +427,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     outputs = call(**{**inputs, "log_probs": log_probs})
     per_token, loss = outputs.get("per_token_loss"), outputs.get("loss")
     if per_token is not None:
-        per_token = per_token.reshape(*mask.shape, -1).sum(-1)  # the actions of each step
+        per_token = per_token.reshape(*mask.shape, -1).sum(-1)  # add up the actions of each step
     if loss is None:
         assert per_token is not None, "a policy loss returns a loss, or a loss for each token"
         loss = torch.where(mask != 0, per_token, 0.0).sum()

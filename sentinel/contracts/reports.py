@@ -40,7 +40,7 @@ def _oracle_batch_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the mean, minimum and maximum over valid tokens; a response's length is its number of valid tokens."""
     valid = inputs["response_mask"] != 0
     if not valid.any():
-        raise DoesNotApply("no token counts")
+        raise DoesNotApply("no token is valid")
     quantities = {name: inputs[name][valid] for name in _QUANTITIES if inputs[name] is not None}
     quantities["response_length"] = valid.sum(-1).double()
     return {
@@ -78,7 +78,7 @@ def _oracle_ratio_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the largest and the smallest ratio ``exp(log pi - log pi_old)`` over valid tokens."""
     valid = inputs["response_mask"] != 0
     if not valid.any():
-        raise DoesNotApply("no token counts")
+        raise DoesNotApply("no token is valid")
     logs = (inputs["log_probs"] - inputs["old_log_probs"])[valid]
     bound = inputs["log_ratio_clamp"]
     ratios = (logs if bound is None else logs.clamp(-bound, bound)).exp()

@@ -140,7 +140,6 @@ def _counted_up(inputs: Mapping[str, Any]) -> Tensor:
 
 
 def _arrange_token_log_probs(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw token ids within the vocabulary."""
     rows, tokens, vocabulary = inputs["logits"].shape
     drawn = np.array(choose.integers(rows * tokens, 0, vocabulary - 1)).reshape(rows, tokens)
     inputs["token_ids"] = tensor(drawn.tolist(), "int64")

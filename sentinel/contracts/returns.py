@@ -182,7 +182,7 @@ DISCOUNTED_RETURN = Contract(
         CONTEXT_PARALLEL,
         knob("gamma", "discount of a step", (1.0, 0.5, 0.9, 0.0)),
         per_token("kl", "KL estimate of each token, in nats", "log_ratio", default=None),
-        knob("kl_coef", "what multiplies kl", (0.0, 0.5, 0.1)),
+        knob("kl_coef", "coefficient of the KL penalty", (0.0, 0.5, 0.1)),
         dialect(
             "credit",
             "discounted",
@@ -232,7 +232,6 @@ def _oracle_penalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_penalised_advantage(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give every response at least one token."""
     spread(inputs, "log_probs", "ref_log_probs")
     return with_a_token(inputs, choose)
 

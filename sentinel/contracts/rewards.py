@@ -54,9 +54,9 @@ def _unusable(wording: str) -> str:
     )
 
 
-#: Two notations of one answer, the first as in a ground truth, and a wrong answer. A grader that normalises the
-#: notation accepts the second as well; each grader defines the notations that it normalises. Answers are plain for
-#: graders that pass LaTeX to a package.
+#: Notation -> (the ground truth, a right answer in this notation, a wrong answer in it). A grader that normalises the
+#: notation must accept the right answer; each grader's binding lists the notations that it normalises. Answers are
+#: simple, because some graders leave LaTeX to another package.
 NOTATIONS = {
     "negative": ("-3", "-3", "3"),
     "decimal": ("0.5", "0.5", "0.05"),
@@ -182,7 +182,7 @@ def _form(text: str) -> str:
 
 
 def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[Mapping[str, Any], bool]]:
-    """Put a string into a response, or plain words before it.
+    """Put a string into a response. Without a string, put plain words before the answer.
 
     The answer is repeated after the string, so that either every statement of the answer is right or every one is
     wrong. The result counts as undefined if only the string marks the answer, or if the string follows the usual

@@ -12,7 +12,10 @@ from sentinel.values.lazy import torch
 
 
 def _measure_rollout_episode(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe an episode. ``call`` returns ``loss_mask``, ``cut`` and, optionally, one ``reward`` or one per token."""
+    """Observe an episode.
+
+    ``call`` returns ``loss_mask``, ``cut`` and, optionally, ``reward``: a number, or a list with one for each token.
+    """
     outputs = call(**inputs)
     reward, turns = outputs.get("reward") if inputs["rewards"] else None, None
     if isinstance(reward, (list, tuple)):
@@ -32,9 +35,9 @@ def _measure_rollout_episode(call: Callable[..., Mapping[str, Any]], inputs: Map
 def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loss mask and the reward of an episode, in which the environment's tokens follow each turn.
 
-    Tokens after the policy's last turn are dropped. A response is truncated at the limit, and marked as truncated. The
-    reward of a turn is the reward of its last token, and the episode's reward is their sum (Sutton and Barto, second
-    edition, equation 3.7).
+    Tokens after the policy's last turn are dropped. A response that exceeds the limit is truncated there and marked as
+    truncated. The reward of a turn is on its last token, and the episode's reward is the sum over turns (Sutton and
+    Barto, second edition, equation 3.7).
     """
     mask: list[int] = []
     rewards: list[float] = []
@@ -94,7 +97,7 @@ ROLLOUT_EPISODE = rule(
 def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe which finished rollouts are taken and which are left, in the order in which they finish.
 
-    Rejected rollouts may remain.
+    Rejected rollouts are ignored among those that are left.
     """
     outputs = call(**inputs)
     taken, left = ([int(number) for number in outputs[name]] for name in ("taken", "left"))
@@ -137,7 +140,7 @@ ROLLOUT_COLLECTION = rule(
         Input("surplus", "integer", "rollouts that are started beyond a batch", default=0),
     ),
     observes=(
-        Observed("times", "number of times that each accepted rollout occurs, in total", ("rollouts",)),
+        Observed("times", "number of times that each rollout occurs in taken and left together", ("rollouts",)),
         Observed("size", "rollouts of the batch"),
         Observed("taken", "numbers of the rollouts in the batch", role="other"),
         Observed("left", "numbers of the remaining rollouts", role="other"),
@@ -183,8 +186,8 @@ class WeightEngine:
 
 
 def _oracle_engine_weights(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the last update before each generation, because on-policy samples need the current policy (Williams,
-    1992)."""
+    """Return, for each generation, the number of updates before it: on-policy samples need the current weights
+    (Williams, 1992)."""
     counts = enumerate(inputs["generations"], start=1)
     return {"versions": [version for version, count in counts for _ in range(count)]}
 
@@ -275,7 +278,7 @@ TRUNCATION = rule(
 # -- sampling requests -------------------------------------------------------------------------------------------------
 
 
-#: Option -> its meaning, two values, the value that a request without it has, and the names that engines use.
+#: Option -> (meaning, the values that a search draws, the value if a request omits it, engines' other names for it).
 _PARAMETERS: Mapping[str, tuple[str, tuple[Any, Any], Any, tuple[str, ...]]] = {
     "temperature": ("divisor of the logits", (0.7, 1.5), 1.0, ()),
     "top_p": ("top-p: probability mass of the tokens that are sampled from", (0.9, 0.5), 1.0, ()),
@@ -309,7 +312,8 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
     """Observe the sampling request that the framework makes from a configuration.
 
     ``call`` returns the ``request`` with the engine's names, and the configured value of each option
-    (``configured``). It is called twice, because changing one option must change no other.
+    (``configured``). A second call sets no option. The two requests must not differ in anything else, because an option
+    must not affect another one.
     """
     outputs, untouched = call(**inputs), call(**dict.fromkeys(inputs))
     request, configured = _understood(outputs["request"]), outputs["configured"]
@@ -367,7 +371,7 @@ def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _arrange_sampling_request(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Set one or two options. All other options have the framework's defaults."""
     chosen = [name for name in _PARAMETERS if inputs[name] is not None]
-    chosen.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # the most unusual option first
+    chosen.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # options with an unusual value first
     kept = [choose.one_of(chosen) for _ in range(choose.integer(1, 2))]
     return {name: value if name in kept else None for name, value in inputs.items()}
 
@@ -396,10 +400,10 @@ SAMPLING_REQUEST = rule(
         ),
         Observed(
             "unlike_configured",
-            "options that the scenario does not set, and whose requested value is not the configured one",
+            "number of options that the scenario does not set and whose requested value is not the configured one",
         ),
-        Observed("changed_beside", "other parts of the request that the options in the scenario change"),
-        Observed("which", "these", role="other"),
+        Observed("changed_beside", "number of other fields of the request that the scenario's options change"),
+        Observed("which", "the names of these options and fields", role="other"),
     ),
     measure=_measure_sampling_request,
     oracle=_oracle_sampling_request,

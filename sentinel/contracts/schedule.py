@@ -125,8 +125,8 @@ LEARNING_RATE = rule(
 
 
 def _oracle_schedule_length(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the steps in a loop over the training run. Each step trains on all samples of its prompts, batch after
-    batch."""
+    """Count how often a training run steps its schedule: once per update, per training step or per sample. Each
+    training step trains on all samples of its prompts, batch after batch."""
     planned = inputs["steps_per_epoch"] * inputs["epochs"]
     steps = planned if inputs["max_steps"] is None else min(planned, inputs["max_steps"])
     samples = inputs["prompts_per_step"] * inputs["samples_per_prompt"] * inputs["turns"] * inputs["update_epochs"]
@@ -210,7 +210,7 @@ EPOCH_ORDER = rule(
     inputs=(
         drawn("size", "samples of the dataset", (8, 2, 5), REQUIRED),
         drawn("epochs", "number of epochs", (3, 1, 2), REQUIRED),
-        drawn("seed", "of the sampler", (0, 1, 7)),
+        drawn("seed", "seed of the sampler", (0, 1, 7)),
     ),
     observes=(
         Observed("orders", "the samples of each epoch, in order", ("epochs", "samples")),

@@ -1,4 +1,4 @@
-"""Define contracts of other losses: context-parallel, prompt, rollout KL, preference and decoupled losses."""
+"""Define contracts of further losses: context-parallel, prompt, rollout KL, preference and decoupled losses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ def _oracle_context_parallel_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_context_parallel_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a prompt and a response."""
     inputs["losses"] = tensor([choose.one_of((1.0, 2.0, 0.5)) for _ in range(choose.integer(1, 6))], "float32")
     inputs["prompt_length"] = choose.integer(1, 5)
     return inputs
@@ -126,7 +125,7 @@ def _oracle_rollout_kl(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     If tokens are samples of the trained policy, the gradient of the expectation includes the gradient of their
     probability (arXiv:2506.09477, equation 5). The estimate is then multiplied by ``exp(log_probs - sg(log_probs))``,
-    which is 1.
+    which is 1 and has the gradient of the log-prob.
     """
     valid, log_probs = inputs["response_mask"] != 0, inputs["log_probs"]
     kl = KL_ESTIMATE.reference({**inputs, "clamp": None, "ref_log_probs": inputs["rollout_log_probs"]})["kl"]
@@ -226,7 +225,6 @@ def _of_microbatches(ratios: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _arrange_preference_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give every response a token."""
     for side in _SIDES:
         with_a_token(inputs, choose, f"{side}_mask")
     return inputs
@@ -282,7 +280,7 @@ def _pairs_cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict
 
 
 def _loss_types(item: Input) -> Input:
-    """Replace the loss types for contracts of a whole step, by types that average over responses."""
+    """Replace the input ``loss_type`` for whole updates, with only those losses that are means over responses."""
     types = knob("loss_type", "sigmoid (DPO), ipo, kto or apo_zero", ("sigmoid", "ipo", "kto", "apo_zero"), REQUIRED)
     return types if item.name == "loss_type" else item
 

@@ -55,7 +55,7 @@ def _labels(inputs: Mapping[str, Any]) -> Tensor:
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Add the number of the batch's own valid tokens to the step's token count."""
+    """Set the labels according to the mask, and add the batch's own valid tokens to the step's token count."""
     inputs["labels"] = _labels(inputs)
     if inputs["batch_num_tokens"] is not None:
         inputs["batch_num_tokens"] += max(int((inputs["response_mask"].array()[:, 1:] != 0).sum()), 1)

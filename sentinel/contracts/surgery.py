@@ -188,7 +188,6 @@ ROW_SURGERY = rule(
 
 
 def _measure_minibatch_iteration(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe the minibatches of all epochs."""
     observation = rows_of(inputs["fields"], list(call(**inputs)["parts"]))
     rows, size, epochs = observation.pop("rows"), len(inputs["fields"]["number"]), inputs["epochs"]
     every = torch.arange(size).repeat(epochs)
@@ -199,7 +198,7 @@ def _measure_minibatch_iteration(call: Callable[..., Mapping[str, Any]], inputs:
 
 
 def _oracle_minibatch_iteration(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row numbers of each epoch: all rows in order, or any permutation if shuffled."""
+    """Return minibatches of all rows in order, epoch after epoch. If rows are shuffled, any order is accepted."""
     size, rows = inputs["minibatch_size"], list(range(len(inputs["fields"]["number"])))
     starts = range(0, len(rows), size)
     return {"parts": [taken(inputs["fields"], rows[at : at + size]) for _ in range(inputs["epochs"]) for at in starts]}
@@ -223,7 +222,7 @@ MINIBATCH_ITERATION = rule(
         drawn("minibatch_size", "rows per minibatch", (2, 1, 3), REQUIRED),
         drawn("epochs", "number of epochs", (2, 1, 3), REQUIRED),
         drawn("shuffle", "whether each epoch has its own order", (False, True)),
-        drawn("seed", "of the order", (0, 1, 7)),
+        drawn("seed", "seed of the order", (0, 1, 7)),
         Input("layouts", "mapping", "layout of the fields that a search draws, as in row_surgery", default=LAYOUTS),
         Input(
             "fields", "any", "field -> column: a tensor [rows, ...], or a list with one entry per row", choices=({},)
@@ -354,7 +353,7 @@ def _oracle_column_padding(inputs: Mapping[str, Any]) -> dict[str, Any]:
     values = inputs["values"]
     missing = max(inputs["length"] - values.shape[1], 0)
     beside = (missing, 0) if inputs["side"] == "left" else (0, missing)
-    # Pad booleans as integers, so that torch converts the padding value as for other dtypes.
+    # Padded in float64, so that torch converts the padding value in the same way for every dtype, including bool.
     wide = torch.nn.functional.pad(values.to(torch.float64), beside, value=float(inputs["pad_value"]))
     if inputs["longer"] == "cut":
         wide = wide[:, -inputs["length"] :] if inputs["side"] == "left" else wide[:, : inputs["length"]]

@@ -15,7 +15,7 @@ from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Obs
 from sentinel.contracts.conversations import chat
 from sentinel.values.lazy import torch
 
-#: Engines' names of the maximum number of tokens of an answer.
+#: The names that engines use for the sampling option that limits the tokens of an answer.
 _LIMITS = ("max_new_tokens", "max_tokens")
 
 
@@ -33,9 +33,9 @@ def expert_of(token: int, version: int) -> int:
 class Answer:
     """One answer of the engine.
 
-    :ivar experts: experts of all tokens, including the context, which ``version`` of the weights chose.
-    :ivar ends: ``stop``, ``length`` or ``abort``; after ``abort`` the loop must request the rest.
-    :ivar count: a counter of this answer; the loop must report the sum over answers.
+    :ivar experts: the expert chosen for each token, context included, by the weights of version ``version``.
+    :ivar ends: why the answer ends: ``stop``, ``length`` or ``abort``. After ``abort`` the loop must request the rest.
+    :ivar count: a number that the engine reports with this answer. The loop must report the sum over answers.
     """
 
     ids: list[int]
@@ -107,7 +107,10 @@ def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
 
 
 def experts_beside(experts: Any) -> list[Any] | None:
-    """Return the experts of all tokens except the last, with axes for layer and choice."""
+    """Return one expert per token, and None for the last.
+
+    :param experts: an array of the experts of all tokens but the last, with axes for layer and choice.
+    """
     return None if experts is None else [*_listed(experts), None]
 
 
@@ -133,13 +136,17 @@ def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
 def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe a rollout.
 
-    ``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may return
-    ``log_probs``, ``experts`` and ``versions`` (a list with one for each token of the response, or of all tokens, None
-    for tokens without a value; an empty list if they are lost), whether the response was ``cut``, the sums of the
-    answers' counters (``counts``), the values of ``row`` that the environment received, and the ``messages`` that the
-    loop keeps. A key is None or missing if the framework has no such data.
+    ``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may also return
 
-    Tokens after the last trained token are not compared.
+    * ``log_probs``, ``experts`` and ``versions``: lists with one entry per response token, or per token of prompt and
+      response. An entry is None for a token without a value; a list is empty if the loop loses the values;
+    * ``asked``: the requests; without it, those that the engine recorded;
+    * ``cut``: whether the response was truncated;
+    * ``counts``: the sums of the answers' counts;
+    * ``row``: the values of ``row`` that the environment received;
+    * ``messages``: the messages that the loop keeps.
+
+    A key is None or missing if the framework has no such data. Tokens after the last trained token are not compared.
     """
     outputs = call(**inputs)
     prompt, ids, mask = (_listed(outputs[name]) for name in ("prompt_ids", "response_ids", "loss_mask"))
@@ -165,7 +172,7 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
     }
 
 
-#: Data of a token that follow from its id and the version of the weights.
+#: Kind of data -> its value for a token id and a version of the weights.
 _OWN: Mapping[str, Callable[[int, int], float]] = {
     "log_probs": log_prob_of,
     "experts": expert_of,
@@ -180,7 +187,7 @@ def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], value
     engine = TableEngine(inputs)
     answers = [engine.answer([]) for _ in pieces_of(inputs)]
     owners = [(token, answer.version) for answer in answers for token in answer.ids]
-    if of is expert_of:  # the last token of an answer is not routed before the next request
+    if of is expert_of:  # the last token of an answer has no experts yet; the engine routes it in the next request
         routed = [place < len(answer.ids) for answer in answers for place, _ in enumerate(answer.ids, 1)]
         owners = [pair if is_routed else (-1, 0) for pair, is_routed in zip(owners, routed)]
     beside = _listed(values)[-len(ids) :]
@@ -203,7 +210,7 @@ def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int
     )
 
 
-#: Data of the row, which its environment receives.
+#: The data of the scenario's row, which its environment must receive.
 ROW = "of this row"
 
 
@@ -229,7 +236,7 @@ def _whole(inputs: Mapping[str, Any]) -> tuple[list[int], list[int], int]:
         ids, spoken = [*ids, tokenizer.eos_token_id], [*spoken, len(ids)]
     else:
         ids, spoken = tokenizer.encode(tokenizer.written(messages)), tokenizer.spoken(messages)
-        if inputs["end"] == "text":  # the template adds tokens that the policy did not generate
+        if inputs["end"] == "text":  # the policy did not generate the end tokens; the template added them
             spoken = [place for place in spoken if ids[place] != tokenizer.eos_token_id]
     spoken = spoken[: sum(len(tokens) for _, tokens, _ in pieces_of(inputs))]
     return ids[: spoken[-1] + 1 if spoken else start], spoken, start
@@ -269,8 +276,10 @@ def _oracle_rollout(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_rollout(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a chat that ends with the policy, with up to the maximum number of turns, with or without interruptions. The
-    limit is that of the last turns, independent of template tokens."""
+    """Draw a chat that ends with the policy, with up to the maximum number of turns, with or without interruptions.
+
+    The token limit grows by 16 with each further turn, to leave room for the tokens of the template.
+    """
     conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if inputs["system"] else []
     conversation.append(["user", choose.integer(1, 3)])
     pieces = []

@@ -191,7 +191,7 @@ CUTTING = (
     ),
 )
 
-#: A binding that simulates other ranks lists the values for a search.
+#: A search varies this only for bindings that simulate other ranks: they list the values in ``accepts``.
 PADDING_MICROBATCHES = Input(
     "padding_microbatches",
     "integer",
@@ -413,7 +413,7 @@ SUPERVISED_UPDATE = Contract(
         ),
     ),
     observes=(
-        Observed("loss", "what is minimised"),
+        Observed("loss", "the loss that is minimised"),
         Observed("gradient", "gradient of log_probs that reaches the optimizer", TOKENS, "gradient"),
         Observed("gradient_after", "gradient of output_after that reaches the optimizer", ("batch",), "gradient"),
     ),
@@ -458,7 +458,7 @@ def _of_an_update() -> dict[str, Any]:
 
 
 def _whole(part: Mapping[str, Any], rows: Mapping[str, Any]) -> list[int]:
-    """Return the number of each row of a part; -1 if its fields belong to different rows."""
+    """Return the numbers of a part's intact rows. A row is not intact if its fields belong to different rows."""
     columns = {name: part[name] for name in rows if name in part}
     columns = {name: column if hasattr(column, "dtype") else list(column) for name, column in columns.items()}
     return [
@@ -471,7 +471,7 @@ def _whole(part: Mapping[str, Any], rows: Mapping[str, Any]) -> list[int]:
 def _equal(one: Any, other: Any) -> bool:
     if getattr(one, "shape", ()) == () or len(one.shape) != len(other.shape):
         return bool(getattr(one, "shape", ()) == getattr(other, "shape", ()) and one == other)
-    width = min(one.shape[0], other.shape[0])  # padding may change
+    width = min(one.shape[0], other.shape[0])  # rows may be padded to different lengths
     return bool((one[:width] == other[:width]).all()) and not (one[width:].any() or other[width:].any())
 
 

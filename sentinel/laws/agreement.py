@@ -198,7 +198,7 @@ class Difference:
         return f"{self._where}expected {self.pair[0]!r}, observed {self.pair[1]!r}{self.bound}"
 
     def between(self, one: str, other: str) -> str:
-        """Return the difference of two outputs as text, without a claim which of the two is wrong."""
+        """Return the difference of two outputs as text that does not say which of the two is wrong."""
         return f"{self._where}{self.pair[0]!r} in {one}, {self.pair[1]!r} in {other}{self.bound}"
 
     @property
@@ -334,8 +334,7 @@ def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Ma
 def _movement(
     case: Case, first: str, second: str, item: Observed, match: Match, counts: Flags | None, bound: float
 ) -> Numbers | float | None:
-    """Return by how much the oracle's values differ between two variants; None if rounding does not explain that
-    much."""
+    """Return by how much the oracle's values differ between two variants; None if by more than rounding explains."""
     if not case.oracle or first not in case.oracle or second not in case.oracle:
         return 0.0
     pair = aligned(case.oracle, first, second, item, match)

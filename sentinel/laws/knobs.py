@@ -71,7 +71,7 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
             detail = f"{knobs} has no effect; by definition it changes {', '.join(moves)}"
             yield Violation(address(variant, key), *values, detail, f"no effect of {name}")
     if not applies:
-        raise DoesNotApply("the definition does not give the option an effect in this scenario either")
+        raise DoesNotApply("by definition, the option has no effect in this scenario")
 
 
 def _turned(one: Inputs, other: Inputs) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import Flags, axes, entries, equal, first_two, like, mask_of
 from sentinel.values.literals import Tensor
 
-#: Side of the padding -> how many columns one column of padding adds before and after the tokens.
+#: Side of the padding -> (columns before the tokens, columns after the tokens), for one column of padding.
 _SIDES = {"right": (0, 1), "left": (1, 0)}
 
 

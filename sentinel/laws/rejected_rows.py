@@ -53,7 +53,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
         array = inputs[name].array()
         changes[name] = like(inputs[name], np.where(rejected.reshape(-1, *[1] * (array.ndim - 1)), number, array))
     variants: dict[str, Inputs] = {BASELINE: inputs}
-    if inputs.get("group_layout") != "equal":  # otherwise removing a row would leave groups of different sizes
+    if inputs.get("group_layout") != "equal":  # else removing a row would make the groups unequal
         variants["without"] = pick_rows(contract, inputs, np.flatnonzero(~rejected))
     if names:
         variants["changed"] = {**inputs, **changes}

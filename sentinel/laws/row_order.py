@@ -39,8 +39,8 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 def order_does_not_matter(case: Case) -> Iterator[Violation]:
     """Check that permuting the rows of a batch permutes the outputs in the same way and leaves scalars unchanged.
 
-    Rows that are equal in all inputs must have equal outputs. Catches outputs that return in the order of packing
-    (SkyRL #1882), and groups that are formed by position instead of label (verl #7150).
+    Rows that are equal in all inputs must have equal outputs. Catches outputs that are returned in packing order (SkyRL
+    #1882), and groups that are formed by position instead of label (verl #7150).
     """
     first, others = first_two(case)
     for other in others:

@@ -18,7 +18,7 @@ _DOMAINS = ("reward", "advantage", "value")
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
     """Make variants whose scores are shifted, in one group or in all rows, or scaled in all rows.
 
-    Scores per token are shifted on the last valid token only, so that a response's sum is shifted once.
+    Token rewards are shifted on the last valid token only, so that a response's sum is shifted once.
     """
     names = [name for shape in (TOKENS, ("batch",)) for name in float_inputs(contract, inputs, shape)]
     domains = {item.name: item.domain for item in contract.inputs}
@@ -67,7 +67,7 @@ def normalisation_laws(case: Case) -> Iterator[Violation]:
         except DoesNotApply:  # such as scaling, if the definition does not divide by a deviation
             continue
     if not applies:
-        raise DoesNotApply("the definition itself changes the value, or the observation has nothing to compare")
+        raise DoesNotApply("by definition, the values change; or the observation has nothing to compare")
 
 
 def _same_tokens(case: Case, first: str, other: str) -> bool:

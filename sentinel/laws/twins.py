@@ -36,9 +36,9 @@ def twins_agree(case: Case) -> Iterator[Violation]:
     One implementation must also return the same values for float32 and float64 inputs, up to the rounding of
     float32. (Half precision is left to the oracle, because rounding can move a ratio across a threshold.)
 
-    Catches a packed mode that truncates at the other end than the padded mode (verl #6372), log-probs that are
-    recomputed without the temperature of the loss (AReaL #581), and a loss that is computed in a lower precision than
-    its inputs have (ROLL's).
+    Catches a packed mode and a padded mode that truncate at opposite ends (verl #6372), log-probs that are recomputed
+    without the temperature of the loss (AReaL #581), and a loss that is computed in a lower precision than that of its
+    inputs (ROLL's).
     """
     first, others = first_two(case)
     for other in others:
@@ -49,7 +49,8 @@ def twins_agree(case: Case) -> Iterator[Violation]:
             yield from same(case, first, other, prefix="the two implementations disagree: ")
             continue
         for item in same(case, first, other, prefix="in another precision, ", roles=("output", "gradient")):
-            # The variant is missing if a search repeats a violation in float64.
+            # A search takes the symptom `value` for rounding if it vanishes in float64. This variant would always
+            # vanish, because it differs from the baseline only in precision.
             yield replace(item, symptom="precision") if item.symptom == "value" else item
 
 

@@ -185,7 +185,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 
 
 def duplicate(first: Path, second: Recipe) -> Problem:
-    """Return the problem that two files have the same bug id."""
+    """Return the error for two files with the same bug id."""
     from sentinel.recipes.problems import Problem, shown
     from sentinel.values.documents import read
 
@@ -195,7 +195,8 @@ def duplicate(first: Path, second: Recipe) -> Problem:
 
 
 def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:
-    """Copy the bundled recipe's pins and upstream numbers to a recipe that has no pins."""
+    """Return the recipe. If it has no pins, they are copied from the bundled recipe, as are missing watched refs and
+    upstream links."""
     other = bundled.get(recipe.bug_id)
     if other is None or other.target != recipe.target or recipe.pins:
         return recipe

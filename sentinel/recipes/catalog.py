@@ -113,7 +113,7 @@ class Catalog:
             _add(more_laws, law.name, law, "law")
         makers = {name: partial(self.adapters.__getitem__, name) for name in self.adapters}
         for file in adapters:
-            adapter = load_adapter(Path(file).absolute(), more_contracts)  # workers run in another folder
+            adapter = load_adapter(Path(file).absolute(), more_contracts)  # absolute: workers run in another folder
             name = adapter.target.name
             _add(makers, name, partial({name: adapter}.__getitem__, name), f"adapter {file}")
             files[name] = adapter.file
@@ -186,7 +186,7 @@ def _digest(file: Path) -> str:
 
 
 def _bundled_adapters() -> dict[str, Path]:
-    """Return the files or package folders of the bundled adapters by target name."""
+    """Return each bundled adapter's file by target name; for a package, this is its ``__init__.py``."""
     folder = bundled("adapters")
     packages = {file.parent.name: file for file in folder.glob("*/__init__.py")}
     return dict(sorted({**{file.stem: file for file in folder.glob("*.py")}, **packages}.items()))

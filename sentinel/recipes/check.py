@@ -60,7 +60,7 @@ def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, 
             for name in choices.keys() & (inputs or {}).keys():
                 value = inputs[name]
                 if isinstance(value, str) and value not in choices[name]:
-                    near = nearest(value, filter(None, choices[name]), "it knows")
+                    near = nearest(value, filter(None, choices[name]), "the choices are")
                     yield (*place, name), f"{contract.name} has no {name} {value!r}{near}"
 
 

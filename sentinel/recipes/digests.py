@@ -62,9 +62,7 @@ def binding_digest(target: Target, file: Path, boundary: str, contract: str) -> 
     """Return the digest of one binding.
 
     The digest covers the declaration, and those functions, classes and constants of the adapter and of Sentinel that
-    the declaration reaches by name.
-
-    A registered function uses the binding that ``like`` names.
+    the declaration reaches by name. The digest of a registered function is that of the binding that it reuses.
 
     :param file: the adapter's file.
     """
@@ -86,7 +84,7 @@ class _Walk:
     def __init__(self, folder: Path) -> None:
         self._folders = (str(_SENTINEL), str(folder))
         self._seen: dict[int, int] = {}
-        self._kept: list[Any] = []  # keeps the object alive, because the id of a freed object can be reused
+        self._kept: list[Any] = []  # keeps all seen objects alive, because the id of a freed object can be reused
 
     def lines(self, value: Any) -> Iterator[str]:
         if value is None or isinstance(value, (str, int, float, bytes, bool)):
@@ -137,7 +135,7 @@ class _Walk:
         yield from self.lines((function.__defaults__, function.__kwdefaults__))
         for cell in function.__closure__ or ():
             yield from self.lines(cell.cell_contents)
-        # __name__ and __file__ depend on where the code is installed.
+        # Left out: __name__ and __file__ depend on where the code is installed.
         names = sorted(name for name in set(_names(code)) if not _is_dunder(name))
         for name in names:
             value = function.__globals__.get(name)
@@ -153,7 +151,7 @@ class _Walk:
         yield owner.__qualname__
         for name, value in vars(owner).items():
             if _is_dunder(name) and not callable(getattr(value, "__func__", value)):
-                continue  # Python adds some of these: __module__, __doc__, __firstlineno__
+                continue  # which of these Python adds depends on its version: __module__, __doc__, __firstlineno__
             value = getattr(value, "__func__", getattr(value, "fget", value))
             # Methods that the dataclass decorator generates have no source.
             if isinstance(value, FunctionType) and self._followed(value.__code__.co_filename):
@@ -213,7 +211,8 @@ def _written(node: Any, message: bool = False) -> Iterator[str]:
             if field == "body" and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 value = value[1:] if ast.get_docstring(node, clean=False) is not None else value
             yield field
-            # What a law's decorator declares is also in its fields, without the statement.
+            # Strings in decorators are left out. Those of a law's decorator are also in its fields, which are covered,
+            # except for the statement.
             yield from _written(value, message or field == "decorator_list")
     elif isinstance(node, list):
         for item in node:

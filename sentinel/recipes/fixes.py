@@ -53,9 +53,9 @@ class Fix:
 
     :ivar bugs: ids of the bugs that it fixes; the first is also the file's name.
     :ivar commit: the upstream commit with the bug, to which the edits apply.
-    :ivar head: the upstream commit that fixes the bug, instead of edits.
+    :ivar head: the upstream commit that fixes the bug; empty if the fix consists of edits.
     :ivar wrong, cause, fix, reach, limits, related: prose for the pull request page.
-    :ivar comment: a comment for a pull request that exists already. There is then no page.
+    :ivar comment: a comment for a pull request that exists already. It replaces the page.
     :ivar numbers: observed key -> its name in upstream's terms, for the numbers that the page shows.
     :ivar guilty: (file, first line, last line) of the faulty code at :attr:`commit`.
     :ivar digest: ``sha256:<hex>`` of everything except prose, so that the prose can change without a new trial.
@@ -123,13 +123,13 @@ def load_fix(path: Path) -> Fix:
     for wrong in _SCHEMA.errors(data):
         raise RecipeError(f"{place(*wrong.instance_path)}: {wrong.message}; docs/recipes.md lists the keys of a fix")
     if ("head" in data) == ("edits" in data):
-        raise RecipeError(f"{place()}: a fix has either `edits` or upstream's own `head`")
+        raise RecipeError(f"{place()}: write either `edits` or upstream's own `head`")
     if path.name != f"{data['bugs'][0]}{SUFFIX}":
         raise RecipeError(f"{place('bugs', 0)}: rename the file to {data['bugs'][0]}{SUFFIX}, like its first bug")
     edits = []
     for number, edit in enumerate(data.get("edits", ())):
         if ("blob" in edit) != ("lines" in edit):
-            raise RecipeError(f"{place('edits', number)}: `blob` and `lines` go together; a new file has neither")
+            raise RecipeError(f"{place('edits', number)}: write both `blob` and `lines`, or neither for a new file")
         first, last = edit.get("lines", (1, 0))
         if not 0 < first <= last + 1:
             raise RecipeError(f"{place('edits', number, 'lines')}: lines {first} to {last} are not a range")

@@ -187,8 +187,7 @@ def inside(path: Any, packages: Collection[str]) -> str | None:
 
 
 def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
-    """Return the key of a mapping that says which kind of literal the mapping stands for, such as ``tensor`` or
-    ``new``."""
+    """Return the key that identifies the kind of literal that a mapping stands for, such as ``tensor`` or ``new``."""
     form = next((name for name in forms if name in value), None)
     if form is None:
         wrong = next(iter(value), "")

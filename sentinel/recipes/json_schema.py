@@ -22,7 +22,7 @@ class JsonSchema:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The schema itself; do not modify it."""
+        """Return the schema. Do not modify it."""
         if not isinstance(self._source, str):
             return self._source
         file = resources.files("sentinel") / "schemas" / f"{self._source}.schema.json"
@@ -31,7 +31,7 @@ class JsonSchema:
 
     @cached_property
     def _validator(self) -> Any:
-        # Imported here because most users of this module read no document.
+        # Imported here, because most importers of this module validate nothing.
         from jsonschema_rs import Draft202012Validator
 
         return Draft202012Validator(self.schema)

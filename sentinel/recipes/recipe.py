@@ -46,7 +46,8 @@ class Recipe:
         name is ``""`` if the recipe has no variants.
     :ivar defaulted: names of the inputs that have the contract's default, because the recipe omits them.
     :ivar requires: dotted paths that a checkout must have; otherwise the recipe does not apply to it.
-    :ivar when: the scenarios that trigger the bug; ``when_breaking`` has other conditions for some laws.
+    :ivar when: the scenarios that trigger the bug.
+    :ivar when_breaking: law -> the scenarios that trigger the bug for this law, if they differ from ``when``.
     :ivar affects: the training runs that the bug affects; meeting one entry is enough.
     :ivar until: setting -> value with which the bug does not occur, for use until it is fixed upstream.
     :ivar digest: ``sha256:<hex>`` of the content; comments and layout do not count.
@@ -88,8 +89,9 @@ class Recipe:
     def scenario_inputs(self, contract: Contract, fixed: Collection[str]) -> list[str]:
         """Return the inputs that the scenario sets and that the boundary must accept.
 
-        Selectors and dialect inputs are left out: only the oracle reads them, so the boundary needs no parameter for
-        them.
+        Dialect inputs are left out, because only the oracle reads them.
+
+        :param fixed: the inputs that the binding fixes. They are left out too.
         """
         stated = {name for inputs in self.variants.values() for name in inputs} - set(self.defaulted)
         return sorted(stated - {item.name for item in contract.inputs if item.dialect} - set(fixed))

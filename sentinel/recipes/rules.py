@@ -90,7 +90,7 @@ BUG_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def examine(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Return the recipe of a file, which is None if the file has errors; and all problems in the file."""
+    """Return the recipe of a file, or None if the file has errors. Also return all problems of the file."""
     document, problem = read_or_problem(path)
     if document is None:
         return None, [problem] if problem else []
@@ -143,7 +143,7 @@ class _Reading:
                 self.findings.warn((key,), f"unknown key {key!r} is ignored{nearest(key, properties)}", key=True)
         variants, defaulted = self._scenario(contract, target)
         tolerance = read_tolerance(self.findings, native.get("tolerance"), ("tolerance",))
-        # The names are known even if a variant's inputs are invalid.
+        # Taken from the document, so that they are complete even if a variant's inputs are invalid.
         names = tuple(variants if self.published else self.data.get("variants") or ("",))
         readable = names and "variants" not in self.broken
         unpatched, fixed = (
@@ -276,7 +276,7 @@ class _Reading:
         ]
         if not contracts:
             self.findings.error(
-                place, f"the adapter binds it to contract {bindings[0].contract!r}, which does not exist"
+                place, f"the adapter binds this function to contract {bindings[0].contract!r}, which does not exist"
             )
             return None
         written = {key for name in _PUBLISHED_VALUES for key in (self.data.get(name) or ())}

@@ -16,7 +16,7 @@ _TYPES = {
     "number": "a number",
     "integer": "an integer",
     "boolean": "true or false",
-    "null": "nothing",
+    "null": "null",
 }
 
 

@@ -7,11 +7,12 @@ be right. ``always`` is the trigger of a bug that occurs in every scenario. The 
 * an option is a condition of ``affects`` (:mod:`sentinel.recipes.affects`): a value, a list of values, ``set``,
   ``unset``, or a bound such as ``"> 1"``;
 * a tensor, or labels, is one of :data:`WORDS`, a bound that some element meets, or a dtype;
-* a list is one of :data:`LIST_WORDS`, or ``longer than NAME``: it has more items than the number ``NAME``. Otherwise,
-  the conditions of an option hold for it.
+* a list is one of :data:`LIST_WORDS`; ``longer than NAME``, for a list with more items than the value of the input
+  ``NAME``; or a condition as for an option.
 
-``any`` stands for every tensor of numbers, because a bug in a shared helper occurs at functions with other input names.
-``a - b`` is the difference of two tensors. The mask and the group labels have their names in the recipe's contract.
+``any`` means that some float tensor meets the condition. It is for bugs in shared helpers, which also occur at
+functions whose inputs have different names. ``a - b`` is the difference of two tensors. The mask and the group labels
+are written with their names in the recipe's contract, even if the bug occurs at a function of another contract.
 """
 
 from __future__ import annotations
@@ -263,9 +264,9 @@ def unfit(item: Input | None, condition: Any) -> str:
     if item is None:
         item = Input(ANY, "tensor", "")
     if item.kind == "labels":
-        return "" if condition in _OF_LABELS else f"labels can show: {', '.join(_OF_LABELS)}"
+        return "" if condition in _OF_LABELS else f"a condition on labels is one of: {', '.join(_OF_LABELS)}"
     if item.kind != "tensor":
         return f"{item.name} is an option, not a tensor" if condition in WORDS else ""
     words = [word for word in WORDS if word not in _OF_LABELS]
     fits = isinstance(condition, str) and (condition in words or condition in STORAGE or _BOUND.fullmatch(condition))
-    return "" if fits else f'a tensor can show: {", ".join(words)}; a dtype; or a bound such as "> 1"'
+    return "" if fits else f'a condition on a tensor is one of: {", ".join(words)}; a dtype; a bound such as "> 1"'

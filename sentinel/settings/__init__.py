@@ -114,7 +114,7 @@ def _path(text: str) -> Path:
 
 def _folder(text: str) -> Path:
     path = _path(text)
-    if not os.path.isdir(path):  # pathlib raises for a name that is too long
+    if not os.path.isdir(path):  # Path.is_dir raises for a name that is too long
         raise SentinelError(f"no such folder: {path}")
     return path
 
@@ -163,10 +163,10 @@ class Settings:
     """All settings of a run. Each is declared only here.
 
     :ivar targets: the names of selected targets; empty if only paths were given.
-    :ivar named_refs: (target name or None for all, ref); empty for the recipes' own pins.
+    :ivar named_refs: (target name or None for all, ref); if empty, the recipes' own pins are checked.
     :ivar pythons: target name (None for all) -> the interpreter in whose environment the target is installed.
-    :ivar sandbox: empty for the strictest level that the machine supports.
-    :ivar laws: empty for the default: off for pins, quick for a ref or a working tree.
+    :ivar sandbox: the level; if empty, the strictest one that the machine supports.
+    :ivar laws: the level; if empty, ``off`` for pins, and ``quick`` for a ref or a working tree.
     """
 
     targets: tuple[str, ...] = _option(
@@ -310,7 +310,7 @@ def _write(option: Option, value: Any) -> str:
 
 #: Field of :class:`Settings` -> its option.
 OPTIONS: Mapping[str, Option] = {item.name: item.metadata["option"] for item in fields(Settings)}
-#: Written name -> option.
+#: Name of an option in settings files and on command lines -> the option.
 NAMED: Mapping[str, Option] = {option.name: option for option in OPTIONS.values()}
 
 
@@ -386,7 +386,7 @@ def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequenc
 def in_effect(options: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a settings file that the command line does not override."""
     given = {name for name, value in options.items() if _texts(value)}
-    given |= {"ref", "repo"} if given & {"ref", "repo"} else set()  # both of them select the code
+    given |= {"ref", "repo"} if given & {"ref", "repo"} else set()  # each overrides both, as both select the code
     return {name: value for name, value in file.items() if _texts(value) and name not in given}
 
 
@@ -406,6 +406,6 @@ def _place(text: Any, option: Option, base: Path) -> Any:
 
 
 def _texts(value: Any) -> list[Any]:
-    """Split an option's value at commas; paths and URLs may contain commas and are not split."""
+    """Return the values that were given for an option, without empty ones."""
     values = value if isinstance(value, list) else [value]
     return [item for item in values if item not in (None, "")]

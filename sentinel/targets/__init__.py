@@ -1,8 +1,9 @@
 """Define the declarations of an adapter: the framework, and how its functions are bound to contracts.
 
-Only the standard library is imported, because the controller reads adapters without torch. The worker reads the same
-file in the process that has the target's code. An adapter module defines ``TARGET = Target(...)``. Its functions that
-use tensors import torch from the kit.
+An adapter module defines ``TARGET = Target(...)``. Its functions that use tensors import torch from the kit.
+
+This module imports only the standard library, because the controller reads adapters without torch. The worker reads the
+same adapters in the process that has the target's code.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class StandIn:
 
 @dataclass(frozen=True)
 class Dialect:
-    """An intended difference between a framework and a contract. Reports list it, and say if it has disappeared.
+    """An intended difference between a framework and a contract. Reports list it, and mark it if it has disappeared.
 
     :ivar name: a dialect input of the contract, or the name of a law that the boundary does not satisfy.
     :ivar value: the boundary's value of the dialect input; not used for a law.
@@ -89,13 +90,13 @@ class Binding:
     :ivar boundary: its dotted path today; recipes use this path or one of ``formerly``.
     :ivar formerly: its earlier dotted paths. If a checkout lacks the current path, these are tried in order, and then
         those that :attr:`Target.moved` gives.
-    :ivar arguments: canonical input -> parameter names upstream, newest first. Other canonical inputs are passed under
-        their own names, and refused if the boundary has no such parameter; a ``call`` must drop inputs that the
-        boundary must not receive. ``group`` is a list of labels; numbers per token or row are tensors.
+    :ivar arguments: canonical input -> parameter names upstream, newest first. Canonical inputs that are not listed are
+        passed under their own names, which is an error if the boundary has no such parameter; a ``call`` must drop
+        inputs that the boundary must not receive. ``group`` is a list of labels; numbers per token or row are tensors.
     :ivar constants: upstream parameter -> value that is passed if the boundary has the parameter.
     :ivar outputs: canonical output names, in the order of the returned tuple. A single name stands for the returned
         value itself. A returned mapping is read by name.
-    :ivar call: for boundaries that need more than other argument names: ``call(boundary, inputs)`` receives a
+    :ivar call: for boundaries that need more than renamed arguments: ``call(boundary, inputs)`` receives a
         :class:`~sentinel.worker.calling.Boundary` (its ``function``, ``module``, ``owner``, and ``invoke``, which
         binds by name as above) and the canonical inputs as tensors, and returns the canonical outputs as a mapping.
     :ivar imports: further target modules that ``call`` needs; they are imported before the probe is forked.
@@ -207,8 +208,9 @@ class Steps:
     :ivar epoch: returns the most rows of a dataset that an epoch leaves out, and how often it loads each other row. Its
         argument is the options. By default, an epoch loads each row once.
     :ivar unwatched: describes what a trainer with these options does that no invariant can check.
-    :ivar lacks: the other attributes that have no meaning for this trainer; also ``labels`` and ``items`` (the number
-        of trained tokens) if its batches do not have them.
+    :ivar lacks: the names of those attributes above that have no meaning for this trainer; also ``labels`` and ``items``
+        (the number of trained tokens) if its batches do not have them. Without an entry here, a missing attribute is
+        reported as undocumented.
     :ivar collators: dotted path of a collator's method -> a function that runs inside the training. Its arguments are
         the collator, the rows and the batch. It returns a description of the error in the batch; empty for a correct
         batch.
@@ -238,7 +240,8 @@ class Steps:
 
 @dataclass(frozen=True)
 class Alias:
-    """A name of a newer Python (a dotted path), and the backport package that provides it on older versions."""
+    """A replacement in :attr:`Target.at_import`: the object at a dotted path, such as a backport of a newer Python's
+    name."""
 
     path: str
 
@@ -257,12 +260,12 @@ class Target:
     :ivar registries: families whose members need no binding of their own.
     :ivar stub_versions: package -> the version that its stub module reports, for targets that reject unknown versions.
     :ivar arguments: canonical input -> parameter names, newest first, for bindings without their own.
-    :ivar at_import: dotted path -> its replacement during import: for a function that the target calls and a contained
-        process cannot run, the result; for a value that the target rejects, such as a package version, a plain value,
-        or an :class:`Alias`.
-    :ivar defaults: sources of the configuration's defaults: dotted paths of dataclasses, or of functions that return a
-        function which adds arguments to a parser, or YAML files below an import root. A stand-in that has two of their
-        options gets the others.
+    :ivar at_import: dotted path -> its replacement while the target is imported. For a function that a contained
+        process cannot run, this is the function's result. For a value that the target rejects, such as a package
+        version, it is a plain value or an :class:`Alias`.
+    :ivar defaults: the sources of the configuration's defaults. Each is the dotted path of a dataclass, the dotted path
+        of a function that returns a function which adds arguments to a parser, or a YAML file below an import root. A
+        stand-in that has at least two of their options gets the others.
     :ivar no_signal: globs over dotted paths of code that carries no training signal although its names suggest it,
         such as kernels and servers; at most :data:`MOST_GLOBS`. ``sentinel coverage -v`` does not list the functions
         that match, but all figures count them.
@@ -318,7 +321,7 @@ class Target:
         return not any(fnmatchcase(each, glob) for each in paths for glob in self.no_signal)
 
     def explain_unbound(self, name: str) -> str:
-        """Return the message that a function has no binding. It names the nearest bound function.
+        """Return the error message for a function without a binding. It names the nearest bound function.
 
         :param name: a dotted path, or its last part.
         """

@@ -23,7 +23,7 @@ class Checkout:
 
     :ivar path: the read-only directory with the package roots at their repository paths.
     :ivar import_roots: absolute directories for ``sys.path``, in order.
-    :ivar tree: sha256 over the contents of the package roots; the same for the same files from any source.
+    :ivar tree: sha256 over the contents of the package roots. It does not depend on the source of the files.
     :ivar digest: ``sha256:<hex>`` of the wheel, if the source is pypi.
     :ivar source: the git directory or folder that it was read from; None for a release, which has only the packages.
     :ivar patched: ``sha256:<hex>`` of the fix that was applied to the commit, if any.

@@ -1,1 +1,1 @@
-"""Tensors and other literals as data, and comparison of values."""
+"""Represent tensors and other literals as data, and compare values."""

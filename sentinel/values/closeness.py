@@ -11,8 +11,8 @@ import numpy as np
 from sentinel.values.literals import FLOATS, Tensor, tensor
 from sentinel.values.tolerance import Tolerance
 
-#: dtype -> (relative, absolute). For bfloat16 and float16, four times and once the machine epsilon: the error of a sum
-#: of a few numbers near 1.
+#: dtype -> (relative tolerance, absolute tolerance). For bfloat16 and float16, these are four machine epsilons and one:
+#: the error of a sum of a few numbers near 1.
 DEFAULTS: dict[str, tuple[float, float]] = {
     "float64": (1e-9, 1e-12),
     "float32": (1e-5, 1e-6),

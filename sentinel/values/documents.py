@@ -79,7 +79,6 @@ class Document:
 
     :ivar values: place -> (line, column) of the value.
     :ivar keys: place -> (line, column) of the key.
-    :ivar digest: ``sha256:<hex>`` of the file.
     """
 
     data: Any
@@ -250,7 +249,7 @@ def parse_yaml(text: str, loader: Any = _LOADER, configuration: bool = False) ->
 
 
 def _position_of_character(text: str, offset: int | None) -> tuple[int, int]:
-    """Return the position of the first character that YAML does not allow; the C parser reports bytes."""
+    """Return the position of the first character that YAML does not allow. The C parser's offset counts bytes."""
     match = re.search(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
     start = match.start() if match else min(offset or 0, len(text))
     return text.count("\n", 0, start) + 1, start - (text.rfind("\n", 0, start) + 1) + 1
@@ -421,8 +420,8 @@ _PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 def parse_json(text: str) -> Document:
     """Parse one JSON document.
 
-    The standard library does not report positions of values. The YAML parser does. It accepts nearly all JSON, but also
-    other input, so the text is parsed twice: the JSON parser finds errors, the YAML parser positions.
+    The text is parsed twice. The JSON parser of the standard library finds the errors, but reports no positions of
+    values. These come from the YAML parser, which accepts nearly all JSON, but also text that is not JSON.
     """
     document, problem = Document(None), DocumentError("not YAML")
     try:
@@ -443,7 +442,8 @@ def parse_json(text: str) -> Document:
 def json_data(raw: bytes | str) -> Any:
     """Return the data of a JSON text that may be damaged or hostile.
 
-    :raises DocumentError: as :func:`parse_json` does; an error without a position points to the start.
+    :raises DocumentError: if it is not valid JSON or exceeds a limit. An error without a known position points to the
+        start of the text.
     """
     try:
         data = _json(raw if isinstance(raw, str) else _decoded(raw))
@@ -482,10 +482,7 @@ _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
 
 def _check_depth(data: Any) -> None:
-    """Check the nesting depth of data.
-
-    :raises DocumentError: if data is nested too deeply.
-    """
+    """Raise DocumentError if the data is nested too deeply."""
     level = [data]
     for _ in range(MAX_DEPTH + 1):
         level = [

@@ -21,7 +21,7 @@ GENERATED = 32 * MIB
 def regular_bytes(file: Path, most: int = WRITTEN) -> bytes:
     """Return the content of a regular file of limited size.
 
-    The file is opened without waiting, because opening a pipe would block, and is never read beyond the limit.
+    The file is opened in non-blocking mode, because opening a named pipe would wait for a writer.
 
     :raises OSError: if it cannot be opened, is not a regular file, or has more than `most` bytes.
     """
@@ -48,7 +48,7 @@ def regular_bytes(file: Path, most: int = WRITTEN) -> bytes:
 def read_bytes(file: Path, most: int = WRITTEN) -> bytes:
     """Return the content of a regular file, with the file's name in error messages.
 
-    :raises SentinelError: as :func:`regular_bytes` raises OSError.
+    :raises SentinelError: where :func:`regular_bytes` would raise OSError.
     """
     try:
         return regular_bytes(file, most)
@@ -59,7 +59,7 @@ def read_bytes(file: Path, most: int = WRITTEN) -> bytes:
 def read_text(file: Path, most: int = WRITTEN) -> str:
     """Return the text of a regular file.
 
-    :raises SentinelError: as :func:`read_bytes` does, and if the bytes are not UTF-8.
+    :raises SentinelError: where :func:`read_bytes` would raise it, and if the bytes are not UTF-8.
     """
     raw = read_bytes(file, most)
     try:

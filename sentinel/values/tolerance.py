@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Relative and absolute tolerance; None means the default for the observed dtype."""
+    """Relative and absolute tolerance. None means the default of the observed dtype; ``exact`` allows no difference."""
 
     relative: float | None = None
     absolute: float | None = None

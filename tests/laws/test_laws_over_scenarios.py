@@ -116,7 +116,7 @@ GAP = batch([[1.0, 2.0], [3.0, 4.0], [0.5, 0.5]], [[1, 0], [0, 0], [1, 1]], "ppq
         ("order_does_not_matter", batch([[1.0]], [[1]], "p"), "one row"),
         ("parts_add_up", batch([[1.0], [2.0]], [[1], [1]], "pp"), "cannot be cut"),
         ("every_knob_counts", batch([[1.0]], [[1]], "p", "bfloat16"), "16 bits"),
-        ("every_knob_counts", batch([[0.0]], [[0]], "p"), "does not give the option an effect in this scenario either"),
+        ("every_knob_counts", batch([[0.0]], [[0]], "p"), "by definition, the option has no effect in this scenario"),
     ],
 )
 def test_laws_do_not_apply_without_their_premise(name, inputs, said):

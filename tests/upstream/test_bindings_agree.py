@@ -52,7 +52,7 @@ TIED = ("kl_cov",)
 #: Errors for settings that a revision or a contract does not have, and a difference that is only rounding.
 SAID = (
     "has no IcePop",
-    "the contract does not define this option for ratios",
+    "the contract does not define rejection by the largest ratio of a sequence",
     "weights are clamped from above",
     "has rounding errors",
 )

@@ -71,11 +71,11 @@ def call_with(
     :param reads: output -> its place in the result: an index, a key, or a tuple of them for nested results; by default
         the binding's ``outputs``.
     :param tokens_first: whether the function's tensors are ``[tokens, batch]``.
-    :param sums: input of ``[batch, tokens]`` -> its mask, for inputs of which the function takes the sum over each
-        row's valid tokens.
+    :param sums: input of ``[batch, tokens]`` -> its mask. The function takes the sum of such an input over each row's
+        valid tokens.
     :param bools: the inputs that the function takes as booleans.
     :param group: the parameter that takes the number of rows in each group.
-    :param row_names: parameters that take another name for each row.
+    :param row_names: parameters that take a list with a distinct name for each row.
     :param upstream: further arguments under their upstream names.
     :raises AbsentError: if the function has no equivalent of a value in the scenario.
     """
@@ -138,9 +138,10 @@ def part_of(answer: Any, place: Any) -> Any:
 #: The contract's axis -> the axis number in torch.
 AXIS: Mapping[Any, Any] = {None: None, "token": -1}
 
-#: Names of two kinds of parameters of functions that take no mask. The first take booleans that mark the steps at which
-#: an episode ends. The second take what follows the last step, or mark episodes that were cut; their values must not
-#: count. A boolean for the step after the last one means that the booleans mark the steps at which an episode begins.
+#: Parameter names of functions that take the ends of episodes instead of a mask. Parameters in ``ENDS`` take booleans
+#: that mark the last step of each episode. Parameters in ``AFTER_ENDS`` take the state after the last step, or mark
+#: truncated episodes; their values must not affect the result. If a function has a parameter such as ``next_done``, its
+#: booleans mark the first step of each episode instead of the last.
 ENDS = ["dones", "done", "terminated", "terminateds", "terminations", "terminals", "terminal"]
 AFTER_ENDS = ["next_value", "last_value", "last_values", "bootstrap_value", "next_done", "next_dones", "last_done"]
 AFTER_ENDS += ["truncated", "truncations"]
@@ -177,7 +178,8 @@ def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, A
 def with_ends(inputs: Mapping[str, Any], mask: Any, as_bools: bool, stream: bool) -> dict[str, Any]:
     """Add the booleans ``ends`` to the inputs, for a function that takes the ends of episodes instead of a mask.
 
-    For such a function, tokens after an end belong to another episode. So their values are made finite.
+    Such a function computes with masked tokens, as parts of other episodes. So non-finite values there are replaced by
+    1.
 
     :param stream: whether the function takes the valid tokens of all rows one after another, [tokens].
     """

@@ -81,12 +81,12 @@ def fields(same: str, **others: Any) -> dict[str, Any]:
     return {**{name: name for name in same.split()}, **others}
 
 
-#: A mapping for :func:`with_options`: a configuration's field that turns sampling on.
+#: The field of the option ``greedy`` for :func:`with_options`, if the configuration's switch turns sampling on.
 DRAWS = ("do_sample", {True: False, False: True})
 
 
 class EngineRequest(Exception):
-    """Raised instead of a call to an inference engine. It has the request that the engine would receive."""
+    """Raised instead of a call to an inference engine. Its argument is the request that the engine would receive."""
 
 
 def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:

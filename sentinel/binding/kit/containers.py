@@ -81,8 +81,8 @@ def reorder_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequenc
 
 
 def fill_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Pad a batch container to a size, and return its rows. Return none if the reported number of added rows is
-    wrong."""
+    """Pad a batch container to a size, and return it in a list. Return an empty list if the reported number of added
+    rows is wrong."""
     longer, added = boundary.function(data, inputs["count"])
     return [longer] if added == len(longer) - len(data) else []
 

@@ -87,7 +87,7 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             self.model = Body()
-            # a fused loss multiplies by this weight matrix
+            # An identity matrix, because fused losses multiply the hidden states by the weights of the head.
             self.lm_head = torch.nn.Linear(size, size, bias=False, dtype=table.dtype)
             self.lm_head.weight = torch.nn.Parameter(torch.eye(size, dtype=table.dtype), requires_grad=False)
 
@@ -123,9 +123,9 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
         "num_attention_heads": 1,
         "num_labels": 2 - scores,
     }
-    with keep_random_state():  # the random weights that the layers draw are replaced
+    with keep_random_state():  # the layers draw random weights, which are not used
         model = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
-    model.loss_type, model.warnings_issued = "ForCausalLM", {}  # models had warnings_issued until transformers 5
+    model.loss_type, model.warnings_issued = "ForCausalLM", {}  # transformers before 5 reads warnings_issued
     return model
 
 

@@ -11,7 +11,10 @@ from sentinel.values.lazy import torch
 
 
 def call_padding(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
-    """Call a function that pads a list of rows to the longest row. A row of the wanted length is added to the list."""
+    """Call a function that pads a list of rows to the longest row.
+
+    A row of the wanted length is added to the list, and removed from the result.
+    """
     values = inputs["values"]
     rows = [*values, values.new_zeros(inputs["length"])]
     return {"padded": boundary.invoke(take_inputs(inputs, "pad_value", "side"), rows, **upstream)[:-1]}
@@ -22,7 +25,7 @@ def call_padding_to_multiple(
 ) -> dict[str, Any]:
     """Call a function that pads rows to the next multiple of a number: ``pads(boundary, values, number)``."""
     if inputs["values"].shape[1] > inputs["length"]:
-        raise AbsentError("the function pads longer rows to the next multiple")
+        raise AbsentError("not in this version: rows longer than `length` are padded to its next multiple")
     return {"padded": pads(boundary, inputs["values"], inputs["length"])}
 
 

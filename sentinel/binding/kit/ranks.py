@@ -26,7 +26,7 @@ class _Collectives:
     All ranks of a group must call the same collective; in a training run, they would hang otherwise. Only one rank runs
     at a time: the lowest that does not wait for others. So the order of calls and results is deterministic.
 
-    :ivar failure: the first error: a rank raised it, or it says that the ranks disagree. None if there is no error.
+    :ivar failure: the first error: one that a rank raised, or a RanksDisagreeError. None if there is no error.
     """
 
     def __init__(self, count: int) -> None:
@@ -62,12 +62,12 @@ class _Collectives:
     def exchange(self, rank: int, name: str, value: Any, group: Any) -> list[Any]:
         """Wait until every rank of the group has called this collective, and return the values of all ranks.
 
-        :raises RanksDisagreeError: if a rank called another collective, or no rank can continue.
+        :raises RanksDisagreeError: if the ranks of the group call different collectives, or if no rank can continue.
         """
         caller, ranks = sys._getframe(2), self.ranks_of(group)
         place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         with self._changed:
-            calls = self._calls.setdefault(ranks, {})  # the last rank to arrive drops the exchange
+            calls = self._calls.setdefault(ranks, {})  # deleted by the last rank to arrive
             calls[rank] = name, place, value
             if len(calls) == len(ranks):
                 del self._calls[ranks]

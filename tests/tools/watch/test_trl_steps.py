@@ -112,8 +112,8 @@ def test_prepared_rows_have_the_tokens_of_their_text(kind, row, options, how):
     ("others", "how"),
     [
         ([[_C, 0], [_B, 0]], ""),
-        ([[_B, 0], [_C, 0]], "KL_completion_ids of the first 2 rows are the rows' own completions"),
-        ([[_C, 0], [_C, 0]], "KL_completion_ids of the first 2 rows are not the completions of these rows"),
+        ([[_B, 0], [_C, 0]], "KL_completion_ids of each of the first 2 rows are the row's own completion"),
+        ([[_C, 0], [_C, 0]], "KL_completion_ids of the first 2 rows are not a permutation of these rows' completions"),
     ],
 )
 def test_kl_completions_are_those_of_other_rows(others, how):
