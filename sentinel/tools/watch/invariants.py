@@ -871,7 +871,7 @@ def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
         f"losses of a step are divided by {shown} tokens (num_items_in_batch), and its {len(items)} micro-batches"
         f"{ranks} train on {trained} labels"
         + ", because the labels of first tokens are not predicted"
-        * (min(items) == max(items) == labels)
+        * bool(min(items) == max(items) == labels)
     )
 
 
