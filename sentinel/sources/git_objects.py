@@ -10,7 +10,7 @@ from pathlib import Path
 from sentinel.sources.gitbinary import GitError, Objects, run, run_bounded, run_checked
 from sentinel.sources.trees import FILE, LINK, MOST_FILES, SUBMODULE, Entry, blob_id, check_path, is_ignored
 
-#: Largest size of git's listing in bytes: that of a revision with the most allowed files and long names.
+#: Maximum bytes of git's listing of a revision: 200 for each of the files that a revision may have.
 _MOST_LISTED = MOST_FILES * 200
 
 

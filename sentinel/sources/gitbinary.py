@@ -44,7 +44,8 @@ _ENVIRONMENT = {
     "GIT_HTTP_LOW_SPEED_LIMIT": "1000",
     "GIT_HTTP_LOW_SPEED_TIME": "60",
 }
-#: If a git hook runs the tests, these variables would redirect git. GitPython can set variables but not unset them.
+#: Variables that a git hook sets and that would redirect git if the hook runs the tests. They get neutral values,
+#: because GitPython can set variables but not unset them.
 _NEUTRAL = {
     "GIT_CONFIG_COUNT": "0",
     "GIT_CONFIG_PARAMETERS": "",

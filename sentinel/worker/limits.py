@@ -12,7 +12,7 @@ from pathlib import Path
 #: Maximum processes and threads of one strictly contained target process. A probe needs few.
 MOST_PROCESSES = 256
 
-#: Maximum new processes of the user, which stops a fork bomb if the processes of one target cannot be counted.
+#: Maximum new processes of the user. It stops a fork bomb on machines that cannot count one target's processes.
 SPARE_PROCESSES = 4096
 
 #: User ids to which root changes in strict containment. systemd uses the same ids for services without a user.
@@ -24,7 +24,7 @@ LARGEST_FILE = 1 << 30
 #: Maximum open files of one process.
 MOST_FILES = 1024
 
-#: CPU seconds that are allowed in addition to those that a probe can use on all cores within its time limit.
+#: CPU seconds that a process may use beyond its time limit times the number of cores.
 _GRACE = 5
 
 

@@ -146,7 +146,9 @@ def _with_dimensions(value: torch.Tensor, dims: int) -> Any:
 
 
 def _other_text(value: Any, way: str | int) -> Any:
-    """Return a text with blanks around it, with swapped case, or with more words after it; or an empty text."""
+    """Return the text changed in one way: with blanks around it, with swapped case, empty, or with more words after it.
+
+    Return :data:`_SAME` if the value is neither a string nor a list of strings."""
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return [_other_text(item, way) for item in value]
     if not isinstance(value, str):
@@ -226,7 +228,7 @@ def shared_parts(path: str, value: Any) -> Iterator[tuple[str, str]]:
 def gradients(value: Any) -> dict[str, Any]:
     """Return the gradients of all leaves on which the differentiable tensors in a value depend.
 
-    Each tensor gets other upstream gradients.
+    The upstream gradients differ from tensor to tensor, so that swapped tensors give different gradients.
     """
     outputs = [each for _, each in _tensors(value, "") if each.grad_fn is not None and each.is_floating_point()]
     leaves: dict[int, torch.Tensor] = {}
