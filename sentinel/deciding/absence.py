@@ -1,4 +1,4 @@
-"""Find the first name that an adapter uses and a checkout does not define, and whether it was removed or moved.
+"""Find the first name that an adapter uses but a checkout does not define, and whether it was removed or moved.
 
 The checkout's source is read, and none of it runs.
 """
@@ -104,7 +104,7 @@ def _look_for(names: Sequence[str], checkout: Checkout, sources: Sources, older:
                     return Absence(path, name, existed=_existed_before(name, checkout))
                 return Absence(path, name, places[0][0], _alike(lines, places[0][1]), len(attributes))
     attributes = parts[-2:] if len(parts) > 2 and parts[-2][0].isupper() else parts[-1:]
-    # if only a parameter is missing, other files are not searched
+    # a missing parameter is not searched for in other files
     places = list(_find_definitions(attributes, checkout)) if names[0] == needed else []
     place = places[0][0] if len(places) == 1 else ""
     return Absence(needed, name, place, existed=None if place else _existed_before(name, checkout))

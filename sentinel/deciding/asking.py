@@ -67,9 +67,9 @@ class Answers:
     :ivar first: the answer that is judged.
     :ivar second: the second process's observation, with the recipe's variant names; None if it returned none.
     :ivar agree: whether both observations are equal bit by bit.
-    :ivar refusal: why the second process returned no observation; empty if it returned one or was not asked.
+    :ivar refusal: why the second process returned no observation; empty if it returned one, or if there was none.
     :ivar reordered: whether the second process, given permuted rows, returned equally permuted results.
-    :ivar seconds: the time; if a process answered several questions, its time divided by their number.
+    :ivar seconds: the time that the processes took; if they ran several questions, an equal share of it.
     """
 
     first: Measured | Failed
@@ -81,7 +81,7 @@ class Answers:
 
 
 def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
-    """Run a recipe in a new process. If this returns values, run the recipe once more in a second process."""
+    """Run a recipe in a new process. If it returns values and ``repeat`` is true, run it again in a second process."""
     boundary = question.recipe.boundary
     first = loaded.probe(boundary, question.request)
     if not repeat or isinstance(first, Failed):

@@ -26,7 +26,7 @@ class WorseError(Exception):
         self.result = result
 
 
-#: The most ranges of lines that a skipped item lists.
+#: Maximum number of ranges of lines that a skipped item lists.
 _SHOWN = 6
 
 

@@ -463,7 +463,7 @@ class BoundarySearch:
         """Yield, for each scenario, its variants by law, and the trials of the laws that apply.
 
         Calls are sent to the session in batches, because sending takes longer than calling. The first scenario is sent
-        alone, to find out first which inputs the boundary does not accept.
+        alone, to find out which inputs the boundary does not accept.
         """
         queue, together = deque(scenarios), 1
         while queue:
@@ -723,7 +723,8 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Return the first scenarios of a round, drawn from the bytes of a hash, which is faster than Hypothesis."""
+    """Return the first scenarios of a round. They are drawn from a hash, which is faster than drawing with
+    Hypothesis."""
     scenarios: list[Drawn] = []
     for place in range(count):
         for attempt in range(4):
@@ -736,7 +737,7 @@ def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Constants = Constants()) -> list[Plan]:
-    """Plan extra scenarios for the laws that need only one call, which cost a tenth of trying all laws.
+    """Plan extra scenarios for the laws that need only one call. Trying only these costs a tenth of trying all laws.
 
     There is one scenario for each choice of each input, and at least :data:`GLIMPSES` in all, because few drawn
     scenarios set a given option, and a branch that never runs cannot break a law.

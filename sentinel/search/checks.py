@@ -112,7 +112,7 @@ _MOST = 100
 #: Maximum number of characters of a signature that are read.
 _LONGEST = 10_000
 
-#: The largest file that is read, in bytes. No module of a framework is larger.
+#: Maximum bytes of a file that is read. No module of a framework is larger.
 _LARGEST = 1 << 20
 
 

@@ -99,7 +99,7 @@ def search_others(
     """Check each law on scenarios that trigger none of its known bugs, until it has judged :data:`ENOUGH` scenarios.
 
     :param bugs: law -> recipes of the bugs that are known to break it.
-    :param shrinking: the most calls for shrinking one finding.
+    :param shrinking: maximum number of calls for shrinking one finding.
     :raises Undecidable: if the boundary cannot be called at this revision.
     """
 

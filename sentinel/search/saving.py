@@ -175,8 +175,9 @@ def _oracle_values(finding: Finding, open_target: OpenTarget) -> Answers:
 def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
     """Yield outputs that a correct implementation could return.
 
-    With an oracle, there are two: its values at positions that the mask counts, and its values everywhere, because
-    values under the mask are undefined. Without an oracle, the output is all zeros, which few laws reject.
+    With an oracle, there are two: one has its values only at positions that the mask counts, because values under the
+    mask are undefined; the other has its values everywhere. Without an oracle, there is one: all zeros, which few laws
+    reject.
     """
     case, contract = finding.trial.case, finding.subject.contract
     assert case is not None

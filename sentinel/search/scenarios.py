@@ -49,7 +49,7 @@ DOMAINS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "token_id": ((1, 2, 3, 4, 5, 6, 7, 0), ()),
 }  # fmt: skip
 
-#: If this number of decimals is drawn, captured numbers are not rounded.
+#: If this number of decimals is drawn, recorded numbers are not rounded.
 _EXACT = 4
 
 
@@ -286,7 +286,7 @@ def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
     """Return the numbers that are valid in a domain. For log-ratios, include the logarithms of positive numbers."""
     if domain in ("mask", "token_id") or not numbers:
         return ()
-    if domain == "reward":  # sums of these are exact
+    if domain == "reward":  # only multiples of a quarter, so that sums are exact
         numbers = [each for each in numbers if abs(each) <= 1024 and each * 4 == int(each * 4)]
     if domain == "log_ratio":
         numbers = [*numbers, *(-each for each in numbers), *(math.log(each) for each in numbers if each > 0)]

@@ -68,7 +68,8 @@ def listing(
 def paths_of_work_tree(top: Path, git_dir: Path, seconds: float) -> list[str]:
     """Return the paths of files in a work tree that git tracks, has staged, or that no ``.gitignore`` excludes.
 
-    ``.git/info/exclude`` and the user's ``core.excludesFile`` are not read. A nested repository ends with a slash.
+    ``.git/info/exclude`` and the user's ``core.excludesFile`` are not read. The path of a nested repository ends with a
+    slash.
     """
     words = ("--work-tree", ".", "ls-files", "-z", "--cached", "--others", "--exclude-per-directory=.gitignore")
     output = run_bounded(git_dir, "-C", str(top), *words, most=_MOST_LISTED, seconds=seconds)

@@ -249,9 +249,9 @@ def run_checked(git_dir: Path, *arguments: str, data: bytes | None = None) -> by
 
 
 def run_bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = None) -> bytes:
-    """Run git as :func:`run_checked` does, and reject output that is longer than ``most`` bytes.
+    """Run git as :func:`run_checked` does, but read no more than ``most`` bytes of output.
 
-    :raises GitError: if it exceeds ``most`` bytes.
+    :raises GitError: if the status is not 0, or if the output is longer.
     """
     with _process(git_dir, arguments) as process:
         alarm = threading.Timer(seconds or 0, process.proc.kill)

@@ -82,8 +82,8 @@ def _sha_of_pull(mirror: Path, target: str, sha: str, pull: int | None, fetch: F
     if problem is None and git_objects.commit_of(mirror, sha) == sha:
         return sha
     raise Unavailable(
-        f"{target}: commit {sha} is not in the mirror, and was not found in pull request {pull}: "
-        f"{problem or 'it was not found'}"
+        f"{target}: commit {sha} is not in the mirror, and was not found in pull request {pull}"
+        f"{f': {problem}' if problem else ''}"
     )
 
 

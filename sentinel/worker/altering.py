@@ -25,8 +25,8 @@ from sentinel.worker.codes import read_source
 #: The number of ways to change a value. One request uses one way.
 WAYS = 2
 
-#: The message of the exception that :class:`_Unreadable` raises. It replaces values of unknown types, of which no
-#: variation can be made.
+#: The message of the exception that is raised when an :class:`_Unreadable` is read. Such objects replace values that
+#: cannot be varied.
 READ = "a value that Sentinel replaced was read"
 
 #: Names of the helpers that are put into ``builtins`` for the changed code to call: they change a value, record a
@@ -204,7 +204,7 @@ def alter(value: Any, way: int, depth: int = _DEPTH) -> Any:
 
 
 def _later(items: Any, way: int) -> Iterator[Any]:
-    """Yield the items without the first one, or with the first one repeated."""
+    """Yield the items without the first one (way 0), or with the first one twice (way 1)."""
     for place, item in enumerate(items):
         if place or way:
             yield item

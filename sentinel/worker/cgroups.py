@@ -68,7 +68,7 @@ class Groups:
 
 
 class Group:
-    """A control group: its folder in each hierarchy; no folder if the group could not be created."""
+    """A control group, with its folder in each hierarchy. It has no folder if it could not be created."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = tuple(folders)
@@ -85,7 +85,7 @@ class Group:
     def add(self, pid: int) -> None:
         """Move a process into the group. Children that the process forks later belong to the group too."""
         for folder in self.folders:
-            with contextlib.suppress(OSError):  # the machine permits creating groups, but not moving processes
+            with contextlib.suppress(OSError):  # some machines permit creating groups, but not moving processes
                 (folder / "cgroup.procs").write_text(str(pid))
 
 

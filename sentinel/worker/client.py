@@ -239,7 +239,7 @@ class Preloader:
             if any(f"No module named '{package}'" in line for line in lines):
                 return (
                     f"{python} has no {package}; install torch and numpy there, or name another interpreter with "
-                    "--sentinel-python (of a command: --python)"
+                    "--sentinel-python (--python for a command)"
                 )
         what = "ended" if self._hello is not None else "did not start"
         if killed:

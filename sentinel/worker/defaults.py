@@ -39,7 +39,7 @@ def default_of(sources: Sequence[str], attributes: Mapping[str, Any], name: str)
     option.
 
     :param sources: dotted paths of configuration classes and argument parsers, or YAML files below an import root.
-    :param attributes: the attributes of the stand-in for a configuration.
+    :param attributes: the attributes of the stand-in that an adapter uses as the configuration.
     """
     parts = (_parts(node) for source in sources for node in _nodes(source))
     candidates = [(len(attributes.keys() & part.keys()), part[name]) for part in parts if name in part]

@@ -29,7 +29,7 @@ from sentinel.worker import containment, limits, processes, syscalls
 #: Sentinel's folder, with the worker's code for every interpreter.
 _PACKAGE = Path(__file__).resolve().parent.parent
 
-#: Environment variables of the user that are passed on.
+#: Environment variables of the user that are passed on to interpreters.
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TZ", "SYSTEMROOT")
 
 #: Maximum bytes of a file that describes an environment.

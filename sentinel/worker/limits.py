@@ -42,13 +42,13 @@ def limit(memory: int, contained: bool, patience: float) -> None:
     limit_time(patience * 100)
     if memory:
         _lower(resource.RLIMIT_AS, memory)
-    # Before Linux 5.14, this limit counts all processes of a user, even those outside the user namespace.
+    # Before Linux 5.14, this limit also counts the user's processes outside the user namespace, so it must be larger.
     alone = contained and (os.geteuid() in USERS or _kernel() >= (5, 14))
     _lower(resource.RLIMIT_NPROC, MOST_PROCESSES if alone else tasks() + SPARE_PROCESSES)
 
 
 def limit_time(seconds: float) -> None:
-    """End this process after this much CPU time, if nothing else ends it earlier."""
+    """Limit the CPU time of this process to this many seconds on every core."""
     _lower(resource.RLIMIT_CPU, math.ceil(seconds * (os.cpu_count() or 1)) + _GRACE)
 
 

@@ -92,7 +92,7 @@ def _preload(modules: list[str]) -> dict[str, str | None]:
 def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], groups: Groups) -> None:
     if len(fds) != 1:
         raise protocol.ProtocolError("spawn without its socket")
-    gc.freeze()  # see target_process
+    gc.freeze()  # a garbage collection in a fork would copy every page with an object
     spec = message["spec"]
     os.makedirs(spec["scratch"], exist_ok=True)  # a contained preloader has no such folder yet
     group = groups.make(limits.MOST_PROCESSES, spec["memory"]) if spec["contain"] else None

@@ -334,7 +334,7 @@ def describe(
         if needed is not None:
             here = f"{sys.version_info[0]}.{sys.version_info[1]}"
             need = f"Python {needed[0]}.{needed[1]} ({text}), and this is Python {here}; name another interpreter with"
-        reason = f"its code needs {need} --sentinel-python (of a command: --python)"
+        reason = f"its code needs {need} --sentinel-python (--python for a command)"
         answer = failure("python", reason, trace, provenance)
         answer["failure"].update(place=_place_of(error), lacks=lacks)
         return answer

@@ -105,7 +105,7 @@ _PROCESS_GROUP = 4
 
 
 def _signal(own: int, number: int, flags: int = 0) -> bool:
-    """Return True if a signal reached the process of a pidfd."""
+    """Send a signal to the process of a pidfd, and return True if it arrived."""
     try:
         signal.pidfd_send_signal(own, number, None, flags)
     except OSError:
@@ -114,7 +114,7 @@ def _signal(own: int, number: int, flags: int = 0) -> bool:
 
 
 def _comes_from_here(pid: int) -> bool:
-    """Return True if this process is an ancestor of another one, as far as ``/proc`` shows."""
+    """Return True if a process is a descendant of this one, or if ``/proc`` hides the answer."""
     here = os.getpid()
     while pid not in (here, 0):
         try:

@@ -168,7 +168,7 @@ class Server:
                 failed = "observation" not in again
                 answer["effects"] = again if failed else {**watched.effects(), "again": again["observation"]}
         finally:
-            state.probing = False  # importing another boundary's module between calls is not a probe
+            state.probing = False  # the next call may import another module, and imports may use stub modules
         return answer
 
     def _call(
@@ -197,7 +197,7 @@ class Server:
 
 
 class _Tracer:
-    """Records which functions of the framework ran. One of them may have caused a violation."""
+    """Records which functions of the framework ran, because any of them may have caused a violation."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = tuple(root.rstrip("/") + "/" for root in roots)
@@ -292,7 +292,7 @@ class _LineTracer(_Tracer):
         """Prepare for the next call."""
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        """Decide whether to record a function call. For most calls the answer is no, found by one dictionary lookup."""
+        """Decide whether to record a function call. For most calls, one dictionary lookup shows that nothing is."""
         code = frame.f_code
         known = self._codes.get(id(code))
         if known is None or known[0] is not code:

@@ -22,7 +22,7 @@ from sentinel.worker.stubs import StubModule
 #: The depth to which the parts of a nested value are compared.
 _DEPTH = 4
 
-#: A pattern for memory addresses and file positions in texts.
+#: A pattern for memory addresses and line numbers in texts, which differ between equal runs or revisions.
 _PLACES = re.compile(r"\b0x[0-9a-f]+|(?<=\.py:)\d+|(?<=line )\d+")
 
 
@@ -210,7 +210,7 @@ def replaced_arguments(arguments: Mapping[str, Any], settings: Mapping[str, Any]
 def hidden_state(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the private attributes of ``self``, in which classes keep metrics and counters."""
     own = getattr(arguments.get("self"), "__dict__", {})
-    module = "_parameters" in own  # these belong to torch
+    module = "_parameters" in own  # the private attributes of a torch.nn.Module belong to torch
     names = [name for name in own if isinstance(name, str) and name.startswith("_") and not name.startswith("__")]
     return {f"given.self.{name}": own[name] for name in ([] if module else names)}
 

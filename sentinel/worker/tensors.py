@@ -67,7 +67,7 @@ def on_device(device: str) -> AbstractContextManager[object]:
 def _strided(value: torch.Tensor) -> torch.Tensor:
     """Return a non-contiguous tensor with these values.
 
-    The elements between them are NaN or the largest integer, so that code that reads them by mistake gives itself away.
+    The elements between them are NaN or the largest integer, so that the results of code that reads them are wrong.
     """
     if value.dim() == 0:
         return value
