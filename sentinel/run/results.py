@@ -131,7 +131,8 @@ class Results:
         if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
             return
         reasons = [message(document["reason"]) for document, _ in self.documents() if document["verdict"] in UNDECIDED]
-        why = f"none of the {len(self._examined)} items could be decided"
+        count = len(self._examined)
+        why = f"none of the {count} items could be decided" if count > 1 else "the only item could not be decided"
         why += f" ({'; '.join(causes(reasons))})" if reasons else ""
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
         self._last_line = f"nothing was decided: {why}; this run is not a success\n"
