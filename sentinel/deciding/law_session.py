@@ -90,7 +90,7 @@ class Hangs:
         """Return the failure of a boundary that has hung in this run; None if it has not."""
         for path, reason in self._reasons.items():
             if f"{boundary}.".startswith(f"{path}."):
-                return Failed("timeout", f"it hung earlier in this run, and is not called again: {reason}")
+                return Failed("timeout", f"the boundary hung earlier in this run and is not called again: {reason}")
         return None
 
 
@@ -298,8 +298,8 @@ class LawSession:
                 raise Undecidable(self._explain(answer))
             if self._session.hangs:
                 self._hangs.note(request["boundary"], self._session.dead)
-                raise Undecidable(Failed("timeout", f"it hangs: {self._session.dead}"))
-            down = Failed("crash", f"it ended the session: {self._session.dead}")
+                raise Undecidable(Failed("timeout", f"the boundary hangs: {self._session.dead}"))
+            down = Failed("crash", f"the boundary ended the session: {self._session.dead}")
             answer = Replies({name: Reply(refused=down) for name in calls})
         return answer, reference
 
