@@ -347,7 +347,7 @@ def describe(
     if Neutral.recorded:
         names = ", ".join(map(repr, Neutral.recorded))
         older = f"the adapter is older than this revision: it does not define {names}"
-        return failure("drift", f"{older}; with neutral values in their place, {text}", trace, provenance)
+        return failure("drift", f"{older}; with neutral values in their place, it raises {text}", trace, provenance)
     place = harness_place(error, roots, preparation.harness)
     if place is not None:
         return failure("adapter", _adapter_error(error, text, place, preparation.boundary.binding), trace, provenance)
