@@ -11,12 +11,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 FINDINGS = Path(__file__).parent.parent / "findings"
+LIMIT = 900  # seconds for one command
 IDENTITY = ("-c", "user.name=tester", "-c", "user.email=tester@example.invalid")
 
 
@@ -115,7 +117,7 @@ def run(
 ) -> tuple[int, str]:
     """Run a command offline, without a GPU; return its exit status and output."""
     offline = {"HF_HUB_OFFLINE": "1", "GIT_NO_LAZY_FETCH": "1", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "120"}
-    done = subprocess.run(
+    with subprocess.Popen(
         command,
         cwd=folder,
         env={**os.environ, **offline, **(environment or {})},
@@ -123,10 +125,16 @@ def run(
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        timeout=900,
-        check=check,
-    )
-    return done.returncode, done.stdout
+        start_new_session=True,
+    ) as process:
+        try:
+            out = process.communicate(timeout=LIMIT)[0]
+        except subprocess.TimeoutExpired:  # a test may have started other processes, which hold the pipe open
+            os.killpg(process.pid, signal.SIGKILL)
+            return 124, f"{process.communicate()[0]}\ntimed out after {LIMIT} s"
+    if check and process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, out)
+    return process.returncode, out
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Find the first name that an adapter uses and a checkout does not define, and whether it was removed or moved.
+"""Find the first name that an adapter uses but a checkout does not define, and whether it was removed or moved.
 
 The checkout's source is read, and none of it runs.
 """
@@ -22,7 +22,7 @@ from sentinel.targets.checkout import Checkout
 #: A definition counts as moved if the old and the new one have this fraction of the longer one's lines in common.
 _NEAR_IDENTICAL = 0.9
 
-#: The most definitions of a name that are read. The limit is needed because a hostile checkout may have any number.
+#: Maximum number of definitions of a name that are read. A hostile checkout may have any number of them.
 _MOST = 20
 
 
@@ -35,7 +35,7 @@ class Absence:
     :ivar place: the dotted path at which the name is defined instead; empty unless there is exactly one such place.
     :ivar same: whether the definition there has nearly the same lines as at a revision where the adapter works; None if
         no such revision is available.
-    :ivar depth: the number of names between the module and the definition.
+    :ivar depth: the number of names in the path after the module.
     :ivar existed: whether an earlier commit of the mirror had the name; None if unknown.
     """
 
@@ -49,8 +49,8 @@ class Absence:
     def describe(self, hint: str = "") -> str:
         """Return a sentence that names the missing path and says whether it was removed or moved.
 
-        :param hint: the worker's message. If the whole path is missing and nothing else, its text after ``;`` is
-            appended.
+        :param hint: the worker's message, whose text after ``;`` names a similar definition. This text is appended if
+            no shorter prefix of the path is missing.
         """
         near = f";{hint.partition(';')[2]}" if ";" in hint and self.name == self.needed else ""
         if not self.place:
@@ -104,7 +104,7 @@ def _look_for(names: Sequence[str], checkout: Checkout, sources: Sources, older:
                     return Absence(path, name, existed=_existed_before(name, checkout))
                 return Absence(path, name, places[0][0], _alike(lines, places[0][1]), len(attributes))
     attributes = parts[-2:] if len(parts) > 2 and parts[-2][0].isupper() else parts[-1:]
-    # if only a parameter is missing, other files are not searched
+    # a missing parameter is not searched for in other files
     places = list(_find_definitions(attributes, checkout)) if names[0] == needed else []
     place = places[0][0] if len(places) == 1 else ""
     return Absence(needed, name, place, existed=None if place else _existed_before(name, checkout))

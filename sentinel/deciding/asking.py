@@ -1,4 +1,4 @@
-"""Ask a worker to run recipes on one checkout. Each recipe runs twice, in two processes with different conditions."""
+"""Ask a worker to run recipes on one checkout. Each recipe runs in two processes, under different conditions."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class Answers:
     :ivar first: the answer that is judged.
     :ivar second: the second process's observation, with the recipe's variant names; None if it returned none.
     :ivar agree: whether both observations are equal bit by bit.
-    :ivar refusal: why the second process returned no observation; empty if it returned one or was not asked.
+    :ivar refusal: why the second process returned no observation; empty if it returned one, or if there was none.
     :ivar reordered: whether the second process, given permuted rows, returned equally permuted results.
-    :ivar seconds: the time; if a process answered several questions, its time divided by their number.
+    :ivar seconds: the time that the processes took; if they ran several questions, an equal share of it.
     """
 
     first: Measured | Failed
@@ -81,7 +81,7 @@ class Answers:
 
 
 def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
-    """Run a recipe in a new process. If this returns values, run the recipe once more in a second process."""
+    """Run a recipe in a new process. If it returns values and ``repeat`` is true, run it again in a second process."""
     boundary = question.recipe.boundary
     first = loaded.probe(boundary, question.request)
     if not repeat or isinstance(first, Failed):
@@ -99,9 +99,9 @@ def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
 def ask_together(loaded: Loaded, questions: Sequence[Question]) -> list[Answers | None]:
     """Run many recipes in one process, then in a second process in the opposite order and with a different seed.
 
-    So each question follows other questions in the second process than in the first. If one question affects another,
-    the two answers differ. A question's result is None if its two answers differ or a process ended early. Such a
-    question must be asked again, alone.
+    In the opposite order, each question has different predecessors. So if one question affects another, the two answers
+    differ. A question's result is None if its two answers differ or a process ended early; the caller must then ask
+    this question again, alone.
     """
     began = time.monotonic()
     results: list[Answers | None] = [None] * len(questions)
@@ -130,8 +130,8 @@ def _compare(first: Measured, second: Measured, repetition: Repetition) -> Answe
 def _drop_middles(indices: Sequence[int], questions: Sequence[Question]) -> list[int]:
     """Drop the middle recipe of each boundary that has an odd number of recipes.
 
-    The middle recipe has the same number of predecessors in both orders. So a boundary whose result depends on the
-    number of earlier calls would return the same result twice, and the dependence would not show.
+    The middle recipe has the same number of predecessors in both orders. If the boundary's result depends on the number
+    of earlier calls, both runs would return the same wrong result, and nothing would show the dependence.
     """
     of_boundary: dict[str, list[int]] = {}
     for index in indices:

@@ -29,8 +29,8 @@ class References:
     def consult(self, request: Mapping[str, Any]) -> Replies | Failed:
         """Return the worker's answer to a request.
 
-        If the session ends, because it may be killed from outside, the request is sent to another one, at most three
-        times. If the third session ends too, the failure has the kind ``harness``.
+        If the session ends, for example because it was killed from outside, send the request to another one. If the
+        third session ends too, return a failure of the kind ``harness``.
         """
         for last in (False, False, True):
             try:
@@ -64,7 +64,7 @@ class References:
 
 
 class Undecidable(Exception):
-    """Raised with the worker's failure if no scenario of a boundary can be decided at this revision."""
+    """Raised if no scenario of a boundary can be decided at this revision; carries the worker's failure."""
 
     def __init__(self, failure: Failed) -> None:
         super().__init__(failure.reason)
@@ -90,7 +90,7 @@ class Hangs:
         """Return the failure of a boundary that has hung in this run; None if it has not."""
         for path, reason in self._reasons.items():
             if f"{boundary}.".startswith(f"{path}."):
-                return Failed("timeout", f"it hung earlier in this run, and is not called again: {reason}")
+                return Failed("timeout", f"the boundary hung earlier in this run and is not called again: {reason}")
         return None
 
 
@@ -100,7 +100,7 @@ class Subject:
 
     :ivar contract: its contract, narrowed to the inputs that the boundary accepts.
     :ivar laws: the laws that it must satisfy, in the contract's order.
-    :ivar name: its dotted path. If an earlier binding has the same path, the contract follows in brackets.
+    :ivar name: its dotted path; with the contract in brackets if an earlier binding has the same path.
     """
 
     binding: Binding
@@ -115,7 +115,7 @@ class Subject:
 
     @property
     def scenario_inputs(self) -> list[str]:
-        """Return the names of the inputs that a search draws; the boundary must accept all of them."""
+        """Return the names of the inputs that a search draws. The boundary must accept all of them."""
         return sorted(
             item.name for item in self.contract.inputs if (item.domain or item.choices or item.kind == "labels")
         )
@@ -150,7 +150,7 @@ class Trial:
 #: also what the boundary and the functions listed there returned.
 Description = bool | Literal["lines"] | Mapping[str, Any]
 
-#: The key in a call's inputs under which it has options to set. They override the values that the adapter gives.
+#: The key in a call's inputs for options to set. They override the values that the adapter gives.
 SETTINGS = "settings"
 
 #: A law, and the variants of a scenario that the law compares. The first variant is the scenario itself.
@@ -158,13 +158,13 @@ Plan = tuple[Law, Mapping[str, Inputs]]
 
 
 class LawSession:
-    """Calls a boundary in a worker session, and starts a new session if a call ends the old one.
+    """Calls a boundary in a worker session. If a call ends the session, the next call starts a new one.
 
     Methods raise :class:`Undecidable` if the boundary cannot be called at this revision, or if the oracle fails.
 
     :param target: returns the target process.
     :param references: the oracle's sessions.
-    :param explain: adds advice for the user to a failure of the worker.
+    :param explain: returns a worker's failure with advice for the user.
     :param hangs: the boundaries of this revision that hung.
     """
 
@@ -196,7 +196,7 @@ class LawSession:
         coarsest: str = "",
         scenario_inputs: Sequence[str] | None = None,
     ) -> list[Trial]:
-        """Call the boundary on the variants of every plan. Judge each plan's law on the variants of that plan.
+        """Call the boundary on the variants of every plan, and judge each plan's law on its variants.
 
         Inputs that are the same object are called only once. This saves many calls, because nearly all plans contain
         the scenario itself.
@@ -298,8 +298,8 @@ class LawSession:
                 raise Undecidable(self._explain(answer))
             if self._session.hangs:
                 self._hangs.note(request["boundary"], self._session.dead)
-                raise Undecidable(Failed("timeout", f"it hangs: {self._session.dead}"))
-            down = Failed("crash", f"it ended the session: {self._session.dead}")
+                raise Undecidable(Failed("timeout", f"the boundary hangs: {self._session.dead}"))
+            down = Failed("crash", f"the boundary ended the session: {self._session.dead}")
             answer = Replies({name: Reply(refused=down) for name in calls})
         return answer, reference
 
@@ -311,9 +311,9 @@ class LawSession:
 
 
 class AlteredSession(LawSession):
-    """A law session in which expressions of the framework's code have other values than usual.
+    """A law session in which the values of expressions in the framework's code are changed.
 
-    If a call hangs because of the other values, the boundary is not recorded as one that hangs.
+    If a call hangs because of such a change, the boundary is not recorded as hanging.
 
     :param altered: the expressions and the change, as :class:`sentinel.worker.altering.Altering` takes it.
     """

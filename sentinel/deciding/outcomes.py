@@ -13,11 +13,11 @@ from sentinel.targets.refs import Ref
 from sentinel.worker.answers import WorkerKind
 
 VerdictName = Literal["reproduced", "fixed", "changed", "inconclusive", "unavailable"]
-#: Verdicts that leave a recipe undecided. No claim that nothing is wrong can rest on them.
+#: Verdicts that leave a recipe undecided. They do not show that nothing is wrong.
 UNDECIDED = ("inconclusive", "unavailable")
 
-#: Kinds of failure: reasons why there is no measurement, or why a measurement leads to no verdict. The evidence schema
-#: has the same list.
+#: Kinds of failure: why there is no measurement, or why a measurement leads to no verdict. The evidence schema has the
+#: same list.
 Kind = Literal[WorkerKind, "ambiguous", "law", "ref", "unsteady"]
 
 #: Variant -> observed key -> value. A scenario without variants has a single variant, whose name is ``""``.
@@ -48,7 +48,7 @@ class Measurement:
     """The values that a boundary returned for each variant of a scenario.
 
     :ivar oracle: the contract's float64 reference on the same inputs, if a law needs it.
-    :ivar ghosts: the missing third-party modules that the boundary's imports named.
+    :ivar ghosts: the missing third-party modules that the boundary's module imports.
     :ivar questions: the files and names that were looked up in the checkout; None if lookups were not traced.
     :ivar repeated: the result of the repetition (see :mod:`sentinel.deciding.repetition`): ``same values``, or ``same
         verdict`` if other values led to the same verdict; empty if nothing was repeated or it allows no conclusion.
@@ -131,7 +131,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Decision:
-    """A verdict with everything that led to it. Reports use nothing else.
+    """A verdict with everything that led to it. Reports are made from decisions only.
 
     :ivar expect: the verdict that the recipe's pin expects at this ref; None if the pin has none.
     :ivar law: the law that decided, if the recipe has no expected values.

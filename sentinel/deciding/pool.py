@@ -75,7 +75,8 @@ class Processes:
         return Environment(**words, device=options.device, sandbox=preloader.sandbox, flags=flags(), packages=packages)
 
     def explain(self, target: str, failure: _Failure) -> _Failure:
-        """Return the failure. If an import failed, its text also names the missing packages and how to install them."""
+        """Return the failure. If an import failed, the reason also names the missing packages and how to install
+        them."""
         if failure.kind not in ("import", "ghost"):
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
@@ -94,7 +95,8 @@ class Processes:
             loaded = self._loaded.get((target.name, ref))
             if loaded is None:
                 preloader = self.preloader(target.name)
-                # A release may lack a package root that is released separately. It may be replaced by a stub module.
+                # A root that a release lacks, because it is released separately, is left out of the target's own
+                # packages, so that a stub module may replace it.
                 packages = [root.package for root in target.roots if root.path in checkout.roots]
                 loaded = Loaded(
                     lambda: preloader.target(checkout, packages, target.stub_versions, target.preload),
@@ -132,7 +134,7 @@ class Processes:
             return self._references.setdefault(target, References(partial(self._oracle, target)))
 
     def sources(self, target: str) -> Sources:
-        """Return the parser for a checkout's untrusted source. It runs in a process with the target's Python."""
+        """Return the parser of a target's untrusted source. It runs in a process with the target's Python."""
         with self._lock:
             return self._sources.setdefault(target, Sources(partial(self._oracle, target)))
 

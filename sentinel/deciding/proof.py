@@ -54,7 +54,7 @@ class Sources:
         """
         key = sha256(source).digest()
         outcome = self._outcomes.get(key) or self._ask(source)
-        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # would fail again
+        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # these would occur again
             self._outcomes[key] = outcome
             if len(self._outcomes) > _MOST_KNOWN:
                 self._outcomes.pop(next(iter(self._outcomes)), None)
@@ -116,10 +116,12 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
 def failure_of(
     failure: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
 ) -> Failure:
-    """Return a worker's failure. Change its kind if the checkout's source contradicts it.
+    """Return a worker's failure, with another kind if the checkout's source contradicts the reported one.
 
-    :param requires: names that the question needs. The checkout contradicts *not in this version* if it defines all.
-    :param paths: dotted paths of the boundary, of which it then also defines at least one.
+    The source contradicts *not in this version* if it defines every name in ``requires`` and at least one of ``paths``.
+
+    :param requires: the names that the question needs.
+    :param paths: the dotted paths of the boundary; empty to check ``requires`` only.
     """
     kind, reason = failure.kind, failure.reason
     # If the boundary was found, the adapter reported a missing option or estimator, which the source cannot confirm.

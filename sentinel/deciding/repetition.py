@@ -1,7 +1,7 @@
 """Run a recipe again in another process, with changes that must not affect the verdict.
 
-The repetition uses another seed, another order of the variants, and random names for them. If the order of rows does
-not matter by the contract's laws, each variant is also tried with its rows in a random order.
+The repetition uses another seed, another order of the variants, and random names for them. If a law of the contract
+says that the order of rows does not matter, each variant is also tried with its rows in a random order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sentinel.laws.law import Case
 from sentinel.laws.row_order import order_does_not_matter
 from sentinel.worker import protocol
 
-#: The seed of the repetition. The first question uses :data:`sentinel.worker.probe.SEED`.
+#: The seed of the repetition. The first run uses :data:`sentinel.worker.probe.SEED`.
 SEED = 20260822
 
 

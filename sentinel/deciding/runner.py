@@ -45,7 +45,7 @@ def runner_of(
     """Return a runner with the user's settings.
 
     :param store: the mirrors; None for the default store.
-    :param opened: opens checkouts, in place of the function that the settings give.
+    :param opened: opens checkouts; None for the function that the settings describe.
     """
     options_for = {name: options_of(settings, name) for name in catalog.adapters}
     return Runner(catalog, opened or opener(settings, notify, store), Options(), options_for)
@@ -63,10 +63,10 @@ class Job:
 #: Identifies a job in a run: bug id, file, ref.
 _Key = tuple[str, str, Ref]
 
-#: The most recipes that one process runs.
+#: Maximum number of recipes that one process runs.
 _TOGETHER = 32
 
-#: If a revision lacks a function, the function's former code is read in the checkouts of at most this many pins.
+#: Maximum number of pins whose checkouts are read for the former code of a function that a revision lacks.
 _KNOWN = 3
 
 
@@ -255,8 +255,7 @@ class Runner:
     # -- names that a checkout lacks ----------------------------------------------------------------------------------
 
     def _absence(self, question: Question, answer: Measured | Failed, checkout: Checkout) -> Absence | None:
-        """Return the path that the checkout lacks if a failure says that a boundary or an option was not found; else
-        None."""
+        """If a failure says that a boundary or an option was not found, return the path that the checkout lacks."""
         if isinstance(answer, Measured) or answer.kind != "drift":
             return None
         if answer.provenance is not None and not answer.unknown_input:

@@ -42,7 +42,7 @@ def by_expectation(recipe: Recipe, observation: Observation) -> tuple[Verdict, t
         return Verdict("inconclusive", str(error), "drift"), ()
     unpatched = bool(recipe.expected_unpatched) and all(item.matches_unpatched is not False for item in comparisons)
     fixed = bool(recipe.expected_fixed) and all(item.matches_fixed is not False for item in comparisons)
-    if unpatched and fixed:  # possible only if the difference of the two sets is within the recipe's tolerance
+    if unpatched and fixed:  # the two sets differ by less than the recipe's tolerance
         return Verdict("inconclusive", "the observation matches both value sets", "ambiguous"), comparisons
     if unpatched:
         return Verdict("reproduced", "the observation equals the unpatched values"), comparisons
@@ -103,7 +103,7 @@ _MISSING = object()
 
 
 def _reach(value: Any, parts: Sequence[str]) -> Any:
-    """Look up a dotted key of the ``generic`` contract in a value.
+    """Look up a dotted key of the ``generic`` contract in a value. Return :data:`_MISSING` if it has no such key.
 
     Keys may contain dots: ``gradients.output.values`` is the key ``output.values`` of ``gradients``.
     """

@@ -1,7 +1,5 @@
-"""Compare two revisions in pytest. There is one item for each function that the change can affect, and one for the
-source.
-
-The item for the source checks the code of both trees that no boundary reaches.
+"""Compare two revisions in pytest. There is one item for each function that the change can affect, and one item
+``text`` for changed code that no bound function runs.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ class WorseError(Exception):
         self.result = result
 
 
-#: The most ranges of lines that a skipped item lists.
+#: Maximum number of ranges of lines that a skipped item lists.
 _SHOWN = 6
 
 
@@ -42,7 +40,7 @@ class Differences(pytest.Collector):
 
 
 class TextItem(pytest.Item):
-    """Is skipped if training-signal code has changed that no bound function runs; passes otherwise."""
+    """Checks changed code that no bound function runs. It is skipped if some of that code carries training signal."""
 
     comparison: Comparison
     examined = False
@@ -100,7 +98,7 @@ class DifferenceItem(pytest.Item):
             from sentinel.reports.escaping import visible
 
             assert self.row is not None
-            if self.row["cause"]:  # only one line, so that the function that changed is still on the first screen
+            if self.row["cause"]:  # one line per caller keeps the function that changed on the first screen
                 sentence = summarise(error.result)
                 return visible(f"worse: it calls {self.row['cause']} (above). Its own results: {sentence}", lines=True)
             places = [f"{file}:{first} {name}" for file, name, first, _ in self.row["places"]]

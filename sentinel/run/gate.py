@@ -27,7 +27,7 @@ Row = dict[str, Any]
 #: The outcomes in the order in which they are listed.
 OUTCOMES = ("worse", "other", "better", "new", "removed", "not examined", "same")
 
-#: The reason why a boundary is not examined. It may become examined if another boundary runs the changed lines.
+#: The reason why a boundary is not examined. If other boundaries run all its changed lines, it counts as examined.
 _IDLE = "changed lines were not examined"
 
 #: Maximum entries of a list on one line, and maximum lines of one outcome.
@@ -35,8 +35,8 @@ _ENTRIES, _LINES = 6, 20
 
 
 def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any]:
-    """Return the result of comparing one boundary as a JSON object. Without a result, the row is about code that no
-    boundary reads."""
+    """Return the result of comparing one boundary as a JSON object. If ``result`` is None, the row is about changed
+    code that no boundary runs."""
     outcome, sentence = "same", ""
     changed: set[tuple[str, str]] = set()
     if result is not None:
@@ -220,7 +220,7 @@ def _sarif_result(row: Row) -> dict[str, Any]:
 
 
 def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the lines of one outcome. Callers that differ only because of a function above them are only counted."""
+    """Yield the lines of one outcome. Boundaries that differ because of the same places share one line."""
     shown: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         key = tuple(map(tuple, row["places"])) if outcome in ("worse", "other") else (row["sentence"],)

@@ -30,7 +30,7 @@ from sentinel.search.survey import LawJob, law_jobs
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
 
-#: Stands for any ref, if all laws of a target are listed.
+#: A placeholder for listing all laws of a target, whatever the refs of the run are.
 _ANY_REF = (Ref("git", "main"),)
 
 
@@ -193,8 +193,8 @@ class RecipeFile(pytest.Collector):
 class RecipeFolder(pytest.Directory):
     """Collects the selected recipes of a folder.
 
-    pytest loads the folder's ``conftest.py``, as it does for any folder. With the files as arguments instead, pytest
-    would scan their folder once for each file, which takes minutes for a thousand files.
+    A folder is collected, and not its files, because pytest would scan the folder once for each file, which takes
+    minutes for a thousand files. pytest also loads the folder's ``conftest.py``.
     """
 
     files: Sequence[RecipeFile]
@@ -238,8 +238,7 @@ def uncollected_items(run: Run, session: pytest.Session, items: Sequence[pytest.
     """Yield the items that pytest itself does not collect: those of the remaining selected recipes, then those of laws
     and comparisons.
 
-    Two kinds of recipes are not collected by pytest: if its arguments have a folder and files in it, it drops the
-    files; and it does not enter virtual environments.
+    pytest misses two kinds of recipes: files whose folder is also an argument, and files in virtual environments.
     """
     ids = {item.nodeid for item in items}
     by_id = {arg.partition("::")[0] for arg in run.config.args if "::" in arg}

@@ -12,7 +12,7 @@ from sentinel.reports.store import find
 
 
 def expected_unavailable(decision: Decision) -> bool:
-    """Return True if the pin expects ``unavailable`` and the checkout's source confirms it."""
+    """Return True if the pin expects ``unavailable`` and the checkout's source confirms that the code is missing."""
     return decision.expect == "unavailable" and decision.verdict.kind == "not-in-this-version"
 
 

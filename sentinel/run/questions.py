@@ -18,7 +18,7 @@ from sentinel.run.selection import LawId
 from sentinel.settings import Settings
 from sentinel.targets.refs import Ref
 
-#: A folder that contains no tests.
+#: A folder without tests, as an argument for pytest.
 _NOTHING = Path(__file__).resolve().parent.parent / "schemas"
 
 
@@ -54,7 +54,8 @@ class Questions:
         config.args[:] = [
             self._bundled_id(arg) for arg in config.args if not arg.startswith("laws/") or self._exists(arg)
         ]
-        # Settings in a file select no items, because they must not keep a project's own tests from running.
+        # Only options of the command line replace pytest's arguments. Settings in a file must not keep a project's own
+        # tests from running.
         alone = any(options.get(name) for name in ("target", "bug", "recipes"))
         ours = self._settings.selects_items and alone and not config.option.file_or_dir
         selected = [recipe.path for recipe in self.recipes.values()]

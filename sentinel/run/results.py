@@ -27,8 +27,7 @@ from sentinel.settings import Settings
 if TYPE_CHECKING:
     from sentinel.run.gate import Gate
 
-#: The name of a report's property. An item has it if it passes because a known bug is fixed. Its value names the base
-#: that has the bug.
+#: The report property of an item that passes because a known bug is fixed. Its value names the base that has the bug.
 FIXES = "sentinel_fixes"
 
 
@@ -44,7 +43,7 @@ class Results:
         self._settings = settings
         self.items: list[tuple[Path, str, float, str]] = []
         self.gate: Gate | None = None
-        #: target -> the number of revisions that are left out because the target has no mirror.
+        #: target -> the number of its revisions that were deselected because it has no mirror.
         self.without_mirror: Mapping[str, int] = {}
         self._documents: dict[Path, dict[str, Any]] = {}
         self._examined: dict[str, bool] = {}
@@ -132,7 +131,8 @@ class Results:
         if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
             return
         reasons = [message(document["reason"]) for document, _ in self.documents() if document["verdict"] in UNDECIDED]
-        why = f"none of the {len(self._examined)} items could be decided"
+        count = len(self._examined)
+        why = f"none of the {count} items could be decided" if count > 1 else "the only item could not be decided"
         why += f" ({'; '.join(causes(reasons))})" if reasons else ""
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
         self._last_line = f"nothing was decided: {why}; this run is not a success\n"

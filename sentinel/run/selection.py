@@ -76,7 +76,7 @@ def why_not_writable(folder: Path) -> str:
 def require_subject(
     arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, recipes: Sequence[Recipe]
 ) -> None:
-    """Check that the run has recipes or laws to decide if the user names a ref or a baseline.
+    """If the user names a ref or a baseline, check that the run has recipes or laws to decide.
 
     :raises SentinelError: if there is nothing to decide, or if a ref is given for a target outside the run.
     """

@@ -171,7 +171,7 @@ class Run:
         pairs = []
         heads = [(name, head) for name in settings.targets for head in settings.refs_of(name)]
         for name, head in heads:
-            with suppress(Unavailable):  # a working tree is the code of only one target
+            with suppress(Unavailable):  # if the head is a working tree, it is the code of only one of the targets
                 self._runner.checkout(name, head)
                 pairs += [(name, (self._base(name, head, base), head)) for base in settings.against(name, head)]
         if not pairs and any(base is not None for _, base in settings.named_against):
@@ -228,8 +228,7 @@ class Run:
         return [self._runner.decide(Job(job.recipe, ref)) for ref in self._bases(job)]
 
     def _bases(self, job: Job) -> Sequence[Ref]:
-        """Return the refs of ``--sentinel-against``. Return none if a pin or a baseline says which verdict is
-        expected."""
+        """Return the refs of ``--sentinel-against``; empty if a pin or a baseline says which verdict is expected."""
         alone = job.expect is not None or self.settings.baseline is not None
         pairs = [] if alone else self.pairs
         return [base for name, (base, head) in pairs if (name, head) == (job.recipe.target, job.ref)]
@@ -312,7 +311,7 @@ class Run:
                 file = reporter.currentfspath
                 reporter.ensure_newline()
                 reporter.write_line(f"sentinel: {message}")
-                if isinstance(file, Path):  # otherwise pytest repeats the file's name before its next item
+                if isinstance(file, Path):  # so that pytest does not repeat the file's name before its next item
                     reporter.currentfspath = file
 
     def compared(self, nodeid: str, row: dict[str, Any]) -> None:

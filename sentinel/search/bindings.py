@@ -46,7 +46,7 @@ def syntax_of(content: str | bytes) -> ast.Module:
             return ast.parse(content)
         except (ValueError, MemoryError, RecursionError) as error:
             raise SyntaxError(f"{type(error).__name__} while parsing") from None
-        except SystemError:  # gh-106905: a garbage collection ran code; fixed in Python 3.11.8
+        except SystemError:  # gh-106905: a garbage collection ran code during parsing; fixed in Python 3.11.8
             if last:
                 raise
     raise AssertionError("the loop returns or raises")
@@ -55,8 +55,8 @@ def syntax_of(content: str | bytes) -> ast.Module:
 def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
     """Return the names that a block of statements defines, including those under a condition.
 
-    If a name is defined several times, the last definition counts. A definition under a condition counts only if there
-    is none at this level.
+    If a name is defined several times, the last definition counts. In a ``try`` statement, those of the handlers count
+    least.
     """
     names: dict[str, Name] = {}
     for node in body:
@@ -100,18 +100,17 @@ def span_of(node: ast.stmt) -> tuple[int, int]:
     return min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno or node.lineno
 
 
-#: Two definitions count as one renamed function if they have this part of the longer one's lines in common.
+#: Two definitions count as one renamed function if they have this fraction of the longer one's lines in common.
 ALIKE = 0.5
-#: The most imports and base classes that are followed from one name. The limit is needed because imports can be
-#: circular.
+#: Maximum number of imports and base classes that are followed from one name, because imports can be circular.
 _FAR = 8
 
 
 @dataclass(frozen=True)
 class Definition:
-    """A definition that was found in a git tree or a checkout.
+    """A definition in a git tree or a checkout.
 
-    :ivar path: the dotted path that was looked up.
+    :ivar path: the dotted path under which it was looked up.
     """
 
     path: str
@@ -154,7 +153,7 @@ class Trees(Protocol):
 class Definitions:
     """Looks up dotted paths in git trees. Each file is parsed once.
 
-    :param module: returns the names that a blob defines, if the caller has parsed it already.
+    :param module: returns the names that a blob defines. Pass it if the caller has parsed the files already.
     """
 
     def __init__(
@@ -266,7 +265,7 @@ class Definitions:
 class CheckoutTrees:
     """The files of a checkout, read like a git tree.
 
-    It has one tree, so ``tree`` is ignored.
+    A checkout is a single tree, so :meth:`at` ignores ``tree``, and :meth:`folder` takes a path.
     """
 
     def __init__(self, checkout: Checkout) -> None:
@@ -304,8 +303,7 @@ def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
 
 
 def _missing_names(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
-    """Return the first entry of ``requires`` and the first entry of ``imports`` that are missing. An empty string
-    stands for none."""
+    """Return the first missing entry of ``requires`` and the first missing entry of ``imports``; empty if none is."""
     own = binding.paths
     lacks = (item for item in binding.requires if not any(f"{path}.".startswith(f"{item}.") for path in own))
     needs = (name for name in binding.imports if not any(definitions.has(tree, then) for then in binding.names(name)))

@@ -1,8 +1,8 @@
 """Search one boundary: draw scenarios, check all its laws on each, and shrink failures with Hypothesis.
 
-The sequence of scenarios depends only on the boundary and the seed. It consists of rounds of :data:`ROUND` scenarios,
-each a Hypothesis run with its own seed. So a search with fewer scenarios is a prefix of a search with more. A violation
-can be drawn again at its place in the sequence, and Hypothesis shrinks it from there.
+The sequence of scenarios depends only on the boundary and the seed, so a short search is a prefix of a longer one. The
+sequence consists of rounds of :data:`ROUND` scenarios, and each round is a Hypothesis run with its own seed. To shrink
+a violation, its round is drawn again up to the violation's place, and Hypothesis continues from there.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from sentinel.worker import protocol
 #: The number of scenarios in one Hypothesis run.
 ROUND = 100
 
-#: The most calls that are sent to a session at once.
+#: Maximum number of calls that are sent to a session at once.
 _TOGETHER = 32
 
-#: While shrinking, at most this many draws for each call; most draws repeat a scenario that was tried before.
+#: While shrinking, the limit of draws is the limit of calls times this. Most draws repeat an earlier scenario and need
+#: no call.
 _ATTEMPTS = 2
 
 _ALONE = "there is no other variant to compare the scenario with"
@@ -62,11 +63,11 @@ class Drawn:
         contract, binding = self.subject.contract, self.subject.binding
         if law.twin and not binding.twins:
             variants = {name: inputs for name, inputs in variants.items() if name != law.twin}
-        # A recipe may state other values than a dialect prescribes. Its variants are kept as they are.
+        # A recipe may state values that differ from those that a dialect prescribes. Its variants stay as they are.
         if with_dialects(contract, binding, dict(self.inputs)) != self.inputs:
             return variants if len(variants) > 1 else _ALONE
-        # A changed knob may lead into a dialect's scope. Unchanged inputs stay the same object, so that the law session
-        # calls the scenario itself once for all laws.
+        # A changed knob may lead into a dialect's scope, so set the dialects' values in each variant. A variant that
+        # does not change stays the same object, so that the law session calls the scenario itself once for all laws.
         stated = {name: with_dialects(contract, binding, dict(inputs)) for name, inputs in variants.items()}
         variants = {name: inputs if inputs == stated[name] else stated[name] for name, inputs in variants.items()}
         return variants if len(variants) > 1 else _ALONE
@@ -83,7 +84,7 @@ class Finding:
     :ivar examples: the recipes whose scenarios show it, beginning with the recipe whose scenario was tried; empty if
         the scenario was drawn. Further recipes are listed only if they state that their bug breaks this law.
     :ivar known_as: the recipes that explain it; None if it was not compared with recipes.
-    :ivar hidden: why another bug could hide behind those recipes; empty if the law holds without their bugs.
+    :ivar hidden: why another bug could hide behind the recipes' bugs; empty if the law holds without these bugs.
     :ivar also: other boundaries that break the same law in the same way because they call this one.
     :ivar laws: other laws that the boundary breaks in the same scenario for the same reason.
     """
@@ -111,15 +112,16 @@ class LawOutcome:
     :ivar answered: number of scenarios in which at least one call returned.
     :ivar judged: number of scenarios that the law judged.
     :ivar not_judged: reason why the law did not judge a scenario -> number of scenarios.
-    :ivar refused: exception of a call -> how often it was raised.
+    :ivar refused: exception -> number of scenarios in which a call raised it.
     :ivar kinds: exception -> its kind of failure.
-    :ivar unknown: number of exceptions about an optional input for which the boundary has no parameter.
+    :ivar unknown: number of scenarios in which the boundary had no parameter for an optional input.
     :ivar rounding: number of scenarios whose violations vanish in float64.
     :ivar unconfirmed: number of violations that did not repeat in a fresh process.
     :ivar dialects: index of a declared dialect in the binding -> number of scenarios in which it showed.
     :ivar dialects_open: index of a declared dialect -> number of scenarios in its scope in which it did not show.
-    :ivar sample: the first trial that kept the law.
-    :ivar unbroken: the first trial in which the law held, or in which a dialect explains the violation.
+    :ivar sample: the first trial in which the law held.
+    :ivar unbroken: the first trial in which the law held, or in which every violation is due to a dialect, rounding or
+        a symptom that was found before.
     """
 
     answered: int = 0
@@ -144,11 +146,11 @@ class LawOutcome:
 #: The number of bytes for a law's choices. It is enough for the longest permutation and some further choices.
 CHOICES = 16
 
-#: The random bytes with which laws choose variants of a scenario that was not drawn for them, such as a recipe's.
+#: The bytes with which laws choose variants of a scenario that was not drawn with its own bytes, such as a recipe's.
 EXAMPLE_CHOICES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(CHOICES)) for seed in range(8))
 
 
-#: The least number of extra scenarios (:func:`glimpses`), and the number of random bytes from which one is drawn.
+#: The minimum number of extra scenarios (:func:`glimpses`), and the number of bytes from which each is drawn.
 GLIMPSES, _CHOICES = 12, 4096
 
 
@@ -160,7 +162,7 @@ _Varied = Mapping[Law, Mapping[str, Inputs] | str]
 class Example:
     """The scenario of a recipe, to be tried in a search.
 
-    :ivar variants: variant name -> canonical inputs, as a search at this boundary would have drawn them.
+    :ivar variants: variant name -> inputs, as a search of this boundary would have drawn them.
     :ivar laws: names of the laws that the recipe states to be broken.
     :ivar name: the bug id.
     """
@@ -213,23 +215,22 @@ class _StopRound(BaseException):
 class BoundarySearch:
     """A search for scenarios on which one boundary breaks a law.
 
-    If a call shows that this revision has no parameter for an optional input, a new round begins, in which the input is
-    no longer drawn. The scenarios drawn until then are the same as in a shorter search.
+    If a call shows that this revision has no parameter for an optional input, a new round begins, which no longer draws
+    this input.
 
     :ivar subject: the boundary, with its contract as narrowed so far.
     :ivar ended: the error that ended the search after it had found something; None otherwise.
-    :param laws: the laws to check; None for all laws of the boundary. The sequence of scenarios does not depend on
-        them.
-    :param shrinking: the most calls for shrinking one finding; with 0, findings are confirmed as drawn. The limit is a
-        number of calls and not a time, so that a search repeats exactly.
+    :param laws: the laws to check; None for all laws of the boundary. They do not affect which scenarios are drawn.
+    :param shrinking: the maximum number of calls for shrinking one finding; with 0, findings are confirmed as drawn. A
+        limit of time would make searches impossible to repeat exactly.
     :param shrink_further: whether to shrink each symptom of a broken law. Otherwise only its first symptom is shrunk;
         the others are confirmed as drawn.
     :param glimpse: whether to try the scenarios of :func:`glimpses` after the first drawn scenarios. Their violations
         are confirmed, not shrunk.
-    :param left_out: returns the reason why a law must skip a drawn scenario; empty if the law can judge it.
-    :param excused: returns the observation keys that are allowed to be wrong in a scenario. A law judges the scenario
-        only if it also compares another key.
-    :param most: the most scenarios that each law judges; None for no limit.
+    :param left_out: returns why a law must skip a drawn scenario; empty if the law may judge it.
+    :param excused: returns the observation keys that may be wrong in a scenario. A law judges the scenario only if it
+        compares at least one more key.
+    :param most: the maximum number of scenarios that each law judges; None for no limit.
     :param constants: constants of the code under test, around which some of the glimpses are drawn.
     :param cheap: draw scenarios without Hypothesis, which takes a thirtieth of the time. Violations are shrunk by
         removing parts of the scenario.
@@ -348,8 +349,8 @@ class BoundarySearch:
 
     @property
     def deadlocks(self) -> str:
-        """Return the reason of a deadlock: how the collective calls of simulated ranks differ. Return an empty string
-        if no call had a deadlock.
+        """Return the failure of a call that deadlocked, which says how the collective calls of the simulated ranks
+        differ; empty if no call did.
         """
         for outcome in self.outcomes.values():
             for why in outcome.refused:
@@ -375,7 +376,7 @@ class BoundarySearch:
     def _look_at(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
         """Try scenarios, and confirm one violation for each law and symptom. Return True if at least one was confirmed.
 
-        If a violation is not confirmed, the next scenario with the same symptom is used.
+        If a violation is not confirmed, the next scenario with the same symptom is tried.
         """
         trials = self._try(self._law_session, [plan for plan, _ in looks])
         self._not_taken |= {trial.unknown_input for trial in trials}
@@ -415,7 +416,7 @@ class BoundarySearch:
     def _try(self, law_session: LawSession, plans: Sequence[Plan], describe: bool = False) -> list[Trial]:
         trials = law_session.try_(self.subject, plans, describe)
         if len(plans) > 1 and any(trial.refusal == "crash" for trial in trials):
-            # The crash of one call has lost the results of the others, so every call is repeated alone.
+            # The crash of one call loses the results of the others, so every call is repeated alone.
             return [law_session.try_(self.subject, [plan], describe)[0] for plan in plans]
         return trials
 
@@ -462,7 +463,7 @@ class BoundarySearch:
         """Yield, for each scenario, its variants by law, and the trials of the laws that apply.
 
         Calls are sent to the session in batches, because sending takes longer than calling. The first scenario is sent
-        alone: it shows which inputs the boundary does not accept.
+        alone, to find out which inputs the boundary does not accept.
         """
         queue, together = deque(scenarios), 1
         while queue:
@@ -495,7 +496,7 @@ class BoundarySearch:
             why = why or left_out
             if law.vary is None or isinstance(variants, str):
                 break
-            # Every choice of variants includes the scenario itself, so no choice can help if that is left out.
+            # If the scenario itself is one of the variants and must be skipped, no other choice can help.
             if any(inputs is drawn.inputs for inputs in variants.values()) and self._left_out(law, {"": drawn.inputs}):
                 break
         return why
@@ -526,7 +527,7 @@ class BoundarySearch:
         return False
 
     def shrink(self, law: Law, inputs: Inputs, symptom: str) -> None:
-        """Search for the smallest part of a recorded scenario that breaks a law in the same way."""
+        """Search for the smallest part of a recorded scenario that breaks a law with the same symptom."""
         self._shrink(law, symptom, 0, inputs)
 
     def _shrink(self, law: Law, symptom: str, place: int, whole: Inputs | None = None) -> None:
@@ -534,8 +535,8 @@ class BoundarySearch:
 
         The round is drawn again up to the place of the violation, and Hypothesis continues from there.
 
-        :param whole: a scenario. If given, parts of it are drawn instead, and Hypothesis continues from any part that
-            breaks the law.
+        :param whole: if given, draw parts of this scenario instead of the round. Hypothesis then continues from the
+            first part that breaks the law.
         """
         position = calls = attempts = 0
         best: tuple[int, Finding] | None = None
@@ -608,7 +609,7 @@ class BoundarySearch:
         return suspects
 
     def _compares(self, law: Law, trial: Trial) -> bool:
-        """Return True if the law compares at least one key whose value no known bug explains."""
+        """Return True if the law compares at least one key that is not excused."""
         excused, case = self._excused(law, trial.variants), trial.case
         if not excused or case is None or any(_plain_key(item) not in excused for item in trial.violations):
             return True
@@ -644,7 +645,7 @@ class BoundarySearch:
         return [] if self._is_rounding(law, trial, unintended) else unintended
 
     def unintended(self, law: Law, trial: Trial) -> list[Violation]:
-        """Return the violations that no declared dialect explains."""
+        """Return the violations that neither a declared dialect nor a known bug explains."""
         if not trial.violations:
             return []
         scenario = next(iter(trial.variants.values()))
@@ -658,8 +659,8 @@ class BoundarySearch:
         ]
 
     def _is_rounding(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
-        """Return True if all violations are wrong values that are right in float64. An overflow does not count as
-        rounding."""
+        """Return True if all violations are wrong values, and the law holds in float64. An overflow is not rounding,
+        because its symptom is another one."""
         if not violations or any(item.symptom != "value" for item in violations):
             return False
         wide = widen(self.subject.contract, trial.variants)
@@ -694,14 +695,14 @@ class BoundarySearch:
 #: Earlier draws: (boundary, seed, round) -> (subject, number of requested scenarios, drawn scenarios).
 _DRAWN: dict[tuple[str, int, int], tuple[Subject, int, list[Drawn]]] = {}
 
-#: The most rounds that are kept; each has at most 100 kB. All targets together have fewer boundaries.
+#: Maximum number of rounds in the cache; each has at most 100 kB. All targets together have fewer boundaries.
 _REMEMBERED = 600
 
 
 def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
     """Return the first ``count`` scenarios of a round, or fewer if no more can be drawn.
 
-    They are cached, because the other revision of a comparison and the next pull request need the same scenarios.
+    They are cached, because the second revision of a comparison and the next pull request need the same scenarios.
     """
     key = subject.name, seed, round_
     memo = _DRAWN.get(key)
@@ -722,7 +723,8 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Return the first scenarios of a round, drawn from the bytes of a hash, which is faster than Hypothesis."""
+    """Return the first scenarios of a round. They are drawn from a hash, which is faster than drawing with
+    Hypothesis."""
     scenarios: list[Drawn] = []
     for place in range(count):
         for attempt in range(4):
@@ -735,10 +737,10 @@ def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Constants = Constants()) -> list[Plan]:
-    """Plan extra scenarios for the laws that need only one call. Such a trial costs a tenth of a trial of all laws.
+    """Plan extra scenarios for the laws that need only one call. Trying only these costs a tenth of trying all laws.
 
-    There is one scenario for each choice of each input, and at least :data:`GLIMPSES` in all. They are needed because
-    most options are set in few drawn scenarios, and a branch that never runs cannot break a law.
+    There is one scenario for each choice of each input, and at least :data:`GLIMPSES` in all, because few drawn
+    scenarios set a given option, and a branch that never runs cannot break a law.
 
     Further scenarios are drawn around the constants of the code: three with its numbers, one for each of its sizes (as
     the number of tokens or rows), and those that :attr:`Contract.put_text` makes of its strings and lengths.
@@ -756,7 +758,7 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Consta
             if inputs and _can_show(contract, inputs):
                 break
         plans += [(law, {"": inputs}) for law in alone if inputs]
-    # Bounds such as 20 nats are chosen for single precision. In half precision exp(20) is infinite.
+    # Drawn in float32, because bounds such as 20 nats are chosen for it: in half precision, exp(20) is infinite.
     asked = [Around(constants.near, dtype="float32")] * _AROUND if constants.numbers else []
     asked += [Around(size=size) for size in constants.sizes]
     for place, around in enumerate(asked if alone else []):
@@ -772,7 +774,7 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Consta
     return plans
 
 
-#: Scenarios that are drawn around the numbers in the code.
+#: The number of scenarios that are drawn around the numbers in the code.
 _AROUND = 3
 
 
@@ -834,7 +836,7 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 
 
 def _left_out_input(item: Input) -> Input:
-    """Return an input that is never drawn, so that calls omit it. If its default is not None, return it unchanged."""
+    """Return an input that is never drawn, so that calls omit it; unchanged if it has a default other than None."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 

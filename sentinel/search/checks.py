@@ -106,20 +106,20 @@ def matches_any(name: str, globs: Sequence[str]) -> bool:
 
 # -- registered functions: a loss or estimator that a pull request registers is bound like the others of its registry --
 
-#: The most functions of one registry; searching more would take days.
+#: Maximum number of functions of one registry. Searching more would take days.
 _MOST = 100
 
-#: The most characters of a signature that are read.
+#: Maximum number of characters of a signature that are read.
 _LONGEST = 10_000
 
-#: The largest file that is read, in bytes. No module of a framework is larger.
+#: Maximum bytes of a file that is read. No module of a framework is larger.
 _LARGEST = 1 << 20
 
 
 def registered(target: Target, checkout: Checkout) -> list[Binding]:
     """Return bindings for functions that a checkout registers and that the adapter does not bind.
 
-    The files are only read, not imported. If a name turns out not to be a function, its call reports drift.
+    The files are only read, not imported. If a name is not a function after all, calling it reports ``drift``.
     """
     bound = {path for binding in target.bindings for path in binding.paths}
     members: dict[str, Binding] = {}
@@ -142,7 +142,7 @@ def _family_laws(laws: Iterable[Law]) -> list[Law]:
 def _with_required(contract: Contract, whole: Contract, member: Binding) -> Contract:
     """Return the contract with values to draw for the inputs that a registered function requires.
 
-    If a function requires a parameter that the contract does not have, its calls raise.
+    Required parameters that the contract does not have are left out; calls of the function then raise.
 
     :param contract: the contract, narrowed to the registry's binding.
     :param whole: the contract before it was narrowed.

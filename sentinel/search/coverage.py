@@ -114,7 +114,7 @@ class Lines:
     turned: tuple[int, ...] = ()
 
 
-#: The most settings that are tried at one boundary, the most for one line, and the number of scenarios per setting.
+#: Maximum number of settings that are tried at one boundary and for one line, and number of scenarios per setting.
 _TURNS, _WAYS, _GUARDED = 24, 2, 2
 
 
@@ -163,8 +163,8 @@ def lines(
 ) -> list[Lines]:
     """Search the laws of bound functions, and return the lines and branches that ran during the search.
 
-    After that, options that no scenario sets are changed, to find out what the other lines need. The result has all
-    bound functions, and the other functions of the inventory that ran. Lines that raise are not counted.
+    Afterwards, set options that no scenario sets, to find out what the remaining lines need. The result has all bound
+    functions, and the other functions of the inventory that ran. Lines that raise are not counted.
     """
     from sentinel.search.boundary_search import BoundarySearch  # importing Hypothesis takes about 0.3 s
     from sentinel.search.survey import LEVELS
@@ -204,7 +204,7 @@ def lines(
         lines_run, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
         part = code.part(each.file, each.name) if lines_run.intersection(range(*each.span)) else None
         # Only the body counts, because decorators and the `def` line run when the function is defined. If two functions
-        # have the same name (a property and its setter), the part may be the other one.
+        # have the same name (a property and its setter), the part may be the other one, which ends at another line.
         inside = (
             part.inside if part and part.inside.stop == each.end_line + 1 else range(each.line + 1, each.end_line + 1)
         )

@@ -47,7 +47,7 @@ def of_outcome(
         more = "".join(f"; also {other.symptom}: {other.violations[0].detail}" for other in others)
         verdict = Verdict("reproduced", f"the law is broken ({law.statement}): {violations[0].detail}{more}")
     elif failed := [why for why, kind in outcome.kinds.items() if kind == "adapter"]:
-        trial, verdict = None, Verdict("inconclusive", failed[0], "adapter")  # one failing call of the adapter decides
+        trial, verdict = None, Verdict("inconclusive", failed[0], "adapter")  # even if the law held in other scenarios
     elif stale := stale_dialects(subject, law, outcome):
         reason = f"a declared dialect no longer shows in {searched}: {stale[0].reason} ({stale[0].link})"
         verdict = Verdict("changed", reason)
@@ -81,7 +81,8 @@ def _not_judged(outcome: LawOutcome, searched: str, answered: bool) -> Verdict:
     if kind == "raised" and not answered:
         reason = f"the adapter supports this revision, but every call of the boundary raised: {why}"
         return Verdict("inconclusive", reason, "adapter")
-    # Users see the boundary's own exception too, and there is no result that the law could judge.
+    # If the boundary itself raised, the verdict is not inconclusive: users see the exception too, and there is no
+    # result to judge.
     name: VerdictName = "unavailable" if kind in ("raised", *UNAVAILABLE) else "inconclusive"
     return Verdict(name, f"every call raised: {why}", kind)
 
@@ -91,7 +92,7 @@ def of_undecidable(
 ) -> Decision:
     """Return the decision about a law whose boundary cannot be called at this ref.
 
-    :param lack: the name that the checkout's text lacks, if any.
+    :param lack: the name that the checkout's source lacks; None if it lacks none.
     """
     binding = subject.binding
     try:
@@ -121,7 +122,7 @@ def stale_dialects(subject: Subject, law: Law, outcome: LawOutcome, chances: int
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)
-        if not subject.binding.like  # a dialect that comes from another binding need not show here
+        if not subject.binding.like  # the dialects of a registered function are another binding's, and need not show
         and dialect.name == law.name
         and outcome.dialects_open[place] >= chances
         and not outcome.dialects[place]

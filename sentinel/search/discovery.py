@@ -30,7 +30,7 @@ from sentinel.worker import protocol
 #: The number of scenarios of one boundary before the search moves on to the next boundary.
 TURN = 20
 
-#: The largest number of calls for shrinking one finding.
+#: Maximum number of calls for shrinking one finding.
 SHRINKING = 1000
 
 
@@ -173,7 +173,7 @@ class Discovery:
                         if not search.replay([(law, variants)]):
                             self._memory.forget(self._open_target.target, search.subject, law, variants)
                     except Undecidable:
-                        break  # the boundary's own turn will raise the same error and record it
+                        break  # the search of this boundary will raise the same error and record it
         self._collect()
 
     def _collect(self) -> None:
@@ -334,7 +334,7 @@ def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
 
 
 def _wrong_keys(recipe: Recipe) -> set[str]:
-    """Return the observation keys for which a recipe expects another value with the bug than without it."""
+    """Return the observation keys for which a recipe expects different values with and without the bug."""
     right = {key: plain(expected.value) for key, expected in recipe.expected_fixed.items()}
     wrong = {key: plain(expected.value) for key, expected in recipe.expected_unpatched.items()}
     return {key.rpartition(".")[2] for key, value in wrong.items() if value != right.get(key)}

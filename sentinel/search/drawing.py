@@ -75,9 +75,9 @@ _before: tuple[Any, Any] = (None, None)
 def _on_our_own() -> Iterator[None]:
     """Keep Hypothesis from using the working directory and the imported modules during a ``with`` block.
 
-    By default Hypothesis stores files in ``.hypothesis`` in the working directory, which may be the checkout under
-    test. Here they are put below ``SENTINEL_HOME``. By default it also parses all local modules, which takes up to a
-    second, and draws the constants that it finds there. Draws would then depend on the installation.
+    By default, Hypothesis stores files in ``.hypothesis`` in the working directory, which may be the checkout under
+    test. During the block, it stores them below ``SENTINEL_HOME``. By default, it also parses all local modules, which
+    takes up to a second, and draws the constants that it finds there, so draws would depend on the installation.
     """
     global _runs, _before
     with _LOCK:
@@ -135,7 +135,7 @@ def _bytes(count: int) -> st.SearchStrategy[bytes]:
     return st.text(_LETTERS, min_size=count, max_size=count).map(_as_bytes)
 
 
-# `st.binary` would draw other scenarios than those of the recorded verdicts.
+# Letters stand for bytes, because `st.binary` would not draw the scenarios of the recorded verdicts again.
 _FIRST_LETTER = 0xF0000
 _LETTERS = st.characters(min_codepoint=_FIRST_LETTER, max_codepoint=_FIRST_LETTER + 255)
 

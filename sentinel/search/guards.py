@@ -1,5 +1,5 @@
-"""Find values for scenarios in the source of functions: constants, options, and conditions that must hold before a line
-runs."""
+"""Read the source of functions to find values for scenarios: constants near which to draw, and options that make a line
+run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from sentinel.targets import PackageRoot, module_of
 from sentinel.worker.answers import NUMBERS, TEXTS
 from sentinel.worker.codes import read_source
 
-#: Stands for any value other than None. The worker uses another argument of a similar name, or a number.
+#: Stands for any value other than None. The worker takes the value of the argument with the most similar name.
 SOME = {"some": True}
 
-#: These stand for a list of lists instead of a list, and for a list instead of a single value.
+#: Stand for a list whose items are turned into lists, and for a list instead of a single value.
 NESTED, LISTED = {"nested": True}, {"listed": True}
 
 #: Option -> its value; the value ``{"dims": n}`` stands for a tensor with n dimensions. The key :data:`SIZE` has the
@@ -33,13 +33,13 @@ NESTED, LISTED = {"nested": True}, {"listed": True}
 Setting = dict[str, Any]
 SIZE, DTYPE = "#size", "#dtype"
 
-#: The largest length in the code for which a scenario with this number of tokens or rows is drawn.
+#: Maximum number of tokens or rows of a scenario that is drawn for a length in the code.
 LONGEST = 120
 
 #: Methods whose result is a property of a tensor, not an option.
 _NO_OPTION = ("any", "all", "item", "numel", "size", "sum")
 
-#: The most ways to make one condition true or false, and the most characters of a condition in a report.
+#: Maximum number of ways to make one condition true or false, and of characters of a condition in a report.
 _WAYS, _GUARD = 4, 60
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -52,10 +52,10 @@ Place = tuple[str, str]
 class Constants:
     """The constants in some functions, near which values of scenarios are drawn.
 
-    :ivar numbers: thresholds, bounds and defaults, without 0, 1, and small integers.
+    :ivar numbers: thresholds, bounds and defaults, without 0, 1 and small integers.
     :ivar lengths: numbers that are compared with a size, and bounds of slices.
-    :ivar texts: strings for which the code searches in a text. If it uses a regular expression, this is the literal
-        text before the expression's first group.
+    :ivar texts: strings that the code searches for in a text; of a regular expression, the literal text before its
+        first group.
     """
 
     numbers: tuple[float, ...] = ()
@@ -64,7 +64,7 @@ class Constants:
 
     @property
     def near(self) -> tuple[float, ...]:
-        """Return each number, and an eighth of it less and more."""
+        """Return each number, the number minus an eighth of it, and the number plus an eighth of it."""
         steps = ((number, number - abs(number) / 8, number + abs(number) / 8) for number in self.numbers)
         return tuple(dict.fromkeys(each for several in steps for each in several))
 
@@ -90,7 +90,7 @@ def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str
 
 def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {}) -> Constants:
     """Return the numbers that functions use in comparisons, clipping, slices and defaults, and the strings that they
-    search.
+    search for.
 
     :param values: module-level name -> its value.
     """
@@ -124,7 +124,7 @@ def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {
 
 
 def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the strings that a syntax node searches in a text; for ``"x" in text`` this is ``x``."""
+    """Yield the strings for which a syntax node searches in a text: ``x`` for ``"x" in text``."""
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
         if not isinstance(node.comparators[0], (ast.Tuple, ast.List, ast.Set, ast.Dict)):
             yield from _string(node.left, values)
@@ -250,7 +250,7 @@ class Code:
 
 @lru_cache(maxsize=2)
 def code_in(base: str, roots: tuple[PackageRoot, ...]) -> Code:
-    """Return the code of a checkout. The last two are cached."""
+    """Return the code of a checkout. That of the last two checkouts is cached."""
     return Code(base, roots)
 
 
@@ -279,17 +279,17 @@ _BOUNDING = ("clamp", "clip", "clamp_", "clip_", "min", "max", "minimum", "maxim
 #: Integers up to this number are left out. They are mostly dimensions and counts, which drawn scenarios have anyway.
 _FEW = 5
 
-#: The most numbers, sizes of tensors, and strings of one boundary.
+#: Maximum number of numbers, of sizes of tensors, and of strings of one boundary.
 _NUMBERS, _LENGTHS, _TEXTS = 12, 2, 6
 
-#: The largest length of a text, and the largest length of a string that is searched in a text.
+#: Maximum length of a text, and of a string that is searched for in a text.
 _LONGEST_TEXT, _LONGEST_STRING = 10_000, 40
 
 #: Functions are read up to this many calls away from a boundary, and at most this many in all.
 CALLS_AWAY, _FUNCTIONS = 3, 40
 
-#: Methods of strings that search for their first argument; further below, methods that change a text, and functions of
-#: regular expressions.
+#: Methods of strings that search for their first argument; methods that change a string; functions of regular
+#: expressions.
 _SEARCHING = (
     "find",
     "rfind",
@@ -340,8 +340,8 @@ def options(source: str) -> dict[str, list[Any]]:
 
 
 def other_kinds(function: _Function) -> list[Setting]:
-    """Return settings that give a function other kinds of values: other texts if it works on texts, and other types of
-    numbers if it tests types."""
+    """Return settings that change a function's strings if it works on strings, and the types of its numbers if it tests
+    types."""
     attributes = {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
     found = constants([function])
     texts = ["blanks", "case", "empty"] if attributes & {*_SEARCHING, *_MATCHING, *_CHANGING} else []
@@ -353,8 +353,8 @@ def other_kinds(function: _Function) -> list[Setting]:
 def ways_to(function: _Function, line: int) -> list[Setting]:
     """Return settings that may meet all conditions before a line of a function, the most likely settings first.
 
-    If the line is in a later branch of an ``elif`` chain, an option must not have a string that an earlier branch
-    tests. It then gets a string that a later branch tests.
+    In a later branch of an ``elif`` chain, an option must not equal a string that an earlier branch tests. It gets a
+    string that this branch or a later one tests.
     """
     steps = list(steps_to(function.body, line))
     return _ways([*steps, *_others(function, line, steps)], _locals_of(function))
@@ -378,10 +378,10 @@ def steps_inside(node: ast.AST) -> list[list[_Step]]:
 
 
 def _others(function: _Function, line: int, steps: Sequence[_Step]) -> Iterator[_Step]:
-    """Yield the condition that an expression equals a string, if earlier tests rule out other strings for it.
+    """If tests such as ``x == "a"`` must fail before a line runs, yield a test ``x == "b"`` as a condition to meet.
 
-    The string is the one with which the first test at or after the line compares the expression. Nothing is yielded if
-    there is no such test.
+    It is the first such test at or after the line, and shows another string that ``x`` may equal. Yield nothing if
+    there is none.
     """
     excluded: dict[str, set[str]] = defaultdict(set)
     for test in (test for test, truth in steps if not truth):
@@ -440,13 +440,13 @@ def ways_from(
 ) -> list[Setting]:
     """Return settings that may make a line run.
 
-    They meet the conditions before the line. If its function did not run, they also meet the conditions before the
-    calls that lead to the function.
+    They meet the conditions under which the line runs. If its function did not run, they also meet the conditions of
+    the calls that lead to the function.
 
     :param callers: the functions that may call the line's function.
     :param ran: the names of functions that ran, without class and module.
-    :param calls: the most calls between a function that ran and the line's function.
-    :param inside: whether the line ran, and only parts of it did not.
+    :param calls: the maximum number of calls between a function that ran and the line's function.
+    :param inside: True if the line ran, and only parts of it did not.
     """
     inner = (ways_inside if inside else ways_to)(part.node, line - part.start + 1)
     if part.last in ran or not calls:
@@ -569,9 +569,9 @@ def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int
 
 
 def _make_instance(value: ast.expr, kind: ast.expr, scope: Mapping[str, ast.expr]) -> list[Setting]:
-    """Return settings under which ``isinstance(value, kind)`` is true, if ``kind`` includes lists.
+    """Return settings under which ``isinstance(value, kind)`` is true; empty unless ``kind`` includes lists.
 
-    If ``value`` is the first item of a list, this item becomes a list.
+    If ``value`` is the first item of a list, the settings turn the items into lists.
     """
     if {"list", "List", "Sequence"}.isdisjoint(map(ast.unparse, getattr(kind, "elts", [kind]))):
         return []
@@ -712,9 +712,8 @@ def _number(node: ast.expr, values: Mapping[str, ast.expr] = {}) -> Any:
 
 
 def _option_name(node: ast.expr) -> str:
-    """Return the name of the option that an expression reads; "" if it reads none.
-
-    The name is that of an attribute, a key, or the second argument of a ``getattr``.
+    """Return the name of the option that an expression reads: an attribute, a key, or the second argument of
+    ``getattr``; "" if it reads none.
     """
     if isinstance(node, ast.Attribute):
         return node.attr

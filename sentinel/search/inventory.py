@@ -77,7 +77,7 @@ SITES: Mapping[str, tuple[int, int]] = {
     "parameter": (4, 2), "name": (4, 2), "class": (6, 3), "module": (2, 1), "body": (1, 0)
 }  # fmt: skip
 
-#: A function counts as a signal function from this score on; and the penalty for a word of :data:`ASIDE`.
+#: The minimum score of a signal function, and the penalty for each name with a word of :data:`ASIDE`.
 ENOUGH, AGAINST = 6, 2
 
 #: Calls that compute or rearrange tensors.
@@ -353,8 +353,8 @@ def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _subjects_in(name: str) -> tuple[tuple[int, str], ...]:
-    """Return the subjects that an identifier indicates, each with 0 if a strong word indicates it and 1 if a weak one
-    does."""
+    """Return (level, subject) for each subject that an identifier indicates; the level is 0 for a strong word, 1 for a
+    weak one."""
     spelled = _snake_case(name)
     return tuple((level, subject) for level, subject, pattern in _PATTERNS if pattern.search(spelled))
 

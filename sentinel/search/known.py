@@ -24,18 +24,19 @@ Key = TypeVar("Key")
 #: Known bugs excuse the violations of a law only if the law holds on this many scenarios that do not trigger them.
 ENOUGH = 30
 
-#: The most scenarios that are drawn to find :data:`ENOUGH`.
+#: Maximum number of scenarios that are drawn to find :data:`ENOUGH`.
 _MOST = 2000
 
-#: The search ends after this many scenarios if all those that the law can compare trigger a bug.
+#: The search ends after this many scenarios if the law has judged none, and some were left out because they trigger a
+#: bug.
 _PATIENCE = 100
 
-#: The law is reported to compare only scenarios that trigger a bug if at least 5 of the first 100 drawn scenarios do
-#: not.
+#: If the law judged nothing, :attr:`Others.none` blames the law only if at least 5 of the first 100 drawn scenarios
+#: trigger no bug. With fewer, such scenarios may just be rare.
 _PLAIN = (5, 100)
 
-#: Reasons for leaving out a scenario. In float64 an epsilon of 1e-8 in a divisor matters, but training does not use
-#: float64.
+#: Reasons for leaving out a scenario. In float64, but not at the precision of training, an epsilon of 1e-8 in a divisor
+#: changes the result.
 TRIGGERS, TOO_FINE = "it triggers a known bug", "it is in float64"
 
 
@@ -44,8 +45,8 @@ class Excuse:
     """Whether known bugs explain a broken law, and why. One of the last four fields is set.
 
     :ivar bugs: ids of the known bugs.
-    :ivar holds: set if they do: on how many scenarios that do not trigger the bugs the law holds, as text.
-    :ivar hidden: why no scenario shows the law without the bugs, so that another bug could hide behind them.
+    :ivar holds: set if they do: says on how many scenarios that do not trigger the bugs the law holds.
+    :ivar hidden: why the law can judge no scenario that does not trigger the bugs, so that another bug could hide.
     :ivar doubt: why too few scenarios that do not trigger the bugs could be judged.
     :ivar unknown: a finding that the bugs do not explain.
     """
@@ -69,7 +70,7 @@ class Others:
 
     @property
     def none(self) -> str:
-        """Return why the law can judge no scenario without the known bugs; an empty string if it can, or if that is
+        """Return why the law can judge no scenario that does not trigger the bugs; empty if it can, or if that is
         unclear."""
         if self.outcome.judged or self.plain < _PLAIN[0]:
             return ""
@@ -98,7 +99,7 @@ def search_others(
     """Check each law on scenarios that trigger none of its known bugs, until it has judged :data:`ENOUGH` scenarios.
 
     :param bugs: law -> recipes of the bugs that are known to break it.
-    :param shrinking: the most calls for shrinking one finding.
+    :param shrinking: maximum number of calls for shrinking one finding.
     :raises Undecidable: if the boundary cannot be called at this revision.
     """
 
@@ -168,7 +169,7 @@ def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Other
         return Excuse(bugs, holds=f"the law holds on {judged} scenarios that do not trigger it")
     if others.none:
         return Excuse(bugs, hidden=f"{others.none}, where another bug could hide")
-    few = f"only {judged} of the scenarios that the law judges do not trigger it; {ENOUGH} are needed"
+    few = f"of the scenarios that do not trigger it, the law judged only {judged}; {ENOUGH} are needed"
     return Excuse(bugs, doubt=few)
 
 
@@ -180,8 +181,8 @@ def explain(
     """Return, for each broken law, whether known bugs explain it, and the findings on scenarios that do not trigger
     them.
 
-    The search leaves out scenarios that trigger the known bugs. If it finds the bug of a further recipe, it is
-    repeated; then it also leaves out scenarios that trigger this bug.
+    The search leaves out scenarios that trigger the known bugs. If it finds the bug of a further recipe, it is repeated
+    without the scenarios that trigger this bug.
 
     :param findings: law -> its findings.
     :param about: returns the recipes about a finding whose bugs are reproduced at this revision.

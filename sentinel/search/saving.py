@@ -1,8 +1,8 @@
 """Write a finding as a recipe: the shrunk scenario, a pin, and expected values or a law.
 
 If the contract has an oracle, the recipe expects the oracle's values. Otherwise the law decides, which shows only that
-outputs disagree. Every recipe is tried before it is written: it must be ``reproduced`` on the current code, and must
-not be on simulated right outputs.
+outputs disagree. Every recipe is tried before it is written: it must be ``reproduced`` on the current code, and it must
+not be ``reproduced`` on simulated right outputs.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> d
         value = inputs[item.name]
         if base is not None and value == base[item.name]:
             continue
-        # The recipe must state the values that the binding fixes, because only the narrowed contract has them as
-        # defaults.
+        # The recipe must state the values that the binding fixes: they are defaults of the narrowed contract only.
         granted = not callable(item.default) and value == item.default and item.name not in subject.binding.fixed
         if base is None and granted:
             continue
@@ -176,8 +175,9 @@ def _oracle_values(finding: Finding, open_target: OpenTarget) -> Answers:
 def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
     """Yield outputs that a correct implementation could return.
 
-    With an oracle, there are two: its values at positions that the mask counts, and its values everywhere, because
-    values under the mask are undefined. Without an oracle, the output is all zeros, which few laws reject.
+    With an oracle, there are two: one has its values only at positions that the mask counts, because values under the
+    mask are undefined; the other has its values everywhere. Without an oracle, there is one: all zeros, which few laws
+    reject.
     """
     case, contract = finding.trial.case, finding.subject.contract
     assert case is not None
@@ -208,7 +208,8 @@ def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
 def _expected_values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any] | None:
     """Return two sets of values that a recipe expects: with the bug, the observed ones; without it, the oracle's.
 
-    Return None if the oracle agrees with all outputs, or with none. In the second case it may define something else.
+    Return None if the oracle agrees with all outputs, or if it disagrees in every variant, because it may then define
+    something else.
     """
     case = finding.trial.case
     assert case is not None

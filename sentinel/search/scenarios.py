@@ -21,7 +21,7 @@ MASK_STYLES = ("full", "right", "left", "gaps")
 #: Dtypes of float tensors. float32 is drawn most often because most calls in training use it.
 PRECISIONS = ("float32", "float32", "float32", "float64", "float32", "bfloat16", "float32", "float16")
 
-#: The largest numbers of rows and tokens. Every known bug shows in smaller scenarios.
+#: Maximum number of rows and of tokens. Every known bug shows in smaller scenarios.
 MOST_ROWS, MOST_TOKENS = 5, 5
 
 _LABELS = ("p", "q", "r")
@@ -30,7 +30,7 @@ _LABELS = ("p", "q", "r")
 #: Common values differ by amounts that are not lost in a float32 sum. Rare values are valid but extreme: large numbers,
 #: decimals that floats cannot represent, and log-ratios beyond ±89, where float32's ``exp`` overflows.
 DOMAINS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    # of a token; log_ratio is the difference of two; in nats
+    # in nats: the log-probability of one token, and the difference of two
     "log_prob": (
         (-1.0, -0.5, -2.0, -0.75, -1.25, -0.25, -1.5, -0.125, -3.0, -0.625), (-1e-6, -20.0, -45.0, -100.0, -120.0)
     ),
@@ -49,7 +49,7 @@ DOMAINS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "token_id": ((1, 2, 3, 4, 5, 6, 7, 0), ()),
 }  # fmt: skip
 
-#: If this number of decimals is drawn, captured numbers are not rounded.
+#: If this number of decimals is drawn, recorded numbers are not rounded.
 _EXACT = 4
 
 
@@ -129,7 +129,7 @@ def draw(contract: Contract, binding: Binding, choose: Choose, around: Around = 
     if actions is not None and actions.default is not None:
         sizes["actions"] = tuple(range(actions.default))
     if layout is not None and layout.default == "equal" and choose.integer(0, 1):
-        sizes["batch"] = tuple(range(4))  # other numbers of rows rarely give several groups with several rows
+        sizes["batch"] = tuple(range(4))  # drawn numbers of rows rarely give several groups with several rows
     if around.size:
         sizes["tokens" if contract.mask else "batch"] = tuple(range(around.size))
     precision = choose.one_of([name for name in PRECISIONS if not binding.dtypes or name in binding.dtypes])
@@ -177,7 +177,7 @@ def cut_to(
 def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[str, Any]:
     """Draw a part of a recorded scenario: some rows, some tokens, and fewer decimals.
 
-    Each group keeps at most the same drawn number of rows. Shrinking moves towards few rows and whole numbers.
+    Every group keeps at most ``n`` rows, where ``n`` is drawn. Shrinking moves towards few rows and whole numbers.
 
     :raises DoesNotApply: if no row or no token is left.
     """
@@ -203,8 +203,8 @@ def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[
 def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return True if a stored scenario is still valid for this boundary.
 
-    It may have become invalid because the adapter or Sentinel has changed. A valid scenario has exactly the contract's
-    inputs, the values that the adapter fixes, and only choices, mask styles and dtypes that the binding accepts.
+    Changes of the adapter or of Sentinel may make it invalid. A valid scenario has exactly the contract's inputs, the
+    values that the adapter fixes, and only choices, mask styles and dtypes that the binding accepts.
     """
     first = next(iter(variants.values()), {})
     if not first or any(set(inputs) != {item.name for item in contract.inputs} for inputs in variants.values()):
@@ -275,7 +275,7 @@ def _input(
     return item.default(inputs) if callable(item.default) else item.default
 
 
-#: A tensor that has values near constants of the code is drawn from these and this many common values.
+#: A tensor that is drawn near constants of the code also has this many common values of its domain.
 _BESIDE = 3
 
 #: Constants of the code with a larger magnitude are not used.
@@ -286,7 +286,7 @@ def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
     """Return the numbers that are valid in a domain. For log-ratios, include the logarithms of positive numbers."""
     if domain in ("mask", "token_id") or not numbers:
         return ()
-    if domain == "reward":  # sums of these are exact
+    if domain == "reward":  # only multiples of a quarter, so that sums are exact
         numbers = [each for each in numbers if abs(each) <= 1024 and each * 4 == int(each * 4)]
     if domain == "log_ratio":
         numbers = [*numbers, *(-each for each in numbers), *(math.log(each) for each in numbers if each > 0)]
@@ -300,8 +300,8 @@ def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
 def _places(most: int, choose: Choose) -> Places:
     """Draw at least one of ``most`` indices to keep.
 
-    The values at all indices are drawn, and the other indices are cut away afterwards. So a scenario that loses a row
-    keeps the numbers of its other rows, and shrinking can remove rows one by one.
+    Values are drawn for all indices, and the indices that are not kept are cut away afterwards. So a scenario that
+    loses a row keeps the numbers of its other rows, and shrinking can remove rows one by one.
     """
     there = [place for place, bit in enumerate(choose.integers(most, 0, 1)) if bit]
     return tuple(there) or (0,)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sentinel.search.known import Others
     from sentinel.targets.checkout import Checkout
 
-#: Level -> (the number of scenarios for each boundary, the most calls for shrinking one finding).
+#: Level -> (number of scenarios for each boundary, maximum number of calls for shrinking one finding).
 LEVELS: Mapping[str, tuple[int, int]] = {"quick": (6, 12), "deep": (400, 600)}
 
 #: The number of further scenarios that are tried before a declared dialect that never showed is reported as stale.
@@ -70,9 +70,9 @@ class Survey:
 
     :param level: a key of :data:`LEVELS`.
     :param recipes_of: returns a target's recipes. Their scenarios are tried first and are not shrunk.
-    :param baseline: a folder of evidence. The failing scenarios recorded there are tried next. Whether a short search
-        finds a violation by itself depends on chance and on the release of Hypothesis. A recorded violation must be
-        found as long as it is present.
+    :param baseline: a folder of evidence. The failing scenarios recorded there are tried next, so that a recorded
+        violation is found as long as it is present. Whether a short search finds it by itself depends on chance and on
+        the version of Hypothesis.
     :param searchers: the number of boundaries that are searched at the same time; the results do not depend on it.
     """
 
@@ -108,7 +108,7 @@ class Survey:
     def plan(self, jobs: Iterable[LawJob]) -> None:
         """Announce jobs, so that one search of a boundary can decide all jobs of this boundary.
 
-        With several searchers, the searches start now. With one, a search starts when its first decision is needed.
+        With several searchers, the searches start now. With one, each starts when its first decision is needed.
         """
         jobs = list(jobs)
         for job in jobs:
@@ -188,11 +188,7 @@ class Survey:
         return self._searches[place]
 
     def _search(self, place: Place) -> None:
-        from sentinel.search.decisions import (
-            of_absence,
-            of_outcome,
-            of_undecidable,
-        )  # importing Hypothesis takes about 0.3 s
+        from sentinel.search.decisions import of_absence, of_outcome, of_undecidable  # imports Hypothesis: about 0.3 s
 
         target, boundary, ref = place
         planned = set(self._wanted[place])

@@ -1,7 +1,7 @@
-"""Find calls whose arguments are in another order than the function's parameters, or than in other calls of it.
+"""Find calls that swap two arguments, by comparing their names with the function's parameters or with other calls.
 
-Only names are compared. The name of an argument is the last name in its expression: both ``batch["ref_log_prob"]`` and
-``self.ref_log_prob`` have the name ``ref_log_prob``. A finding is a place for a person to read, not a verdict.
+The name of an argument is the last name in its expression: both ``batch["ref_log_prob"]`` and ``self.ref_log_prob``
+have the name ``ref_log_prob``. A finding is a place for a person to read, not a verdict.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ def open_directory(path: Path) -> Origin:
 def open_tar(path: Path, scratch: Path) -> Origin:
     """Unpack an untrusted tar into a scratch folder and locate the git directory in it.
 
-    The pack indexes are rebuilt, and the loose objects are hashed. Otherwise a wrong name would not be noticed.
+    The pack indexes are rebuilt, and the loose objects are hashed, because a forged archive may contain objects whose
+    names are not their hashes.
     """
     _extract(path, scratch)
     below = (folder for depth in (1, 2, 3) for folder in sorted(scratch.glob("/".join("*" * depth))))
@@ -143,7 +144,6 @@ def _extract(path: Path, scratch: Path) -> None:
 
 
 def _loose(objects: Path) -> Iterator[Path]:
-    """Yield the loose objects of an object directory."""
     for folder in sorted(objects.iterdir()):
         if _FANOUT.fullmatch(folder.name) and folder.is_dir():
             yield from (file for file in sorted(folder.iterdir()) if _LOOSE.fullmatch(file.name) and file.is_file())

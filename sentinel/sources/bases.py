@@ -88,8 +88,8 @@ def _folder_of(tree: Ref) -> str:
 
 
 def _names_of_main(clone: Path, target: Target) -> list[str]:
-    """Return possible names of upstream's main branch in a clone: the names in remotes with upstream's URL, and usual
-    names."""
+    """Return the refs that may be upstream's main branch in a clone: its branch in each remote with upstream's URL, and
+    in a remote named ``upstream``."""
     listed = run(clone, "config", "--get-regexp", r"^remote\..*\.url$", seconds=_PATIENCE).out.decode(errors="replace")
     remotes = [line.partition(" ") for line in listed.splitlines()]
     upstream = _repository(target.repository)

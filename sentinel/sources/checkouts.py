@@ -182,10 +182,9 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
 
 
 def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
-    """Return the files of a stored tree; None if a file is missing, changed or added.
+    """Return the files of a stored tree; None if measured code has deleted, changed or added files.
 
-    Measured code may have deleted, changed or added files. Contents are hashed again only if :func:`stamp` differs,
-    because a stamp is ten times faster.
+    Contents are hashed again only if :func:`stamp` differs, because a stamp is ten times faster.
     """
     entries, top = _entries(folder, str(record.get("tree"))), folder / "tree"
     if entries is None:
@@ -202,7 +201,7 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
 
 
 def _entries(folder: Path, tree: str) -> list[Entry] | None:
-    """Return the recorded files of a revision; None if their hash is not this tree hash."""
+    """Return the recorded files of a stored tree; None if the record is missing or has another tree hash."""
     content = read_json(folder / "files.json")
     with suppress(AttributeError, KeyError, TypeError):
         entries = [Entry(*each) for each in content["files"]] if content else []
@@ -213,7 +212,7 @@ def _entries(folder: Path, tree: str) -> list[Entry] | None:
 def stamp(top: Path) -> str:
     """Return a digest of all names below a folder, with inode, mode, size and ctime.
 
-    Unlike the mtime, no process can set the ctime.
+    The ctime is used because, unlike the mtime, no process can set it.
     """
     lines, folders = [], [str(top)]
     while folders:

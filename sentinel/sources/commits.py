@@ -52,8 +52,8 @@ class Tag:
 def history(mirror: Path, head: str, since: str | None = None, until: str | None = None) -> list[Commit]:
     """Return the commits of a branch along first parents, oldest first.
 
-    :param since: a full sha, which is the first commit of the list; or a day, with which the list begins.
-    :param until: a day; the list ends with the last commit on or before it.
+    :param since: the full sha of the first commit of the list; or a day, to begin with the first commit on or after it.
+    :param until: a day, to end with the last commit on or before it.
     """
     span = [head, f"^{since}"] if since and not _DAY.fullmatch(since) else [head]
     commits = _read(mirror, "--topo-order", "--reverse", "--first-parent", *span)

@@ -10,7 +10,7 @@ from pathlib import Path
 from sentinel.sources.gitbinary import GitError, Objects, run, run_bounded, run_checked
 from sentinel.sources.trees import FILE, LINK, MOST_FILES, SUBMODULE, Entry, blob_id, check_path, is_ignored
 
-#: Largest size of git's listing in bytes: that of a revision with the most allowed files and long names.
+#: Maximum bytes of git's listing of a revision: 200 for each of the files that a revision may have.
 _MOST_LISTED = MOST_FILES * 200
 
 
@@ -68,7 +68,8 @@ def listing(
 def paths_of_work_tree(top: Path, git_dir: Path, seconds: float) -> list[str]:
     """Return the paths of files in a work tree that git tracks, has staged, or that no ``.gitignore`` excludes.
 
-    ``.git/info/exclude`` and the user's ``core.excludesFile`` are not read. A nested repository ends with a slash.
+    ``.git/info/exclude`` and the user's ``core.excludesFile`` are not read. The path of a nested repository ends with a
+    slash.
     """
     words = ("--work-tree", ".", "ls-files", "-z", "--cached", "--others", "--exclude-per-directory=.gitignore")
     output = run_bounded(git_dir, "-C", str(top), *words, most=_MOST_LISTED, seconds=seconds)

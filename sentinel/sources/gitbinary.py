@@ -44,7 +44,8 @@ _ENVIRONMENT = {
     "GIT_HTTP_LOW_SPEED_LIMIT": "1000",
     "GIT_HTTP_LOW_SPEED_TIME": "60",
 }
-#: If a git hook runs the tests, these variables would redirect git. GitPython can set variables but not unset them.
+#: Variables that a git hook sets and that would redirect git if the hook runs the tests. They get neutral values,
+#: because GitPython can set variables but not unset them.
 _NEUTRAL = {
     "GIT_CONFIG_COUNT": "0",
     "GIT_CONFIG_PARAMETERS": "",
@@ -248,9 +249,9 @@ def run_checked(git_dir: Path, *arguments: str, data: bytes | None = None) -> by
 
 
 def run_bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = None) -> bytes:
-    """Run git as :func:`run_checked` does, and reject output that is longer than ``most`` bytes.
+    """Run git as :func:`run_checked` does, but read no more than ``most`` bytes of output.
 
-    :raises GitError: if it exceeds ``most`` bytes.
+    :raises GitError: if the status is not 0, or if the output is longer.
     """
     with _process(git_dir, arguments) as process:
         alarm = threading.Timer(seconds or 0, process.proc.kill)

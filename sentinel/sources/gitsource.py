@@ -51,7 +51,8 @@ def _key(target: Target, ref: Ref, commit: str) -> str:
 def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, progress: Progress | None) -> Checkout:
     roots = [root.path for root in target.roots]
     git_dir = Path(ref.clone) if ref.clone else store.path(target.name)
-    inside = f"{commit}:{ref.folder}"  # a commit of upstream that was merged into a folder has the code at its top
+    # The clone may have merged upstream into a folder. Upstream's own commits then have the code at their top.
+    inside = f"{commit}:{ref.folder}"
     has_folder = ref.folder and not run(git_dir, "cat-file", "-e", inside).status
     entries, submodules = git_objects.entries(git_dir, inside if has_folder else commit, roots)
     absent = [entry for entry in entries if entry.size is None and is_source(entry.path)]

@@ -1,7 +1,7 @@
 """Manage ``SENTINEL_HOME``, the folder of mirrors, checkouts and wheels, and write small files atomically.
 
-A writer keeps its temporary file locked until it has finished or its process ends. So the next writer in the same
-folder can recognise the temporary files of killed writers, without comparing times, and removes them.
+A writer keeps its temporary file locked until it has finished or its process ends. A temporary file without a lock was
+left by a killed writer, and the next writer in the same folder removes it.
 """
 
 from __future__ import annotations

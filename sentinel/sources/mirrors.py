@@ -200,7 +200,10 @@ class MirrorStore:
         return describe(target.name, self.home.mirror(target.name))
 
     def fetch(self, target: str, refspecs: Sequence[str], progress: Progress | None = None) -> None:
-        """Fetch refs into a mirror. If this fails, the same run does not try it again."""
+        """Fetch refs into a mirror. If the same fetch has failed in this run, raise its error again.
+
+        :raises GitError: if the fetch fails.
+        """
         path, url = self.path(target), self.url(target)
         key = (target, " ".join(refspecs))
         for scope in (key, (target, "")):

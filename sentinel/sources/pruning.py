@@ -94,9 +94,8 @@ def _entry(
 ) -> Iterator[CacheEntry]:
     """Yield the description of a cache entry, or nothing if another process has removed it.
 
-    :param busy_for: the entry counts as used if its mtime is at most this many seconds ago, or at most this many
-        seconds in the future. The second limit is needed because otherwise a clock that was set back could keep a
-        leftover for years.
+    :param busy_for: the entry counts as used if its mtime is less than this many seconds ago, or less than this many
+        seconds in the future. Without the second limit, a clock that was set back could keep a leftover for years.
     """
     with suppress(FileNotFoundError):
         last_used = touched.stat().st_mtime

@@ -35,7 +35,7 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout, LeftOut
 from sentinel.targets.refs import Ref
 
-#: Errors for a file that is not a zip archive, or that was made to break readers of zip archives.
+#: Exceptions that zipfile raises for a file that is not a zip archive, or that was made to break its readers.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError, LookupError, ValueError, OverflowError)
 #: The folders of a wheel that an installer copies into site-packages (PEP 427).
 _IN_SITE_PACKAGES = re.compile(r"^[^/]+\.data/(purelib|platlib)/")
@@ -73,7 +73,8 @@ def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = 
     try:
         release = _unpack(target, ref, home, wheel)
     except (*_DAMAGE, OSError) as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a seek before the start of a damaged archive
+        # EINVAL is damage too: the archive made zipfile seek to a position before its start.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         wheel.unlink(missing_ok=True)
         raise Unavailable(f"{target.name}: {wheel.name} is not a complete wheel ({error}); run again") from error
@@ -133,7 +134,7 @@ def _download(distribution: str, version: str, folder: Path) -> Path:
             capture_output=True,
             stdin=subprocess.DEVNULL,
             cwd=part,  # ``-m`` searches the current folder first, which must not contain a pip.py
-            env={**os.environ, "TMPDIR": str(part)},  # the folder is removed with the files of a killed pip
+            env={**os.environ, "TMPDIR": str(part)},  # so that temporary files of a killed pip are removed below
             text=True,
             errors="replace",
             check=False,

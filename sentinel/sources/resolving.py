@@ -23,8 +23,8 @@ _PLACES = ("refs/heads/{}", "refs/remotes/origin/{}", "refs/tags/{}", "refs/remo
 def resolve(mirror: Path, target: str, name: str, pull: int | None, fetch: Fetch) -> str:
     """Return the full hash of the commit that a name refers to.
 
-    Only pull requests are fetched: ``pull/N/head`` if the mirror lacks it; and, if the mirror lacks a full sha, the
-    pull request ``pull`` of the pin.
+    If the mirror lacks ``pull/N/head``, it is fetched. If the mirror lacks a full sha, the pin's pull request ``pull``
+    is fetched. Nothing else is fetched.
 
     :raises Unavailable: if the mirror has no such commit; the message suggests similar names.
     """
@@ -82,8 +82,8 @@ def _sha_of_pull(mirror: Path, target: str, sha: str, pull: int | None, fetch: F
     if problem is None and git_objects.commit_of(mirror, sha) == sha:
         return sha
     raise Unavailable(
-        f"{target}: commit {sha} is not in the mirror, and was not found in pull request {pull}: "
-        f"{problem or 'it was not found'}"
+        f"{target}: commit {sha} is not in the mirror, and was not found in pull request {pull}"
+        f"{f': {problem}' if problem else ''}"
     )
 
 

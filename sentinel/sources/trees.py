@@ -14,7 +14,7 @@ FILE = "100644"
 LINK = "120000"
 SUBMODULE = "160000"
 
-#: Files with these suffixes count as source code, because the code may read them.
+#: Files with these suffixes count as source code, because a framework's code runs or reads them.
 SOURCE_SUFFIXES = (".py", ".pyi", ".yaml", ".yml", ".json", ".toml")
 #: Source code above SOURCE_LIMIT bytes and other files above BLOB_LIMIT bytes are left out.
 BLOB_LIMIT = 1 << 20

@@ -1,7 +1,7 @@
 """Change the values of expressions in the framework's code while it runs.
 
-The value of one expression is changed to find out whether any result depends on it. The values of conditions are
-changed to run a branch that no scenario runs.
+There are two uses. Changing the value of one expression shows whether any result depends on it. Forcing conditions to
+be true or false runs a branch that no scenario reaches.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ import torch
 
 from sentinel.worker.codes import read_source
 
-#: The number of ways in which a value is changed, one after the other.
+#: The number of ways to change a value. One request uses one way.
 WAYS = 2
 
-#: A part of the message of an exception. It says that the code read a value of an unknown type, which could only be
-#: replaced as a whole.
+#: The message of the exception that is raised when an :class:`_Unreadable` is read. Such objects replace values that
+#: cannot be varied.
 READ = "a value that Sentinel replaced was read"
 
-#: Names of built-in functions that are added: they change a value, record a value, or make a condition true or false.
+#: Names of the helpers that are put into ``builtins`` for the changed code to call: they change a value, record a
+#: value, or force a condition.
 _ALTERED, _NOTED = "__sentinel_altered__", "__sentinel_noted__"
 _TRUTHS = {True: "__sentinel_true__", False: "__sentinel_false__"}
 
-#: The most values that are changed in one request. Without this limit, a loop whose condition is changed might not end.
+#: Maximum number of values that one request changes. Without it, a loop whose condition is changed might never end.
 _MOST = 1000
 
 #: The depth to which nested lists and mappings are changed.
@@ -51,19 +52,22 @@ _DTYPES = {
 
 
 class Altering:
-    """Changes the functions of a session: expressions in them are wrapped in calls that change their values."""
+    """Wraps expressions of the framework's functions in calls that change their values."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         self._roots = tuple(roots)
         self._replaced: list[tuple[FunctionType, CodeType]] = []
 
     def set(self, request: Mapping[str, Any] | None) -> None:
-        """Undo an earlier change, and change the values of the expressions that the request names.
+        """Undo the previous change, then change the values of the expressions that the request names.
 
-        :param request: None to only undo; or a mapping with only ``conditions``, a list of file, span and truth value;
-            or a mapping for one expression: its ``file`` below the checkout; its ``span``; the number of the ``way`` to
-            change it; ``keep``, a list of values that are not changed; and ``inner``, the span of a part of it, or an
-            empty list. If the expression has the same value as this part, it is not changed either.
+        :param request: one of these:
+
+            * None, to undo only;
+            * ``{"conditions": [...]}``, with the file, the span and the forced truth value of each condition;
+            * a mapping for one expression, with its ``file`` below the checkout, its ``span``, the number of the
+              ``way`` to change it, ``keep`` (values that stay as they are), and ``inner`` (the span of a part of it,
+              or an empty list). The expression also stays as it is if it has the same value as that part.
         """
         for function, code in self._replaced:
             function.__code__ = code
@@ -80,7 +84,7 @@ class Altering:
             builtins.__dict__[_NOTED] = functools.partial(_note, noted)
             builtins.__dict__[_ALTERED] = _changer(request["way"], request["keep"], noted)
             names[request["file"]] = {tuple(request["span"]): _ALTERED, tuple(request["inner"]): _NOTED}
-        gc.unfreeze()  # the preloader has hidden the imported objects from the collector
+        gc.unfreeze()  # the preloader froze the imported objects, and gc.get_objects() does not list frozen ones
         functions = [
             each
             for each in gc.get_objects()
@@ -155,9 +159,9 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def alter(value: Any, way: int, depth: int = _DEPTH) -> Any:
-    """Return another value of the same type. Exceptions are made for some types, such as None.
+    """Return a different value, of the same type where that is possible.
 
-    Empty lists, tuples and dictionaries and objects of unknown types are replaced by an object that raises if it is
+    For an empty list, tuple or dictionary, or an object of an unknown type, return an object that raises when it is
     read.
     """
     if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
@@ -200,7 +204,7 @@ def alter(value: Any, way: int, depth: int = _DEPTH) -> Any:
 
 
 def _later(items: Any, way: int) -> Iterator[Any]:
-    """Yield the items without the first one, or with the first one repeated."""
+    """Yield the items without the first one (way 0), or with the first one twice (way 1)."""
     for place, item in enumerate(items):
         if place or way:
             yield item
@@ -209,9 +213,9 @@ def _later(items: Any, way: int) -> Iterator[Any]:
 
 
 def _alter_tensor(value: torch.Tensor, way: int) -> torch.Tensor:
-    """Return a tensor of the same shape and dtype, with other values.
+    """Return a tensor of the same shape and dtype, with different values.
 
-    Each element is changed by another amount, because a normalisation would undo a common factor or shift.
+    Neighbouring elements change by different amounts, because a normalisation would undo a common factor or shift.
     """
     places = torch.arange(value.numel(), device=value.device).reshape(value.shape)
     if value.dtype == torch.bool:

@@ -16,9 +16,8 @@ from sentinel.targets import StandIn
 from sentinel.values.literals import Tensor
 from sentinel.worker.protocol import ProtocolError
 
-#: Kinds of failure that a worker may report. Three of them are claims that are checked: ``timeout`` against the
-#: controller's clock; ``not-in-this-version`` and ``python`` against the checkout's files
-#: (:mod:`sentinel.deciding.proof`).
+#: Kinds of failure that a worker may report. The controller checks three of them: ``timeout`` against its own clock,
+#: and ``not-in-this-version`` and ``python`` against the checkout's files (:mod:`sentinel.deciding.proof`).
 WorkerKind = Literal[
     "adapter",
     "crash",
@@ -36,16 +35,15 @@ WorkerKind = Literal[
 ]
 KINDS = frozenset(get_args(WorkerKind))
 
-#: Keys of settings that change the texts or the numbers in a changed function's arguments. The value for texts is
-#: ``"blanks"``, ``"case"``, ``"empty"``, or the number of characters to append to the longest text. The value for
-#: numbers is ``"tensor"`` or ``"numpy"``.
+#: Keys in a call's ``settings`` that change all strings or all numbers among a function's arguments. The value of
+#: ``TEXTS`` is ``"blanks"``, ``"case"`` or ``"empty"``, or the number of characters to append to the longest string.
+#: The value of ``NUMBERS`` is the type to convert to: ``"tensor"`` or ``"numpy"``.
 TEXTS, NUMBERS = "#texts", "#numbers"
 
-#: The most parts of values that are recorded for one call although the contract does not observe them
-#: (:attr:`Reply.beside`).
+#: Maximum number of values in :attr:`Reply.beside`, which the contract does not observe.
 PARTS = 1000
 
-#: The suffix of the name of an extra part. The extra part shows that a value has more parts than are recorded.
+#: Suffix of an extra key that marks a value as cut off, because it has more parts than are recorded.
 CUT = " has more"
 
 Parser = Callable[[Any], Any]
@@ -57,7 +55,7 @@ _LAST_LINE = 1 << 31
 
 @dataclass(frozen=True)
 class Claim:
-    """The worker's claim which code was measured. :mod:`sentinel.deciding.proof` checks it."""
+    """The code that the worker claims to have measured. :mod:`sentinel.deciding.proof` checks the claim."""
 
     boundary: str
     module: str
@@ -74,8 +72,8 @@ class Failed:
     :ivar unknown_input: the input for which the boundary has no parameter, if this caused the failure.
     :ivar place: the file that needs another Python or a package, if this caused the failure.
     :ivar lacks: the package and the name that the file imports from it, as ``package.name``.
-    :ivar questions: see :mod:`sentinel.worker.trace`; None if unknown.
-    :ivar packages: the needed packages that are not installed here.
+    :ivar questions: the recorded lookups (:mod:`sentinel.worker.trace`); None if they were not recorded.
+    :ivar packages: the packages that are needed but not installed here.
     :ivar programming_error: see :func:`sentinel.worker.attribution.programming_error`.
     """
 
@@ -106,7 +104,7 @@ class Measured:
 class Reply:
     """The result of one call in a session: an observation or a failure.
 
-    :ivar silent: the reason why the contract's reference does not define a result for this call; empty otherwise.
+    :ivar silent: why the contract's reference defines no result for this call; empty if it does.
     :ivar effects: the side effects of a watched call: ``mutated``, ``globals`` and ``again``.
     :ivar beside: values that the contract does not observe, by path; empty unless the request names functions whose
         values are recorded. See :class:`sentinel.worker.serving._OutsideContract`.
@@ -146,7 +144,7 @@ class Replies:
     lines: tuple[str, ...] = ()
 
 
-# Each of these functions raises ProtocolError if the answer has another form.
+# Each of the following functions raises ProtocolError if the answer does not have the expected form.
 
 
 def of_greeting(answer: Any) -> dict[str, Any]:
@@ -277,7 +275,7 @@ def _has(value: Any, name: str) -> bool:
 def _by_name(value: Any, names: Collection[str], parse: Parser) -> dict[str, Any]:
     """Parse a mapping that must have exactly these names, and return it in the order of the names."""
     if not isinstance(value, dict) or value.keys() != set(names):
-        _refuse("the answer does not have the names in the request")
+        _refuse("the answer's names differ from the request's")
     return {name: parse(value[name]) for name in names}
 
 

@@ -37,26 +37,26 @@ def programming_error(error: BaseException, roots: tuple[str, ...]) -> str:
     return kind if not isinstance(error, TypeError) or _is_own(str(error), inside) else ""
 
 
-#: The parts of Sentinel whose exceptions are Sentinel's: contracts, the kit, stand-ins.
+#: Sentinel's folder. An exception that is raised in it (in a contract, the kit or a stand-in) counts as Sentinel's.
 _SENTINEL = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
-#: This module converts returned values to data. If it cannot read a value, the target is the cause, which made the
-#: value.
+#: Functions that convert returned values to data. If one of them fails, the target is the cause, because it returned
+#: the value.
 _READERS = (observe.__code__, from_torch.__code__)
 
-#: Functions that start a backward pass. The target is the cause of an error in it, because the graph is the target's.
+#: Files of torch that run a backward pass. If it fails, the target is the cause, because it built the graph.
 _BACKWARD = ("torch/autograd/", "torch/_tensor.py")
 
 
 def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[str]) -> TracebackType | None:
     """Return the place in Sentinel or the adapter that raised an exception; None if the framework raised it.
 
-    Third-party frames are skipped, because torch's caller is the cause of an error in torch. The framework counts as
-    the cause of two further kinds of exceptions: those that a stand-in raises on purpose, and failed backward passes.
+    Third-party frames are skipped, because an error in torch counts as its caller's. The framework also counts as the
+    cause if a stand-in that it called raises on purpose, or if a backward pass fails.
 
     :param files: the adapter and the contract, which may be in another package.
     """
-    if isinstance(error, RecursionError):  # Sentinel iterated over an endless value
+    if isinstance(error, RecursionError):  # the framework returned a value that contains itself
         return None
     inside = tuple(f"{root.rstrip('/')}/" for root in roots)
     harness = (_SENTINEL, *(file.removesuffix("__init__.py") for file in files))

@@ -1,8 +1,8 @@
 """Start a worker. This file is run by its path, in any interpreter with torch and numpy.
 
 ``bootstrap.py DESCRIPTOR`` runs the preloader; ``bootstrap.py --contained SETTINGS PROGRAM ARGUMENT...`` runs a command
-in containment. Only Sentinel's own files are added to ``sys.path``, so the rest of the controller's environment stays
-invisible.
+in containment. The package ``sentinel`` is loaded from its file, and the folder that contains it is not added to
+``sys.path``, so the worker cannot import the other packages of the controller's environment.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 A checkout is read-only, so its byte code needs another place. ``sys.pycache_prefix`` alone would also move the byte
 code of third-party packages, and each checkout would compile them again.
 
-A contained process cannot write to that folder either, so it reports the files that it had to compile. If they belong
-to the checkout, another contained process compiles them without running them, and writes the byte code.
+A contained process cannot write to that folder either, so it reports the files that it had to compile. Those that
+belong to the checkout are compiled once more by another contained process, which does not run them, and its parent
+process writes the byte code.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _PATIENCE, _MEMORY, _LARGEST = 120, 4 << 30, 64 << 20
 def use_folder(roots: tuple[str, ...], folder: str) -> list[str]:
     """Make imports from these directories read their byte code from ``folder``.
 
-    :return: the files that had no byte code; the list grows with each import.
+    :return: a list to which later imports append the files that had no byte code.
     """
     compiled: list[str] = []
 
@@ -46,8 +47,8 @@ def use_folder(roots: tuple[str, ...], folder: str) -> list[str]:
             try:
                 return super().get_code(fullname)
             except (EOFError, ValueError, TypeError):
-                # Before 3.14, Python does not notice that a full disk has truncated a file. An error in the source
-                # itself is raised again.
+                # Before 3.14, Python does not notice that a full disk has truncated a .pyc file, so compile the source.
+                # If the error is in the source, this raises it again.
                 compiled.append(self.path)
                 return self.source_to_code(self.get_data(self.path), self.path)
             finally:
@@ -74,15 +75,17 @@ def use_folder(roots: tuple[str, ...], folder: str) -> list[str]:
 def write_byte_code(tree: str, names: Sequence[str], folder: str, contain: Callable[[bool], None]) -> None:
     """Compile files of a checkout in a contained process, and write the byte code to ``folder``.
 
-    :param names: the checkout's own files, relative to ``tree``. Their source is untrusted, so the compiling process
-        returns only bytes, and the caller chooses the paths.
-    :param contain: contains a child; its argument is whether the child is the first process of a PID namespace.
+    The source is untrusted, so the contained process only sends bytes, and this process chooses where to write them.
+
+    :param names: the checkout's own files, relative to ``tree``.
+    :param contain: contains the process that calls it; its argument says whether that process is the first of a PID
+        namespace.
     """
     os.nice(10)
     os.umask(0o022)  # contained processes may belong to another user
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder)
-    os.chdir(folder)  # so that no file is made if the checkout is removed meanwhile
+    os.chdir(folder)  # paths are relative to it, so nothing is created if the folder is removed meanwhile
     read, write = os.pipe()
     pid, first = containment.fork()
     if pid == 0:
@@ -115,8 +118,8 @@ def _byte_code(file: str) -> bytes:
         code = marshal.dumps(compile(source, file, "exec", dont_inherit=True))
     except (SyntaxError, OSError, ValueError, MemoryError, RecursionError):
         return b""
-    # A .pyc that is checked by time and size could match another version of the source, because a copy may move to
-    # another commit meanwhile. It therefore contains the source's hash, which Python checks (PEP 552).
+    # A .pyc with the source's time and size could match another version of the source, because a working copy may move
+    # to another commit meanwhile. So this .pyc has the source's hash, which Python checks (PEP 552).
     return MAGIC_NUMBER + (0b11).to_bytes(4, "little") + source_hash(source) + code
 
 

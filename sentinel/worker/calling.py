@@ -137,8 +137,8 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
 def import_whole(name: str) -> ModuleType:
     """Import a module. If the import fails, remove its submodules that were already imported.
 
-    Python would keep these submodules in ``sys.modules`` without their package. The next import of a submodule would
-    then fail because of that, and not for the real reason."""
+    Otherwise they would stay in ``sys.modules`` without their package, and the next import of one of them would fail
+    for that reason and hide the real one."""
     try:
         return importlib.import_module(name)
     except BaseException:
@@ -152,7 +152,7 @@ def import_whole(name: str) -> ModuleType:
 def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[ModuleType, Any, type | None]:
     """Import the module of a dotted path and look up the rest. Return the module, the object and the class that has it.
 
-    :param near: True if the error should name a similar definition. Finding one takes a search of the whole checkout.
+    :param near: whether the error names a similar definition. To find one, the whole checkout is searched.
     :raises DriftError: if the module or the attribute is not in this checkout.
     """
     name = module_of(path, roots)

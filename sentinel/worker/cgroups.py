@@ -1,8 +1,7 @@
 """Create a control group for each strictly contained target process, if this machine permits it.
 
-Limits of a process (``setrlimit``) apply to each of its children separately. A group limits the number of its processes
-and their total memory. Two versions of control groups are supported: version 2, and version 1 with one folder for each
-controller.
+``setrlimit`` limits each process separately. A group limits the number of its processes and their total memory. Both
+versions of control groups are supported: version 2, and version 1 with one folder for each controller.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Groups:
                 self._made.remove(folder)
 
     def _sweep_up(self) -> None:
-        """Remove the groups of processes that were killed."""
+        """Remove the groups of Sentinel processes that were killed before they could remove them."""
         for _, parent in {place for places in self._places.values() for place in places}:
             for folder in parent.glob(f"{_PREFIX}*-*"):
                 owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
@@ -69,7 +68,7 @@ class Groups:
 
 
 class Group:
-    """A control group: its folder in each hierarchy; no folder if the group could not be created."""
+    """A control group, with its folder in each hierarchy. It has no folder if it could not be created."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = tuple(folders)
@@ -86,7 +85,7 @@ class Group:
     def add(self, pid: int) -> None:
         """Move a process into the group. Children that the process forks later belong to the group too."""
         for folder in self.folders:
-            with contextlib.suppress(OSError):  # the machine permits creating groups, but not moving processes
+            with contextlib.suppress(OSError):  # some machines permit creating groups, but not moving processes
                 (folder / "cgroup.procs").write_text(str(pid))
 
 
@@ -98,12 +97,12 @@ def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
             _, controllers, own = line.split(":", 2)
             if not controllers:
                 for base in (root, root / "unified"):
-                    # A group that has processes cannot contain groups with limits, so the folder of its parent is used.
+                    # A group that has processes cannot contain groups with limits, so its parent is tried too.
                     for folder in dict.fromkeys((base / own[1:], (base / own[1:]).parent)):
                         for name in _controllers(folder):
                             places[name].append((2, folder))
             for name in set(controllers.split(",")) & set(_LIMITS):
-                # In a container, the path may be that on the host, of which only the container's part is mounted.
+                # In a container, ``own`` may be a path on the host, of which only the container's part is mounted.
                 folders = (root / name / own[1:], root / name)
                 places[name] += [(1, folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
     return places

@@ -47,7 +47,7 @@ _Answer = TypeVar("_Answer")
 _PACKAGE = Path(__file__).resolve().parent.parent
 _BOOTSTRAP = _PACKAGE / "worker" / "bootstrap.py"
 
-#: Seconds to wait for the preloader, because importing torch from a cold disk may take minutes.
+#: Seconds to wait for the preloader. Importing torch from a cold disk may take minutes.
 _PATIENCE = 600.0
 
 #: A call of a session counts as slow if it takes more than this fraction of the timeout.
@@ -62,6 +62,7 @@ class Options:
     """Options of worker processes.
 
     :ivar timeout: seconds for one probe, and for importing the modules of a boundary.
+    :ivar memory: maximum bytes of a process's address space; not limited on a GPU or with the sandbox ``off``.
     :ivar sandbox: ``strict`` (namespaces, a root of its own, no network), ``basic`` (clean environment, resource
         limits) or ``off``; empty for the strictest level that this machine supports.
     :ivar python: the interpreter whose environment has the target installed, or None for Sentinel's own.
@@ -167,7 +168,7 @@ class Preloader:
         self._is_wrapped = wrapped != command
         if not self._is_wrapped:
             return command
-        # The shell removes the folder: the contained command cannot, and this process may be killed before.
+        # The shell removes the folder, because the contained command cannot, and this process may be killed earlier.
         return ["sh", "-c", '"$@"; status=$?; rm -rf -- "$0"; exit $status', self._scratch, *wrapped]
 
     @property
@@ -204,8 +205,8 @@ class Preloader:
         return hello
 
     def _bury(self) -> str:
-        """Return the error for a preloader that did not answer. If the preloader was killed, the next request starts a
-        new one."""
+        """Return the error message for a preloader that did not answer. If the preloader was killed, clean up, so that
+        the next request starts a new one."""
         killed = self._killed_by()
         words = self._last_words(killed)
         if killed:
@@ -238,7 +239,7 @@ class Preloader:
             if any(f"No module named '{package}'" in line for line in lines):
                 return (
                     f"{python} has no {package}; install torch and numpy there, or name another interpreter with "
-                    "--sentinel-python (of a command: --python)"
+                    "--sentinel-python (--python for a command)"
                 )
         what = "ended" if self._hello is not None else "did not start"
         if killed:
@@ -301,10 +302,10 @@ class Preloader:
     def compile(self, checkout: Checkout, made_with: Iterable[str], files: Sequence[str]) -> int | None:
         """Compile a checkout's files to byte code in the background, in a process that does not run them.
 
-        :param made_with: the checkout's own file names.
-        :param files: the files that the importing process reported; other names are dropped.
+        :param made_with: the names of the checkout's files.
+        :param files: the files that the importing process reported. Those that are not in the checkout are dropped.
         """
-        # Needed only in strict containment. Otherwise the importing process has already written the byte code.
+        # Only in strict containment: at the other levels, the importing process has already written the byte code.
         if not files or self.sandbox != "strict" or self._is_wrapped:
             return None
         paths, tree = set(files), str(checkout.path)
@@ -599,9 +600,8 @@ class Session(_Handle):
     def receive(self) -> Replies | Failed:
         """Return the answer to the last request, or a failure. If the session itself fails, it ends.
 
-        Each call may take the whole timeout, because the session reports the end of each call. All slow calls together
-        may not take longer than one timeout either, because a function that waits for a server, for example, may be
-        called hundreds of times.
+        The session reports the end of each call, so each call may take the whole timeout. But all slow calls together
+        may not take longer than one timeout: a function that waits for a server may be called hundreds of times.
         """
         if not self.dead:
             left = timeout = self._options.timeout

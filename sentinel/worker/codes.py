@@ -8,12 +8,12 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-#: Maximum bytes of a source file. The largest module of Python's standard library has a quarter of a million.
+#: Maximum bytes of a source file. The largest module of Python's standard library has 250,000.
 LARGEST_SOURCE = 4 << 20
 
 
 def read_source(path: str, most: int = LARGEST_SOURCE) -> bytes:
-    """Return the content of a regular file with at most ``most`` bytes. Return an empty string for anything else."""
+    """Return the content of a regular file; ``b""`` if it has more than ``most`` bytes or is not a regular file."""
     try:
         # Without O_NONBLOCK, opening a named pipe would wait for its other end.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -26,7 +26,7 @@ def read_source(path: str, most: int = LARGEST_SOURCE) -> bytes:
 def describe(source: bytes | str) -> dict[str, Any]:
     """Return the names, functions and imports that a source file defines. The file is parsed, never run.
 
-    Call this function only in a process that may be killed, because a hostile source can need minutes or gigabytes.
+    Call this function only in a process that may be killed: parsing a hostile source can take minutes or gigabytes.
 
     :param source: the bytes of the source, or the path of its file.
     :return: ``names``: names that can be imported or looked up (``Class.field``, ``function(parameter)``, and
@@ -67,6 +67,6 @@ def _names(body: list[Any], owner: str) -> Iterator[str]:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from (f"{owner}{name.id}" for name in targets if isinstance(name, ast.Name))
-        else:  # a name that is defined under a condition may not exist
+        else:  # names that are defined under a condition are included, although they may not exist
             for part in ("body", "orelse", "finalbody"):
                 yield from _names(getattr(node, part, []), owner)

@@ -3,7 +3,7 @@
 The preloader calls :func:`contain` before any of the target's code runs. The calling process becomes the first process
 of new mount, PID, IPC, UTS and network namespaces. It sees a root of read-only bind mounts and its scratch folder. It
 has no capabilities and cannot gain any. It has no network, not even the loopback device. If it runs as root, it changes
-to an unprivileged user. If it does not, or if root's user namespace has no other users, it enters a user namespace.
+to an unprivileged user. Otherwise, or if root's user namespace has no other users, it enters a user namespace.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SYSTEM = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib"
 #: be a project or a home folder.
 PARTS = ("bin", "lib", "lib64", "lib32", "include", "share", "pyvenv.cfg")
 
-#: Files with the name of this machine.
+#: Files that identify this machine.
 _OF_THIS_MACHINE = ("/proc/sys/kernel/random/boot_id",)
 
 #: Harmless devices that libraries use: sources of random numbers, and sinks.
@@ -53,7 +53,7 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 class ContainmentError(Exception):
-    """Raised if this machine does not allow a namespace, mount or limit; the message names it."""
+    """Raised if this machine does not allow a namespace, mount or limit that the message names."""
 
 
 def fork() -> tuple[int, bool]:
@@ -252,10 +252,10 @@ def _build_root(
 ) -> None:
     """Replace the root of this process by a tmpfs with bind mounts, and detach the old root.
 
-    :param innermost: True if no further process will be contained inside this one. If False, no part of ``/proc`` is
-        covered, because the kernel then refuses a new ``/proc`` in a user namespace.
+    :param innermost: True if no further process will be contained inside this one. If False, leave ``/proc`` uncovered:
+        if any part of it is covered, the kernel refuses to mount a new ``/proc`` in a user namespace.
     """
-    os.umask(0o022)  # made so that another user can enter the folders
+    os.umask(0o022)  # another user must be able to enter the folders
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
     root = scratch
@@ -264,7 +264,7 @@ def _build_root(
     os.chdir(root)
     for folder in ("/tmp", "/proc", "/etc"):
         os.mkdir(f".{folder}")
-    # Some code makes folders in /tmp during import, whatever TMPDIR is.
+    # Some code ignores TMPDIR and makes folders in /tmp during import.
     _mount("tmpfs", f"{root}/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={SCRATCH_BYTES}")
     for place in outermost(visible):
         _bind(place, root)
@@ -276,7 +276,7 @@ def _build_root(
     os.makedirs(f".{scratch}", exist_ok=True)
     _mount("tmpfs", root + scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={SCRATCH_BYTES}")
     Path("etc/passwd").write_text(f"sentinel:x:{user}:{user}::{scratch}:/bin/false\n")
-    # If a container has covered parts of its /proc, the kernel refuses a new one; nothing here depends on it.
+    # If a container has covered parts of its /proc, the kernel refuses to mount a new one. Probes work without it.
     with contextlib.suppress(ContainmentError):
         _mount("proc", f"{root}/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
         for file in _OF_THIS_MACHINE if innermost else ():
@@ -319,7 +319,7 @@ def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODE
         _mount(real, target, None, _MS_BIND)
         mounts = [target]
     except ContainmentError:
-        # Mounts below the folder are included. In a user namespace the kernel refuses to uncover a folder without them.
+        # Bind the mounts below the folder too: in a user namespace, the kernel refuses to show what they cover.
         _mount(real, target, None, _MS_BIND | _MS_REC)
         mounts = [target, *_mounts_below(target)]
     for place in mounts:
@@ -353,7 +353,6 @@ def _rule_out_capabilities() -> None:
 
 
 def _drop_capabilities() -> None:
-    """Drop the capabilities that this process has."""
     libc = _libc()
     header = ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITY_VERSION, 0))
     nothing = ctypes.create_string_buffer(24)

@@ -34,12 +34,12 @@ class Settings(dict[str, Any]):
 def default_of(sources: Sequence[str], attributes: Mapping[str, Any], name: str) -> list[Any]:
     """Return the framework's default of an option as a one-element list; an empty list if it is unknown.
 
-    The default comes from the part of the configuration that has the most attributes in common with the stand-in, but
-    at least two. If several parts have equally many and their defaults differ, or if the default refers to another
-    option, the list is empty.
+    The default comes from the part of the configuration that has the most attributes in common with the stand-in, and
+    at least two. The list is empty if several such parts have different defaults, or if the default refers to another
+    option.
 
     :param sources: dotted paths of configuration classes and argument parsers, or YAML files below an import root.
-    :param attributes: the attributes of the stand-in for a configuration.
+    :param attributes: the attributes of the stand-in that an adapter uses as the configuration.
     """
     parts = (_parts(node) for source in sources for node in _nodes(source))
     candidates = [(len(attributes.keys() & part.keys()), part[name]) for part in parts if name in part]
@@ -70,7 +70,7 @@ def _nodes(source: str) -> tuple[Any, ...]:
 
 @contextmanager
 def _uses_forgotten() -> Iterator[None]:
-    """Do not record which stub modules are used during a ``with`` block."""
+    """Discard the record of the stub modules that are used during a ``with`` block."""
     used = stubs.state().used
     length = len(used)
     try:
@@ -96,7 +96,7 @@ def _defaults(source: Any) -> Any:
 
 
 def _instance(make: Any) -> Any:
-    """Create an instance of a class without arguments. An instance of a dataclass then lacks the required fields."""
+    """Call a class without arguments. If a dataclass requires some, return an instance without the required fields."""
     try:
         return make()
     except Exception:

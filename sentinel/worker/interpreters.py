@@ -2,9 +2,9 @@
 
 Worker processes contain themselves (:mod:`~sentinel.worker.containment`) after their interpreter has started. An
 interpreter of another environment runs code before that: ``.pth`` files, ``sitecustomize``, and packages that the
-preloader imports. Therefore Sentinel's own interpreter is started first. It contains itself and then executes the other
-interpreter: with only named folders, read-only; without network; without a view of other processes; as an unprivileged
-user. Target processes contain themselves again.
+preloader imports. So Sentinel's own interpreter is started first. It contains itself and then executes the other one,
+which sees only the named folders, read-only, has no network, cannot see other processes, and runs as an unprivileged
+user. Its target processes contain themselves once more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sentinel.worker import containment, limits, processes, syscalls
 #: Sentinel's folder, with the worker's code for every interpreter.
 _PACKAGE = Path(__file__).resolve().parent.parent
 
-#: Environment variables of the user that are passed on.
+#: Environment variables of the user that are passed on to interpreters.
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TZ", "SYSTEMROOT")
 
 #: Maximum bytes of a file that describes an environment.
@@ -56,8 +56,9 @@ class InterpreterError(SentinelError):
 
 @cache
 def reason_against() -> str | None:
-    """Return why another interpreter cannot be contained here; None if it can be. To find out, a contained process
-    tries to contain itself again."""
+    """Return why another interpreter cannot be contained here; None if it can be.
+
+    The test starts a contained process, which tries to contain itself again."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
         command = _contained([sys.executable, "-c", _NESTED, str(_PACKAGE.parent)], scratch, [str(_PACKAGE)])
         try:
@@ -85,7 +86,7 @@ def wrap(
     :param devices: files of ``/dev`` to expose besides the harmless ones.
     :param packages: packages whose folders it may read if they are editable installs. torch and numpy are always
         included.
-    :raises InterpreterError: if the interpreter is a script, which may start any program.
+    :raises InterpreterError: if ``command`` starts with a script, because a script may start any program.
     """
     python = shutil.which(command[0]) or command[0]
     if not os.path.isfile(python) or reason_against() is not None:
@@ -183,8 +184,7 @@ def environment() -> dict[str, str]:
     return {**{name: os.environ[name] for name in _PASSED if name in os.environ}, "PYTHONUSERBASE": user_base}
 
 
-# -- folders of another interpreter and its packages; they are found by reading files, because it must not run yet
-# ------------------------
+# -- folders of another interpreter and its packages, found without running it -----------------------------------------
 
 
 def _places_of(python: str, named: Iterable[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 #: Maximum processes and threads of one strictly contained target process. A probe needs few.
 MOST_PROCESSES = 256
 
-#: Maximum new processes of the user, which stops a fork bomb if the processes of one target cannot be counted.
+#: Maximum new processes of the user. It stops a fork bomb on machines that cannot count one target's processes.
 SPARE_PROCESSES = 4096
 
 #: User ids to which root changes in strict containment. systemd uses the same ids for services without a user.
@@ -24,7 +24,7 @@ LARGEST_FILE = 1 << 30
 #: Maximum open files of one process.
 MOST_FILES = 1024
 
-#: CPU seconds that are allowed in addition to those that a probe can use on all cores within its time limit.
+#: CPU seconds that a process may use beyond its time limit times the number of cores.
 _GRACE = 5
 
 
@@ -42,13 +42,13 @@ def limit(memory: int, contained: bool, patience: float) -> None:
     limit_time(patience * 100)
     if memory:
         _lower(resource.RLIMIT_AS, memory)
-    # Before Linux 5.14, this limit counts all processes of a user, even those outside the user namespace.
+    # Before Linux 5.14, this limit also counts the user's processes outside the user namespace, so it must be larger.
     alone = contained and (os.geteuid() in USERS or _kernel() >= (5, 14))
     _lower(resource.RLIMIT_NPROC, MOST_PROCESSES if alone else tasks() + SPARE_PROCESSES)
 
 
 def limit_time(seconds: float) -> None:
-    """End this process after this much CPU time, if nothing else ends it earlier."""
+    """Limit the CPU time of this process to this many seconds on every core."""
     _lower(resource.RLIMIT_CPU, math.ceil(seconds * (os.cpu_count() or 1)) + _GRACE)
 
 

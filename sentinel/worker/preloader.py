@@ -61,7 +61,7 @@ def serve(fd: int) -> None:
                 _spawn(channel, message, fds, groups)
             elif message["op"] == "compile":
                 _compile(channel, message)
-    finally:  # the controller may have been killed before the answer
+    finally:  # also if `send` raised, because the controller was killed
         processes.kill_children()
         groups.remove()
         shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # done here, because a killed controller cannot do it
@@ -92,7 +92,7 @@ def _preload(modules: list[str]) -> dict[str, str | None]:
 def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], groups: Groups) -> None:
     if len(fds) != 1:
         raise protocol.ProtocolError("spawn without its socket")
-    gc.freeze()  # see target_process
+    gc.freeze()  # a garbage collection in a fork would copy every page with an object
     spec = message["spec"]
     os.makedirs(spec["scratch"], exist_ok=True)  # a contained preloader has no such folder yet
     group = groups.make(limits.MOST_PROCESSES, spec["memory"]) if spec["contain"] else None
@@ -120,7 +120,8 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         if spec["limited"]:
             limits.limit(spec["memory"], group is not None, spec["patience"])
         os.close(tell)
-        # Not earlier, because the process that forked may end during containment, and would end this child with it.
+        # Wait until the preloader is this process's parent. During containment the parent may be another process, which
+        # exits, and after `die_with_parent` its end would kill this process.
         os.read(adopted, 1)
         os.close(adopted)
         processes.die_with_parent()
@@ -153,7 +154,7 @@ def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _contain(spec: dict[str, Any], first: bool, tell: int) -> None:
-    """Contain this process. Return the id of the process that continues, or the reason why containment failed."""
+    """Contain this process. Write to the pipe ``tell`` the id of the process that continues, or why this failed."""
     wanted = dict(spec["contain"])
     wanted["readable"] = [*wanted["readable"], *containment.folders_of(spec.get("real", ()))]
     try:
@@ -168,7 +169,7 @@ def _tell(tell: int, **facts: Any) -> None:
 
 
 def _birth_of(pid: int, report: int) -> dict[str, Any]:
-    """Return the result of a fork, after the child was contained."""
+    """Return the id of the forked process after its containment, or ``refused``: why it could not be contained."""
     birth: dict[str, Any] = {"pid": pid}
     with open(report, encoding="utf-8") as lines:
         for line in lines:

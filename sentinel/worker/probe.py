@@ -46,7 +46,7 @@ def load_contract(file: str, name: str) -> Contract:
 
 
 def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
-    """Return the adapter's binding of a function, or a minimal binding if the adapter has none."""
+    """Return the adapter's binding of a function. If there is none, return one that passes the recipe's arguments."""
     target: Target = load_file(Path(adapter)).TARGET
     return target.binding(boundary, contract) or Binding(boundary, contract, call=_plain_call)
 
@@ -85,7 +85,7 @@ def settle(device: str, seed: int = SEED) -> None:
     reseed(seed)
     if "torch._inductor.config" in sys.modules:
         torch.use_deterministic_algorithms(True, warn_only=True)
-    else:  # This has the same effect, without importing torch's compiler, which takes two seconds.
+    else:  # the same effect, without importing torch's compiler, which takes two seconds
         torch.set_deterministic_debug_mode("warn")
     if device.startswith("cuda"):
         torch.cuda.set_device(torch.device(device).index or 0)  # the function requires a device index
@@ -231,7 +231,7 @@ def observe(
         return {key: tensors.observe(value) for key, value in contract.measure(answered, live).items()}
 
 
-#: What the adapter returned last, for the message of an adapter error.
+#: The last return value of the adapter, for the message of an adapter error.
 _answer: list[Any] = []
 
 
@@ -334,7 +334,7 @@ def describe(
         if needed is not None:
             here = f"{sys.version_info[0]}.{sys.version_info[1]}"
             need = f"Python {needed[0]}.{needed[1]} ({text}), and this is Python {here}; name another interpreter with"
-        reason = f"its code needs {need} --sentinel-python (of a command: --python)"
+        reason = f"its code needs {need} --sentinel-python (--python for a command)"
         answer = failure("python", reason, trace, provenance)
         answer["failure"].update(place=_place_of(error), lacks=lacks)
         return answer
@@ -346,8 +346,8 @@ def describe(
         return answer
     if Neutral.recorded:
         names = ", ".join(map(repr, Neutral.recorded))
-        reason = f"the adapter is older than this revision: it does not define {names}, and with neutral values: {text}"
-        return failure("drift", reason, trace, provenance)
+        older = f"the adapter is older than this revision: it does not define {names}"
+        return failure("drift", f"{older}; with neutral values in their place, it raises {text}", trace, provenance)
     place = harness_place(error, roots, preparation.harness)
     if place is not None:
         return failure("adapter", _adapter_error(error, text, place, preparation.boundary.binding), trace, provenance)

@@ -15,7 +15,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _prctl: Any
 try:
     _prctl = ctypes.CDLL(None, use_errno=True).prctl
-except (OSError, AttributeError):  # not Linux: processes are spawned there, and nothing is inherited
+except (OSError, AttributeError):  # only Linux has prctl
     _prctl = None
 
 
@@ -46,10 +46,10 @@ def await_end(pid: int, seconds: float | None = None) -> None:
 
 
 class Leader:
-    """The leader of a process group, if another process than this one reaps it.
+    """The leader of a process group, which a different process reaps.
 
-    A pid is not enough to kill the leader. After the leader is reaped and its group is empty, the kernel may reuse the
-    pid for another process. A pidfd, if the kernel supports it, always refers to the same process.
+    A pid is not enough to kill the leader: after the leader is reaped and its group is empty, the kernel may reuse the
+    pid. A pidfd always refers to the same process, so it is used where the kernel supports it.
     """
 
     def __init__(self, pid: int) -> None:
@@ -66,7 +66,8 @@ class Leader:
             self._is_gone = True
         except (OSError, AttributeError):  # no pidfd: use the pid
             return
-        # The sender of the pid may have ended. If a descendant with this pid still exists, the pidfd refers to it.
+        # The pid may have been reused before the pidfd was opened. If the pid is a descendant's and the pidfd's process
+        # still runs, the pidfd refers to that descendant.
         if self._own is not None and not (_comes_from_here(pid) and _signal(self._own, 0)):
             os.close(self._own)
             self._own, self._is_gone = None, True
@@ -104,7 +105,7 @@ _PROCESS_GROUP = 4
 
 
 def _signal(own: int, number: int, flags: int = 0) -> bool:
-    """Return True if a signal reached the process of a pidfd."""
+    """Send a signal to the process of a pidfd, and return True if it arrived."""
     try:
         signal.pidfd_send_signal(own, number, None, flags)
     except OSError:
@@ -113,7 +114,7 @@ def _signal(own: int, number: int, flags: int = 0) -> bool:
 
 
 def _comes_from_here(pid: int) -> bool:
-    """Return True if this process is an ancestor of another one, as far as ``/proc`` shows."""
+    """Return True if a process is a descendant of this one, or if ``/proc`` hides the answer."""
     here = os.getpid()
     while pid not in (here, 0):
         try:
@@ -127,7 +128,6 @@ def _comes_from_here(pid: int) -> bool:
 
 
 def _is_used(pid: int) -> bool:
-    """Return True if a process has this process id."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

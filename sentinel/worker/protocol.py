@@ -16,14 +16,14 @@ from sentinel.values.literals import WRITTEN, Array, Attribute, Device, Namespac
 #: A frame is this header (length of the JSON part, length of the bytes part) and the two parts.
 _HEADER = struct.Struct(">QQ")
 
-#: Maximum bytes of a frame: a thousand times the largest recipe of Sentinel. Longer frames are rejected unread.
+#: Maximum bytes of a frame: a thousand times Sentinel's largest recipe. Longer frames are rejected unread.
 MAX_FRAME = 8 * 1024 * 1024
 
 #: Maximum bytes of a frame's JSON part. The parsed objects take fifty times as much memory.
 MAX_TEXT = 4 * 1024 * 1024
 
-#: Maximum number of values and containers in a frame. Sentinel can still read evidence with four times as many. Each
-#: row of a tensor counts, because a tensor without elements may have millions of rows.
+#: Maximum number of values and containers in a frame. Evidence with four times as many can still be read. Each row of a
+#: tensor counts, because a tensor without elements may have millions of rows.
 MAX_VALUES = 1 << 18
 
 #: Maximum nesting of containers, and axes of a tensor.

@@ -44,7 +44,7 @@ def observe_calls(
 
 
 class _Recorder:
-    """Calls a function. Records copies of its arguments before the call, and its result."""
+    """Calls a function, and records its arguments (as data, before the call) and its result."""
 
     def __init__(self, function: Callable[..., Any], owner: type | None) -> None:
         self._function, self._owner = function, owner

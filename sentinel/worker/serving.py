@@ -1,7 +1,7 @@
 """Serve a session: one forked process that answers many calls, for searches.
 
-A session is faster than probes, but a call may leave state behind that affects later calls. So a search repeats its
-findings in a fresh session.
+A session is faster than probes, but a call may leave state behind that affects later calls. A search therefore repeats
+its findings in a fresh session.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.Import
     override). The answer has provenance, stub modules and stand-ins, and for each call:
 
     * ``observation`` or ``refused``;
-    * ``effects`` if the call was watched, or the failure of the repeated call.
+    * ``effects`` if the call was watched: its side effects, or the failure of its repetition.
 
     The request may have ``describe``. Depending on its value, the answer also has:
 
@@ -116,7 +116,8 @@ class Server:
         for name, call in request["calls"].items():
             try:
                 preparation = self._prepare(request, call["boundary"]) if call.get("boundary") else main
-            except BaseException as error:  # only laws that compare two implementations need it
+            except BaseException as error:
+                # Only laws that compare two implementations need this function, so the other calls go on.
                 failure = probe.describe(error, None, self._roots, traced=False)["failure"]
                 kind = "not-in-this-version" if failure["kind"] == "drift" else failure["kind"]
                 answers[name] = {"refused": {**failure, "kind": kind}}
@@ -167,7 +168,7 @@ class Server:
                 failed = "observation" not in again
                 answer["effects"] = again if failed else {**watched.effects(), "again": again["observation"]}
         finally:
-            state.probing = False  # importing another boundary's module between calls is not a probe
+            state.probing = False  # the next call may import another module, and imports may use stub modules
         return answer
 
     def _call(
@@ -196,7 +197,7 @@ class Server:
 
 
 class _Tracer:
-    """Records which functions of the framework ran. One of them may have caused a violation."""
+    """Records which functions of the framework ran, because any of them may have caused a violation."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = tuple(root.rstrip("/") + "/" for root in roots)
@@ -238,8 +239,8 @@ class _Tracer:
 
 
 class _LineTracer(_Tracer):
-    """Records the lines that run in calls that return. It also sets the options that a call requests: when the call
-    enters the target's code, it changes the arguments, and configurations in them.
+    """Records the lines that run in calls that return. It also sets the options that a call requests, by changing the
+    arguments (and configurations inside them) when the call enters the target's code.
 
     :param lines: file below the checkout -> ranges of lines. Only functions that begin in one of them are recorded.
         With None, all functions of the target are recorded, and files are named relative to their import root.
@@ -291,7 +292,7 @@ class _LineTracer(_Tracer):
         """Prepare for the next call."""
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        """Decide whether to record a function call. For most calls the answer is no, found by one dictionary lookup."""
+        """Decide whether to record a function call. For most calls, one dictionary lookup shows that nothing is."""
         code = frame.f_code
         known = self._codes.get(id(code))
         if known is None or known[0] is not code:
@@ -372,8 +373,8 @@ class _OutsideContract(_LineTracer):
 
     :param functions: the named functions, by dotted path.
     :param names: if a named function raises, the values of these local variables are recorded too.
-    :param gradients: whether to record, instead of the values that the boundary returns, their gradients. The other
-        results of such a call are not used, because a backward pass may change tensors that are needed later.
+    :param gradients: whether to record the gradients of returned values instead of the values. Use nothing else from
+        such a call, because the backward pass may change tensors that the boundary needs later.
     """
 
     def __init__(
@@ -490,7 +491,7 @@ class _BranchTracer(_Tracer):
     """Records, with coverage.py, the branches of the framework's files that ran, in all threads."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
-        import coverage  # the extra `lines`; other sessions do not need it
+        import coverage  # imported here, because only the extra `lines` installs it
 
         super().__init__(roots)
         self._coverage = coverage.Coverage(

@@ -22,7 +22,7 @@ from sentinel.worker.stubs import StubModule
 #: The depth to which the parts of a nested value are compared.
 _DEPTH = 4
 
-#: A pattern for memory addresses and file positions in texts.
+#: A pattern for memory addresses and line numbers in texts, which differ between equal runs or revisions.
 _PLACES = re.compile(r"\b0x[0-9a-f]+|(?<=\.py:)\d+|(?<=line )\d+")
 
 
@@ -146,7 +146,9 @@ def _with_dimensions(value: torch.Tensor, dims: int) -> Any:
 
 
 def _other_text(value: Any, way: str | int) -> Any:
-    """Return a text with blanks around it, with swapped case, or with more words after it; or an empty text."""
+    """Return the text changed in one way: with blanks around it, with swapped case, empty, or with more words after it.
+
+    Return :data:`_SAME` if the value is neither a string nor a list of strings."""
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return [_other_text(item, way) for item in value]
     if not isinstance(value, str):
@@ -208,7 +210,7 @@ def replaced_arguments(arguments: Mapping[str, Any], settings: Mapping[str, Any]
 def hidden_state(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the private attributes of ``self``, in which classes keep metrics and counters."""
     own = getattr(arguments.get("self"), "__dict__", {})
-    module = "_parameters" in own  # these belong to torch
+    module = "_parameters" in own  # the private attributes of a torch.nn.Module belong to torch
     names = [name for name in own if isinstance(name, str) and name.startswith("_") and not name.startswith("__")]
     return {f"given.self.{name}": own[name] for name in ([] if module else names)}
 
@@ -226,7 +228,7 @@ def shared_parts(path: str, value: Any) -> Iterator[tuple[str, str]]:
 def gradients(value: Any) -> dict[str, Any]:
     """Return the gradients of all leaves on which the differentiable tensors in a value depend.
 
-    Each tensor gets other upstream gradients.
+    The upstream gradients differ from tensor to tensor, so that swapped tensors give different gradients.
     """
     outputs = [each for _, each in _tensors(value, "") if each.grad_fn is not None and each.is_floating_point()]
     leaves: dict[int, torch.Tensor] = {}

@@ -26,7 +26,8 @@ _ONLY_WHERE_NAMED = """
     pydantic pydantic_core regex safetensors tokenizers tqdm transformers typer xxhash
 """
 #: Packages of which no single version suits all frameworks, and their dependencies. Only a target that names one in
-#: ``preload`` gets the real package. So verdicts do not depend on other packages that are installed.
+#: ``preload`` gets the real package. For all other targets it counts as missing even if it is installed, so that their
+#: verdicts do not depend on it.
 ONLY_WHERE_NAMED = frozenset(_ONLY_WHERE_NAMED.split())
 
 _GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
@@ -39,10 +40,11 @@ class StubUsedError(RuntimeError):
 class StubState:
     """The stub modules of this process, and which of them were used.
 
-    :ivar probing: True while a probe runs: uses are then recorded, and raise. False during imports, also if the target
-        imports one of its own modules inside a probe.
+    :ivar probing: True while a probe runs: a use is then recorded and raises. False during imports, including those of
+        the target's own modules inside a probe.
     :ivar used: the stub modules used while probing, by dotted name.
-    :ivar answer: a tuple with the result of calling a stub module while probing; None if calls raise.
+    :ivar answer: a function that gets the dotted name of a stub module that is called while probing. It returns a
+        one-element tuple with the result of the call, or None if the call must raise.
     """
 
     def __init__(self) -> None:
@@ -150,7 +152,7 @@ def _inert_base(name: str) -> type:
         return StubModule(f"{name}.{attribute}")
 
     members = {
-        "__init_subclass__": classmethod(lambda cls, **_: None),  # of ``class X(stub.Base, table=True)``
+        "__init_subclass__": classmethod(lambda cls, **_: None),  # accepts ``class X(stub.Base, table=True)``
         "__init__": initialise,
         "__getattr__": attribute,
         "__get_pydantic_core_schema__": classmethod(lambda *_: _any_schema()),
@@ -232,7 +234,7 @@ class ImportRecorder:
         self.stubs: dict[str, StubModule] = {}
         self.missing: dict[str, set[str]] = {}
         self._versions = dict(versions or {})
-        self._closures: dict[str, set[str]] = {}  # the modules that were requested since the last recorded import
+        self._closures: dict[str, set[str]] = {}  # the results of `closure` since the last recorded import
         self._import = builtins.__import__
         self._version = importlib.metadata.version
 
@@ -270,7 +272,7 @@ class ImportRecorder:
             there = missing not in self.hidden and installed(missing)
             if level or {top, missing.partition(".")[0]} & self.packages or not missing or there:
                 raise
-            # If an installed package lacks a module or needs another package, it is not replaced by a stub.
+            # An installed package that lacks a module or needs another package is not replaced by a stub.
             if (missing != top and not fromlist) or self._guarded(sys._getframe(1)):
                 raise
             self._link(sys._getframe(1))
@@ -347,7 +349,7 @@ class ImportRecorder:
         return modules
 
     def stubs_of(self, module: str) -> list[str]:
-        """Return the stub modules that these modules imported."""
+        """Return the stub modules that a module and its closure import."""
         return sorted({stub for name in self.closure(module) for stub in self.missing.get(name, ())})
 
 

@@ -108,7 +108,7 @@ def program() -> bytes:
 
 
 def hexadecimal() -> str | None:
-    """Return the filter as hexadecimal text; None if there is none."""
+    """Return the filter as hexadecimal text; None if it cannot be built on this machine."""
     try:
         return program().hex()
     except NoFilterError:

@@ -49,7 +49,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             request = protocol.receive(channel)
         except (EOFError, OSError, protocol.ProtocolError):
             break
-        # An answer with the request's nonce was not written before the request, or by a child.
+        # The nonce shows that an answer was written after this request, and not by a child that was forked before it.
         nonce = request.get("nonce", "")
         if request["op"] == "import":
             probe.load_contract(request["contract_file"], request["contract"])
@@ -83,7 +83,6 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
 def _one_after_the_other(
     request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.ImportRecorder | None
 ) -> dict[str, Any]:
-    """Run several probes in one process, one after the other."""
     answers = []
     for question in request["questions"]:
         stubs.state().probing = False  # the next boundary's module may need an import
@@ -141,7 +140,7 @@ def _fork(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce
     os.close(read)
     whole = protocol.frame_length(frame) == len(frame)
     if cut_short is None and not whole:
-        processes.await_end(pid, 1.0)  # waited for first, so that the status shows how the fork ended by itself
+        processes.await_end(pid, 1.0)  # so that the status shows how the fork ended, and not the SIGKILL below
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)  # the fork is the leader of its own session
     with contextlib.suppress(ProcessLookupError):
@@ -186,8 +185,8 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
 
 
 def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
-    """Read an answer until it is complete or the writer has ended. Return the bytes, and the reason if the answer is
-    incomplete."""
+    """Read an answer until it is complete or the writer has ended. Return the bytes, and a failure if the answer is
+    late or too long."""
     deadline = time.monotonic() + timeout
     parts = bytearray()
     poller = select.poll()

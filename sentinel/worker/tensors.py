@@ -36,15 +36,15 @@ _FACTORIES = {getattr(torch, name) for name in (
     "arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "tensor", "zeros"
 )}  # fmt: skip
 
-#: Name prefixes of modules of Sentinel, adapters and other packages' contracts.
+#: Prefixes of the names of Sentinel's modules, and of adapters and contracts that are loaded from files.
 _OURS = ("sentinel.", "sentinel_file_")
 
 
 class _OnDevice(TorchFunctionMode):
-    """Creates tensors on the scenario's device if code of an adapter or contract does not name a device.
+    """Creates tensors on the scenario's device if an adapter or contract does not name a device.
 
-    Calls in the framework's code are unchanged: if it creates a tensor on another device than its arguments, that is a
-    bug.
+    Calls in the framework's code stay as they are: creating a tensor on a device that its arguments are not on is a
+    bug that must show.
     """
 
     def __init__(self, device: str) -> None:
@@ -65,7 +65,10 @@ def on_device(device: str) -> AbstractContextManager[object]:
 
 
 def _strided(value: torch.Tensor) -> torch.Tensor:
-    """Return a non-contiguous tensor with these values; the elements between them are NaN or the largest number."""
+    """Return a non-contiguous tensor with these values.
+
+    The elements between them are NaN or the largest integer, so that the results of code that reads them are wrong.
+    """
     if value.dim() == 0:
         return value
     if value.is_floating_point():

@@ -1,8 +1,8 @@
 """Record which modules, files and folders of a checkout a process looked up.
 
-Python is deterministic here: it has a fixed hash seed, one thread and no network. So if two revisions give equal
-answers to these lookups, they run the same code with the same result. Sweeps over history rely on that. Lookups of
-missing files are recorded too, because a file that is added later could shadow another.
+A worker is deterministic: it has a fixed hash seed, one thread and no network. So if two revisions give equal answers
+to these lookups, they run the same code with the same result. Sweeps over history rely on that. Lookups of missing
+files are recorded too, because a file that a later revision adds could shadow another one.
 
 Each lookup is recorded as a line, ``<kind>:<path below the checkout>``:
 
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-#: Recorded if the lookups are unknown. Only an identical tree gives the same answer to this one.
+#: Recorded if the lookups are unknown: two revisions then count as equal only if their trees are identical.
 EVERYTHING = "t:"
 
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap_external>"
@@ -71,7 +71,7 @@ class Trace:
         if event == "open" or event == "ctypes.dlopen":
             self._name("f", arguments[0])
         elif event in ("os.listdir", "os.scandir"):
-            # Left out if the import system lists a folder to find one name, because ``module`` has recorded that name.
+            # Not recorded if the import system lists a folder to find one name: `module` has recorded that lookup.
             if sys._getframe(1).f_code.co_filename != _IMPORT_SYSTEM:
                 self._name("d", "." if arguments[0] is None else arguments[0])
         elif event in _PROCESSES and self._base in repr(arguments):
@@ -79,7 +79,7 @@ class Trace:
 
     def _name(self, kind: str, path: Any) -> None:
         if isinstance(path, int):
-            return  # opened before, and therefore recorded
+            return  # a file descriptor: opening it was recorded
         try:
             text = os.fsdecode(path)
         except TypeError:
@@ -134,7 +134,7 @@ def paused() -> Iterator[None]:
 
 
 def with_questions(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a probe's answer; if lookups are recorded, together with those that the probe made."""
+    """Run a probe, and return its answer, with the lookups so far if they are recorded."""
     answer = dict(work())
     if _TRACE is not None:
         answer["asked"] = _TRACE.questions()

@@ -1254,8 +1254,8 @@ def test_values_not_finite_at_both_revisions_are_undecided(run_sentinel, tree, b
 def test_a_call_that_ends_or_hangs_the_process_is_worse(run_sentinel, tree):
     one = tree("one", CODE.format(returned=MENDED))
     for name, code, said in (
-        ("ends", "import os; os._exit(1)", "it ended the session"),
-        ("hangs", "import time; time.sleep(99)", "it hangs: no answer within 2 s"),
+        ("ends", "import os; os._exit(1)", "the boundary ended the session"),
+        ("hangs", "import time; time.sleep(99)", "the boundary hangs: no answer within 2 s"),
     ):
         other = CODE.format(returned=MENDED).replace("    return", f"    {code}\n    return")
         answer = run_sentinel("diff", "tiny", one, tree(name, other), "--worse", "--timeout", "2", *FEW)

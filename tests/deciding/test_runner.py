@@ -115,5 +115,5 @@ def test_a_boundary_that_hangs_costs_its_timeout_once(tmp_path, catalog, warm_ru
     assert [decision.verdict.kind for decision in decisions[:3]] == ["timeout"] * 3
     assert [decision.verdict.reason for decision in decisions[:3]] == [
         "no answer within 1 s",
-        *["it hung earlier in this run, and is not called again: no answer within 1 s"] * 2,
+        *["the boundary hung earlier in this run and is not called again: no answer within 1 s"] * 2,
     ]

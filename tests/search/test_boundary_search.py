@@ -260,11 +260,11 @@ def test_an_input_that_a_revision_lacks_is_not_drawn(open_toys):
 def test_a_boundary_that_hangs_costs_its_timeout_once(open_toys):
     """No session calls it again; other boundaries are searched."""
     open_target, found = open_toys("hangs", "right", timeout=2.0)
-    with pytest.raises(Undecidable, match="it hangs: no answer within 2 s"):
+    with pytest.raises(Undecidable, match="the boundary hangs: no answer within 2 s"):
         BoundarySearch(open_target.law_session, found["hangs"], 0).run(60)
     for session in (open_target.law_session, open_target.law_session.fresh(), LineSession(open_target.law_session)):
         with pytest.raises(
-            Undecidable, match="it hung earlier in this run, and is not called again: no answer within 2 s"
+            Undecidable, match="the boundary hung earlier in this run and is not called again: no answer within 2 s"
         ):
             BoundarySearch(session, found["hangs"], 1).run(60)
     search = BoundarySearch(open_target.law_session, found["right"], 0)
