@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.comparing.branches import Condition, called_name, chains_to, conditions_around, conditions_inside, locate
-from sentinel.comparing.influence import Influence, find_sites
+from sentinel.comparing.influence import Influence, find_sites, names_read, pair_values
 from sentinel.comparing.observations import (
     AFTER,
     BEFORE,
@@ -52,7 +52,7 @@ from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker import protocol
-from sentinel.worker.answers import NUMBERS, TEXTS, Replies, Reply
+from sentinel.worker.answers import ANOTHER, NUMBERS, TEXTS, Replies, Reply
 
 #: If a revision raises on some scenarios, up to this many times the usual number are drawn.
 _REFUSED = 5
@@ -70,6 +70,10 @@ _GUARDED = 4
 #: For one unreached line: the most branches that are taken at a boundary, the most boundaries at which this is tried,
 #: and the number of scenarios for each branch.
 _BRANCHES, _BOUNDARIES, _TAKEN = 4, 3, 6
+
+#: The number of scenarios in which the values of changed expressions are compared. Up to ``_OTHERS`` arguments and
+#: options get another value, each in ``_IN_OTHERS`` scenarios.
+_VALUED, _OTHERS, _IN_OTHERS = 16, 6, 3
 
 #: A changed statement that ran in fewer than the first number of scenarios gets more: the second number in each round,
 #: in at most the third number of rounds.
@@ -330,7 +334,7 @@ class Asking:
         self, pair: Pair, subject: Subject, changed: Sequence[Change], many: bool = True
     ) -> Iterator[Finding]:
         """Yield the first difference that appears only if an option has a value that no scenario sets."""
-        functions = pair.logs[subject.name].functions.values()
+        functions = pair.logs.get(subject.name, Log()).functions.values()  # empty if the time is over
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
         count = _TURNED if many else _TURNED_OF_CALLER
         for plans in self._set_options(subject, changed, ran, count):
@@ -376,22 +380,90 @@ class Asking:
         This is possible only for conditions that both revisions have.
         """
         usual: list[Inputs] = []
+        units = self._units(subject)
         for item, conditions, spans in self._branches(subject, changed, log):
             usual = usual or self._scenarios(subject, log)
             settings = {str(each): True for each in conditions}
-            plans: list[Plan] = [
-                (NUMBERS_STAY, {"": {**inputs, SETTINGS: {**inputs.get(SETTINGS, {}), **settings}}}) for inputs in usual
-            ]
-            one, other = (AlteredSession(sessions[side], {"conditions": spans[side]}) for side in SIDES)
+            taken: list[Inputs] = [{**inputs, SETTINGS: {**inputs.get(SETTINGS, {}), **settings}} for inputs in usual]
+            taken += self._with_others(taken, [(item.file, item.name)], units)
+            plans: list[Plan] = [(NUMBERS_STAY, {"": inputs}) for inputs in taken]
+            values = self._values([(item.file, item.name)], units)
+            one, other = (
+                AlteredSession(sessions[side], {"conditions": spans[side], "values": values[side]}) for side in SIDES
+            )
             logs = {subject.name: Log(steady=log.steady)}
-            names = sorted(self._selection.patch.assigned((item.file, item.name)))
-            pair = Pair(one, other, logs, self._selection.changed_functions(subject.name), names=names)
+            pair = Pair(one, other, logs, self._selection.changed_functions(subject.name))
             with closing(pair), suppress(Undecidable):
                 for plan, trial in zip(plans, pair.try_(subject, plans)):
                     again = pair.fresh().try_(subject, [plan])[0] if trial.violations else trial
                     if again.violations:
                         return [measure_again(pair, subject, (again, again.violations, ()))]
         return []
+
+    def search_values(
+        self,
+        sessions: Mapping[str, LawSession],
+        subject: Subject,
+        changed: Sequence[Change],
+        log: Log,
+        located: Mapping[str, Mapping[Place, Unit]],
+    ) -> list[Difference]:
+        """Find a difference in the values of changed expressions on which no compared result depends.
+
+        Some scenarios are repeated with other values of the arguments and options that the expressions read.
+        """
+        places = [place for place, _, _ in changed]
+        values = self._values(places, located)
+        chosen = [inputs for inputs, _ in log.scenarios]
+        chosen = [chosen[at * len(chosen) // _VALUED] for at in range(_VALUED)] if len(chosen) > _VALUED else chosen
+        if not all(values.values()) or not chosen or self.budget.over():
+            return []
+        one, other = (AlteredSession(sessions[side], {"conditions": [], "values": values[side]}) for side in SIDES)
+        pair = Pair(one, other, {subject.name: Log(steady=log.steady)}, self._selection.changed_functions(subject.name))
+        with closing(pair), suppress(Undecidable):
+            for several in (chosen, self._with_others(chosen, places, located)):
+                plans: list[Plan] = [(NUMBERS_STAY, {"": inputs}) for inputs in several]
+                for plan, trial in zip(plans, pair.try_(subject, plans)):
+                    again = pair.fresh().try_(subject, [plan])[0] if trial.violations else trial
+                    if again.violations:
+                        return [measure_again(pair, subject, (again, again.violations, ()))]
+        return []
+
+    def _with_others(
+        self, scenarios: Sequence[Inputs], places: Sequence[Place], located: Mapping[str, Mapping[Place, Unit]]
+    ) -> list[Inputs]:
+        """Return a few scenarios with other values of the arguments and options that unexamined expressions read."""
+        patch, names = self._selection.patch, dict[str, None]()
+        for place in places:
+            if any(patch.list_not_run(side, place) for side in SIDES):
+                names |= dict.fromkeys(names_read(*(located.get(side, {}).get(place) for side in SIDES)))
+        return [
+            {**inputs, SETTINGS: {**inputs.get(SETTINGS, {}), name: ANOTHER}}
+            for name in [*names][:_OTHERS]
+            for inputs in scenarios[:_IN_OTHERS]
+        ]
+
+    def _values(
+        self, places: Sequence[Place], located: Mapping[str, Mapping[Place, Unit]]
+    ) -> dict[str, list[list[Any]]]:
+        """Return, by side, the file, position, function and name of the values that unexamined changed statements
+        compute at both revisions."""
+        values: dict[str, list[list[Any]]] = {side: [] for side in SIDES}
+        for place in places:
+            units = [located.get(side, {}).get(place) for side in SIDES]
+            idle = [set(self._selection.patch.list_not_run(side, place)) for side in SIDES]
+            for value in pair_values(*units):
+                if any(number in each for number, each in zip(value.numbers, idle)):
+                    for side, unit, (line, column, last, end) in zip(SIDES, units, value.spans):
+                        assert unit is not None
+                        first = unit.span[0]
+                        span = [line + first, column, last + first, end]
+                        values[side].append([place[0], span, place[1], value.name, value.part])
+        return values
+
+    def _units(self, subject: Subject) -> dict[str, Mapping[Place, Unit]]:
+        """Return, by side, the definitions that a boundary reaches."""
+        return {side: each.units for side in SIDES if (each := self._selection.reached(side, subject)) is not None}
 
     def _branches(
         self, subject: Subject, changed: Sequence[Change], log: Log
@@ -400,7 +472,7 @@ class Asking:
 
         The third item has, by side, the place and the required value of each condition.
         """
-        units = {side: each.units for side in SIDES if (each := self._selection.reached(side, subject)) is not None}
+        units = self._units(subject)
         patch, tried = self._selection.patch, list[list[str]]()
         ran = {side: frozenset(path.rpartition(".")[2] for path in log.functions.get(side, ())) for side in SIDES}
         for item in patch.find_unexamined([place for place, _, _ in changed]) if len(units) == 2 else ():

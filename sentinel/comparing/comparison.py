@@ -21,6 +21,7 @@ from sentinel.comparing.judging import (
     may_be_excused,
 )
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
+from sentinel.comparing.patch import NO_EFFECT
 from sentinel.comparing.processes import Processes, Shared
 from sentinel.comparing.reached import Place
 from sentinel.comparing.results import BoundaryDiff, Broken
@@ -231,6 +232,8 @@ class Comparison:
                 undecided = "" if log.answered else f"every call raised: {log.unanswered}"
             if not (differences or any(broken.values()) or any(bugs.values()) or undecided):
                 asking.check_influence(sessions, search.subject, log, located)
+                if any(each.guard == NO_EFFECT for each in patch.find_unexamined([place for place, _, _ in changed])):
+                    differences = tuple(asking.search_values(sessions, search.subject, changed, log, located))
         except OneSided as error:
             if error.whole and error.side == AFTER:
                 self._import_failures.append((subject.name, _select_imported(changed)))

@@ -2,7 +2,9 @@
 each.
 
 If no result depends on a changed expression, equal numbers say nothing about it. So the scenarios that ran its line are
-run again with another value of the expression. If no compared result changes, the expression has not been examined.
+run again with another value of the expression. If no compared result changes, the values that the changed statements
+compute at both revisions are compared (:func:`pair_values`). If these are equal too, the expression has not been
+examined.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import Any, TypeGuard
 
+from sentinel.comparing.branches import names_of_expression
 from sentinel.comparing.observations import AFTER, BEFORE, NUMBERS_STAY, SIDES
-from sentinel.comparing.patch import BLOCKS, Span, Statement, pair_statements, statements
+from sentinel.comparing.patch import BLOCKS, Span, Statement, function_in, pair_statements, span_in, statements
 from sentinel.comparing.sessions import Log, Pair
 from sentinel.comparing.units import Unit
 from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import AlteredSession, LawSession, Subject, Undecidable
+from sentinel.search.guards import cut
 from sentinel.worker.altering import READ, WAYS
 
 #: The scenarios in which a value is changed, as ranges of their numbers: a few first, then more.
@@ -38,6 +42,7 @@ class Site:
         it at the other revision, or the empty list or dictionary of a comprehension. The tuple has at most one item.
     :ivar inner: the position of the part that is the whole expression at the other revision; an empty tuple if there is
         none. With ``x.float()`` instead of ``x``, the value is changed only where it differs from the part's value.
+    :ivar alone: whether it is an argument or item that the other revision does not have.
     """
 
     number: tuple[str, int]
@@ -45,10 +50,12 @@ class Site:
     span: Span
     keep: tuple[Any, ...] = ()
     inner: tuple[Span, ...] = ()
+    alone: bool = False
 
 
-#: The side (0: base, 1: head) of an expression that differs, the constant to keep, and the part that may equal it.
-_Part = tuple[int, ast.expr, tuple[Any, ...], list[ast.expr]]
+#: The side (0: base, 1: head) of an expression that differs, the constant to keep, the part that may equal it, and
+#: whether the other side lacks it.
+_Part = tuple[int, ast.expr, tuple[Any, ...], list[ast.expr], bool]
 
 
 def find_sites(one: Unit | None, other: Unit | None) -> list[Site]:
@@ -89,16 +96,16 @@ def _sites(
     found = None if None in nodes else _differing(nodes[0], nodes[1], renamed)
     if found is None:  # every expression that the statements compute
         found = [
-            (side, each, (), _inside(each, _target(node)))
+            (side, each, (), _inside(each, _target(node)), False)
             for side, node in enumerate(nodes)
             if node is not None
             for each in _computed(node)
         ]
-    for side, node, keep, inner in found:
+    for side, node, keep, inner, alone in found:
         own = (one, other)[side]
         assert own is not None
         spans = tuple(map(own[1].span_of, inner))
-        yield Site((other or own)[0], own[0], own[1].span_of(node), keep or _EMPTY.get(type(node), ()), spans)
+        yield Site((other or own)[0], own[0], own[1].span_of(node), keep or _EMPTY.get(type(node), ()), spans, alone)
 
 
 #: Values that say nothing about how their items are computed.
@@ -150,14 +157,83 @@ def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> lis
             found += inner
     if found is None and _has_value(one) and _has_value(other):
         if isinstance(other, ast.Constant) and not isinstance(one, ast.Constant):
-            return [(0, one, (other.value,), [])]
+            return [(0, one, (other.value,), [], False)]
         if isinstance(one, ast.Constant) and not isinstance(other, ast.Constant):
-            return [(1, other, (one.value,), [])]
+            return [(1, other, (one.value,), [], False)]
         for side, (whole, part) in enumerate(((one, other), (other, one))):
             if part_of_it := _inside(whole, part):
-                return [(side, whole, (), part_of_it)]
-        return [(0, one, (), []), (1, other, (), [])]
+                return [(side, whole, (), part_of_it, False)]
+        return [(0, one, (), [], False), (1, other, (), [], False)]
     return found
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value that a changed statement computes at both revisions.
+
+    :ivar name: the variable that gets the value, or else the expression at the base.
+    :ivar part: if the value is an argument of a call in the expression, its text at the base, else empty.
+    :ivar numbers: the statement at both revisions, as an index into :func:`~sentinel.comparing.patch.statements`.
+    :ivar spans: the position of its expression at both revisions, counted from the first line of the function.
+    """
+
+    name: str
+    part: str
+    numbers: tuple[int, int]
+    spans: tuple[Span, Span]
+
+
+def pair_values(one: Unit | None, other: Unit | None) -> list[Value]:
+    """Return the values that changed statements of a function compute at both revisions."""
+    if one is None or other is None or {one.kind, other.kind} != {"function"}:
+        return []
+    both, found = (statements(one), statements(other)), list[Value]()
+    for before, after in pair_statements(one, other):
+        if before is None or after is None:
+            continue
+        left, right = both[0][before], both[1][after]
+        if isinstance(left.node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Raise)):
+            continue
+        computed = [[*_computed(each.node)] for each in (left, right)]
+        if len(computed[0]) != len(computed[1]):
+            continue
+        target, numbers = _target(left.node), (before, after)
+        for one_whole, other_whole in zip(*computed):
+            name = _name(one_whole if target is None else target)
+            found.append(Value(name, "", numbers, (left.span_of(one_whole), right.span_of(other_whole))))
+            for one_part, other_part in _pair_arguments(one_whole, other_whole):
+                spans = left.span_of(one_part), right.span_of(other_part)
+                found.append(Value(name, _name(one_part), numbers, spans))
+    return found
+
+
+def _name(node: ast.expr) -> str:
+    """Return the text of an expression for a report. A key of a result ends at ``": "``, so the text has none."""
+    return cut(ast.unparse(node).replace(": ", ":"))
+
+
+def _pair_arguments(one: ast.expr, other: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the arguments that differ between the calls in two versions of an expression."""
+    calls = [[each for each in ast.walk(node) if isinstance(each, ast.Call)] for node in (one, other)]
+    if len(calls[0]) != len(calls[1]):
+        return
+    for before, after in zip(*calls):
+        named = [{each.arg: each.value for each in call.keywords if each.arg} for call in (before, after)]
+        pairs = [*zip(before.args, after.args), *((each, named[1].get(name)) for name, each in named[0].items())]
+        for left, right in pairs:
+            if right is not None and _has_value(left) and _has_value(right) and ast.dump(left) != ast.dump(right):
+                yield left, right
+
+
+def names_read(one: Unit | None, other: Unit | None) -> list[str]:
+    """Return the names and attributes that the differing expressions of a function read."""
+    found: set[str] = set()
+    for site in find_sites(one, other):
+        parsed = function_in(unit) if (unit := (one, other)[SIDES.index(site.own[0])]) is not None else None
+        for node in ast.walk(parsed[0]) if parsed is not None else ():
+            if isinstance(node, ast.expr) and span_in(node, parsed[1]) == site.span:  # type: ignore[index]
+                found |= names_of_expression(node)
+    return sorted(found - {"self"})
 
 
 def _called(node: ast.AST) -> str:
@@ -220,7 +296,7 @@ def _differing_items(one: list[Any], other: list[Any], renamed: Callable[[str, s
         else:
             side, node = (0, before) if after is None else (1, after)
             node = node.value if isinstance(node, (ast.keyword, ast.Starred)) else node
-            inner = [(side, node, (), [])] if _has_value(node) else None  # such as a part of a formatted string
+            inner = [(side, node, (), [], True)] if _has_value(node) else None  # such as a part of a formatted string
         if inner is None:
             return None
         found += inner
@@ -247,6 +323,8 @@ class Influence:
 
         An exception does not count as a change: a wrong value that does not raise could still go unnoticed. There is
         one exception: it counts if the value is an object that can only be replaced as a whole and the code reads it.
+        That does not suffice if the other revision passes no such object: code may read a process group on one process,
+        where every group gives the same result.
 
         :param first: the first line of the expression's function.
         :param scenarios: scenarios that ran the expression's line.
@@ -260,17 +338,17 @@ class Influence:
                 chosen = [scenarios[at * len(scenarios) // stop] for at in range(start, min(stop, len(scenarios)))]
                 for way in range(WAYS):
                     self._altered.altered = {**altered, "way": way}
-                    if self._shows(chosen):
+                    if self._shows(chosen, not site.alone):
                         return True
             return False
         finally:
             self._altered.close()  # so that the next expression starts in an unchanged process
 
-    def _shows(self, scenarios: Sequence[Inputs]) -> bool:
+    def _shows(self, scenarios: Sequence[Inputs], reading_counts: bool) -> bool:
         try:
             trials = self._pair.try_(self._subject, [(NUMBERS_STAY, {"": inputs}) for inputs in scenarios])
         except Undecidable:
             return False
         violations = [each for trial in trials for each in trial.violations]
-        raised = [*(each.detail for each in violations), *(trial.refused for trial in trials)]
+        raised = [*(each.detail for each in violations), *(trial.refused for trial in trials)] if reading_counts else []
         return any(not each.symptom.endswith("raises") for each in violations) or any(READ in each for each in raised)

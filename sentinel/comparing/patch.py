@@ -252,15 +252,6 @@ class Patch:
             for number in numbers
         )
 
-    def assigned(self, place: Place) -> set[str]:
-        """Return the local variables to which changed statements of a definition assign a value at both revisions."""
-        names: list[set[str]] = []
-        for side, unit in zip(SIDES, self._changes.get(place, ())):
-            every = statements(unit) if unit is not None else ()
-            nodes = [each for number in self._changed[place][side] for each in _own_expressions(every[number].node)]
-            names.append({each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)})
-        return names[0] & names[1] if names else set()
-
     def ran(self, place: Place) -> bool:
         """Return True if any changed statement of a definition ran, at either revision."""
         return any(self._ran.get((side, place)) for side in SIDES)
@@ -269,7 +260,7 @@ class Patch:
         """Return how many changed statements ran in full, in these definitions or in all."""
         chosen = self._changed if places is None else [place for place in places if place in self._changed]
         return sum(
-            len(numbers) - len(self._not_run(side, place))
+            len(numbers) - len(self.list_not_run(side, place))
             for place in chosen
             for side, numbers in self._changed[place].items()
         )
@@ -281,7 +272,7 @@ class Patch:
             for side, unit in zip(SIDES, self._changes[place]):
                 if unit is None:
                     continue
-                every, not_run = statements(unit), set(self._not_run(side, place))
+                every, not_run = statements(unit), set(self.list_not_run(side, place))
                 for number in self._changed[place][side]:
                     first, last = (unit.span[0] + line for line in every[number].lines)
                     guard = "" if number not in not_run else self._guard(side, place, every, number)
@@ -294,13 +285,13 @@ class Patch:
             return every[number].guard
         return PART if self._is_part(side, place, number) else NO_EFFECT
 
-    def _not_run(self, side: str, place: Place) -> list[int]:
+    def list_not_run(self, side: str, place: Place) -> list[int]:
         """Return the changed statements of a definition that did not run, may have run only in part, or had no
         effect."""
         ran = self._ran.get((side, place), set())
         return [
             number
-            for number in self._changed[place][side]
+            for number in self._changed.get(place, {}).get(side, ())
             if number not in ran
             or not self._matters.get((side, place, number), True)
             or self._is_part(side, place, number)
@@ -342,7 +333,7 @@ class Patch:
             return  # the head's lines, which replace these, are listed instead
         every = statements(unit)
         runs: list[list[int]] = []
-        for number in self._not_run(side, place):
+        for number in self.list_not_run(side, place):
             if runs and number == runs[-1][-1] + 1 and {number, runs[-1][-1]}.isdisjoint(ran):
                 runs[-1].append(number)
             else:

@@ -116,7 +116,6 @@ class Pair(LawSession):
 
     :param beside: the changed functions whose results are compared too; None to compare only the contract's keys.
     :param lines: by side, the lines for which the session records whether they ran.
-    :param names: names of local variables that are compared too if a changed function raises.
     :param gradients: compare the gradients of all returned values instead of the values.
     """
 
@@ -127,12 +126,11 @@ class Pair(LawSession):
         logs: dict[str, Log] | None = None,
         beside: Sequence[str] | None = None,
         lines: Mapping[str, Lines] | None = None,
-        names: Sequence[str] = (),
         gradients: bool = False,
     ) -> None:
         self._sides = {BEFORE: one, AFTER: other}
         self.logs = {} if logs is None else logs
-        self._beside, self._lines, self._names, self._gradients = beside, lines or {}, names, gradients
+        self._beside, self._lines, self._gradients = beside, lines or {}, gradients
         self._thread = ThreadPoolExecutor(1, "sentinel-before")
 
     def close(self) -> None:
@@ -142,7 +140,7 @@ class Pair(LawSession):
 
     def fresh(self) -> Pair:
         one, other = (self._sides[side].fresh() for side in SIDES)
-        return Pair(one, other, self.logs, self._beside, self._lines, self._names, self._gradients)
+        return Pair(one, other, self.logs, self._beside, self._lines, self._gradients)
 
     def try_(
         self,
@@ -209,8 +207,8 @@ class Pair(LawSession):
 
     def _answer(self, side: str, subject: Subject, calls: Calls, describe: Description, given: Given) -> Replies:
         if self._beside is not None:
-            describe = {"beside": list(self._beside), "lines": dict(self._lines.get(side, {}))}
-            describe |= {"locals": list(self._names), "gradients": self._gradients}
+            lines = dict(self._lines.get(side, {}))
+            describe = {"beside": list(self._beside), "lines": lines, "gradients": self._gradients}
         return self._sides[side].answers(subject, calls, describe, given)
 
     def _check_ends(self, subject: Subject, calls: Calls, by_side: Mapping[str, Replies], given: Given) -> None:

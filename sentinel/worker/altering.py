@@ -1,7 +1,8 @@
 """Change the values of expressions in the framework's code while it runs.
 
-There are two uses. Changing the value of one expression shows whether any result depends on it. Forcing conditions to
-be true or false runs a branch that no scenario reaches.
+There are three uses. Changing the value of one expression shows whether any result depends on it. Forcing conditions to
+be true or false runs a branch that no scenario reaches. Recording the values of expressions shows differences on which
+no result depends.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ WAYS = 2
 #: cannot be varied.
 READ = "a value that Sentinel replaced was read"
 
-#: Names of the helpers that are put into ``builtins`` for the changed code to call: they change a value, record a
-#: value, or force a condition.
-_ALTERED, _NOTED = "__sentinel_altered__", "__sentinel_noted__"
+#: Names of the helpers that are put into ``builtins`` for the changed code to call: they change a value, remember a
+#: value, record a value, or force a condition.
+_ALTERED, _NOTED, _RECORDED = "__sentinel_altered__", "__sentinel_noted__", "__sentinel_recorded__"
 _TRUTHS = {True: "__sentinel_true__", False: "__sentinel_false__"}
 
 #: Maximum number of values that one request changes. Without it, a loop whose condition is changed might never end.
@@ -52,10 +53,13 @@ _DTYPES = {
 
 
 class Altering:
-    """Wraps expressions of the framework's functions in calls that change their values."""
+    """Wraps expressions of the framework's functions in calls that change or record their values.
 
-    def __init__(self, roots: Sequence[str]) -> None:
-        self._roots = tuple(roots)
+    :param record: called with the value of an expression, and with the words that a request has for it.
+    """
+
+    def __init__(self, roots: Sequence[str], record: Callable[..., Any] = lambda value, *words: value) -> None:
+        self._roots, self._record = tuple(roots), record
         self._replaced: list[tuple[FunctionType, CodeType]] = []
 
     def set(self, request: Mapping[str, Any] | None) -> None:
@@ -64,7 +68,8 @@ class Altering:
         :param request: one of these:
 
             * None, to undo only;
-            * ``{"conditions": [...]}``, with the file, the span and the forced truth value of each condition;
+            * ``{"conditions": [...], "values": [...]}``, with the file, the span and the forced truth value of each
+              condition, and the file, the span and words for the recorder of each expression to record;
             * a mapping for one expression, with its ``file`` below the checkout, its ``span``, the number of the
               ``way`` to change it, ``keep`` (values that stay as they are), and ``inner`` (the span of a part of it,
               or an empty list). The expression also stays as it is if it has the same value as that part.
@@ -74,16 +79,19 @@ class Altering:
         self._replaced = []
         if request is None:
             return
-        names: dict[str, dict[tuple[int, ...], str]] = {}
+        names: dict[str, dict[tuple[int, ...], _Wrap]] = {}
         if "conditions" in request:
+            builtins.__dict__[_RECORDED] = self._record
+            for file, span, *words in request.get("values", ()):
+                names.setdefault(file, {})[tuple(span)] = (_RECORDED, *words)
             for file, span, truth in request["conditions"]:
-                names.setdefault(file, {})[tuple(span)] = _TRUTHS[truth]
+                names.setdefault(file, {})[tuple(span)] = (_TRUTHS[truth],)
                 builtins.__dict__[_TRUTHS[truth]] = functools.partial(_ignore, truth)
         else:
             noted: list[Any] = []
             builtins.__dict__[_NOTED] = functools.partial(_note, noted)
             builtins.__dict__[_ALTERED] = _changer(request["way"], request["keep"], noted)
-            names[request["file"]] = {tuple(request["span"]): _ALTERED, tuple(request["inner"]): _NOTED}
+            names[request["file"]] = {tuple(request["span"]): (_ALTERED,), tuple(request["inner"]): (_NOTED,)}
         gc.unfreeze()  # the preloader froze the imported objects, and gc.get_objects() does not list frozen ones
         functions = [
             each
@@ -103,11 +111,15 @@ class Altering:
                     function.__code__ = new
 
 
-def _compile(path: str, names: Mapping[tuple[int, ...], str]) -> dict[tuple[str, int], CodeType]:
+#: The name of a function that is called with the value of an expression, and its further arguments.
+_Wrap = tuple[str, ...]
+
+
+def _compile(path: str, names: Mapping[tuple[int, ...], _Wrap]) -> dict[tuple[str, int], CodeType]:
     """Compile a file with calls around some of its expressions. Return the code of its functions, by name and first
     line.
 
-    :param names: span of an expression -> name of the function that is called with its value.
+    :param names: span of an expression -> the call around it.
     """
     tree = _Wrapper(names).visit(ast.parse(read_source(path)))
     codes = [compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)]
@@ -117,16 +129,19 @@ def _compile(path: str, names: Mapping[tuple[int, ...], str]) -> dict[tuple[str,
 
 
 class _Wrapper(ast.NodeTransformer):
-    def __init__(self, names: Mapping[tuple[int, ...], str]) -> None:
+    def __init__(self, names: Mapping[tuple[int, ...], _Wrap]) -> None:
         self._names = names
 
     def visit(self, node: ast.AST) -> Any:
-        name = ""
+        wrap: _Wrap = ()
         if isinstance(node, ast.expr) and not isinstance(node, (ast.Starred, ast.Slice)):
             span = node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0
-            name = self._names.get(span, "") if isinstance(getattr(node, "ctx", ast.Load()), ast.Load) else ""
+            wrap = self._names.get(span, ()) if isinstance(getattr(node, "ctx", ast.Load()), ast.Load) else ()
         inside = super().visit(node)
-        return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [inside], []), node) if name else inside
+        if not wrap:
+            return inside
+        more = [ast.Constant(each) for each in wrap[1:]]
+        return ast.copy_location(ast.Call(ast.Name(wrap[0], ast.Load()), [inside, *more], []), node)
 
 
 def _ignore(truth: bool, value: Any) -> bool:

@@ -40,6 +40,9 @@ KINDS = frozenset(get_args(WorkerKind))
 #: The value of ``NUMBERS`` is the type to convert to: ``"tensor"`` or ``"numpy"``.
 TEXTS, NUMBERS = "#texts", "#numbers"
 
+#: The value of a setting that stands for another value of the same type.
+ANOTHER = {"another": True}
+
 #: Maximum number of values in :attr:`Reply.beside`, which the contract does not observe.
 PARTS = 1000
 

@@ -27,6 +27,7 @@ from sentinel.worker import calling, probe, processes, protocol, stubs
 from sentinel.worker.altering import Altering
 from sentinel.worker.answers import CUT, PARTS
 from sentinel.worker.side_effects import (
+    Recorder,
     Watch,
     argument_names,
     gradients,
@@ -53,7 +54,7 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.Import
     * ``"lines"``: the branches that ran (:class:`_BranchTracer`);
     * a mapping: the lines that ran (:class:`_LineTracer`), and with the key ``beside`` also, for each call, values that
       the contract does not observe (:class:`_OutsideContract`). The key ``altered`` names expressions whose values are
-      changed in these calls (:class:`Altering`);
+      changed or recorded in these calls (:class:`Altering`);
     * any other true value: the target's functions that ran.
     """
     processes.die_with_parent()
@@ -81,7 +82,8 @@ class Server:
         self._preparations: dict[tuple[str, str, str], probe.Preparation] = {}
         self._settled = False
         self._branches: _BranchTracer | None = None
-        self._altering = Altering(roots)
+        self._values = Recorder(roots)
+        self._altering = Altering(roots, self._values.record)
         self._neutral: set[str] = set()  # names of neutral values that the calls of one request used
 
     def answer(self, request: Mapping[str, Any], tick: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -108,7 +110,11 @@ class Server:
                 _LineTracer(*watched)
                 if beside is None
                 else _OutsideContract(
-                    *watched, request["adapter"], beside, describe.get("locals", ()), bool(describe.get("gradients"))
+                    *watched,
+                    request["adapter"],
+                    beside,
+                    self._values,
+                    bool(describe.get("gradients")),
                 )
             )
         answers = {}
@@ -372,7 +378,7 @@ class _OutsideContract(_LineTracer):
     of the named functions.
 
     :param functions: the named functions, by dotted path.
-    :param names: if a named function raises, the values of these local variables are recorded too.
+    :param values: records the values of changed expressions.
     :param gradients: whether to record the gradients of returned values instead of the values. Use nothing else from
         such a call, because the backward pass may change tensors that the boundary needs later.
     """
@@ -384,11 +390,11 @@ class _OutsideContract(_LineTracer):
         lines: Mapping[str, Sequence[Sequence[int]]] | None,
         adapter: str,
         functions: Sequence[str],
-        names: Sequence[str] = (),
+        values: Recorder,
         gradients: bool = False,
     ) -> None:
         super().__init__(roots, boundary, lines)
-        self._names, self._gradients = names, gradients
+        self._values, self._gradients = values, gradients
         self._functions = frozenset(functions)
         binding = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "binding")
         ours = adapter.removesuffix("__init__.py")  # if the adapter is a package, all its modules
@@ -405,6 +411,7 @@ class _OutsideContract(_LineTracer):
             ours = [each for each in warned if each.filename.startswith(self._roots)]
             messages = [f"{each.category.__name__}: {each.message}" for each in ours]
             self._parts_of_call.update(parts({"warnings": messages}, "", self._roots))
+            self._parts_of_call.update(self._values.recorded())
             self._open.clear()
             return {**answer, "beside": self._parts_of_call}
 
@@ -415,6 +422,7 @@ class _OutsideContract(_LineTracer):
         self._open: dict[Any, tuple[str, dict[str, Any], dict[str, Any]]] = {}
         self._times: Counter[str] = Counter()
         self._digests: set[str] = set()
+        self._values.begin()
 
     def _enter_named(self, frame: Any, name: str) -> None:
         if name == "stand-in" and not frame.f_back.f_code.co_filename.startswith(self._roots):
@@ -440,12 +448,6 @@ class _OutsideContract(_LineTracer):
                     after = self._parts(gradients(argument))
                 self._parts_of_call.update(
                     (who + key, each) for key, each in after.items() if before.get(key) != each or key.endswith(CUT)
-                )
-        elif event == "exception" and frame in self._open:
-            with suppress(Exception):
-                values = {f"local.{name}": frame.f_locals[name] for name in self._names if name in frame.f_locals}
-                self._parts_of_call.update(
-                    (self._open[frame][0] + key, each) for key, each in self._parts(values).items()
                 )
         return self._leave
 

@@ -6,9 +6,12 @@ import enum
 import os
 import random
 import re
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from types import CodeType
 from typing import Any
 
@@ -16,11 +19,15 @@ import numpy as np
 import torch
 
 from sentinel.worker import tensors
-from sentinel.worker.answers import NUMBERS, TEXTS
+from sentinel.worker.altering import alter
+from sentinel.worker.answers import ANOTHER, NUMBERS, TEXTS
 from sentinel.worker.stubs import StubModule
 
 #: The depth to which the parts of a nested value are compared.
 _DEPTH = 4
+
+#: The most values of one expression that are recorded in a call, and the most parts of one value.
+_TIMES, _PARTS = 20, 20
 
 #: A pattern for memory addresses and line numbers in texts, which differ between equal runs or revisions.
 _PLACES = re.compile(r"\b0x[0-9a-f]+|(?<=\.py:)\d+|(?<=line )\d+")
@@ -45,6 +52,56 @@ class Watch:
 
     def effects(self) -> dict[str, Any]:
         return {"mutated": sorted(self.mutated), "globals": sorted(self.changed)}
+
+
+class Recorder:
+    """Records the values of expressions while a call runs.
+
+    :param roots: the folders of the framework's code.
+    """
+
+    def __init__(self, roots: tuple[str, ...]) -> None:
+        self._roots = roots
+        self.begin()
+
+    def begin(self) -> None:
+        """Prepare for the next call."""
+        self._whole: dict[str, Any] = {}
+        self._inside: dict[tuple[str, str], dict[str, Any]] = {}
+        self._times: Counter[tuple[str, str]] = Counter()
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the recorded values of the call, by path."""
+        return {**self._whole, **{key: each for found in self._inside.values() for key, each in found.items()}}
+
+    def record(self, value: Any, function: str, name: str, part: str) -> Any:
+        """Record the parts of a value, because the value itself may change later.
+
+        :param name: the name of the expression.
+        :param part: the text of a part of the expression if this is the part's value, else empty. It is kept only if
+            the call ends before the whole expression has a value.
+        """
+        outer = function, name
+        self._times[outer] += not part
+        if self._times[outer] > _TIMES:
+            return value
+        trace = sys.gettrace()
+        sys.settrace(None)  # reading the parts may run the framework's code
+        try:
+            with suppress(Exception):  # reading an attribute of the framework's own object may raise
+                now = list(value[:_PARTS]) if isinstance(value, range) else value
+                path, times = f"local.{part or name}", self._times[outer] + bool(part)
+                found = {
+                    f"{function}({times}): {key}": each for key, each in islice(parts(now, path, self._roots), _PARTS)
+                }
+                if part:
+                    self._inside.setdefault(outer, {}).update(found)
+                else:
+                    self._whole.update(found)
+                    self._inside.pop(outer, None)
+        finally:
+            sys.settrace(trace)
+        return value
 
 
 def _values(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,7 +160,15 @@ def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) ->
     * ``{"dims": n}`` gives a tensor n dimensions.
     * ``{"nested": True}`` replaces each item of a list by a list.
     * ``{"listed": True}`` replaces a value that is not a list by a list.
+    * ``{"another": True}`` replaces a value by another one of its type. None is replaced as by ``{"some": True}``, or
+      by True.
     """
+    if value == ANOTHER:
+        if part is None:
+            other = _replacement(name, part, {"some": True}, others)
+            return True if other is _SAME else other
+        other = alter(part, 0)
+        return other if isinstance(other, type(part)) else _SAME  # an object of the framework has no other value
     if isinstance(value, dict):
         if isinstance(part, enum.Enum) and value.get("member") in type(part).__members__:
             return type(part)[value["member"]]

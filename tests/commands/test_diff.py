@@ -870,6 +870,13 @@ def test_changed_functions_come_before_their_callers(run_sentinel, tree):
     assert names == ["tiny.losses.mean_loss", "tiny.losses.agg_loss"]
 
 
+def test_a_boundary_whose_turn_comes_after_the_time_limit_is_not_compared(run_sentinel, tree, monkeypatch):
+    monkeypatch.setattr(asking.Budget, "over", lambda budget: True)
+    one, other = (tree(name, CODE.format(returned=code)) for name, code in (("one", MENDED), ("other", OF_ALL)))
+    [found] = run_sentinel("diff", "tiny", one, other, "--json", *FEW).json()["boundaries"]
+    assert (found["state"], found["reason"]) == ("not compared", "the search ended before this boundary's turn")
+
+
 GUARDED = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
@@ -905,8 +912,9 @@ def test_no_difference_is_claimed_only_when_the_changed_lines_ran(run_sentinel, 
         ("loss = loss * 2", "loss = loss * 3", "value"),
         ("loss = loss * 2", "loss = loss['a']", "raises"),
         ("share = loss * 2; loss = share['a']", "share = loss * 3; loss = share['a']", "beside"),
+        ("loss = float.fromhex(loss, loss * 2)", "loss = float.fromhex(loss * 2, loss)", "beside"),
     ],
-    ids=["value", "exception", "variable before an exception"],
+    ids=["value", "exception", "variable before an exception", "argument of a call that raises"],
 )
 def test_a_branch_that_no_scenario_takes_is_compared(run_sentinel, tree, before, after, symptom):
     code = GUARDED.replace("loss = loss * {factor}", "{line}")
@@ -1016,6 +1024,17 @@ def test_the_parts_of_a_line_that_scenarios_ran_are_examined(run_sentinel, tree,
 
 
 UNUSED = """
+class Group:
+    ranks = 1
+
+
+GROUP = Group()
+
+
+def _reduce(loss, group=None):
+    return loss if group is None else loss * group.ranks
+
+
 def _scale(loss, factor, unused=None):
     return loss * factor
 
@@ -1032,24 +1051,22 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", flag=False):
     [
         ("loss = _scale(loss, 2, loss_mask)", "loss = _scale(loss, 2, loss_mat)"),
         ("loss = _scale(loss, 2, unused=3)", "loss = _scale(loss, 2)"),
-        ("loss = _scale(loss, 2 + flag)", "loss = _scale(loss, 2 + False)"),
-        ("loss_mask = {'a': loss, 'b': loss_mask}", "loss_mask = {'a': loss, 'c': loss_mask}"),
         ("loss_mask.new_zeros(loss.shape)", "loss_mask.new_ones(loss.shape)"),
         ("loss = loss.reshape(loss_mat.shape[2:])", "loss = loss.reshape(loss_mat.shape[3:])"),
         ("loss = sum([each * 2 for each in loss_mat.shape[2:]], loss)", "loss = sum([], loss)"),
         ("loss = loss.to('cpu') * 2", "loss = loss * 2"),
         ("loss = loss.contiguous()", "pass"),
+        ("loss = _reduce(loss, group=GROUP)", "loss = _reduce(loss)"),
     ],
     ids=[
         "argument",
         "keyword",
-        "flag that is off",
-        "keys",
         "discarded value",
         "equal by chance",
         "always empty",
         "cast",
         "cast before",
+        "object that is read",
     ],
 )
 def test_a_line_that_ran_is_not_examined_if_no_compared_result_depends_on_it(run_sentinel, tree, before, after):
@@ -1057,6 +1074,39 @@ def test_a_line_that_ran_is_not_examined_if_no_compared_result_depends_on_it(run
     answer = run_sentinel("diff", "tiny", *refs, *FEW)
     assert (answer.status, "no difference" in answer.out) == (2, False), answer.out
     assert "agg_loss (it ran, but no compared result depends on it" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name"),
+    [
+        ("loss_mask = {'a': loss, 'b': loss_mask}", "loss_mask = {'a': loss, 'c': loss_mask}", "loss_mask.b"),
+        ("count = loss_mask.sum()", "count = loss_mask.numel()", "count"),
+        ("[].append(loss_mat.max())", "[].append(loss_mat.min())", "loss_mat.max()"),
+        ("if loss > loss_mat.max(): pass", "if loss < loss_mat.max(): pass", "loss > loss_mat.max()"),
+    ],
+    ids=["keys", "variable", "argument", "condition"],
+)
+def test_a_value_that_differs_is_reported_although_no_result_depends_on_it(run_sentinel, tree, before, after, name):
+    refs = [tree(side, UNUSED.format(line=text)) for side, text in (("one", before), ("other", after))]
+    [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
+    assert (found["state"], found["judgement"]) == ("differs", "beside"), found
+    assert f"agg_loss(1): local.{name}" in found["differences"][0]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "setting", "judgement"),
+    [
+        ("_scale(loss, 2, unused=callbacks)", "_scale(loss, 2, unused=None)", "callbacks", "beside"),
+        ("loss = _scale(loss, 2 + flag)", "loss = _scale(loss, 2 + False)", "flag", "other"),
+    ],
+    ids=["None", "flag that is off"],
+)
+def test_an_argument_that_no_scenario_sets_gets_another_value(run_sentinel, tree, before, after, setting, judgement):
+    code = UNUSED.replace("flag=False", "flag=False, callbacks=None")
+    refs = [tree(side, code.format(line=text)) for side, text in (("one", before), ("other", after))]
+    [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
+    assert (found["state"], found["judgement"]) == ("differs", judgement), found
+    assert found["differences"][0]["scenario"]["settings"] == {setting: {"another": True}}
 
 
 @pytest.mark.parametrize(

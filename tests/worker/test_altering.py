@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sentinel.worker.altering import READ, WAYS, Altering, alter
+from sentinel.worker.side_effects import Recorder
 
 CODE = """
 class Loss:
@@ -62,6 +63,20 @@ def test_conditions_get_the_value_that_a_request_names(module, tmp_path):
     assert loss.half(3) == 1.5
     altering.set(None)
     assert loss.half(3) == 3
+
+
+def test_values_are_recorded_and_those_of_parts_only_if_the_whole_has_none(module, tmp_path):
+    recorder = Recorder((f"{tmp_path}/",))
+    altering, loss = Altering([f"{tmp_path}/"], recorder.record), module.Loss()
+    values = [["tiny/losses.py", [4, 16, 4, 41], "loss", "doubled", ""]]
+    values += [["tiny/losses.py", [4, 28, 4, 32], "loss", "doubled", "each"]]
+    altering.set({"conditions": [], "values": values})
+    loss.loss([1, 2], 3)
+    assert recorder.recorded() == {"loss(1): local.doubled": 6, "loss(2): local.doubled": 12}
+    recorder.begin()
+    with pytest.raises(TypeError):
+        loss.loss([None], 3)
+    assert recorder.recorded() == {"loss(1): local.each": None}
 
 
 class Mode(enum.Enum):
