@@ -1,7 +1,7 @@
 """Compute digests of everything on which a verdict depends, except the target's code.
 
-A stored verdict is reused only if these digests have not changed. No worker is started, because a sweep without new
-commits must not import torch.
+A stored verdict is reused only if these digests have not changed. They are computed without a worker, so that a sweep
+without new commits does not import torch.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 class Basis:
     """Digests of everything on which a recipe's verdicts depend, except the target's code.
 
-    :ivar recipe, adapter, worker: digests of the deciding parts of the recipe, of the adapter, and of the modules of
-        Sentinel that decide.
-    :ivar environment: versions and flags that can change numbers.
+    :ivar recipe: the digest of those parts of the recipe that affect the verdict.
+    :ivar adapter: the digest of the adapter.
+    :ivar worker: the digest of the modules of Sentinel, and of the contract, that affect the verdict.
+    :ivar environment: versions and flags that can change numeric results.
     """
 
     recipe: str
@@ -48,13 +49,13 @@ class Basis:
 
 
 def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
-    """Compute the digests of everything that a recipe's verdicts depend on: binding, contract, recipe and environment.
+    """Compute the digests of a recipe's adapter, contract and environment, of the recipe itself and of Sentinel.
 
     :raises SentinelError: if the interpreter of ``--sentinel-python`` cannot run.
     """
     adapter = catalog.adapters[recipe.target]
     version_of = surroundings(settings.python_of(recipe.target))
-    packages = [name for name in adapter.target.preload if "." not in name]  # to find a submodule imports its package
+    packages = [name for name in adapter.target.preload if "." not in name]  # finding a submodule imports its package
     versions = {name: version_of(name).partition(" ")[2] for name in ("python", "torch", "numpy", *packages)}
     return Basis(
         recipe_digest(recipe),
@@ -71,7 +72,7 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
 
 
 def deciding_digest(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
-    """Return a digest of the recipes, laws, contracts and modules of Sentinel that verdicts depend on."""
+    """Return a digest of the recipes, and of the laws, contracts and modules of Sentinel that affect verdicts."""
     others = {catalog.contracts[binding.contract].file for binding in catalog.targets[target].bindings}
     codes = (getattr(law.check, "__code__", None) for law in catalog.laws.values())
     others |= {code.co_filename for code in codes if code is not None}
@@ -90,9 +91,8 @@ def _deciding_files(with_laws: bool) -> tuple[Path, ...]:
 
 
 def _sources(package: str) -> list[Path]:
-    """Return the modules of one of Sentinel's packages."""
     found = list((_PACKAGE / package).glob("*.py"))
-    assert found, f"sentinel has no package {package}"  # it may have been renamed
+    assert found, f"sentinel has no package {package}"  # a renamed package must not drop out of the digest
     return found
 
 
@@ -108,14 +108,17 @@ def _file_digest(file: Path) -> str:
 
 # -- third-party packages: installing one may change a verdict --
 
-#: Top-level module -> its distribution and version; ``-`` if it is not installed.
+#: Maps a top-level module to its distribution and version, as in ``numpy 2.1.0``; to ``-`` if it is not installed.
 Surroundings = Callable[[str], str]
 
 
 def list_owners() -> dict[str, list[str]]:
-    """Map each top-level module to the distributions that have its files. Other interpreters run this function too."""
+    """Map each top-level module to the distributions that contain its files.
+
+    The source of this function also runs in other interpreters, so it uses only the standard library.
+    """
     found = dict(metadata.packages_distributions())
-    if sys.version_info < (3, 11):  # in such versions, it knows only distributions with a top_level.txt
+    if sys.version_info < (3, 11):  # packages_distributions() misses distributions without a top_level.txt
         for distribution in metadata.distributions():
             for file in distribution.files or ():
                 if file.suffix == ".py":
@@ -125,7 +128,7 @@ def list_owners() -> dict[str, list[str]]:
 
 owners = cache(list_owners)
 
-#: A program for another interpreter, after the source of :func:`list_owners`.
+#: A program for another interpreter; the source of :func:`list_owners` is put before it.
 _LIST_PACKAGES = """
 import json, platform, sys
 from importlib import metadata

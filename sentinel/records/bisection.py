@@ -21,7 +21,8 @@ class Bisection:
 
     :ivar steps: each decided commit with its verdict.
     :ivar first: the first commit with the verdict of the later end; None if it could not be determined.
-    :ivar suspects: the commits among which the change is, if some of them cannot be decided.
+    :ivar suspects: if ``first`` is None, the commits one of which changed the verdict. Those in the middle cannot be
+        decided.
     """
 
     steps: list[tuple[Commit, ClosureVerdict]] = field(default_factory=list)
@@ -34,7 +35,8 @@ def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> Bisection
 
     If ``bad`` is the older commit, the result is the commit that removed the bug.
 
-    :raises SentinelError: if the verdicts are not as the names say, or the two commits have no common history.
+    :raises SentinelError: if ``bad`` does not reproduce the bug, ``good`` does, or one of them cannot be decided; or if
+        the commits do not belong to one branch.
     """
     old, new, state = _ends(mirror, good, bad, decide)
     line = history(mirror, new.sha, since=old.sha)
@@ -58,7 +60,10 @@ def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> Bisection
 
 
 def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Commit, Commit, str | None]:
-    """Return the older and the later of two commits, and the verdict of the older one."""
+    """Return the commits between which to search, the older first, and the verdict of the older one.
+
+    If neither commit is an ancestor of the other, the search starts at their merge base.
+    """
     if good.sha == bad.sha:
         raise SentinelError(f"the good and the bad commit are the same ({good.sha[:9]}); name two commits")
     entries = {"good": decide(good), "bad": decide(bad)}
@@ -76,7 +81,7 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
     base = merge_base(mirror, good.sha, bad.sha)
     if base is None:
         raise SentinelError(f"{good.sha[:9]} and {bad.sha[:9]} have no common history in this mirror")
-    # The fork point is one of the two commits if that one is an ancestor of the other.
+    # If one of the two commits is an ancestor of the other, it is itself the fork point.
     fork_point = commit(mirror, base)
     state = _state(decide(fork_point))
     if state == _state(entries["good"]) and fork_point.sha != bad.sha:

@@ -32,7 +32,8 @@ from sentinel.sources.locks import locked
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-#: Kinds of reason that are about this machine. Verdicts with such a reason are not stored, so the next run tries again.
+#: Kinds of reason that may not recur, such as a timeout. Verdicts with such a reason are not stored, so the next run
+#: tries again.
 TEMPORARY = frozenset({"ref", "timeout", "memory", "harness"})
 
 
@@ -41,9 +42,11 @@ class ClosureVerdict:
     """One stored verdict. It holds for every revision whose files of the closure have the same content.
 
     :ivar closure, answers: the key: the id of the closure, and the digest of the results of its lookups.
-    :ivar verdict, kind, reason: as in :class:`~sentinel.deciding.outcomes.Verdict`; a reason may name lines of
+    :ivar verdict, kind, reason: as in :class:`~sentinel.deciding.outcomes.Verdict`. Line numbers in a reason refer to
         ``commit``.
-    :ivar boundary: the dotted path that was called; empty if there was none.
+    :ivar commit: the commit that was measured; for a release, the ref.
+    :ivar boundary: the dotted path that was called; empty if no boundary was found.
+    :ivar file, line, blob: the place and the git blob of the boundary's definition.
     """
 
     closure: str
@@ -70,7 +73,7 @@ class ClosureVerdict:
 
 
 class ClosureVerdicts:
-    """The stored verdicts of one recipe, for one state of recipe, binding and environment. Not thread-safe."""
+    """The stored verdicts of one recipe for one :class:`~sentinel.records.basis.Basis`. Not thread-safe."""
 
     def __init__(self, store: ClosureVerdictStore, target: str, bug_id: str, basis: Basis) -> None:
         self._store = store
@@ -107,7 +110,7 @@ class ClosureVerdicts:
         return None
 
     def add(self, entry: ClosureVerdict, closure: Closure) -> None:
-        """Store a verdict in memory, and on disk if its reason cannot change.
+        """Store a verdict in memory and, unless its kind is :data:`TEMPORARY`, on disk.
 
         :raises SentinelError: if the disk is full or not writable.
         """
@@ -124,9 +127,9 @@ class ClosureVerdicts:
 
 
 class ReleaseVerdicts:
-    """The stored verdicts of recipes in the PyPI releases of one target. They hold for a release as a whole.
+    """The stored verdicts of recipes in the PyPI releases of one target. Their key is the release, not a closure.
 
-    :ivar of: bug id -> its stored verdicts.
+    :ivar of: maps each bug id to its stored verdicts.
     """
 
     def __init__(
@@ -191,7 +194,7 @@ class ClosureVerdictStore:
                 if not _remove_partial_line(stream):
                     text = json.dumps(head, sort_keys=True) + "\n" + text
                 rest = text.encode()
-                while rest:  # on a full disk, a part is written without an error, and writing the rest fails
+                while rest:  # on a full disk, the first write is partial and raises nothing; the second write raises
                     rest = rest[os.write(stream.fileno(), rest) :]
 
     def _closure_file(self, target: str, name: str) -> Path:

@@ -20,7 +20,7 @@ from sentinel.sources.trees import LINK
 from sentinel.targets import PackageRoot
 from sentinel.worker.trace import EVERYTHING
 
-#: Number of cached results, about 400 bytes each.
+#: The maximum number of cached results, of about 400 bytes each.
 _CACHED = 100_000
 
 
@@ -28,7 +28,8 @@ _CACHED = 100_000
 class Closure:
     """The file lookups of a probe. Revisions in which all lookups have the same results get the same verdict.
 
-    :ivar questions: sorted, as :func:`closure_of` returns them.
+    :ivar questions: the lookups, sorted, such as ``m:trl/trainer`` (a module), ``d:trl`` (a listed folder) and
+        ``p:ray`` (a third-party module). See :mod:`sentinel.worker.trace`.
     """
 
     questions: tuple[str, ...]
@@ -49,8 +50,7 @@ class Closure:
 
     @cached_property
     def places(self) -> tuple[tuple[str, frozenset[str] | None], ...]:
-        """Return each folder of the lookups with the names that were looked up in it; with None if the folder was
-        listed."""
+        """Return each folder with the names that were looked up in it, or with None if the whole folder was listed."""
         names: dict[str, set[str] | None] = {}
         for question in self.questions:
             kind, path = question[0], question[2:]
@@ -75,10 +75,10 @@ class Closure:
 
 
 def closure_of(questions: Iterable[str] | None, roots: Sequence[PackageRoot]) -> Closure:
-    """Return the lookups of a probe whose results can differ between revisions, sorted.
+    """Return those lookups of a probe whose results can differ between revisions.
 
-    A checkout contains only the package roots. If a top-level module is searched outside them, it is a third-party
-    module. Its lookup is replaced by one that asks whether the environment has the module, for example ``p:ray``.
+    A checkout contains only the package roots, so a top-level module that was looked up outside them is third-party.
+    Its lookup becomes a lookup in the environment, for example ``p:ray``.
 
     :param questions: the lookups that the worker recorded; None if it could not record them.
     """
@@ -147,7 +147,7 @@ class Revision:
             key = (closure.id, path, tree)
             if key not in self._memo:
                 if len(self._memo) >= _CACHED:
-                    self._memo.clear()  # the cache would grow with commits times closures
+                    self._memo.clear()  # otherwise it grows with the number of commits times closures
                 self._memo[key] = self._entries_of(path, names, tree)
             line = self._memo[key]
             if line is None:

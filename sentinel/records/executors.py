@@ -27,8 +27,9 @@ Roots = tuple[tuple[str, str], ...]
 
 
 class Executor:
-    """Runs probes of one target in lanes. Each lane has a working copy that moves from commit to commit, so its commits
-    are best neighbours.
+    """Runs probes of one target in parallel lanes.
+
+    Each lane has a working copy that moves from commit to commit. A lane is fastest if it gets neighbouring commits.
 
     :param folder: the folder for the working copies.
     :ivar lanes: the number of probes that run at the same time; by default one per core.
@@ -51,11 +52,11 @@ class Executor:
             self._hold = hold(self._own.with_suffix(".lock"))
 
     def submit(self, lane: int, commit: str, roots: Roots, recipes: Sequence[Recipe]) -> Future[list[Decision]]:
-        """Start to probe recipes at a commit in one lane, and return a future of the decisions."""
+        """Queue the probes of recipes at a commit in one lane, and return a future of the decisions."""
         return self._pools[lane].submit(self._perform, lane, commit, roots, recipes)
 
     def close(self) -> None:
-        """Stop all probes. It is safe to call at any time."""
+        """Stop all probes and remove the working copies. It is safe to call this at any time."""
         self._runner.close()
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -66,7 +67,7 @@ class Executor:
             os.close(self._hold)
 
     def _checkout(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
-        if ref not in self._checkouts:  # the ref is that of a pin, which would only help to explain a missing name
+        if ref not in self._checkouts:  # a pin's ref, requested only to explain a missing name better
             raise Unavailable(f"{ref.short} is not a commit of this sweep")
         return self._checkouts[ref]
 
@@ -82,11 +83,11 @@ class Executor:
         try:
             decisions: list[Decision] = []
             for group in group_by_modules(self._target, recipes):
-                self._runner.discard(self._target.name, ref)  # the next process has no other group
+                self._runner.discard(self._target.name, ref)  # one process per group, so that closures stay separate
                 decisions += [self._runner.decide(Job(recipe, ref)) for recipe in group]
             return decisions
         finally:
-            self._runner.discard(self._target.name, ref)  # ended before the working copy moves
+            self._runner.discard(self._target.name, ref)  # no process may run in a working copy while it moves
             del self._checkouts[ref]
 
 

@@ -1,9 +1,9 @@
 """Store and read histories. A history is the result of a sweep for one bug: one line of ``<folder>/<target>.jsonl``.
 
-The folder is ``SENTINEL_HOME/history``, or ``reports/history`` for committed histories. A line contains the
-runs, which are neighbouring revisions with the same verdict, and the releases by verdict. Changes of verdict and the
-periods with the bug follow from these and are not stored. Undecided ranges are stored as such, and a change next to one
-is marked as uncertain. The same recipe, adapter and environment give the same bytes.
+The folder is ``SENTINEL_HOME/history``, or ``reports/history`` for committed histories. A line contains runs
+(neighbouring revisions with the same verdict) and the releases by verdict. Changes of verdict and the periods with the
+bug are derived from these and not stored. Undecided ranges are runs too, and a change next to one is marked as
+uncertain. The same recipe, adapter and environment give the same bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COMMIT = {
     "properties": {"sha": _TEXT, "date": _TEXT, "subject": _TEXT, "pull": _COUNT},
     "additionalProperties": False,
 }
-#: The schema of a line, which is untrusted.
+#: The schema of a line. Lines are checked because a history file may come from elsewhere.
 _SCHEMA = JsonSchema({
     "type": "object",
     "required": ["bug_id", "source", "basis", "recipe", "closures", "runs"],
@@ -96,7 +96,7 @@ class Selection:
 
     :ivar ref: the branch or commit, as the user wrote it.
     :ivar since, until: days or refs, as the user wrote them; empty for the whole history.
-    :ivar begins: the commits at which the history begins because the mirror is shallow.
+    :ivar begins: if the mirror is shallow, the oldest commits that it has.
     """
 
     ref: str = ""
@@ -129,8 +129,8 @@ def history_of(
 ) -> dict[str, Any]:
     """Return the history of one recipe as a JSON document.
 
-    :param entries: commit -> verdict, including tags outside the branch.
-    :param origin: returns the origin of the code, for the commit at which it is decided first.
+    :param entries: the verdict at each commit, including the commits of tags outside the branch.
+    :param origin: returns the origin of the code at the first commit at which it could be decided.
     """
     runs = runs_of(commits, entries)
     by_sha = {commit.sha: commit for commit in commits}
@@ -160,7 +160,7 @@ def _by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> d
 
 
 def _clean(value: Any) -> Any:
-    """Return data whose text is safe to print and has no local paths; commit subjects and tag names are untrusted."""
+    """Make all text in some data safe to print and remove local paths. Commit subjects and tag names are untrusted."""
     if isinstance(value, Mapping):
         return {message(key): _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -203,7 +203,8 @@ def _gist(reason: str) -> str:
 
 # -- from a line to a history -----------------------------------------------------------------------------------------
 
-#: (state before, state after) -> change; ``""`` before the first
+#: Maps (state before, state after) to a change; the state before the first decided revision is ``""``. Other changes
+#: depend only on the state after.
 _CHANGES = {("", "reproduced"): "present", ("absent", "fixed"): "appeared", ("absent", "changed"): "appeared"}
 _BY_STATE = {"reproduced": "introduced", "fixed": "fixed", "changed": "changed", "absent": "removed"}
 
@@ -211,11 +212,16 @@ _BY_STATE = {"reproduced": "introduced", "fixed": "fixed", "changed": "changed",
 def changes_of(runs: Sequence[History], origins: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
     """Return the changes of verdict along a branch.
 
-    ``what`` is ``present`` (at the first decided revision), ``introduced``, ``fixed``, ``changed`` (the code matches
-    neither value set), ``removed`` (the code is gone) or ``appeared`` (the code exists, without the bug). ``after`` is
-    the last revision with another state. ``undecided`` counts the undecided revisions between the two, which may
-    contain the change. ``begins`` is true if all earlier revisions are undecided or lack the code. In that case
-    ``origin`` has the number of ``lines`` of the code and how many are ``older``.
+    Each change has these keys:
+
+    * ``what``: ``present`` (the bug, at the first decided revision), ``introduced``, ``fixed``, ``changed`` (the code
+      matches neither value set), ``removed`` (the code is gone) or ``appeared`` (the code is new and has no bug)
+    * ``commit``: the first revision with the new state
+    * ``after``: the last decided revision with the previous state, or None
+    * ``undecided``: the number of undecided revisions between ``after`` and ``commit``, each of which may be the one
+      that made the change; ``why``: the kinds of their reasons
+    * ``begins``: True if all earlier revisions are undecided or lack the code
+    * ``origin``: if ``begins``, the number of ``lines`` of the code, and how many of them are ``older``
     """
     changes: list[dict[str, Any]] = []
     before: History | None = None
@@ -245,7 +251,7 @@ def changes_of(runs: Sequence[History], origins: Mapping[str, Sequence[int]]) ->
 def lifetimes_of(changes: Sequence[History], runs: Sequence[History]) -> list[dict[str, Any]]:
     """Return the periods in which the bug was present.
 
-    ``introduced`` and ``ended`` are commits (``ended`` is None if the bug is still present), ``last`` is the last
+    ``introduced`` and ``ended`` are changes (``ended`` is None if the bug is still present), ``last`` is the last
     revision with the bug, and ``days`` is the time between the author dates (0 if they go backwards).
     """
     lifetimes: list[dict[str, Any]] = []
@@ -278,7 +284,7 @@ def expand(line: History, target: str) -> dict[str, Any]:
 
     :raises SentinelError: if a date is invalid.
     """
-    # JSON Schema accepts 2.0 as an integer.
+    # int(): JSON Schema accepts 2.0 as an integer
     runs = [
         {
             **_NO_RUN,
@@ -346,8 +352,7 @@ def _without_defaults(value: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
 
 
 def save(folder: Path, histories: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Write histories into a folder and return them. Each history replaces the stored one of the same bug and
-    source."""
+    """Write histories into a folder and return them. Each replaces the stored history of the same bug and source."""
     fresh = list(histories)
     for target in sorted({history["target"] for history in fresh}):
         file = own(folder, PurePosixPath(f"{file_name(target)}.jsonl"))
@@ -383,8 +388,8 @@ def _read(file: Path) -> list[dict[str, Any]]:
 def load_all(folder: Path, target: str = "", on_error: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
     """Return the histories in a folder.
 
-    :param target: only this target's; empty for all.
-    :param on_error: called with a message for each unreadable file; the others are returned.
+    :param target: return only histories of this target; empty for all targets.
+    :param on_error: called with a message for each unreadable file, which is then skipped.
     :raises SentinelError: if a file is unreadable and ``on_error`` is None.
     """
     histories = []
@@ -401,9 +406,9 @@ def load_all(folder: Path, target: str = "", on_error: Callable[[str], None] | N
 
 
 def require_all(folder: Path) -> list[dict[str, Any]]:
-    """Return the histories in a folder. Raise if there are none.
+    """Return the histories in a folder.
 
-    :raises NothingExamined: if it has none.
+    :raises NothingExamined: if the folder has no history.
     """
     histories = load_all(folder)
     if not histories:
@@ -415,9 +420,9 @@ def require_all(folder: Path) -> list[dict[str, Any]]:
 
 
 def require_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
-    """Return the histories of a bug, the longest first. Raise if there are none.
+    """Return the histories of a bug, the one with the most commits first.
 
-    :raises NothingExamined: if it has none.
+    :raises NothingExamined: if the folder has no history of the bug.
     """
     every = load_all(folder)
     histories = [history for history in every if history["bug_id"].lower() == bug.lower()]

@@ -1,7 +1,7 @@
 """Read the imports of a revision's modules from their source, without running or compiling it.
 
-A probe reports its lookups from inside the process that ran the checkout's code, and that code could forge the report.
-Imports that are read from the source do not depend on that process.
+A probe's lookups are reported by the process that ran the checkout's code, which could forge the report. Imports that
+are read from the source do not depend on that process.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _STATEMENT = re.compile(
     r"|import[ \t]+(?P<modules>[^\n;]*))",
     re.MULTILINE,
 )
-#: Limits: characters of a parenthesised list of names, and names in one file.
+#: Limits: the length of a parenthesised list of names in characters, and the number of names in one file.
 _LONGEST, _MOST = 8000, 20_000
 _LITERAL = re.compile(r"\b(?:import_module|__import__)\(\s*['\"](?P<module>[\w.]+)['\"]\s*\)")
-#: A call at module level that computes what it imports, or runs other code.
+#: A call at module level that imports a computed name or runs other code.
 _DYNAMIC = re.compile(
     r"^(?![ \t#]|def |class |async )[^\n#]*"
     r"\b(?:import_module|__import__|spec_from_file_location|run_path|run_module|exec)\((?!\s*['\"][\w.]+['\"]\s*\))",
@@ -41,8 +41,8 @@ _NAME = re.compile(r"[\w.]+")
 class _Text:
     """The imports of a source file.
 
-    :ivar names: dotted names, relative names with their leading dots; each is a module or a name in one.
-    :ivar is_dynamic: True if the file may import further modules: it computes the name of an import, or is too long to
+    :ivar names: dotted names of modules, or of names in modules. Relative names keep their leading dots.
+    :ivar is_dynamic: True if the file may import further modules, because it imports a computed name or is too long to
         be read.
     """
 
@@ -59,10 +59,9 @@ class Imports:
         self._texts: dict[str, _Text] = {}
 
     def questions(self, tree: str, modules: Iterable[str]) -> set[str]:
-        """Return the file lookups (:mod:`sentinel.worker.trace`) that occur if these modules of a revision are
-        imported.
+        """Return the file lookups (:mod:`sentinel.worker.trace`) that importing these modules of a revision makes.
 
-        :returns: only :data:`~sentinel.worker.trace.EVERYTHING` if a module computes the name of an import.
+        :returns: the lookups; only :data:`~sentinel.worker.trace.EVERYTHING` if a module imports a computed name.
         :raises MissingObjectError: if the mirror lacks a tree.
         """
         questions: set[str] = set()
@@ -81,7 +80,10 @@ class Imports:
         return questions
 
     def _walk(self, tree: str, name: str, questions: set[str]) -> Iterator[tuple[str, bool, str]]:
-        """Yield (name, whether it is a package, git blob) of each package and module on the path to a dotted name."""
+        """Yield (name, is_package, git blob) for each package and module along a dotted name.
+
+        The lookups that this makes are added to ``questions``.
+        """
         first, *others = name.split(".")
         for root in self._roots:
             if root.package != first:
@@ -103,7 +105,7 @@ class Imports:
         if blob not in self._texts:
             try:
                 content = self._trees.blob(blob)
-            except MissingObjectError:  # the checkout lacks the file, too
+            except MissingObjectError:  # checkouts are made from the same mirror, so they lack the file too
                 content = b""
             is_long = len(content) > LARGEST_SOURCE
             text = "" if is_long else content.decode("utf-8", "replace")

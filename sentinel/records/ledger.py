@@ -34,7 +34,11 @@ Decide = Callable[[Commit], dict[str, ClosureVerdict]]
 
 @dataclass(frozen=True)
 class Account:
-    """The result of a sweep."""
+    """The result of a sweep.
+
+    :ivar records: the histories, one for each recipe.
+    :ivar probed: the number of verdicts that were measured, not taken from the store.
+    """
 
     records: list[dict[str, Any]]
     probed: int
@@ -123,14 +127,14 @@ class Ledger:
 
     @contextmanager
     def decider(self, recipes: Sequence[Recipe]) -> Iterator[Decide]:
-        """Yield a function that decides the recipes at a commit. Workers start on first use."""
+        """Yield a function that decides the recipes at a commit. Workers start when it is first needed."""
         entries = self._entries(recipes)
         with self.trees() as trees, closing(self._executor(1)) as executor:
             sweep = Sweep(self.target, recipes, entries, trees, self.surroundings, self._lineage())
             yield lambda commit: sweep.decide(commit, executor)
 
     def _entries(self, recipes: Sequence[Recipe]) -> dict[str, ClosureVerdicts]:
-        """Return each recipe's valid stored verdicts, by bug id."""
+        """Return each recipe's stored verdicts for the current basis, by bug id."""
         on = {recipe.bug_id: basis(self.catalog, recipe, self.settings) for recipe in recipes}
         return {bug: ClosureVerdicts(self.entries, self.target.name, bug, of) for bug, of in on.items()}
 

@@ -1,4 +1,4 @@
-"""Compare the evidence of a run with a baseline: list what changed, and the responsible commit."""
+"""Compare the evidence of a run with a baseline, and find the commit that is responsible for each change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sentinel.reports.brief import Brief, brief
 
 Document = Mapping[str, Any]
 
-#: Changes are listed in this order.
+#: Kinds of change, in the order in which they are listed.
 KINDS = (
     "newly broken",
     "new finding",
@@ -36,12 +36,12 @@ class Change:
     """A difference between a run and its baseline.
 
     :ivar what: one of :data:`KINDS`.
-    :ivar subject: the bug, or ``<boundary>: <law>``.
+    :ivar subject: the bug id, or ``<boundary>: <law>`` for a finding.
     :ivar about: title, severity, place and command.
-    :ivar before, after: the verdicts with their kinds; empty if nothing is recorded.
-    :ivar old, new: the commits of the two; empty if they are not from git.
-    :ivar commits: the commit that made the change; several if it is not known which of them did.
-    :ivar why_not: why the responsible commit is unknown.
+    :ivar before, after: the verdicts with their kinds; ``before`` is empty if the baseline has no verdict.
+    :ivar old, new: the commits of the two verdicts; empty if these are not of git revisions.
+    :ivar commits: the responsible commit; several if it must be one of them but bisection cannot tell which.
+    :ivar why_not: the reason why the responsible commit is unknown.
     """
 
     what: str
@@ -62,12 +62,12 @@ class Change:
         return {**asdict(self), "commits": [dict(commit) for commit in self.commits]}
 
     def order(self) -> tuple[int, int, str, str]:
-        """Return the sort key: by kind, then the most severe first."""
+        """Return the sort key: by kind, then by severity with the most severe first."""
         return KINDS.index(self.what), self.about.rank, self.target, self.subject
 
 
 def changes(run: Path, baseline: Path) -> list[Change]:
-    """Return the differences between a run and its baseline, by kind, then the most severe first.
+    """Return the differences between a run and its baseline, sorted by :meth:`Change.order`.
 
     :raises SentinelError: if a file is not evidence.
     """
@@ -78,7 +78,6 @@ def changes(run: Path, baseline: Path) -> list[Change]:
 
 
 def _about(document: Document) -> tuple[str, str, str, str, Brief]:
-    """Return the target, subject, bug, ref and summary of a document."""
     bug = document["bug_id"]
     subject = bug or f"{document['boundary']['written']}: {document['law']}"
     return document["target"], subject, bug, document["ref"], brief(document)
@@ -98,10 +97,11 @@ def _change(recorded: Document | None, now: Document) -> Change | None:
             return None
         what = direction(recorded, now)
         if recorded["verdict"] != now["verdict"]:
-            lines = lines[:1]  # if the verdict differs, differing numbers are not listed too
+            lines = lines[:1]  # if the verdict differs, numbers differ too and add nothing
         lines = [line.removeprefix(f"{what}: ") for line in lines]
         if alone and what == "newly broken":
-            # Two searches draw different scenarios for two revisions; only `sentinel diff` uses the same.
+            # Searches of two revisions draw different scenarios, so the bug may be older and only found now. Only
+            # `sentinel diff` uses the same scenarios.
             what = "newly seen"
     return Change(
         what,
@@ -121,7 +121,10 @@ def _commit(document: Document | None) -> str:
 def with_commits(
     several: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
 ) -> Iterator[Change]:
-    """Yield the changes. If a bug appeared or disappeared, add the responsible commit."""
+    """Yield the changes. If a bug appeared or disappeared, bisect to find the responsible commit and add it.
+
+    :param ledger_of: returns the ledger of a target.
+    """
     for change in several:
         if change.what not in ("newly broken", "newly fixed"):
             yield change

@@ -1,8 +1,8 @@
 """Find out whether the first commit of a history wrote the buggy code or moved it from another file.
 
-Before the first commit that has a boundary there is nothing to probe, but the boundary's code may have existed under
-another name. So the lines of its definition are searched in all Python files of that commit and of the parent commit.
-``git blame -C -C -C`` cannot be used: it treats a copy as a move, and it reads every blob, while mirrors lack large
+Before the first commit that has a boundary, there is nothing to probe, but the boundary's code may have existed under
+another name. So the lines of its definition are searched in all Python files of that commit and of its parent.
+``git blame -C -C -C`` cannot be used: it treats a copy as a move, and it reads every blob, although mirrors lack large
 ones.
 """
 
@@ -18,9 +18,8 @@ from sentinel.search.bindings import syntax_of
 from sentinel.sources.gittrees import TREE, GitTrees
 from sentinel.sources.trees import FILE
 
-#: The number of consecutive lines that are searched together, and the least number of letters and digits in them. A
-#: single line such as ``return loss`` is in many places. 40 is git's own threshold for lines that were moved between
-#: files.
+#: The number of consecutive lines that are searched together, and the minimum number of letters and digits in them.
+#: Single lines such as ``return loss`` occur in many places. 40 is git's threshold for lines moved between files.
 _ROW = 3
 _LETTERS = 40
 _OTHER = bytes(byte for byte in range(256) if not chr(byte).isalnum())
@@ -31,8 +30,8 @@ class Origin:
     """The origin of a function's code at the first commit that could be decided.
 
     :ivar lines: the number of non-blank lines of the code.
-    :ivar older: how many of these lines the commit moved from elsewhere: they existed in the parent and were removed.
-        Copied lines do not count.
+    :ivar older: the number of these lines that the commit moved: the parent had them, and the commit removed them
+        there. Copied lines do not count.
     """
 
     lines: int
@@ -40,9 +39,11 @@ class Origin:
 
 
 def origin(trees: GitTrees, entry: ClosureVerdict, tree: str, before: str) -> Origin | None:
-    """Return the origin of the definition that was probed; None if it cannot be found.
+    """Return the origin of the definition that was probed; None if the definition cannot be found.
 
-    :param tree, before: the trees of its commit and of the parent.
+    :param entry: the verdict, which names the definition's file and line.
+    :param tree: the git tree of the commit that was probed.
+    :param before: the git tree of its parent.
     :raises MissingObjectError: if the mirror lacks a source file.
     """
     entry_there = trees.at(tree, entry.file) if entry.file and entry.line else None
@@ -83,7 +84,8 @@ def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
 
 
 def _end(source: bytes, line: int) -> int | None:
-    """Return the last line of the definition that begins, with its decorators, at this line; None if there is none."""
+    """Return the last line of the definition whose first line, including decorators, is ``line``; None if there is
+    none."""
     try:
         tree = syntax_of(source)
     except SyntaxError:

@@ -1,4 +1,4 @@
-"""Decide each recipe at many commits. A recipe runs once for each distinct content of the files that it reads."""
+"""Decide each recipe at many commits. Commits in which the files that a recipe reads are the same share one probe."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from sentinel.sources.gitbinary import MissingObjectError
 from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
 
-#: Bug id -> commit -> verdict.
+#: Maps bug id to commit to verdict.
 Decided = Mapping[str, Mapping[str, ClosureVerdict]]
 
-#: Called after each probed commit with three numbers: commits that are done, all commits, and probed verdicts.
+#: Called after each probed commit with the number of finished commits, of all commits, and of measured verdicts.
 OnCommit = Callable[[int, int, int], None]
 
 
 class Sweep:
     """Runs recipes over many commits of one target.
 
-    :ivar probed: the number of measured verdicts.
+    :ivar probed: the number of verdicts that were measured, not taken from the store.
     """
 
     def __init__(
@@ -56,9 +56,11 @@ class Sweep:
     def run(
         self, commits: Sequence[Commit], executor: Callable[[], Executor], on_commit: OnCommit | None = None
     ) -> Decided:
-        """Decide all commits and return bug id -> commit -> verdict. The executor is created only if a verdict is
-        unknown. If an exception stops the sweep (including Ctrl-C), all verdicts so far are stored.
+        """Decide the recipes at all commits.
 
+        If an exception (including Ctrl-C) stops the sweep, all verdicts until then are stored.
+
+        :param executor: creates the executor. It is called only if a verdict is not stored.
         :raises GitError: if the mirror is unreadable.
         :raises SentinelError: if the disk is full.
         """
@@ -77,8 +79,11 @@ class Sweep:
         return {bug: entries[commit.sha] for bug, entries in self._done.items()}
 
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
-        """Copy a commit's stored verdicts to the result. Return its git tree, and the recipes without a stored
-        verdict."""
+        """Copy a commit's stored verdicts to the result. Return its revision and the recipes without a stored verdict.
+
+        If the mirror lacks objects of the commit, all verdicts are ``unavailable``, and None and no recipe are
+        returned.
+        """
         try:
             revision = Revision(self._trees, commit.tree, self._target.roots, self._memo, self._surroundings)
             by_bug = self._by_roots.setdefault(revision.roots, {})
@@ -125,8 +130,8 @@ class Sweep:
         executor: Executor,
         running: dict[Future[list[Decision]], tuple[int, Commit, Revision]],
     ) -> int:
-        """Submit the next commit of a lane that needs a probe. Return the number of skipped commits, which need no
-        probe."""
+        """Submit the next commit of a lane that needs a probe. Return the number of commits before it, which need
+        none."""
         finished = 0
         for commit in lanes.of(lane):
             revision, missing = self._missing(commit)
@@ -146,11 +151,10 @@ class Sweep:
         self.probed += 1
 
     def _questions(self, decision: Decision, commit: Commit) -> Iterable[str] | None:
-        """Return all file lookups of a probe: the traced lookups, and the lookups that follow from the commit's
-        imports.
+        """Return the file lookups of a probe: those that the worker traced, and those of the imports in the source.
 
-        Return None if the lookups are unknown, or if code outside upstream's branch reported them, which may hide
-        imports.
+        Return None if no lookups were traced, or if the commit is not on upstream's branch: its code may forge the
+        report.
         """
         source = decision.measurement or decision.failure
         if source is None or source.questions is None or not self._lineage.is_own(commit.sha):
@@ -159,8 +163,7 @@ class Sweep:
 
 
 class _Lanes:
-    """Distributes commits over lanes, so that neighbours are in one lane. An idle lane takes half of the longest lane's
-    work."""
+    """Distributes commits over lanes in consecutive spans. An idle lane takes half of the longest remaining span."""
 
     def __init__(self, commits: Sequence[Commit], lanes: int) -> None:
         self._commits = commits

@@ -1,4 +1,4 @@
-"""Show the history of bugs as text: one bug's changes, a timeline for the terminal, and a table of all bugs."""
+"""Format histories as text: the changes of one bug, a timeline for the terminal, and a table of all bugs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.records.history import History
 from sentinel.reports.markdown import escaped
 
-#: Verdict -> the character that shows it. A column with several verdicts shows the first in this order.
+#: The character for each verdict. A column with several verdicts gets the first of their characters in this order.
 _MARKS = {"reproduced": "#", "changed": "~", "fixed": ".", "inconclusive": "?", "unavailable": " "}
 LEGEND = "# reproduced   . fixed   ~ changed   ? inconclusive   (blank) unavailable"
 _CHANGE_TEXTS = {
@@ -28,8 +28,7 @@ MARKS = (
 
 
 def timeline(record: History, width: int = 72) -> str:
-    """Return a timeline in which each column stands for equally many commits. Every verdict gets at least one
-    column."""
+    """Return a timeline whose columns stand for equally many commits. Every run is in at least one column."""
     total = record["commits"]
     width = min(width, total)
     cells: list[set[str]] = [set() for _ in range(width)]
@@ -146,7 +145,7 @@ def overview(records: Sequence[History]) -> tuple[tuple[str, ...], list[tuple[st
         bugs.setdefault((record["target"], record["bug_id"]), {})[_kind_of(record)] = record
     rows = []
     for key, kinds in sorted(bugs.items()):
-        # Tags do not show which commit between two tags introduced a bug.
+        # A history of tags does not show which commit between two tags introduced a bug, so only releases are listed.
         tags = span(releases_with_bug(kinds["tags"])) if "tags" in kinds else ""
         cells = row(kinds["commits"]) if "commits" in kinds else (*key, "not swept", "", "", tags)
         rows.append((*cells, span(releases_with_bug(kinds["pypi"])) if "pypi" in kinds else ""))
@@ -201,7 +200,7 @@ def _date(change: History) -> str:
 def came_with_its_code(change: History) -> bool:
     """Return True if the bug came with new code: less than half of the code's lines are older than the commit.
 
-    If the commit moved or renamed the code, the earlier state of the bug is unknown.
+    Otherwise the commit may only have moved or renamed the code, and the bug may be older.
     """
     origin = change["origin"]
     return bool(origin) and 2 * origin["older"] < origin["lines"]

@@ -1,8 +1,8 @@
 """Maintain a working copy that moves from commit to commit and writes only the files that differ.
 
-Neighbouring commits differ in a few files, so a move takes a few milliseconds, while a whole checkout takes hundreds. A
-sweep needs one copy per core for any number of commits. A working copy has the same records as a checkout of
-:mod:`sentinel.sources.checkouts`.
+Neighbouring commits differ in a few files, so a move takes a few milliseconds, whereas a whole checkout takes hundreds.
+A sweep needs only one copy per lane, whatever the number of commits. A working copy has the same layout and metadata as
+a checkout of :mod:`sentinel.sources.checkouts`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from sentinel.targets.refs import Ref
 class WorkCopy:
     """A working copy of a target that can move to another commit.
 
-    :param folder: a folder for this copy alone. Existing files in it are removed.
-
     Not thread-safe. No process may run in the copy while it moves.
+
+    :param folder: a folder for this copy alone. Existing files in it are removed.
     """
 
     def __init__(self, folder: Path, target: Target, trees: GitTrees) -> None:
@@ -124,7 +124,7 @@ class WorkCopy:
             was, now = before.get(name), after.get(name)
             if was == now:
                 continue
-            inner = check_path(f"{path}/{name}")  # before its use: a folder may be named ``..``
+            inner = check_path(f"{path}/{name}")  # an entry of a git tree may be named ``..``
             self._visited += 1
             if self._visited > MOST_FILES:
                 raise Unavailable(f"{self._target.name}: a commit has more than {MOST_FILES} files; it is rejected")
@@ -175,12 +175,12 @@ class WorkCopy:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
             os.chmod(place, 0o444)  # independent of the umask
-            # Python detects stale byte code by time and size. A time derived from the content makes that exact, even if
-            # a copy moves back and forth within a second.
+            # Python detects stale byte code by the source's mtime and size. An mtime derived from the content differs
+            # if the content does, even if a copy moves back and forth within a second.
             os.utime(place, (_time(blob), _time(blob)))
 
     def _relink(self) -> None:
-        """Create all symbolic links last, because a link may lead to another."""
+        """Create all symbolic links again. They are created after all files, because a link may lead to another."""
         for path in [path for path, omission in self._left_out.items() if omission.reason == _LEADS_OUT]:
             del self._left_out[path]
         for path in make_links(self._top, self._links):

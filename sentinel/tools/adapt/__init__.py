@@ -1,1 +1,1 @@
-"""Write a first adapter for a framework, and report missing packages and the results of laws."""
+"""Write a first adapter for a framework, list the packages that it misses, and try the laws on its bindings."""

@@ -13,7 +13,7 @@ from sentinel.tools.adapt.signatures import Signature
 from sentinel.worker import interpreters
 from sentinel.worker.stubs import ONLY_WHERE_NAMED
 
-#: A program that the probes' interpreter runs. It prints which of the given packages this interpreter has.
+#: A program that prints which of the given packages are installed. The interpreter of the probes runs it.
 _INSTALLED = """
 import importlib.util, json, sys
 def has(name):
@@ -29,11 +29,11 @@ print(json.dumps([name for name in sys.argv[1:] if has(name)]))
 class Packages:
     """The third-party packages that some modules import.
 
-    :ivar install: for each missing package that a proposed function uses, or that has a base of its class: the
-        functions.
-    :ivar stub: missing packages that are only imported; they become stub modules.
-    :ivar preload: installed packages that the functions use. For a target that does not name them, they would be stubs.
-    :ivar versions: those packages of ``stub`` or of the project whose version a module reads.
+    :ivar install: each missing package that proposed functions need, with the paths of these functions. A function
+        needs a package if its body uses it or if a base of its class comes from it.
+    :ivar stub: missing packages that are only imported; stub modules replace them.
+    :ivar preload: installed packages that the functions use and that would be stubs if the target did not name them.
+    :ivar versions: the packages of ``stub``, and of the project itself, whose version a module reads.
     """
 
     install: Mapping[str, tuple[str, ...]]
@@ -46,9 +46,9 @@ class Imports:
     """The import statements of a project's modules, read as text."""
 
     def __init__(self, definitions: Definitions, sources: Mapping[str, tuple[str, bytes]]) -> None:
-        """Read the import statements of these files.
+        """Parse the project's files.
 
-        :param sources: the module and the content of each file.
+        :param sources: for each file, its module and its content.
         """
         self._own = {module.partition(".")[0] for module, _ in sources.values()}
         self._definitions = definitions
@@ -59,7 +59,10 @@ class Imports:
 
     def packages(self, signatures: Iterable[Signature], python: str | None) -> Packages:
         """Return the packages that the modules of these functions import, directly or through other modules of the
-        project."""
+        project.
+
+        :param python: the interpreter that must have the packages.
+        """
         named: dict[str, dict[str, None]] = {}
         chosen = list(signatures)
         for signature in chosen:
@@ -90,14 +93,14 @@ class Imports:
         )
 
     def _used(self, signature: Signature) -> Iterator[str]:
-        """Yield the packages that a function's body uses, and those that define a base of its class."""
+        """Yield the packages that a function's body uses, and those that the bases of its class come from."""
         _, tree = self._trees[signature.module]
         names = {*signature.names, *(base.partition(".")[0] for base in signature.bases)}
         for local, path in self._names(signature.module, tree):
             if local in names:
                 yield path.partition(".")[0]
         yield from (path.partition(".")[0] for path in signature.imports if self._is_foreign(path))
-        for base in signature.bases:  # a base in the project may have a foreign base
+        for base in signature.bases:  # a base class in the project may derive from a class of another package
             yield from self._foreign_bases(signature.module, base, 4)
 
     def _foreign_bases(self, module: str, base: str, far: int) -> Iterator[str]:
@@ -118,15 +121,15 @@ class Imports:
                     yield path.partition(".")[0]
 
     def _names(self, module: str, tree: ast.Module, own: bool = False) -> Iterator[tuple[str, str]]:
-        """Yield (local name, dotted path) for each name that a module imports from another package; with ``own``, also
-        from the project itself."""
+        """Yield (local name, dotted path) for each name that a module imports from a third-party package, or with
+        ``own`` from any package."""
         for node in ast.walk(tree):
             for local, path in self._bound(module, node):
                 if own or self._is_foreign(path):
                     yield local, path
 
     def _bound(self, module: str, node: ast.AST) -> list[tuple[str, str]]:
-        """Return (local name, dotted path) for each name of an import statement in a module."""
+        """Return (local name, dotted path) for each name that a node imports; empty if it imports nothing."""
         if isinstance(node, ast.Import):
             return [(alias.asname or alias.name.partition(".")[0], alias.name) for alias in node.names]
         if isinstance(node, ast.ImportFrom):
@@ -142,8 +145,10 @@ class Imports:
         return {path.partition(".")[0] for path in self._paths(module) if self._is_foreign(path)}
 
     def _paths(self, module: str) -> Iterator[str]:
-        """Yield the dotted paths that a module imports when it is imported itself. Imports in functions, in a ``try``
-        or for type checkers are left out.
+        """Yield the dotted paths that importing a module always imports.
+
+        Imports in a function, in the body of a ``try`` or under ``TYPE_CHECKING`` are left out: they may not run, or
+        may fail without consequence.
         """
         nodes: list[ast.AST] = list(self._trees[module][1].body)
         while nodes:
@@ -173,8 +178,10 @@ class Imports:
 
 
 def _distribution(name: ast.expr, module: str) -> str:
-    """Return the package that a call's argument names, in order to query its version. ``__name__`` stands for the
-    module's own package."""
+    """Return the package that the argument of a call such as ``version("torch")`` names; empty if it names none.
+
+    ``__name__`` stands for the module's own package.
+    """
     if isinstance(name, ast.Name) and name.id in ("__name__", "__package__"):
         return module.partition(".")[0]
     return str(name.value).replace("-", "_") if isinstance(name, ast.Constant) else ""

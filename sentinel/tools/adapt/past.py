@@ -18,15 +18,15 @@ from sentinel.sources.gittrees import GitTrees
 from sentinel.tools.adapt.project import Project
 from sentinel.tools.adapt.proposals import Proposal
 
-#: The number of commits that are read, spread over the history.
+#: The number of evenly spaced commits to read; up to twice as many, because the distance is rounded down.
 _COMMITS = 40
 
 
 def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mapping[str, Contract]) -> list[Proposal]:
-    """Return the proposals with the former paths (``formerly``) and former parameter names of their functions.
+    """Add to each proposal the former paths (``formerly``) and former parameter names of its function.
 
-    Commits spread over the history are read. If exactly one function of the same name was defined elsewhere, it counts
-    as the same function.
+    A few dozen commits are read, evenly spaced over the history. If a commit does not define a function at its path but
+    defines exactly one function of the same name elsewhere, that one counts as the same function.
     """
     assert project.mirror is not None
     history = commits.history(project.mirror, project.head)
@@ -64,8 +64,7 @@ def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mappin
 
 
 def _defining(trees: GitTrees, names: set[str]) -> object:
-    """Return a function that takes a blob and returns the qualified names that it defines and whose last part is in
-    ``names``."""
+    """Return a function that lists the qualified names that a blob defines, if their last part is in ``names``."""
     pattern = re.compile(rb"def (%s)\b" % b"|".join(name.encode() for name in sorted(names)))
 
     @cache
@@ -95,7 +94,7 @@ def _places(definitions: Definitions, tree: str, defining: object) -> dict[str, 
 
 
 def _note(proposal: Proposal, contract: Contract, then: frozenset[str], earlier: dict[str, list[str]]) -> None:
-    """Record the former parameter name of each input whose parameter has another name today.
+    """Add to ``earlier`` the former name of each parameter that has been renamed, by input of the contract.
 
     :param then: the names of the function's parameters at the earlier commit.
     """

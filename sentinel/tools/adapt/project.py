@@ -28,18 +28,19 @@ _ASIDE = re.compile(r"\..*|_.*|tests?|docs?|examples?|benchmarks?|scripts?|third
 #: Folders that contain packages and are not packages themselves.
 _HOLDS = ("src", "python", "lib")
 _RELEASE = re.compile(r"(?:pypi:)?([A-Za-z0-9][A-Za-z0-9._-]*)(?:==([0-9][A-Za-z0-9.!+_-]*))?")
-#: Files with requirements, besides ``pyproject.toml``.
+#: Files with requirements, in addition to ``pyproject.toml`` and ``setup.py``.
 _REQUIREMENTS = re.compile(r"(requirements/)?[\w.-]*\.txt|setup\.cfg")
 
 
 @dataclass(frozen=True)
 class Project:
-    """A project whose code can be opened.
+    """A project and its code.
 
-    :ivar target: its target, without bindings.
-    :ivar mirror: the git directory with its history; None for a release.
-    :ivar head: the commit of the code; empty for a release.
-    :ivar requires: the requirement that the project declares for a package, by the package's import name.
+    :ivar target: the project as a target without bindings.
+    :ivar ref: the ref of ``checkout``.
+    :ivar mirror: the git directory with its history; None for a release or a folder without git.
+    :ivar head: the commit of the code; empty if there is no history.
+    :ivar requires: the declared requirements, such as ``trl>=0.9``, by the package's import name.
     """
 
     target: Target
@@ -54,9 +55,9 @@ def open_project(source: str, packages: Iterable[str] = (), progress: Progress |
     """Open a folder, a git directory, the URL of a repository, or a release on PyPI.
 
     :param source: ``DIR``, ``URL``, ``NAME`` or ``NAME==VERSION``.
-    :param packages: the packages to read. If empty, these are the packages with the project's name, or all if none has
-        it.
-    :raises SentinelError: if there is no such folder, release or repository.
+    :param packages: the names or folders of the packages to read. By default, the package that has the project's name;
+        if no package has it, all packages.
+    :raises SentinelError: if there is no such folder, release or repository, or it lacks one of ``packages``.
     :raises NothingExamined: if the source has no Python package.
     """
     folder = local_path(source)
@@ -93,7 +94,7 @@ def _of_folder(folder: Path, packages: tuple[str, ...], progress: Progress | Non
 
 
 def _of_repository(url: str, packages: tuple[str, ...], progress: Progress | None) -> Project:
-    """Open a repository by making a mirror of it, which later commands use again."""
+    """Open a repository through its mirror, which is made if it does not exist."""
     store, name = MirrorStore(), re.sub(r"\.git$", "", url.rstrip("/")).replace(":", "/").rsplit("/", 1)[-1].lower()
     blank = Target(re.sub(r"[^a-z0-9_]", "", name) or "framework", url, ())
     mirror = store.get(blank.name) or store.add(blank, progress=progress)
@@ -110,7 +111,7 @@ def _of_commit(
         return next(content for _, content in git_objects.contents(mirror, [blobs[path]])).decode("utf-8", "replace")
 
     target = _target(blobs, read, name, packages, blank.repository or str(mirror))
-    if blank.name:  # the name of its mirror
+    if blank.name:  # keep the name under which the mirror is stored
         target = replace(target, name=blank.name, repository=blank.repository)
     checkout = open_checkout(target, ref, progress=progress)
     return Project(target, ref, checkout, mirror, ref.name, _requirements(blobs, read))
@@ -154,8 +155,8 @@ def _name_of(roots: tuple[PackageRoot, ...], name: str) -> str:
 
 
 def _roots(files: Iterable[str], name: str, packages: tuple[str, ...], where: str) -> tuple[PackageRoot, ...]:
-    """Return the package roots among some files: the outermost folders with an ``__init__.py``. If no folder has one,
-    return the outermost folders with Python files."""
+    """Return the package roots: the outermost folders with an ``__init__.py``, or, if no folder has one, the outermost
+    folders with Python files."""
     paths = [path for path in files if path.endswith(".py")]
     folders = {PurePosixPath(path).parent for path in paths if path.endswith("/__init__.py")}
     if not folders:
@@ -183,7 +184,7 @@ def _roots(files: Iterable[str], name: str, packages: tuple[str, ...], where: st
 
 
 def _requirements(files: Iterable[str], read: Callable[[str], str]) -> dict[str, str]:
-    """Return the requirements that a project's files declare. They are read as text, without running ``setup.py``."""
+    """Return the requirements that a project's files declare, without running ``setup.py``."""
     lines: list[str] = []
     for path in files:
         if path == "pyproject.toml":

@@ -19,23 +19,23 @@ class Code(str):
     """A value that is written into an adapter as an expression, not as a string."""
 
 
-#: Parameters that take the number of responses to a prompt.
+#: Names of parameters for the number of responses to a prompt.
 _GROUP_SIZE = re.compile(
     r"(group_size|num_generations|(n|num)_samples(_per_prompt)?|rollout_n|n_rollouts|num_responses)"
 )
-#: The axis of a statistic in torch's numbers, as the adapter writes it.
+#: The expression that maps the axis of a statistic to torch's ``dim``, as it is written into the adapter.
 AXIS = Code("kit.AXIS")
-#: Functions around the ones that compute.
+#: Names of functions that prepare or log values and do not compute a training signal.
 _HELPER = re.compile(
     r"_?(pre|post)_?process|_?(update|log|get|collect|build|reduce|gather|prepare)_\w*(metrics?|stats|logs)|__init__"
 )
-#: Values for parameters that match no input, by annotation, so that the function can be called.
+#: By annotation, a value for a parameter that matches no input. It makes the function callable.
 _PLACEHOLDERS = {"bool": False, "int": 1, "float": 1.0, "str": ""}
 _TENSORS = re.compile(r"tensor|Sequence|List|list\[|ndarray|Batch|Dict|dict", re.I)
-#: For parameters that are bounds, by name, a value that no scenario reaches.
+#: By name, a value for a parameter that is a bound. No scenario reaches it, so the bound has no effect.
 _BOUNDS = ((r"ratio|frac", 0.0), (r"min|lower|floor", -1e4), (r"max|upper|cap|limit", 1e4))
-#: Names of parameters: for the step of a learning rate; and, of a reward rule, for the response and for the right
-#: answer.
+#: Names of parameters: for the step of a learning-rate schedule, and for the response and the correct answer of a
+#: reward rule.
 _STEP = re.compile(r"(current_|cur_|global_|train(ing)?_)?(step|it|iter|iteration|t)(_num|_idx)?")
 _RESPONSE = re.compile(
     r"((model|llm|given|student|predicted|generated)_)?"
@@ -44,9 +44,10 @@ _RESPONSE = re.compile(
 _TRUTH = re.compile(
     r"ground_truth|gt|gold|golden|target|label|reference|ref|expected|((correct|true|gold|ref)_)?answer"
 )
-#: Names of parameters that take a name for each row.
+#: Names of parameters for an identifier of each row.
 _ROW_NAMES = re.compile(r"(\w+_)?(uuids?|(traj|trajectory|row|sample|request|response)_ids?)")
-#: By annotation, how a function takes numbers: as one vector or a list of vectors, and the type of a vector.
+#: By annotation, the form in which a function takes numbers: one vector (``row``) or a list of vectors (``rows``), and
+#: the type of a vector.
 _VECTORS = (
     (r"(list|Sequence|Iterable|tuple)\[(list|Sequence)\[(float|int|bool)", ("rows", "list")),
     (r"(list|Sequence|Iterable|tuple)\[(np\.|numpy\.)?(nd)?array", ("rows", "array")),
@@ -60,7 +61,8 @@ _VECTORS = (
 class Layout:
     """The form in which a function takes the tensors of a contract: see ``kit.call_each``.
 
-    :ivar each: empty if the function takes whole tensors, for which ``call_each`` is not needed.
+    :ivar each: the argument ``each`` of ``kit.call_each``; empty if the function takes whole tensors.
+    :ivar form: the type of a vector; for a reward rule, the wording of the response.
     """
 
     each: str = ""
@@ -76,12 +78,13 @@ class Kind:
     """The rule by which ``sentinel adapt`` recognises the functions of one contract from their names.
 
     :ivar about: a pattern that the function's name must contain.
-    :ivar outputs: the contract's outputs. If a function returns only one value, this is the first of them.
-    :ivar settings: for a required input that no parameter gives, its values, each with the pattern of function names
-        that suggests it; the usual value is the last.
-    :ivar sums: inputs of shape ``[batch, tokens]`` that a function may take as one number per row, with their masks.
+    :ivar outputs: the contract's outputs. If a function returns only one value, it counts as the first output.
+    :ivar settings: how to choose a required input without a parameter: (pattern, value) pairs, of which the first pair
+        whose pattern occurs in the function's name gives the value. The last pair is the usual value.
+    :ivar sums: inputs of shape ``[batch, tokens]`` that a function may take as one number per row, each with the mask
+        over which it is summed.
     :ivar aside: a pattern that the function's name must not contain.
-    :ivar alone: whether a single parameter with an unknown name counts as the only missing input.
+    :ivar alone: if True, and one parameter and one input are unmatched, they are matched whatever the parameter's name.
     """
 
     contract: str
@@ -102,7 +105,8 @@ def _names(words: str, *others: tuple[str, Any]) -> list[tuple[str, Any]]:
     return [*((word, word) for word in words.split()), *others]
 
 
-#: The contracts, the most specific first. If two contracts fit equally well, the first is proposed.
+#: The contracts, from the most to the least specific. If two contracts fit equally well, the earlier one is tried
+#: first.
 KINDS = (
     Kind(
         "policy_loss", r"polic|actor|pg_|_pg|ppo|grpo|loss",
@@ -153,7 +157,7 @@ KINDS = (
     Kind("overlong_penalty", r"overlong|length|long|penalty", ("rewards",)),
 )  # fmt: skip
 
-#: The output that a word in the name of a returned value denotes.
+#: (pattern, output): a returned variable whose name contains the pattern is that output.
 _RETURNED = (
     (r"adv", "advantages"),
     (r"ret", "returns"),
@@ -168,7 +172,7 @@ _RETURNED = (
     (r"entrop", "entropy"),
     (r"score|reward", "score"),
 )
-#: The wordings of a response that are tried for a reward rule; wordings of a whole response come first.
+#: The wordings of a response that are tried for a reward rule, from a whole response to the bare answer.
 _WORDINGS = ("boxed", "<answer>{answer}</answer>", "The answer is {answer}", "#### {answer}", "bare")
 
 
@@ -176,17 +180,20 @@ _WORDINGS = ("boxed", "<answer>{answer}</answer>", "The answer is {answer}", "##
 class Proposal:
     """A binding that may fit a function.
 
-    :ivar arguments: for each input whose parameter has another name, this parameter.
+    :ivar score: how well the contract explains the parameters; the proposal with the highest score is tried first.
+    :ivar arguments: maps each input to its parameter, if their names differ.
     :ivar takes: the inputs that are passed to the function.
-    :ivar fixed: for an input without a parameter, the value with which the contract describes what the function does.
-    :ivar accepts: the choices that the function accepts, by input.
-    :ivar reads: the place of each output in the function's result.
+    :ivar fixed: maps each input without a parameter to the value that describes what the function does.
+    :ivar accepts: the values that the function accepts, by input.
+    :ivar reads: maps each output to its index or key in the function's result; ``()`` is the result itself.
     :ivar options: further options of ``kit.call_with``.
-    :ivar objects: for each parameter that is an object, the attributes and keys that the body reads, each with the
-        expression of its value.
-    :ivar layout: the form in which the function takes tensors.
-    :ivar questions: the choices that are left to a person.
-    :ivar dtypes: the float dtypes that the function accepts.
+    :ivar constants: the values of parameters that match no input.
+    :ivar objects: for each parameter that is an object, the attributes and keys that the body reads, each with an
+        expression for its value.
+    :ivar questions: the choices that a person has to confirm.
+    :ivar dtypes: the float dtypes that the function accepts; empty for all.
+    :ivar formerly: former paths of the function.
+    :ivar earlier: former names of parameters, by input.
     """
 
     signature: Signature
@@ -213,27 +220,26 @@ class Proposal:
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A function that nearly fits a contract: one of its parameters matches no input, or one input matches no
-    parameter.
-    """
+    """A function that nearly fits a contract, and the reason why it does not, such as an input without a parameter."""
 
     signature: Signature
     contract: str
     reason: str
 
 
-#: The most proposals for one function. They differ in contract or layout, and the results of laws decide between them.
+#: The maximum number of proposals for one function. They differ in contract or layout; the results of the laws decide
+#: between them.
 _MOST = 5
 
 
 def propose(
     signature: Signature, contracts: Mapping[str, Contract], classes: Classes | None = None
 ) -> list[Proposal] | NearMiss | None:
-    """Return the proposals for a function, first those whose contract explains the most parameters.
+    """Return the proposals for a function, the best score first.
 
-    If nothing can be proposed, return the nearest miss; None if there is none.
+    If no contract fits, return the nearest miss, or None if no contract nearly fits.
 
-    :param classes: the project's classes, for the values of attributes.
+    :param classes: the project's classes. Their defaults become the values of attributes that the function reads.
     """
     name = signature.name.lower()
     aside = signature.is_async or "property" in str(signature.decorators) or _HELPER.match(name)
@@ -253,14 +259,14 @@ def propose(
     return min(misses, key=lambda each: each.reason.count(";"), default=None)
 
 
-#: Contracts of functions that may take the steps of one response.
+#: Contracts whose functions may take one response at a time, as a vector with one entry per step.
 _OF_STEPS = ("generalised_advantage", "discounted_return", "kl_estimate")
 
 
 def _layouts(signature: Signature, contract: Contract) -> list[Layout]:
-    """Return the layouts in which a function may take tensors, judging from its annotations and its body."""
+    """Return the layouts in which a function may take tensors, judging from its parameters' names and annotations."""
     if any("_mask" in item.name and item.shape == TOKENS and item.name != contract.mask for item in contract.inputs):
-        return [Layout()]  # with several masks, each belongs to other tensors
+        return [Layout()]  # each mask belongs to its own tensors, so rows cannot be cut with one mask
     if contract.name == "rule_reward":
         bare = any(re.search("answer|pred|guess", each.name) for each in signature.own[:1])
         return [Layout(form=each) for each in (reversed(_WORDINGS) if bare else _WORDINGS)]
@@ -374,7 +380,7 @@ def _of_rule(signature: Signature) -> dict[str, str]:
     texts = [name for name in texts if not signature.reads.get(name)]
     truth = next((name for name in reversed(texts) if _TRUTH.fullmatch(name)), "")
     response = next((name for name in texts if name != truth and _RESPONSE.fullmatch(name)), "")
-    first = {each.name for each in signature.own[:2]}  # they are passed by position
+    first = {each.name for each in signature.own[:2]}  # both are passed by position
     return {"response": response, "ground_truth": truth} if first == {truth, response} else {}
 
 
@@ -396,8 +402,9 @@ def _inner(
     signature: Signature,
     known: Collection[str],
 ) -> dict[str, str]:
-    """Map each input to the attribute or key of an object parameter that holds it. Attributes of ``self`` hold
-    options, not data.
+    """Map inputs without a parameter to the attribute or key of an object parameter that has their name.
+
+    Attributes of ``self`` are matched with options only: they do not hold the data of a batch.
     """
     names = match_names(contract, list(leaves), (), dict(match.names), known).names
     found = {}
@@ -418,8 +425,9 @@ def _objects(
     inner_size: str,
     classes: Classes,
 ) -> dict[str, dict[str, str]]:
-    """Map each parameter that is an object to the paths that are read from it. Each path has an expression: an input, a
-    group size, a default of the object's class, or None.
+    """Map each object parameter to the paths that are read from it, and each path to an expression for its value.
+
+    The expression is an input, the group size, a default of the object's class, or else ``None``.
     """
     given = {leaf: f'inputs["{name}"]' for name, leaf in reversed(list(inner.items()))}
     if inner_size:
@@ -441,24 +449,26 @@ def _literals(classes: Classes, name: str, far: int = 4) -> dict[str, str]:
 
 
 def _fits_no_word(signature: Signature, name: str, contract: Contract) -> bool:
-    """Return True if a parameter has the name of a tensor of the contract, although the function compares it with
-    strings.
+    """Return True if a parameter has the name of a tensor of the contract but cannot be one, because the function
+    compares it with strings.
     """
     kinds = {item.kind for item in contract.inputs if fits(contract, item.name, name) is not None}
     return name in signature.words and kinds == {"tensor"}
 
 
 def _is_optional(contract: Contract, name: str) -> bool:
-    """Return True for an input for which a function needs no parameter: a setting, which can be guessed, or a mask.
+    """Return True if a function needs no parameter for an input.
 
-    A function without a parameter for the mask gets only valid tokens.
+    This holds for settings, whose value can be guessed, and for masks: a function without a mask gets only valid
+    tokens.
     """
     item = contract.input(name)
     return item is not None and (bool(item.choices) or item.domain == "mask")
 
 
 def _placeholder(parameter: Parameter) -> Any:
-    """Return a constant that fits a parameter's annotation; None if the annotation is a tensor or unknown."""
+    """Return a constant that fits a parameter's annotation; None if there is no annotation, or one of a tensor or
+    collection."""
     if not parameter.annotation or _TENSORS.search(parameter.annotation):
         return None
     value: Any = next(
@@ -469,7 +479,10 @@ def _placeholder(parameter: Parameter) -> Any:
 
 
 def _reads(signature: Signature, kind: Kind, contract: Contract) -> dict[str, Any] | None:
-    """Return the place of each output in the function's result; None if it returns no output of the contract."""
+    """Map each output to its index or key in the function's result; ``()`` is the result itself.
+
+    Return None if the function returns no output of the contract.
+    """
     returns = [names for names in signature.returns if names != ("None",)]
     if not returns:
         return None
@@ -593,7 +606,7 @@ def _written(
     )
 
 
-#: The assumption behind each layout, as a question for a person.
+#: For each layout, the question whether its assumption is right.
 _OF_GROUPS = {
     "group": "it takes no groups, so it is called once for each group. Is that right?",
     "groups": "it takes a list, so it gets one vector for each group. Is that right?",
@@ -631,7 +644,7 @@ def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: K
 
 
 def _words(draft: _Draft, signature: Signature, contract: Contract, names: Mapping[str, str]) -> None:
-    """Map each choice of an input to the string with which the function compares the parameter."""
+    """Map each choice of an input to the function's own string for it, read from comparisons in the body."""
     if "axis" in names:
         draft.options["values_of"] = {"axis": AXIS}
     for name, parameter in names.items():
@@ -652,8 +665,10 @@ def _other_parameters(
     given: set[str],
     size: str,
 ) -> list[str]:
-    """Choose constants for required parameters that match no input. Return the other parameters whose defaults may
-    matter."""
+    """Choose constants for required parameters that match no input.
+
+    Return the parameters that are left at their defaults, if a default is not None or False and so may matter.
+    """
     for name in match.unknown:
         if name in draft.constants:
             continue
@@ -674,7 +689,7 @@ def _other_parameters(
 
 
 def _layout(draft: _Draft, signature: Signature, kind: Kind, names: Mapping[str, str]) -> None:
-    """Set the proposal's layout as the function's use of its arguments suggests."""
+    """Set the options that the body suggests: tensors with tokens first, boolean masks, and one number per row."""
     if signature.tokens_first:
         draft.options["tokens_first"] = True
         draft.questions.append(f"{signature.tokens_first}, so its tensors are taken as [tokens, batch]. Is that right?")
@@ -713,15 +728,17 @@ def _per_row(signature: Signature, parameter: str, kind: Kind) -> bool:
     return bool(re.search(rf"\b{parameter}\.((view|reshape)\(-1, |(un)?squeeze\()", signature.body))
 
 
-#: Settings that do not define what a function computes.
+#: Settings for which no other values are tried: they do not define what a function computes.
 _COUNTS = {"batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor", "group_layout", "with_entropy"}
 
 
 def alternatives(proposal: Proposal, contract: Contract, targets: Iterable[Target]) -> list[dict[str, Any]]:
-    """Return other choices in place of a proposal's guesses: first for settings without a parameter, then for points on
-    which frameworks legitimately differ.
+    """Return other choices to try in place of a proposal's guesses.
 
-    :param targets: other frameworks, whose declared values are tried.
+    Choices for settings without a parameter come first; choices for points on which frameworks legitimately differ
+    follow.
+
+    :param targets: other frameworks, whose declared dialects are tried.
     """
     kind = next(each for each in KINDS if each.contract == contract.name)
     taken = {item.name for item in contract.inputs if f'inputs["{item.name}"]' in str(proposal.objects)}
@@ -736,9 +753,10 @@ def alternatives(proposal: Proposal, contract: Contract, targets: Iterable[Targe
     return other_settings(contract, targets, proposal.fixed, skip, proposal.signature.numbers, more)
 
 
-#: If every call fails with an error of this pattern, the part of the proposal to change: an option of
-#: ``kit.call_with``, or the float dtypes.
+#: The error for an attribute that the object of the proposal lacks.
 _LACKS = re.compile(r"object has no attribute '(\w+)'")
+#: (pattern, part): if every call fails with an error of this pattern, change this part of the proposal: the option
+#: ``bools`` of ``kit.call_with``, or the float dtypes.
 _MENDS = (
     (r"operator.invert|boolean tensor|must be long, int, byte or bool|bool.* Float", "bools"),
     (r"must be float32|expected .*float32|dtype Double", "dtypes"),
@@ -746,8 +764,9 @@ _MENDS = (
 
 
 def mended(proposal: Proposal, contract: Contract, failure: str) -> Proposal | None:
-    """Return the proposal with the change that the error of a failed call suggests. Return None if the error suggests
-    no change, or one that the proposal already has.
+    """Change a proposal as the error of its failed calls suggests.
+
+    Return None if the error suggests no change, or one that was made before.
     """
     lacks, signature = _LACKS.search(failure), proposal.signature
     if lacks and signature.owner and lacks[1] not in (own := proposal.objects.get(signature.parameters[0].name, {})):

@@ -1,4 +1,4 @@
-"""Read functions from their syntax: parameters, what the body does with them, and what it returns."""
+"""Read from the source of a function its parameters, the uses of these in the body, and the returned values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sentinel.search.bindings import parameters_of, syntax_of
 
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 
-#: Shapes in docstrings that have the dimension of tokens first, as in ``[seq_len, bsz]``.
+#: A shape in a docstring in which the dimension of tokens comes first, as in ``[seq_len, bsz]``.
 _TOKENS_FIRST = re.compile(
     r"[\[(]\s*(?:seq\w*|steps?|n_steps|t|l|num_steps)\s*,\s*(?:b|bs|bsz|batch\w*|n)\s*[\])]", re.I
 )
-#: Calls that treat the first axis as that of tokens, or that add a first axis to one number per row.
+#: Calls that suggest tokens on the first axis: a cumulative sum or a flip along it, or ``.view(1, -1)``, which adds it
+#: to a tensor with one number per row.
 _ALONG_THE_FIRST = re.compile(r"(cumsum|flip)\(([^()]*, )?(dims?=)?\[?0\]?\)$|\.view\(1, -1\)$")
-#: The constants that may be part of a definition. Smaller constants are epsilons, and larger ones are rarely part of
-#: one.
+#: The largest constant that may be part of a definition.
 _LARGEST = 64
 
 
@@ -41,20 +41,21 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """What the source of a function or method shows.
+    """Facts about a function or method, read from its source.
 
     :ivar owner: the class of a method; empty for a function.
     :ivar bases: the bases of that class, as written.
     :ivar variadic: whether the function takes ``**kwargs``.
-    :ivar returns: for each return statement, the names of what it returns: a tuple's members, a dictionary's keys, or
-        one value.
+    :ivar returns: for each distinct return statement, the names of the members of the returned tuple, the keys of the
+        returned dictionary in brackets, or the name of the single value. An expression without a name is ``""``.
     :ivar words: for each parameter, the strings with which the body compares it.
-    :ivar numbers: the constants in the body.
+    :ivar numbers: the positive numbers in the body up to 64, except 1.
     :ivar tokens_first: the reason to assume tensors of shape ``[tokens, batch]``; empty if there is none.
-    :ivar reads: for each parameter, the attributes and keys that the body reads of it, such as ``args.beta`` or
-        ``["mask"]``. For ``self``, attributes that called methods of the same object read are included.
-    :ivar names: the global names that the body uses.
-    :ivar imports: the dotted paths that the body imports.
+    :ivar reads: for each parameter, the attributes and keys that the body reads from it, such as ``args.beta`` or
+        ``["mask"]``. Those of ``self`` include attributes that are read in other methods which the method calls.
+    :ivar names: the names that the body uses.
+    :ivar imports: the dotted paths of the modules that the body imports.
+    :ivar body: the statements of the body as text, without comments.
     """
 
     path: str
@@ -87,9 +88,11 @@ class Signature:
 
 
 def signatures(source: str, module: str, file: str, wanted: Iterable[str]) -> Iterator[Signature]:
-    """Yield the signatures of a module's functions and methods. Functions that are nested too deeply are left out.
+    """Yield the signatures of a module's functions and methods.
 
-    :param wanted: qualified names within the module.
+    A function whose code is nested too deeply for Python's recursion limit is left out.
+
+    :param wanted: the qualified names of the functions to read, without the module.
     :raises SyntaxError: if the source does not parse.
     """
     names = set(wanted)
@@ -99,13 +102,15 @@ def signatures(source: str, module: str, file: str, wanted: Iterable[str]) -> It
                 yield _signature(node, owner, f"{module}.{name}", module, file)
 
 
-#: For each class, its bases as written, and the values of its attributes as written, if these are literals.
+#: Maps each class to its bases and to those defaults of its attributes that are literals, all as written.
 Classes = Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]]
 
 
 def classes_of(body: Iterable[ast.stmt]) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
-    """Return a module's classes, each with its bases and with those defaults of its attributes that are literals.
-    Defaults are read from fields and from ``__init__``."""
+    """Map each class of a module to its bases and to the literal defaults of its attributes.
+
+    Defaults are read from annotated fields and from assignments to ``self`` in ``__init__``.
+    """
     found = {}
     for node in body:
         if not isinstance(node, ast.ClassDef):
@@ -134,7 +139,7 @@ def _assigned(init: ast.FunctionDef) -> dict[str, str]:
 
 
 def _with_defaults(arguments: ast.arguments) -> list[tuple[ast.arg, ast.expr | None]]:
-    """Return each parameter with its default, which is None if the parameter is required."""
+    """Return (parameter, default) pairs; the default is None if the parameter is required."""
     positional = [*arguments.posonlyargs, *arguments.args]
     required: list[None] = [None] * (len(positional) - len(arguments.defaults))
     return [*zip(positional, [*required, *arguments.defaults]), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
@@ -187,7 +192,7 @@ def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, f
 
 
 def _returns(body: Iterable[ast.stmt]) -> Iterator[ast.Return]:
-    """Yield the return statements of a function, but not those of functions inside it."""
+    """Yield the return statements of a function, without those of nested functions and classes."""
     for node in body:
         if isinstance(node, ast.Return):
             yield node
@@ -215,7 +220,8 @@ def _returned(value: ast.expr) -> tuple[str, ...]:
 
 
 def _name_in(value: ast.expr) -> str:
-    """Return the main name in an expression: ``x`` for ``x.sum()``, ``None`` for None; empty if there is none."""
+    """Return the name that an expression starts with: ``x`` for ``x.sum()``. A constant returns its ``repr``, and any
+    other expression an empty string."""
     if isinstance(value, ast.Constant):
         return repr(value.value)
     while isinstance(value, (ast.Call, ast.Attribute)):
@@ -249,7 +255,7 @@ def _numbers(nodes: Iterable[ast.AST]) -> tuple[float, ...]:
 def _tokens_first(node: _Def, nodes: Iterable[ast.AST]) -> str:
     """Return the reason to assume that a function's tensors have the shape ``[tokens, batch]``; empty if there is none.
 
-    Reasons are shapes in the docstring, a backwards loop that indexes the first axis, and calls along the first axis.
+    The reason is a shape in the docstring, a backward loop that indexes the first axis, or a call along the first axis.
     """
     text = ast.get_docstring(node) or ""
     if match := _TOKENS_FIRST.search(text):
@@ -266,12 +272,12 @@ def _tokens_first(node: _Def, nodes: Iterable[ast.AST]) -> str:
     return ""
 
 
-#: Attributes of tensors and arrays.
+#: Attributes of tensors and arrays. A parameter from which only these are read is a tensor, not an object.
 _OF_TENSORS = {"shape", "dtype", "device", "ndim", "T", "mT", "data", "is_cuda", "requires_grad", "grad", "size"}
 
 
 def _reads(node: _Def, inside: list[ast.AST], owner: ast.ClassDef | None) -> dict[str, tuple[str, ...]]:
-    """Return the attributes and keys that a function reads from each parameter that is an object or a dictionary."""
+    """Map each parameter that is an object or a dictionary to the attributes and keys that are read from it."""
     parameters = parameters_of(node)
     found = {name: _attributes(inside, name) for name in parameters}
     if owner is not None and parameters:
@@ -295,8 +301,7 @@ def _reads(node: _Def, inside: list[ast.AST], owner: ast.ClassDef | None) -> dic
 
 
 def _attributes(nodes: Iterable[ast.AST], name: str) -> tuple[str, ...]:
-    """Return the paths of attributes and constant keys that the code reads from a name, except for methods that it
-    calls."""
+    """Return the attribute paths and constant keys that the code reads from a variable. Called methods are left out."""
     paths, nodes = set(), list(nodes)
     methods = {node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
     for node in nodes:

@@ -26,8 +26,8 @@ from sentinel.testing.alternatives import explaining, other_settings
 from sentinel.tools.adapt.project import Project
 from sentinel.worker.client import Options
 
-#: Numbers: scenarios for each boundary; scenarios for an attempt with other choices; the most attempts; the most calls
-#: to shrink a finding.
+#: Limits: scenarios per boundary; scenarios per attempt with other choices; attempts with other choices; calls to
+#: shrink a finding.
 _SCENARIOS, _FEW, _ATTEMPTS, _SHRINKING = 60, 30, 12, 60
 _ORACLE = "the_oracle_agrees"
 
@@ -37,17 +37,15 @@ class Result:
     """The results of the laws for a binding.
 
     :ivar contract: the binding's contract; empty if no scenario can be drawn for it.
-    :ivar held: for each law that held, the number of scenarios that it judged.
-    :ivar broken: for each broken law, its first violation.
-    :ivar scenarios: for each broken law, the inputs of the smallest scenario that breaks it, in the notation of
-        recipes.
-    :ivar silent: for each law that judged no scenario, the reason.
-    :ivar raised: for each exception of the boundary, the number of scenarios that raise it.
-    :ivar failed: why the boundary cannot be called.
-    :ivar packages: the missing packages that are the reason for ``failed``.
-    :ivar settings: the values of guessed settings with which the oracle agrees.
-    :ivar dialects: the values of dialect inputs with which the oracle agrees, if it disagrees with the definition's
-        values.
+    :ivar held: maps each law that held to the number of scenarios that it judged.
+    :ivar broken: maps each broken law to its first violation.
+    :ivar scenarios: maps each broken law to the inputs of the smallest scenario that breaks it, in recipe notation.
+    :ivar silent: maps each law that judged no scenario to the reason.
+    :ivar raised: maps each exception of the boundary to the number of scenarios that raise it.
+    :ivar failed: the reason why the boundary cannot be called; empty if it can.
+    :ivar packages: the missing packages, if these are the reason for ``failed``.
+    :ivar settings: settings that replace guesses of the binding. With them, the oracle agrees.
+    :ivar dialects: dialects that the binding does not declare. With them, the oracle agrees; without them, it does not.
     """
 
     contract: str
@@ -63,7 +61,7 @@ class Result:
 
 
 def catalog_with(catalog: Catalog, adapter: Path) -> Catalog:
-    """Return a catalog whose only adapter is the given one, which may have the name of a bundled adapter.
+    """Return a catalog whose only adapter is the given file. Its target may have the same name as a bundled one.
 
     :raises SentinelError: if the adapter does not load.
     """
@@ -71,7 +69,7 @@ def catalog_with(catalog: Catalog, adapter: Path) -> Catalog:
 
 
 def runner_for(catalog: Catalog, settings: Settings, project: Project) -> Runner:
-    """Return a runner that can only run the code of the project."""
+    """Return a runner that opens the project's checkout for every target and ref."""
     options = {name: options_of(settings, name) for name in catalog.adapters}
     return Runner(catalog, lambda target, ref, pull: project.checkout, Options(), options)
 
@@ -84,11 +82,11 @@ def try_bindings(
     progress: Callable[[str], None] = lambda line: None,
     only: Collection[str] = (),
 ) -> dict[str, Result]:
-    """Return the results for all bindings and all registered functions, by name.
+    """Try the laws on all bindings and all registered functions. Return the results by name.
 
-    The name is the boundary's path. If the boundary has several contracts, the contract follows.
+    The name is the boundary's path, followed by the contract if the boundary has several.
 
-    :param alternatives: other choices for each boundary, which are tried if the oracle does not agree.
+    :param alternatives: returns other choices for a boundary, to be tried if the oracle disagrees with it.
     :param only: the boundaries to try; empty for all.
     """
     name = next(iter(catalog.adapters))
@@ -125,7 +123,7 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
         search.run(_SCENARIOS)
     outcomes = [each for each in search.outcomes.values() if "adapter" in each.kinds.values()]
     errors = sum((each.refused for each in outcomes), Counter[str]())
-    if errors:  # that laws hold in the few other scenarios says little
+    if errors:  # the call in the adapter is wrong, so laws that hold in other scenarios mean little
         (reason, count), tried = errors.most_common(1)[0], search.tried
         result.failed = f"{reason} (in {count} calls, {tried} scenarios)"
         return
@@ -151,10 +149,10 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
 def _agreeing(
     session: LawSession, subject: Subject, catalog: Catalog, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Find other choices with which the oracle agrees with the function in a few scenarios; empty if there are none.
+    """Return changes to the binding's choices after which the oracle agrees with the function.
 
-    Choices with which the oracle agrees in one scenario are tried in other scenarios. If the oracle disagrees in one of
-    these, further choices are added.
+    Return an empty dictionary if the oracle agrees without a change, or if no change is found. Choices that explain one
+    scenario are tried in others. If the oracle disagrees in one of these, further choices are added.
     """
     queue, left = [(dict[str, Any](), _disagreement(session, subject))], _ATTEMPTS
     while queue and left:
@@ -173,9 +171,9 @@ def _agreeing(
 
 
 def _disagreement(session: LawSession, subject: Subject) -> Finding | Literal[False] | None:
-    """Return a scenario in which the oracle disagrees with the function's results, and these are finite.
+    """Return a scenario in which the function's results are finite and differ from the oracle's.
 
-    Return None if there is no such scenario, and False if too few calls returned a result to decide that.
+    Return None if there is no such scenario, and False if there is no oracle or too few calls returned a result.
     """
     law = next((law for law in subject.laws if law.name == _ORACLE), None)
     if law is None:
@@ -186,14 +184,14 @@ def _disagreement(session: LawSession, subject: Subject) -> Finding | Literal[Fa
     wrong = [each for each in outcome.findings if each.symptom != "non-finite"]
     if wrong:
         return wrong[0]
-    few = "adapter" in outcome.kinds.values() or 2 * outcome.judged < search.tried  # with this choice, calls fail
+    few = "adapter" in outcome.kinds.values() or 2 * outcome.judged < search.tried
     return False if few else None
 
 
 def other_dialects(subject: Subject, targets: Iterable[Target]) -> list[dict[str, Any]]:
     """Return other choices for the points on which frameworks legitimately differ.
 
-    :param targets: other frameworks, whose declared values are tried.
+    :param targets: other frameworks, whose declared dialects are tried.
     """
     now = {dialect.name: dialect.value for dialect in subject.binding.dialects}
     options = [item.name for item in subject.contract.inputs if not item.dialect]
@@ -206,7 +204,7 @@ def _is_dialect(subject: Subject, name: str) -> bool:
 
 
 def _changed(subject: Subject, catalog: Catalog, changes: Mapping[str, Any]) -> Subject | None:
-    """Return the subject with other dialects and other fixed values; None if no scenario can be drawn for it."""
+    """Change a subject's dialects and fixed values. Return None if no scenario can be drawn for the result."""
     dialects = tuple(each for each in subject.binding.dialects if each.name not in changes)
     dialects += tuple(Dialect(name, value) for name, value in changes.items() if _is_dialect(subject, name))
     fixed = {name: value for name, value in changes.items() if not _is_dialect(subject, name)}

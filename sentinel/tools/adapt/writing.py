@@ -89,7 +89,7 @@ def _binding(proposal: Proposal, contract: Contract) -> str:
     if proposal.layout.each and name == "group_advantage":
         outputs = tuple(proposal.reads)
     if name != "Binding":
-        for input, value in contract.lacking(*knobs).items():  # the family sets this itself
+        for input, value in contract.lacking(*knobs).items():  # the family's function fixes these values itself
             if fixed.get(input, value) == value:
                 fixed.pop(input, None)
     fields: dict[str, Any] = {
@@ -115,9 +115,10 @@ def _binding(proposal: Proposal, contract: Contract) -> str:
 def _family(
     proposal: Proposal, knobs: Sequence[str], fixed: dict[str, Any], accepts: dict[str, Any], call: str
 ) -> tuple[str, list[str]]:
-    """Return the function of ``binding.families`` that makes the binding, and its arguments after the path.
+    """Return the name of the function that makes the binding, and its arguments after the path.
 
-    Settings that this function fixes itself are removed.
+    It is a function of ``binding.families`` if one serves the contract, otherwise ``Binding``. Settings that the
+    function fixes itself are removed from ``fixed`` and ``accepts``.
     """
     own = tuple(knobs)
     if proposal.contract == "policy_loss":
@@ -147,8 +148,10 @@ def _arguments(proposal: Proposal) -> dict[str, tuple[str, ...]]:
 
 
 def _outputs(proposal: Proposal) -> tuple[str, ...]:
-    """Return the names of the outputs in the order in which the function returns them. Return nothing if the adapter
-    has its own function for the call, which reads them.
+    """Return the outputs in the order in which the function returns them.
+
+    Return an empty tuple if they are not exactly the members of the returned tuple; the call then selects them with
+    ``reads``.
     """
     return tuple(sorted(proposal.reads, key=lambda name: proposal.reads[name] or 0)) if _in_order(proposal) else ()
 
@@ -173,7 +176,7 @@ def _has_skeleton(proposal: Proposal) -> bool:
 
 
 def _function(proposal: Proposal) -> str:
-    """Return a name for the adapter's own function that makes the call. The name is unique in the adapter."""
+    """Return a name, unique in the adapter, for the function that makes the call."""
     return re.sub(r"\W+", "_", f"_{proposal.path.removeprefix(proposal.signature.module.partition('.')[0])}").lower()
 
 
@@ -202,8 +205,10 @@ def _text(value: Any) -> str:
 
 
 def _skeleton(proposal: Proposal) -> str:
-    """Return the code of a function that calls a boundary with objects. The objects have the attributes and keys that
-    the boundary reads."""
+    """Return the code of a function that calls a boundary with stand-ins for its object parameters.
+
+    The stand-ins have the attributes and keys that the boundary reads.
+    """
     signature, options = proposal.signature, {"takes": proposal.takes, **_options(proposal, "takes")}
     said = [f"{name}={_text(value)}" for name, value in options.items()]
     what = f"{signature.owner}.{signature.name}".lstrip(".")
@@ -231,8 +236,11 @@ def _skeleton(proposal: Proposal) -> str:
 
 
 def _stand_in(parts: Iterable[tuple[str, str]]) -> str:
-    """Return an expression for an attribute. If the attribute is an object, its parts and their values are given as
-    paths."""
+    """Return an expression for a stand-in object.
+
+    :param parts: the paths that are read from the object, each with an expression for its value. A single empty path
+        means that the value itself is read.
+    """
     pairs = list(parts)
     if len(pairs) == 1 and not pairs[0][0]:
         return pairs[0][1]

@@ -97,7 +97,7 @@ def _adapt(arguments: argparse.Namespace) -> int:
     return _finish(arguments, rows, results, missed, packages, file)
 
 
-#: The most rounds of proposals, each of which imports the project.
+#: The maximum number of rounds in :func:`_best`. Each round imports the project.
 _ROUNDS = 8
 
 
@@ -109,8 +109,9 @@ def _best(
     settings: Settings,
     notify: Progress,
 ) -> tuple[dict[str, tuple[Proposal, Result]], Project]:
-    """Try each function's proposals until the oracle agrees with one. Return the best proposal for each function, and
-    its result.
+    """Try each function's proposals until the oracle agrees with one.
+
+    Return the best proposal for each function with its result, and the project with further packages to preload.
     """
     waiting = {each[0].path: list(each) for each in several}
     found: dict[str, tuple[Proposal, Result]] = {}
@@ -126,7 +127,8 @@ def _best(
             result = results[path]
             if path not in found or _rank(result) > _rank(found[path][1]):
                 found[path] = proposal, result
-            if _rank(result)[:2] == (True, True) or result.packages:  # a missing package would stop another layout, too
+            # if a package is missing, the function's other proposals would fail in the same way
+            if _rank(result)[:2] == (True, True) or result.packages:
                 waiting[path] = []
                 continue
             real = re.search(r"the code used (\w+)[\w.]*, which is real only for a target that names it", result.failed)
@@ -140,8 +142,10 @@ def _best(
 
 
 def _rank(result: Result) -> tuple[bool, bool, int]:
-    """Return a sort key for results. First come results of functions that can be called; among these, first results
-    with which the oracle agrees, then those with few broken laws.
+    """Return a sort key; better results have larger keys.
+
+    A result is better if the function can be called; then, if the oracle agrees with it; then, if more laws hold and
+    fewer are broken.
     """
     agrees = "the_oracle_agrees" in result.held or bool(result.dialects)
     return not result.failed, agrees, len(result.held) - len(result.broken)
@@ -240,8 +244,7 @@ def _try(
 
 
 def _with_result(proposal: Proposal, result: Result) -> Proposal:
-    """Return a proposal with the settings that the results of its laws suggest, and with questions about the
-    results."""
+    """Add to a proposal the settings with which the oracle agrees, and questions about the results of the laws."""
     questions = list(proposal.questions)
     for name, value in result.settings.items():
         questions = [each for each in questions if f"no parameter for {name};" not in each]
@@ -262,8 +265,7 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
 
 
 def _least_version(requirement: str) -> str:
-    """Return the first version that a requirement mentions, which the package's stub module will report as its
-    version."""
+    """Return the first version that a requirement mentions. The package's stub module reports it as its version."""
     match = re.search(r"[0-9]+(\.[0-9]+)*", requirement.partition("=")[2] or requirement)
     return match.group() if match else "0.0.0"
 
