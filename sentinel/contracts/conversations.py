@@ -226,7 +226,7 @@ CONVERSATION = rule(
         Input(
             "conversation",
             "any",
-            "turns as (role, number of words), or with a text that follows; every word is distinct",
+            "turns as (role, number of words) or (role, number of words, text that follows); every word is distinct",
             choices=((),),
         ),
         Input(
@@ -248,8 +248,8 @@ CONVERSATION = rule(
         ),
         knob("trains", "train all answers, or only the last", ("all", "last")),
         drawn("max_tokens", "maximum number of tokens of a chat; further tokens are cut off", (None, 12, 20)),
-        dialect("after_the_end", "absent", "the new line after the end of an answer: not trained, or counted"),
-        dialect("untrained", "left out", "a chat without a trained token: dropped, or kept"),
+        dialect("after_the_end", "absent", "the new line after the end of an answer: absent (not trained), or counted"),
+        dialect("untrained", "left out", "a chat without a trained token: left out, or kept"),
     ),
     observes=(
         Observed("token_ids", "the ids of the chat", ("tokens",)),

@@ -160,8 +160,8 @@ IMPORTANCE_WEIGHT = Contract(
             "truncate (clip weights to the thresholds, keep all) or mask (weight 0 and not kept outside them)",
             ("truncate", "mask"),
         ),
-        knob("threshold_low", "lower, included", (None, 0.5, 0.9)),
-        knob("threshold_high", "upper, included", (2.0, 1.25, 5.0)),
+        knob("threshold_low", "lower threshold, included", (None, 0.5, 0.9)),
+        knob("threshold_high", "upper threshold, included", (2.0, 1.25, 5.0)),
         Input(
             "statistic",
             "string",

@@ -207,7 +207,7 @@ RULE_REWARD = Contract(
     source="the definition of a verifiable reward (arXiv:2411.15124, section 6): positive for right answers only",
     inputs=(
         drawn("ground_truth", "the answer that is right", ("42", "7", "-3", "100"), REQUIRED),
-        drawn("wrong_answer", "another answer", ("43", "8", "0")),
+        drawn("wrong_answer", "a wrong answer", ("43", "8", "0")),
         Input(
             "right_answer",
             "string",

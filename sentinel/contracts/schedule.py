@@ -152,7 +152,7 @@ SCHEDULE_LENGTH = rule(
     inputs=(
         Input("steps_per_epoch", "integer", "steps of one pass over the prompts", default=4),
         knob("epochs", "passes over the prompts", (1, 2, 3)),
-        knob("max_steps", "the most steps of the training; null: no limit", (None, 8), kind="any"),
+        knob("max_steps", "maximum number of training steps; null: no limit", (None, 8), kind="any"),
         drawn("prompts_per_step", "number of prompts in a step, which trains on their responses", (8, 4), REQUIRED),
         knob("samples_per_prompt", "responses to each prompt", (1, 2, 4)),
         knob("turns", "training samples of each response: the turns of a conversation", (1, 3)),
@@ -163,7 +163,7 @@ SCHEDULE_LENGTH = rule(
     ),
     observes=(
         Observed("length", "how often the schedule is stepped until its end"),
-        Observed("warmup", "how often in the warm-up; null if the boundary does not decide it"),
+        Observed("warmup", "how often the schedule is stepped in its warm-up; null if the boundary does not decide it"),
     ),
     measure=returned(length="number", warmup="number?"),
     oracle=_oracle_schedule_length,

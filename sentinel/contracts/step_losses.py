@@ -56,7 +56,7 @@ CONTEXT_PARALLEL_LOSS = rule(
     inputs=(
         Input("losses", "any", "loss of each response token: tensor [tokens]", choices=((),)),
         drawn("prompt_length", "number of prompt tokens, which are split over the ranks too", (4,), REQUIRED),
-        drawn("context_parallel_size", "ranks", (1, 2, 4), REQUIRED),
+        drawn("context_parallel_size", "number of context-parallel ranks", (1, 2, 4), REQUIRED),
         drawn("per_token", "whether the sum of losses is divided by the number of all tokens", (True, False), REQUIRED),
     ),
     observes=(Observed("loss", "the loss of the sequence"),),
@@ -254,7 +254,7 @@ PREFERENCE_LOSS = Contract(
         knob("beta", "strength of the regularisation", (0.1, 0.5), REQUIRED),
         knob("loss_type", "sigmoid (DPO), ipo or orpo", ("sigmoid", "ipo"), REQUIRED),
         knob("ld_alpha", "LD-DPO: weight of tokens beyond the length of the other response", (None, 0.25)),
-        dialect("reference", "given", "given: log-probs are relative to those of a reference; none: the loss has none"),
+        dialect("reference", "given", "given: log-probs are relative to a reference's; none: they are used alone"),
     ),
     observes=(
         Observed("loss", "the mean over pairs"),

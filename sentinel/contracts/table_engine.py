@@ -330,7 +330,7 @@ ROLLOUT = rule(
             ("eos", "length", "text"),
         ),
         knob("resumed", "whether an interrupted answer is continued", (True, True, False)),
-        drawn("max_tokens", "most tokens of a response", (None, None, 6, 2)),
+        drawn("max_tokens", "maximum tokens of a response", (None, None, 6, 2)),
         Input(
             "options",
             "mapping",
@@ -343,7 +343,7 @@ ROLLOUT = rule(
     ),
     observes=(
         Observed("token_ids", "tokens of prompt and response up to the last trained token", ("tokens",)),
-        Observed("trained", "1 for the tokens of these that are trained on", ("tokens",)),
+        Observed("trained", "1 for each of these tokens that is trained on, else 0", ("tokens",)),
         Observed("asked", "the tokens of all requests, with -1 after each request", ("asked",)),
         Observed("log_probs_astray", "number of tokens with a missing or wrong log-prob"),
         Observed("experts_astray", "number of tokens with missing or wrong experts"),

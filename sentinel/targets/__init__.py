@@ -208,7 +208,7 @@ class Steps:
     :ivar epoch: returns the most rows of a dataset that an epoch leaves out, and how often it loads each other row. Its
         argument is the options. By default, an epoch loads each row once.
     :ivar unwatched: describes what a trainer with these options does that no invariant can check.
-    :ivar lacks: the names of those attributes above that have no meaning for this trainer; also ``labels`` and
+    :ivar lacks: the names of those attributes of this class that have no meaning for this trainer; also ``labels`` and
         ``items`` (the number of trained tokens) if its batches do not have them. Without an entry here, a missing
         attribute is reported as undocumented.
     :ivar collators: dotted path of a collator's method -> a function that runs inside the training. Its arguments are
