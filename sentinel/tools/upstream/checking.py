@@ -1,5 +1,5 @@
-"""Run exported scripts on a real checkout. The environment has only torch, numpy and the packages that a script
-names."""
+"""Run exported scripts on a real checkout, in an environment with only torch, numpy and the packages that a script
+needs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from sentinel.records.basis import owners
 from sentinel.worker.client import Options
 from sentinel.worker.interpreters import contained_command
 
-#: The path component by which dill (which datasets uses) recognises installed packages.
+#: The name of the folder with the packages. dill, which datasets uses, recognises installed packages by it.
 SITE = "site-packages"
 
 #: Time limit for one script in seconds. Most of the time goes into importing a framework and its packages.
 TIMEOUT = 120.0
 
-#: A program that loads only torch and numpy, and forks itself for each checkout.
+#: A program that imports torch and numpy once, and runs the script for each checkout in a fork of itself.
 _TRIAL = """\
 import json, os, runpy, sys
 import numpy, torch
@@ -60,10 +60,14 @@ def output_of(
     timeout: float,
     contained: bool = True,
 ) -> str | None:
-    """Run a Python command in a new folder. Return its output, or None on a timeout.
+    """Run a Python command. Return its output (stdout and stderr), or None on a timeout.
 
-    :param command: starts with an interpreter. If this is not the running interpreter, it also uses its own packages.
+    :param command: the interpreter and its arguments.
+    :param folder: the working folder, which is also ``HOME`` and ``TMPDIR``.
+    :param readable: further paths that the sandbox must contain.
     :param environment: variables in addition to the few that are copied from the user's environment.
+    :param timeout: in seconds.
+    :param contained: whether to run the command in the strict sandbox.
     """
     if contained:
         command = contained_command(command, folder, *readable, memory=Options.memory)
@@ -90,6 +94,8 @@ class Tried:
     """The outcome of running a script.
 
     :ivar status: the status that the script printed; empty if the script failed.
+    :ivar output: the JSON that the script printed; if it failed, its whole output.
+    :ivar problem: the reason why there is no result; empty if there is one.
     """
 
     status: str
@@ -98,23 +104,24 @@ class Tried:
 
 
 class Environment:
-    """An environment with only the given distributions and their requirements. It must be closed at the end.
+    """Runs scripts in environments with only the distributions that they need. Call :meth:`close` at the end.
 
-    :param python: another interpreter, which uses its own packages instead.
+    :param python: another interpreter to use. It then uses all packages of its own environment.
     """
 
     def __init__(self, python: str | None = None) -> None:
         self._python = python
         self._folder = tempfile.TemporaryDirectory(prefix="sentinel-", ignore_cleanup_errors=True)
-        os.chmod(self._folder.name, 0o755)  # the sandbox may use another user
+        os.chmod(self._folder.name, 0o755)  # the sandbox may run as another user
 
     def close(self) -> None:
         self._folder.cleanup()
 
     def run(self, script: str, checkouts: Sequence[Path], needs: Iterable[str], contained: bool) -> list[Tried]:
-        """Run a runner on each checkout.
+        """Run a script on each checkout, and return one outcome per checkout.
 
-        :param needs: distributions that the runner may use in addition to torch and numpy.
+        :param script: the text of ``run_validation.py``.
+        :param needs: distributions that the script may use in addition to torch and numpy.
         :param contained: whether to run it in the strict sandbox, like a probe.
         """
         mark = secrets.token_hex(16)
@@ -125,7 +132,7 @@ class Environment:
             environment["PYTHONPATH"] = str(packages)
             prefix += ["-S", "-s"]  # no site-packages
             readable += [packages]
-        git = shutil.which("git")  # a runner calls git to find out the commit
+        git = shutil.which("git")  # the script calls git to print the commit
         readable += [Path(git)] if git else []
         limit = TIMEOUT * len(checkouts)
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
@@ -149,13 +156,13 @@ class Environment:
             (made / SITE).mkdir()
             for top, place in _installed_by(names).items():
                 (made / SITE / top).symlink_to(place)
-            with contextlib.suppress(OSError):  # the other side created it first
+            with contextlib.suppress(OSError):  # another call created the folder first
                 made.rename(folder)
         return folder / SITE
 
 
 def distribution_of(package: str) -> str | None:
-    """Return the installed distribution that provides the module of this name; None if there is none."""
+    """Return the installed distribution that provides a top-level module; None if there is none."""
     return next(iter(owners().get(package, ())), None)
 
 
@@ -183,7 +190,7 @@ def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _of_runner(output: str) -> Tried:
-    """Parse the result at the end of a runner's output. The target may print other lines before it."""
+    """Parse the JSON at the end of a script's output. The target's code may print other lines before it."""
     try:
         start = output.rindex('{\n "bug_id"')
         answer, end = json.JSONDecoder().raw_decode(output, start)

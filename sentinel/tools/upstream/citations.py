@@ -1,7 +1,7 @@
 """Check the pull requests and hashes that recipes, fixes and pages cite, offline, against the mirrors of the targets.
 
-A mirror has every pull request (``refs/pull/N/head``) and no issues. If a number is not a pull request, the text
-that cites it must therefore call it an issue. The person who sends a page looks up the issue.
+A mirror has every pull request (``refs/pull/N/head``) and no issues. A text that cites a number which is not a pull
+request must therefore call it an issue. Whoever sends the page looks the issue up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CITATION = re.compile(
 )
 _JOINED = re.compile(rf"({_HASH}) \((?:#(\d+)\b)?(?:, )?(\d{{4}}-\d\d-\d\d)?")
 
-#: Lines whose hashes are not upstream's: digests, and the blobs of a patch.
+#: Lines whose hashes are not checked: digests, and the header lines of a patch.
 _OTHER_HASHES = re.compile(r"sha256|digest|^index |^From ")
 
 
@@ -35,11 +35,11 @@ class Citation:
     """A number or hash in a text.
 
     :ivar place: ``file:line``.
-    :ivar where: the target whose mirror was searched. If there is none, the repository.
+    :ivar where: the target whose mirror was searched; if no mirror was searched, the repository as the text names it.
     :ivar what: ``#N`` or a hash.
-    :ivar problem: why the citation does not resolve; empty if it resolves, or if no mirror can decide.
-    :ivar subject: the first line of the message of the commit or pull request.
-    :ivar unknown: why no mirror can decide: the number is an issue, or newer than the mirror, or belongs to another
+    :ivar problem: why the citation is wrong; empty if it resolves, or if no mirror can tell.
+    :ivar subject: the subject line of the commit or pull request.
+    :ivar unknown: why no mirror can tell: the number is an issue, is newer than the mirror, or belongs to another
         repository.
     """
 
@@ -52,9 +52,10 @@ class Citation:
 
 
 class Numbers:
-    """The pull requests and objects of one mirror.
+    """The pull requests and git objects of one mirror.
 
-    :param mirror: the mirror's folder.
+    :param mirror: the mirror's git directory.
+    :param branch: the default branch.
     """
 
     def __init__(self, mirror: Path, branch: str) -> None:
@@ -63,9 +64,7 @@ class Numbers:
 
     @cached_property
     def pulls(self) -> Mapping[int, str]:
-        """Return the subject line of each pull request: the merged commit's if the pull request was merged, otherwise
-        the head's.
-        """
+        """Map each pull request to the subject of its merged commit or, if it was not merged, of its head."""
         heads = self._git("for-each-ref", "--format=%(refname) %(subject)", "refs/pull/*/head").splitlines()
         subjects = {int(line.split("/")[2]): line.partition(" ")[2] for line in heads}
         for line in reversed(self._git("log", "--format=%s", f"refs/heads/{self._branch}").splitlines()):
@@ -74,8 +73,10 @@ class Numbers:
         return subjects
 
     def object(self, name: str) -> tuple[str, str, str]:
-        """Return a git object's type, dates (committed, written) and subject. If the mirror lacks the object, all are
-        empty.
+        """Return a git object's type, dates and subject; three empty strings if the mirror lacks the object.
+
+        The dates are the committer date and the author date, separated by a space. Objects other than commits have no
+        dates and no subject.
         """
         if name not in self._objects:
             found = gitbinary.run(self._mirror, "cat-file", "-t", name)
@@ -102,8 +103,9 @@ def citations(
 ) -> Iterator[Citation]:
     """Resolve each citation of a text.
 
-    :param own: the target that a number without a repository belongs to.
-    :param numbers: the mirrors by target.
+    :param file: the name of the text's file, for :attr:`Citation.place`.
+    :param own: the target to which a number without a repository belongs.
+    :param numbers: maps each target that has a mirror to the mirror.
     """
     by_name = {_plain(name): target.name for target in targets.values() for name in _names(target)}
     for count, line in enumerate(map(html.unescape, text.splitlines()), 1):
@@ -114,7 +116,7 @@ def citations(
         for match in _CITATION.finditer(line):
             written = match["site"] or match["name"] or ""
             target = by_name.get(_plain(written)) or ("" if "/" in written else own)
-            if match["hash"] and line[end : match.start()] == " (":  # verl#2377 (5cbad8379)
+            if match["hash"] and line[end : match.start()] == " (":  # as in: verl#2377 (5cbad8379)
                 target = before
             before, end = target, match.end()
             if target in numbers:
@@ -147,8 +149,9 @@ def _resolved(place: str, target: str, match: re.Match[str], mirror: Numbers) ->
 
 
 def _joined(place: str, own: str, line: str, mirror: Numbers) -> Iterator[Citation]:
-    """Check the citation ``HASH (#N, DATE)``: the commit must belong to the pull request, and must have this date in
-    some time zone.
+    """Check each citation ``HASH (#N, DATE)``.
+
+    The commit must belong to the pull request. The date may be one day off, because it depends on the time zone.
     """
     for name, number, day in _JOINED.findall(line):
         kind, when, subject = mirror.object(name)

@@ -1,7 +1,8 @@
 """Check that an evidence document follows from its recipe, its code and its observation.
 
-A baseline compares only observations. Readers of evidence also rely on its other fields: the scenario, the comparison,
-the text of the report. So these fields must follow from the same recipe, code and observation.
+A comparison with a baseline reads only observations. People also read the other fields of evidence, such as the
+scenario, the comparison and the texts, so an author could put false statements there. Therefore these fields are
+compared with those of a new decision.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Document = Mapping[str, Any]
 
 #: Fields that follow from the recipe.
 _OF_RECIPE = ("title", "contract", "law", "expectation")
-#: Fields that follow from the observation; numbers agree within a tolerance.
+#: Fields that follow from the observation. Their numbers are compared within the recipe's tolerance.
 _OF_OBSERVATION = (
     "status",
     "not_triggered",
@@ -30,12 +31,12 @@ _OF_OBSERVATION = (
 
 
 def contradictions(recorded: Document, now: Document) -> list[str]:
-    """Yield a message for each difference between a recorded document and a new document with the same verdict."""
+    """Return a message for each difference between a recorded document and a new document with the same verdict."""
     return [*_recipe(recorded, now), *_code(recorded, now), *_numbers(recorded, now)]
 
 
 def _recipe(recorded: Document, now: Document) -> Iterator[str]:
-    # A published recipe does not name its pull request, but another recipe for the same bug may name it.
+    # A published recipe does not name its pull request: `now` may have the upstream of the catalog's recipe.
     for name in (*_OF_RECIPE, *(() if recorded["recipe"]["published"] else ("upstream",))):
         if recorded[name] != now[name]:
             yield f"{name}: the evidence differs from its recipe"
@@ -47,7 +48,7 @@ def _recipe(recorded: Document, now: Document) -> Iterator[str]:
         return
     for variant, inputs in before["variants"].items():
         for name in sorted({*inputs, *after["variants"][variant]}):
-            # A later version of the contract may have a further input. In old evidence, this input has its default.
+            # If the contract got this input after the evidence was written, the old call had its default.
             added = name not in inputs and name in after["defaulted"]
             if not added and inputs.get(name) != after["variants"][variant].get(name):
                 where = f"{variant}.{name}" if variant else name
@@ -58,11 +59,11 @@ def _code(recorded: Document, now: Document) -> Iterator[str]:
     """Compare the recorded code: files with the same commit and path must have the same blob."""
     before, after = recorded["checkout"] or {}, now["checkout"] or {}
     for name in ("commit", "version"):
-        # A clean working tree is compared with its commit, which is not a release; and vice versa.
+        # A field may be missing on one side: the evidence of a clean working tree is compared with its commit.
         if before.get(name) and after.get(name) and before[name] != after[name]:
             yield f"{name}: {message(str(before[name]))} recorded, {message(str(after[name]))} now"
     same_commit = before.get("commit") == after.get("commit")
-    # Another adapter may name other package roots.
+    # A changed adapter may name other package roots, and the tree hash covers only the roots.
     same_roots = recorded["adapter"] == now["adapter"] or before.get("roots") == after.get("roots")
     if same_commit and same_roots and before.get("tree") != after.get("tree"):
         yield f"tree: {str(before.get('tree'))[:12]} recorded, {str(after.get('tree'))[:12]} now, at one commit"
@@ -87,7 +88,7 @@ def _numbers(recorded: Document, now: Document) -> Iterator[str]:
 
 
 def _judged(document: Document) -> dict[str, Any]:
-    """Return the comparisons without explanations, because releases may word the explanations differently."""
+    """Return the comparisons by key, without explanations: releases of Sentinel may word these differently."""
     return {
         item["key"]: {name: value for name, value in item.items() if name not in ("key", "detail")}
         for item in document["comparison"]

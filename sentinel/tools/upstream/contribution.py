@@ -1,4 +1,4 @@
-"""The contribution for one root cause. One document has all measurements, and the pages are made from it."""
+"""Define a contribution: the measurements for one root cause, from which its pages are generated."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ _SCHEMA = JsonSchema({
     },
 })  # fmt: skip
 
-#: A recipe is run at the heads of at most this many pull requests, the newest ones.
+#: The maximum number of pull requests at whose heads a recipe is run; the newest are chosen.
 MOST_HEADS = 6
 
-#: The verdict of a pull request whose base does not have the bug.
+#: Stored as the verdict of a pull request whose base does not have the bug.
 ABSENT = "not there where it began"
 
 
@@ -71,12 +71,13 @@ ABSENT = "not there where it began"
 class Contribution:
     """The input of the pages.
 
-    :ivar recipes: the recipes of the root cause. The page has the name of the first one.
+    :ivar recipes: the recipes of the root cause. The folder of the pages is named after the first.
+    :ivar fix: the tested fix; None if Sentinel has none.
     :ivar document: the content of ``evidence.json``.
-    :ivar diff, tests: the changes of the code and of its tests, as the page shows them.
+    :ivar diff, tests: the diffs of the code and of its tests, as the page shows them.
     :ivar patch: the whole change as a message that ``git am`` accepts.
     :ivar unknown: cited numbers that no mirror can resolve, such as issues.
-    :ivar searches: queries of GitHub's search for duplicates.
+    :ivar searches: queries with which a person searches GitHub for duplicates.
     :ivar logged: whether ``tests.log`` is next to the page.
     """
 
@@ -99,8 +100,11 @@ class Contribution:
 def documented(
     bundles: Sequence[Bundle], fix: Fix | None, tried: FixTrial | None, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the document that is stored as ``evidence.json``: the evidence of each decision, and the results of
-    testing the fix."""
+    """Return the content of ``evidence.json``: the evidence of each decision, and the results of testing the fix.
+
+    :param bundles: one for each bug of the root cause.
+    :param others: what :func:`related` returns.
+    """
     first = bundles[0]
     runner = {side.name: side.tried.status or side.tried.problem for side in first.sides if side.tried is not None}
     return {
@@ -118,7 +122,10 @@ def documented(
 
 
 def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorStore) -> Contribution:
-    """Return the contribution with a document's data and with the prose of the current recipes and fixes."""
+    """Join the data of a document with the texts of the current recipes and fixes.
+
+    :raises SentinelError: if a recipe is missing, or the fix is not the one that the document is about.
+    """
     target = str(document["target"])
     if target not in catalog.targets:
         raise SentinelError(f"no adapter for target {target!r}")
@@ -133,7 +140,7 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
         )
     if fix is None:
         return Contribution(recipes, catalog.targets[target], fix, document)
-    # The root is named after the first bug of the fix; the file may list the bugs in another order.
+    # The pages are named after the first bug of the fix, and the document may list the bugs in another order.
     recipes = tuple(by_id[bug] for bug in fix.bugs)
     document = {**document, "bugs": {bug: document["bugs"][bug] for bug in fix.bugs}}
     changed = fix.files or changed_by(store.path(target), fix)
@@ -162,7 +169,7 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
 def load_contribution(file: Path) -> dict[str, Any] | None:
     """Read the document of a contribution. Return None if the file is not a contribution.
 
-    :raises SentinelError: if the file cannot be read, or if :func:`documented` cannot have written it.
+    :raises SentinelError: if the file cannot be read, or does not have the form that :func:`documented` returns.
     """
     document = parse(file)
     if not isinstance(document, dict) or "contribution_version" not in document:
@@ -180,10 +187,10 @@ def load_contribution(file: Path) -> dict[str, Any] | None:
 
 
 def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
-    """Run a recipe at the heads of the newest pull requests that change lines of the boundary's function, except for
-    the pull request of the fix.
+    """Run a recipe at the heads of the newest pull requests that change lines of the boundary's function.
 
-    A pull request fixes the bug if the recipe is ``fixed`` at its head and ``reproduced`` at its base.
+    The pull request of the fix itself is left out. A pull request fixes the bug if the recipe is ``fixed`` at its head
+    and ``reproduced`` at its base.
     """
     verdicts = {"fixes": "fixed", "absent": ABSENT}
     return [

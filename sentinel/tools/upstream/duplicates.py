@@ -15,7 +15,7 @@ from sentinel.targets import Target
 from sentinel.tools.upstream.history import files_of, name_of, touching, touching_pulls
 from sentinel.tools.upstream.words import similar, terms
 
-#: The most matches that are listed for one source.
+#: The maximum number of matches that are listed for one source.
 MOST = 25
 
 
@@ -33,9 +33,10 @@ class Match:
 
 @dataclass(frozen=True)
 class Source:
-    """A place that is searched for duplicates.
+    """A source of duplicates, and the matches that were found in it.
 
-    :ivar searched: whether the source was searched; ``note`` says how it was searched, or why it was not.
+    :ivar searched: whether the source could be searched.
+    :ivar note: how the source was searched, or why it could not be.
     :ivar more: the number of matches that are not listed.
     """
 
@@ -53,9 +54,10 @@ def duplicates(
     store: MirrorStore,
     fix: Fix | None = None,
 ) -> list[Source]:
-    """Search every source for duplicates. If a source cannot be searched, its note says why.
+    """Search every source for duplicates of a recipe's bug.
 
-    :param fix: the fix of the bug, whose texts provide further names to search for.
+    :param others: the recipes to compare with.
+    :param fix: the fix of the bug. Its texts provide further names to search for.
     """
     return [
         _recipes(recipe, others),
@@ -86,7 +88,10 @@ def _recipes(recipe: Recipe, others: Sequence[Recipe]) -> Source:
 
 
 def likeness(recipe: Recipe, other: Recipe) -> list[str]:
-    """Describe what two recipes of a target have in common; empty if that is too little for a duplicate."""
+    """Return what two recipes of a target have in common; empty if they are unlikely to be about the same bug.
+
+    They may be if they name the same pull request, or the same law and the same (kind of) boundary.
+    """
     pull = recipe.upstream.get("pull")
     same = {
         "same pull request": bool(pull) and pull == other.upstream.get("pull"),

@@ -17,7 +17,7 @@ from sentinel.tools.upstream.checking import Environment, Tried, distribution_of
 from sentinel.tools.upstream.script import Case, NoRunner, script_of
 from sentinel.worker.client import Options
 
-#: Packages that a runner may stub or need besides torch and numpy.
+#: The maximum number of attempts to find out which packages a runner needs.
 _MOST_PACKAGES = 30
 
 _MISSING = re.compile(r"No module named '(\w+)")
@@ -25,8 +25,12 @@ _MISSING = re.compile(r"No module named '(\w+)")
 
 @dataclass(frozen=True)
 class Side:
-    """The revision ``base`` or ``head``: the decision about the bug there and, if the runner was tested there, its
-    outcome."""
+    """One of the two revisions of a bundle.
+
+    :ivar name: ``base`` or ``head``.
+    :ivar decision: the decision about the bug at the revision.
+    :ivar tried: the outcome of the runner there; None if it was not tested.
+    """
 
     name: str
     decision: Decision
@@ -37,8 +41,10 @@ class Side:
 class Bundle:
     """The exported evidence and runner of a bug.
 
-    :ivar runner: the text of ``run_validation.py``. If there is none, it is empty, and :attr:`reason` says why.
+    :ivar sides: the base and, if there is one, the head.
+    :ivar runner: the text of ``run_validation.py``; empty if there is no runner.
     :ivar packages: the distributions that the runner needs.
+    :ivar reason: the reason why there is no runner.
     """
 
     recipe: Recipe
@@ -71,8 +77,7 @@ class Exporter:
     def export(self, recipe: Recipe, base: Ref, head: Ref | None, check: bool = True) -> Bundle:
         """Decide the bug at both revisions, and write the runner.
 
-        :param check: whether to test the runner at both revisions. A runner that disagrees with the evidence is left
-            out.
+        :param check: whether to test the runner at both revisions. If it disagrees with the evidence, it is left out.
         """
         sides = []
         for name, ref in (("base", base), *([("head", head)] if head is not None else [])):
@@ -88,9 +93,9 @@ class Exporter:
             return replace(bundle, reason=f"{error}.")
 
     def _case(self, bundle: Bundle) -> Case:
-        """Record the calls that the bug's recipe makes at the base.
+        """Record the calls that the recipe makes at the base, for a runner to repeat.
 
-        :raises NoRunner: if the base could not be decided.
+        :raises NoRunner: if the bug could not be decided at the base.
         """
         recipe, decision = bundle.recipe, bundle.sides[0].decision
         measured, checkout = decision.measurement, decision.checkout
@@ -111,10 +116,12 @@ class Exporter:
         )
 
     def _tried(self, bundle: Bundle, case: Case) -> Bundle:
-        """Test the runner, at first with stubs for missing packages. If a stub changes the result, list the package as
-        needed.
+        """Test the runner at both revisions, and find out which packages it needs.
 
-        :raises NoRunner: if the runner's result disagrees with the evidence.
+        All packages that the worker stubbed are stubs at first. As long as the result disagrees with the evidence, a
+        further missing package becomes a stub, or a stub is replaced by the installed package.
+
+        :raises NoRunner: if the result still disagrees with the evidence at the end.
         """
         sides = [side for side in bundle.sides if side.decision.checkout is not None]
         checkouts = [side.decision.checkout.path for side in sides if side.decision.checkout is not None]

@@ -1,4 +1,4 @@
-"""Write ``BUG_FINDINGS.md``: first today's bugs at main, the most serious first, then a table of all root causes."""
+"""Write ``BUG_FINDINGS.md``: the most serious bugs that exist at main today, then tables of all root causes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sentinel.reports.markdown import escaped
 from sentinel.tools.upstream.life import Finding
 from sentinel.tools.upstream.page import prose
 
-#: The tables of a framework, by name, each with the heading of its fifth column.
+#: Maps the name of each table of a framework to the heading of its fifth column.
 _COLUMNS = {"at main": "affects", "not decided at main": "state", "fixed": "state", "hardening": "why unreachable"}
 _FIXED = ("fixed upstream", "released")
 #: The number of bugs that the summary at the top lists for each framework.
@@ -29,7 +29,8 @@ set something, and *fault* if something else must fail first. *Hardening* is not
 triggers it.
 
 """
-#: The file, next to the page, that lists bugs that could change published results: ``bugs``, and ``who`` is affected.
+#: A file next to the page, with a list of bugs that could change published results. Each entry has ``bugs`` and ``who``
+#: (who is affected).
 RESULTS = "published-results.yaml"
 _TABLE = "| bug | what | severity | realism | {} | first seen |\n| --- | --- | --- | --- | --- | --- |\n"
 
@@ -38,8 +39,8 @@ _TABLE = "| bug | what | severity | realism | {} | first seen |\n| --- | --- | -
 class Entry:
     """A bug on the page.
 
-    :ivar repository: the address of the framework's repository.
-    :ivar page: whether the folder of the findings has the pages of a prepared pull request.
+    :ivar repository: the URL of the framework's repository.
+    :ivar page: whether a pull request for the bug is prepared, so that the folder has a page for it.
     """
 
     finding: Finding
@@ -61,9 +62,7 @@ class Entry:
 
     @property
     def where(self) -> str:
-        """Return the name of the table to which an entry belongs. The verdict at main decides; if there is none, the
-        state.
-        """
+        """Return the name of the table to which the entry belongs, a key of ``_COLUMNS``."""
         if self.realism == "unreachable":
             return "hardening"
         if self.finding.state in _FIXED:
@@ -78,7 +77,7 @@ class Entry:
 def page(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return the text of the whole page. The same entries always give the same text.
 
-    :param results: the content of :data:`RESULTS`. A bug that is not at main any more is left out.
+    :param results: the content of :data:`RESULTS`. Bugs that no longer exist at main are left out.
     """
     entries = sorted(entries, key=lambda entry: entry.order)
     targets = sorted({entry.recipe.target for entry in entries})
@@ -98,7 +97,7 @@ def page(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]] = ()) ->
     return text
 
 
-#: The first line of the state page: the days of this edition and of the edition before.
+#: The first line of the state page: the dates of this edition and of the previous one.
 EDITION = re.compile(r"<!-- edition (\d{4}-\d{2}-\d{2}), since (\d{4}-\d{2}-\d{2}) -->\n")
 _STATE = """\
 # The state of the training signal
@@ -114,7 +113,10 @@ one root cause that was measured in the framework's own code. A framework that w
 
 
 def state(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]], edition: str, before: str) -> str:
-    """Return a page with the open bugs, the bugs that were fixed since ``before``, and their consequences."""
+    """Return the state page: open bugs, bugs that were fixed since the previous edition, and consequences for a run.
+
+    :param edition, before: the ISO dates of this edition and of the previous one.
+    """
     entries = sorted(entries, key=lambda entry: entry.order)
     today = [entry for entry in entries if entry.where == "at main"]
     text = f"<!-- edition {edition}, since {before} -->\n{_STATE.format(edition)}"
@@ -156,7 +158,6 @@ def _counted(entries: Sequence[Entry]) -> str:
 
 
 def _roots(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Group entries by root cause, and keep their order."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(entry.root, []).append(entry)

@@ -1,4 +1,4 @@
-"""Find pull requests that fix a bug: run the bug's recipe at each head that changes its function."""
+"""Find pull requests that fix a bug: run its recipe at the head of each pull request that changes its function."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sentinel.tools.upstream.history import touching_pulls
 class Head:
     """The verdict of a recipe at the head of a pull request.
 
-    :ivar verdict: the recipe's verdict at the head. If this is not ``reproduced``, the recipe is also
-        decided at the base of the pull request. The verdict is then ``fixes`` if it is ``reproduced`` at the base and
-        ``fixed`` at the head, and ``absent`` if the base lacks the bug or the function.
-    :ivar open: whether the mirror has the merge commit that GitHub creates for open pull requests.
+    :ivar verdict: ``fixes`` if the recipe is ``reproduced`` at the base of the pull request and ``fixed`` at the head;
+        ``absent`` if the base lacks the bug or the function; otherwise the recipe's verdict at the head or, if it is
+        undecided at the base, that verdict.
+    :ivar open: whether the pull request is open: GitHub creates a merge commit only for open pull requests.
     :ivar reason: why the recipe could not be decided; empty if it was.
     """
 
@@ -42,15 +42,14 @@ class Head:
 
 
 def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
-    """Return the numbers of the pull requests whose own commits change lines of the boundary's function, newest
-    first.
-    """
+    """Return the pull requests whose own commits change lines of the boundary's function, highest number first."""
     return sorted({touch.pull for touch in touching_pulls(mirror, target, recipe)}, reverse=True)
 
 
 def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
-    """Run a target's recipes at the heads of pull requests. At a head, only recipes run whose function the pull request
-    changes.
+    """Run a target's recipes at the head of each pull request that changes the function of one of them.
+
+    :param most: the maximum number of pull requests; the newest are chosen.
     """
     numbers = {number for recipe in recipes for number in pulls(ledger.mirror, ledger.target, recipe)}
     with ledger.decider(recipes) as decide:
@@ -76,7 +75,11 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) ->
 
 
 def verdict_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, str]:
-    """Return a head's verdict on a bug, and the reason if there is none."""
+    """Return :attr:`Head.verdict` and :attr:`Head.reason`.
+
+    :param entry: the verdict at the head.
+    :param before: the verdict at the base; None if it was not needed.
+    """
     if before is None or entry.verdict == "reproduced":
         return entry.verdict, entry.reason
     if before.verdict == "reproduced":

@@ -12,7 +12,7 @@ from sentinel.recipes import Recipe
 from sentinel.sources import gitbinary
 from sentinel.targets import Target
 
-#: Makes git show methods in hunk headers. Its default driver shows only definitions at the left margin.
+#: Makes git put methods into hunk headers. By default, git puts only unindented definitions there.
 _PYTHON = {"diff.default.xfuncname": r"^[ \t]*((class|(async[ \t]+)?def)[ \t].*)$"}
 _PULL = re.compile(r"refs/pull/(\d+)/head")
 
@@ -30,13 +30,13 @@ class Touch:
 
     @property
     def pull(self) -> int:
-        """The number of the pull request; 0 if the ref does not belong to one."""
+        """Return the number of the pull request; 0 if the ref is not the head of one."""
         match = _PULL.fullmatch(self.ref)
         return int(match.group(1)) if match else 0
 
 
 def files_of(target: Target, boundary: str) -> list[str]:
-    """Return the files that may contain the module of a dotted path, under its present and former names."""
+    """Return the files that may define a boundary, for its present and its former paths."""
     binding = target.binding(boundary)
     files: dict[str, None] = {}
     for path in binding.paths if binding else (boundary,):
@@ -50,7 +50,7 @@ def files_of(target: Target, boundary: str) -> list[str]:
 
 
 def name_of(recipe: Recipe) -> str:
-    """Return the name with which the boundary is defined; for ``__call__``, with the name of its class."""
+    """Return the name that a diff shows for the boundary: its own, or its class's for a method such as ``__call__``."""
     parts = recipe.boundary.split(".")
     return parts[-1] if not parts[-1].startswith("__") else parts[-2]
 
@@ -58,7 +58,7 @@ def name_of(recipe: Recipe) -> str:
 def touching(git_dir: Path, target: Target, recipe: Recipe, revisions: Sequence[str]) -> list[Touch]:
     """Return the commits among these revisions that change lines of the recipe's function, newest first.
 
-    :param revisions: arguments of ``git log``: ``base..branch``, ``--glob=...``, ``--not``.
+    :param revisions: arguments of ``git log``, such as ``base..branch``, ``--glob=...`` and ``--not``.
     """
     log = _log(git_dir, ["-p", "-U0", "--no-renames", *revisions, "--", *files_of(target, recipe.boundary)])
     return list(_touched(log.split("\n"), re.compile(rf"\b{re.escape(name_of(recipe))}\b")))
@@ -84,9 +84,10 @@ def _commit(line: str) -> Touch:
 
 
 def _touched(lines: Iterable[str], name: re.Pattern[str]) -> Iterator[Touch]:
-    """Yield the commits with a hunk inside the function, as the definition's name in the hunk's header shows.
+    """Yield the commits that change lines of a function.
 
-    If the lines that a hunk adds begin at the left margin, they follow after the function, and do not count.
+    A hunk is inside the function if its header has the function's name. An added line that is not indented ends the
+    function, although the header of its hunk still names it.
     """
     current: Touch | None = None
     inside = False

@@ -1,8 +1,7 @@
-"""Store the state of each finding: found, reproduced, reported, fixed upstream or released. Each finding is one line of
-``<folder>/<target>.jsonl``.
+"""Store the state of each finding: found, reproduced, reported, fixed upstream or released.
 
-The state follows from the recipe (with its field ``upstream``) and from recorded evidence. The line also has the days
-on which the states were first seen. These days are not stored anywhere else.
+Each finding is one line of ``<folder>/<target>.jsonl``. The state is derived from the recipe (its field ``upstream``)
+and from recorded evidence. The line also has the days on which the states were first seen, which are stored only there.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ STATES = ("found", "reproduced", "reported", "fixed upstream", "released")
 
 #: Values of a recipe's ``upstream.status`` for a bug that has not been reported.
 _UNREPORTED = ("unreported", None, "")
-#: The value of ``upstream.status`` if upstream removed the code, and with it the bug.
+#: The value of ``upstream.status`` if upstream removed the code and thereby the bug.
 _REMOVED = "removed"
 
 _DAY = re.compile(r"\b20[0-9]{2}-[0-9]{2}-[0-9]{2}\b")
@@ -48,9 +47,9 @@ class Step:
 class Finding:
     """The states of a bug over time.
 
-    :ivar steps: oldest first; the last is the current state. A bug that reappears returns to an earlier state.
+    :ivar steps: the states, oldest first. If a bug reappears, an earlier state is added again.
     :ivar since: the ISO date of the first revision that is known to have the bug; empty if unknown.
-    :ivar main: ``verdict``, ``commit``, ``file`` and ``line`` at the newest commit that was decided; or empty.
+    :ivar main: ``verdict``, ``commit``, ``file`` and ``line`` at the default branch; empty if nothing is recorded.
     """
 
     bug_id: str
@@ -65,7 +64,10 @@ class Finding:
 
 
 def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str = "main") -> tuple[str, str]:
-    """Return the state of a bug, and the reason for it."""
+    """Return the state of a bug and the reason for it.
+
+    :param documents: the evidence of the bug.
+    """
     verdicts = {str(document["ref"]): str(document["verdict"]) for document in documents}
     fixed_there = verdicts.get(f"git:{branch}") == "fixed"
     releases = [ref for ref, verdict in verdicts.items() if ref.startswith("pypi:") and verdict == "fixed"]
@@ -97,8 +99,8 @@ def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dic
 
 
 def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
-    """Return the date of the first commit with the bug: from the bug's history, or else from its recipe; empty if
-    neither has it.
+    """Return the date of the first commit with the bug, from its history or else from its recipe; empty if neither has
+    a date.
     """
     for run in record["runs"] if record else ():
         if run["verdict"] == "reproduced":
@@ -108,8 +110,10 @@ def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
 
 
 def fixed_by(state: str, record: Mapping[str, Any] | None) -> str:
-    """Return a part of a sentence that names the commit that fixed a bug: ``, since 7e02052ee #2238``. Return an empty
-    string if the history does not have this commit."""
+    """Return the end of a sentence that names the commit that fixed a bug, such as ``, since 7e02052ee #2238``.
+
+    Return an empty string if the bug is not fixed, or if the history does not show which commit fixed it.
+    """
     last = record["changes"][-1] if record and record["changes"] else None
     if last is None or last["what"] != "fixed" or state not in ("fixed upstream", "released"):
         return ""
@@ -121,7 +125,10 @@ def fixed_by(state: str, record: Mapping[str, Any] | None) -> str:
 def advanced(
     steps: tuple[Step, ...], recipe: Recipe, state: str, because: str, day: str, since: str, main: Mapping[str, Any]
 ) -> Finding:
-    """Return the finding. If its state has changed, add a step."""
+    """Return the finding with a further step if its state has changed.
+
+    :param steps: the steps so far.
+    """
     if not steps or steps[-1].state != state:
         steps = (*steps, Step(state, day, message(because)))
     return Finding(recipe.bug_id, recipe.target, steps, since, main)
@@ -156,7 +163,7 @@ def load(folder: Path, target: str) -> dict[str, Finding]:
 
 
 def save(folder: Path, target: str, findings: Iterable[Finding]) -> None:
-    """Write the findings of a target. If the content did not change, do not touch the file."""
+    """Write the findings of a target. The file is not written if its content has not changed."""
     file = place(folder, target)
     lines = [
         {name: value for name, value in asdict(each).items() if value and name != "target"}

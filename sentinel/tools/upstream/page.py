@@ -1,6 +1,6 @@
 """Write the page for the maintainer of a framework, ``PULL_REQUEST.md``, and the files next to it.
 
-Text from upstream is escaped. Every number comes from the document, so the page can be checked against it.
+Text from upstream is escaped. All numbers are taken from ``evidence.json``, so the page can be checked against it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from sentinel.tools.upstream.contribution import ABSENT, MOST_HEADS, Contributio
 from sentinel.tools.upstream.exporting import Bundle
 from sentinel.tools.upstream.trying import elsewhere
 
-#: The most words that a page has outside of code and folded parts.
+#: The maximum number of words of a page, without code and folded parts. A test checks the shipped pages.
 MOST_WORDS = 400
 
-#: The most numbers that a page shows with and without the bug.
+#: The maximum number of values that a page shows with and without the bug.
 _MOST_NUMBERS = 3
 
 
 def page(made: Contribution) -> str:
-    """Return the page for the framework's maintainer. The code is folded and at the end, because GitHub shows the same
-    code in the pull request."""
+    """Return the page for the framework's maintainer.
+
+    The diff is folded and comes last, because GitHub shows it in the pull request anyway.
+    """
     parts = (_wrong, _cause, _fix, _reach, _earlier, _limits, _reproduction, _checked, _change)
     return "\n".join([f"# {_heading(made)}\n", *(line for part in parts for line in part(made))])
 
@@ -66,7 +68,12 @@ def _wrong(made: Contribution) -> Iterable[str]:
 
 
 def _numbers(made: Contribution) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, value with the bug, right value) for each number that the fix lists under ``numbers``."""
+    """Yield (name, value with the bug, right value) for each wrong number.
+
+    If the fix lists ``numbers``, yield only these.
+
+    :raises SentinelError: if a number that the fix lists was not measured as wrong.
+    """
     names = dict(made.fix.numbers) if made.fix else {}
     measured: dict[str, tuple[str, str, str]] = {}
     for sides in made.document["bugs"].values():
@@ -151,7 +158,7 @@ def _checked(made: Contribution) -> Iterable[str]:
 
 
 def _summary(made: Contribution) -> Iterator[str]:
-    """Return the page's summary: what was measured and tested, and whether the fix changes anything but the bug."""
+    """Yield the lines of the summary: what was measured and tested, and whether the fix changes only the bug."""
     there, runner = _first(made)["environment"], made.document["runner"]
     sides = made.document["bugs"][made.recipe.bug_id].values()
     at = "" if made.fix else f" at {', '.join(map(_revision, sides))}"
@@ -185,7 +192,7 @@ def _summary(made: Contribution) -> Iterator[str]:
 
 
 def checks(made: Contribution) -> Iterator[str]:
-    """Return one line of Markdown for each check."""
+    """Yield a line of Markdown for each check that was made."""
     by_verdict: dict[str, list[str]] = {}
     for bug, sides in made.document["bugs"].items():
         by_verdict.setdefault(
@@ -227,11 +234,11 @@ def checks(made: Contribution) -> Iterator[str]:
 
 
 def trial_lines(target: str, tried: Mapping[str, Any]) -> Iterator[str]:
-    """Return the results of testing a fix as lines of Markdown."""
+    """Yield the results of testing a fix as lines of Markdown."""
     tried = {
         name: dict(sorted(result.items())) if isinstance(result, Mapping) else result for name, result in tried.items()
     }
-    others = tried["others"]  # sorted as in evidence.json, so that a page made from that file is the same
+    others = tried["others"]  # sorted above, so that the page is the same if it is made from evidence.json
     parts = []
     for before, after, words in (
         ("reproduced", "fixed", "also fixed"),
@@ -309,12 +316,12 @@ def _and(names: Iterable[str]) -> str:
 
 
 def _short(boundary: str) -> str:
-    """Return the function's own name, with its class if it is a method."""
+    """Format the last part of a boundary's path as code, with the class if it is a method."""
     return code(re.sub(r"^.*?((?:[A-Z]\w*\.)?\w+)(?=$|\()", r"\1", boundary))
 
 
 def _first(made: Contribution) -> Mapping[str, Any]:
-    """Return the first measured revision of the first bug."""
+    """Return the evidence of the first revision at which the first bug was measured."""
     sides = made.document["bugs"][made.recipe.bug_id]
     return next((side for side in sides.values() if side["observation"]), sides["base"])
 
@@ -350,7 +357,7 @@ def prose(text: str) -> str:
 
 
 def linked(text: str) -> str:
-    """Escape a sentence of the fix's text, except numbers of pull requests, which GitHub turns into links."""
+    """Escape a sentence, but keep ``#123``, which GitHub turns into a link to the pull request."""
     return re.sub(r"&#35;(?=\d+\b)", "#", sentence(text))
 
 
@@ -360,7 +367,7 @@ def sentence(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Format upstream's text as code that a table cell can hold and in which GitHub makes no links."""
+    """Format upstream's text as code that is safe in a table cell and in which GitHub makes no links."""
     if text.strip() == text and not re.search(r"[`|<&]", text) and message(text) == text:
         return f"`{text}`" if text else ""
     shown = "".join(c if c.isalnum() or c in " -.:,;_/()+=" else f"&#{ord(c)};" for c in message(text))
@@ -368,7 +375,7 @@ def code(text: str) -> str:
 
 
 def fenced(text: str, language: str) -> str:
-    """Return text in a code fence that is longer than any fence in the text."""
+    """Return text in a code block whose fence is longer than any run of backticks in the text."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{visible(text, lines=True)}\n{fence}\n"
@@ -381,7 +388,7 @@ def details(summary: str, block: str) -> str:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-#: Names of files that an earlier contribution may have left in the folder.
+#: Names of all files that a contribution may write.
 _OWN = (
     *("PULL_REQUEST.md", "COMMENT.md", "SENDER.md", "recipe.json", "run_validation.py", "evidence.json"),
     *("fix.patch", "tests.log"),
@@ -389,7 +396,7 @@ _OWN = (
 
 
 def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "") -> Path:
-    """Write the files into the bug's folder and remove files of an earlier contribution that are no longer needed.
+    """Write the files into the bug's folder, and remove files of an earlier contribution that this one does not have.
 
     :param log: the output of the regression tests.
     """
@@ -411,13 +418,13 @@ def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "
 
 
 def remove_other(folder: Path, files: Iterable[str]) -> None:
-    """Remove the files of an earlier contribution from the folder, except for files with the given names."""
+    """Remove the files of an earlier contribution from the folder, except for ``files``."""
     for name in {*_OWN} - {*files}:
         (folder / name).unlink(missing_ok=True)
 
 
 def pages(made: Contribution) -> dict[str, str]:
-    """Return the generated files, made from the document and the prose of the fix."""
+    """Return the name and text of each page that is generated from the document and the texts of the fix."""
     if made.fix and made.fix.comment:
         return {"SENDER.md": sender(made)}
     files = {"PULL_REQUEST.md": page(made)}
@@ -427,7 +434,7 @@ def pages(made: Contribution) -> dict[str, str]:
 
 
 def sender(made: Contribution) -> str:
-    """Return instructions for the person who sends the page: the searches that need the network, and the commands."""
+    """Return ``SENDER.md``: what the person who sends the page must look up online, and the commands to send it."""
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
     lines = ["# Before this is sent\n"]
     if made.fix and made.fix.comment:

@@ -10,7 +10,7 @@ from sentinel.sources.gitbinary import run_checked
 
 
 def message(fix: Fix) -> str:
-    """Return the commit message: the subject in the repository's style, the error, and why the change fixes it."""
+    """Return the commit message: the subject, what is wrong, and why the change fixes it."""
     paragraphs = [textwrap.fill(text.replace("`", ""), 72, break_long_words=False, break_on_hyphens=False)
                   for text in (fix.wrong, fix.fix)]  # fmt: skip
     return "\n\n".join([fix.subject, *paragraphs]) + "\n"
@@ -23,8 +23,8 @@ def changed_by(git_dir: Path, fix: Fix) -> list[str]:
 
 
 def mailed(fix: Fix, diff: str) -> str:
-    """Return the fix as a message for ``git am``. The sender becomes its author with ``git commit --amend
-    --reset-author``.
+    """Return the fix as a message for ``git am``. Its author is a placeholder: ``git commit --amend --reset-author``
+    replaces it by the sender.
     """
     subject, _, body = message(fix).partition("\n\n")
     header = f"From {fix.commit} Mon Sep 17 00:00:00 2001\nFrom: Sentinel <sentinel@example.invalid>\n"

@@ -1,4 +1,5 @@
-"""Write ``run_validation.py``: one call of upstream's function, repeated without Sentinel."""
+"""Write ``run_validation.py``, the runner: a script that repeats a recipe's calls of upstream's function without
+Sentinel."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from sentinel.values.tolerance import Tolerance
 
 WIDTH = 116
 
-#: The most lines of a runner; a longer script would be too long to review.
+#: The maximum number of lines of a runner. A longer script would be too long to review.
 MOST_LINES = 120
 
 #: A recorded argument or result: see :mod:`sentinel.worker.recording`.
@@ -132,18 +133,20 @@ def instance(kind, **attributes):
 
 
 class NoRunner(Exception):
-    """Raised if a bug cannot have a runner. The message is the reason."""
+    """Raised if no runner can be written for a bug. The message is the reason."""
 
 
 @dataclass(frozen=True)
 class Case:
     """The calls that a runner repeats.
 
-    :ivar calls: for each variant, the calls of the function that were recorded at a revision with the bug.
-    :ivar observation: for each variant, the contract's observation at that revision.
-    :ivar boundary: the boundary's dotted path at that revision; ``module`` is the part of it that is imported.
+    :ivar calls: for each variant, the calls of the function that were recorded at the base.
+    :ivar observation: for each variant, the contract's observation at the base.
+    :ivar boundary: the boundary's dotted path at the base.
+    :ivar module: the part of ``boundary`` that is imported.
+    :ivar roots: the import roots, relative to the checkout.
     :ivar outputs: the keys of the observation whose values are parts of the function's result.
-    :ivar roots: the import roots of the checkout, relative to it.
+    :ivar derivation: a sentence about the source of the expected values.
     :ivar stubs: packages that the module imports but the function does not use.
     :ivar needs: the distributions that the function uses, except for torch and numpy.
     """
@@ -212,7 +215,7 @@ class _Writer:
         return text in self._body
 
     def from_upstream(self) -> Iterator[str]:
-        """Yield the imports that the function and the classes of its arguments need."""
+        """Yield the statements that import the function and the classes of its arguments."""
         module, names = self._case.module, self._case.boundary.removeprefix(f"{self._case.module}.")
         top = names.partition(".")[0]
         for place, classes in sorted({**self._classes, module: self._classes.get(module, set()) | {top}}.items()):
@@ -231,7 +234,7 @@ class _Writer:
         observed, expected, decides = [], [], False
         for address, item in parsed.items():
             if any((variant, item.key) not in found for variant in item.variants):
-                continue  # the contract derives this key from the result, so it need not be compared
+                continue  # the contract computes this key from the result, so the script cannot select it
             if address not in recipe.expected_fixed or address not in recipe.expected_unpatched:
                 continue
             sides = [_plain_node(side[address].value) for side in (recipe.expected_fixed, recipe.expected_unpatched)]
@@ -255,8 +258,8 @@ class _Writer:
         return self._body
 
     def _found(self, addresses: Iterable[Address]) -> dict[tuple[str, str], tuple[Place, str]]:
-        """Map each (variant, key) to two values: the call whose result contains the key's value, and the expression
-        that selects this value.
+        """Map each (variant, key) to the call whose result contains the key's value, and to an expression that selects
+        the value.
         """
         found: dict[tuple[str, str], tuple[Place, str]] = {}
         used: set[tuple[Place, str]] = set()
@@ -274,7 +277,7 @@ class _Writer:
         return found
 
     def _names(self, places: Sequence[Place]) -> dict[Place, str]:
-        """Return a name for each call: the name of its variant and, if the variant has several calls, a number."""
+        """Name each call after its variant, with a number if the variant has several calls."""
         counts = Counter(variant for variant, _ in places)
         return {(v, index): v if counts[v] == 1 else f"{v} {index + 1}".strip() for v, index in places}
 
@@ -286,8 +289,9 @@ class _Writer:
         return text.replace("<result>", result).replace("<call>", call)
 
     def _expressions(self, call: Any, variant: str, key: str) -> Iterator[str]:
-        """Yield expressions that may have the value of a key. In them, ``<result>`` and ``<call>`` stand for the result
-        and the arguments of the call.
+        """Yield expressions that have the value of a key.
+
+        In them, ``<result>`` and ``<call>`` stand for the result and the arguments of the call.
         """
         value = _reach(self._case.observation[variant], key)
         if key.startswith("gradients."):
@@ -338,7 +342,7 @@ class _Writer:
         return "{\n" + "\n".join(lines) + "\n" + " " * indent + "}"
 
     def _note(self, node: Node) -> None:
-        """Record the upstream classes that a value needs."""
+        """Remember the classes that the script must import to write a value."""
         if node[0] in ("bare", "new", "made"):
             module, _, name = node[1].rpartition(".")
             if module == "argparse":
@@ -435,7 +439,7 @@ def _quoted(value: Any) -> str:
 def _written(node: Node, indent: int, used: int) -> str:
     """Write a value as Python source, on several lines if it is too long for one.
 
-    :param used: the number of columns of the line that other text takes.
+    :param used: the number of columns that other text takes on the first line.
     """
     text = _inline(node)
     parts = _parts(node)
@@ -478,8 +482,10 @@ def _inline(node: Node) -> str:
 
 
 def _parts(node: Node) -> tuple[str, list[tuple[str, Node]], str] | None:
-    """Split a value into its opening text, its parts with their prefixes, and its closing text. Return None if it has
-    no parts."""
+    """Split a value into its opening text, its parts with their prefixes (such as ``key: ``), and its closing text.
+
+    Return None if it has no parts.
+    """
     kind = node[0]
     if kind in ("list", "tuple", "set"):
         brackets = {"list": "[]", "tuple": "()", "set": "{}"}[kind]
@@ -504,7 +510,7 @@ def _parts(node: Node) -> tuple[str, list[tuple[str, Node]], str] | None:
 
 
 def _numbers(value: Tensor) -> Any:
-    """Return numbers as nested lists of strings, with the fewest digits that identify each single-precision number."""
+    """Return a tensor's elements as nested lists. Floats get the fewest digits that single precision needs."""
     if value.dtype not in FLOATS[1:]:
         return value.nested()
 

@@ -1,4 +1,4 @@
-"""Test a fix: compare recipes, laws, drawn scenarios and upstream's own tests, without and with the fix."""
+"""Test a fix: compare recipes, laws on drawn scenarios, and upstream's own tests, without and with the fix."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sentinel.targets.refs import Ref
 from sentinel.tools.upstream.upstream_tests import UpstreamTests
 from sentinel.values.literals import Tensor, plain
 
-#: The number of drawn scenarios: for the bug's own boundary, and for each other boundary.
+#: The number of drawn scenarios for each boundary of the fix's bugs, and for each other boundary.
 OWN, OTHERS = 100, 6
 
 Files = Mapping[str, tuple[bytes, bytes]]
@@ -40,9 +40,9 @@ Pair = tuple[Decision, Decision]
 
 
 def files_of(fix: Fix, store: MirrorStore) -> Files:
-    """Return the content of each changed file before and after the fix, from the target's mirror.
+    """Map each file that the fix edits to its content before and after the fix, read from the target's mirror.
 
-    The result is empty if the fix is a commit of upstream.
+    The result is empty if the fix is a commit of upstream, which has no edits.
     """
     if not fix.edits:
         return {}
@@ -59,7 +59,8 @@ def files_of(fix: Fix, store: MirrorStore) -> Files:
 def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str] = ()) -> str:
     """Return the fix as a diff.
 
-    :param files: the only files in the diff, because a mirror may lack others.
+    :param context: the number of lines of context.
+    :param files: the files to include; all if empty. A mirror may lack some of them.
     """
     chosen = set(files)
     if fix.edits:
@@ -70,7 +71,7 @@ def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str]
 
 
 def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> OpenCheckout:
-    """Return a function that opens checkouts. For some refs, it opens the code with a fix applied."""
+    """Return a function that opens checkouts like ``opened``, and for :attr:`Fix.patched` the code with the fix."""
     by_ref = {fix.patched: fix for fix in fixes if fix.edits}
 
     def patched(target: Target, ref: Ref, pull: int | None) -> Checkout:
@@ -78,7 +79,7 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
         if fix is None:
             return opened(target, ref, pull)
         base = opened(target, fix.base, pull)
-        # Only edits below the package roots are applied, so that a mirror without tests is sufficient.
+        # Edits outside the package roots, such as tests, are not needed to decide, and the checkout lacks those files.
         inside = replace(fix, edits=tuple(e for e in fix.edits if any(e.file.startswith(f"{r}/") for r in base.roots)))
         blobs = checkouts.files(base)
 
@@ -95,14 +96,15 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
 #: The result of testing a fix, as stored in ``evidence.json``.
 #: * ``bugs``, ``others``: verdicts without and with the fix, for the fix's own bugs and for the target's other bugs
 #: * ``boundaries``, ``elsewhere``: results on drawn scenarios, for the boundaries of the bugs and for all others
-#: * ``tests``: the outcomes of each test file of upstream, or why it cannot run here; ``regression``: the fix's tests
-#: * ``problems``: what is wrong with the fix
+#: * ``tests``: the outcomes of each test file of upstream, or why it cannot run here
+#: * ``regression``: the outcomes of the fix's own tests
+#: * ``problems``: what is wrong with the fix, in sentences
 FixTrial = dict[str, Any]
 
 
 def elsewhere(tried: Mapping[str, Any]) -> tuple[int, int, float]:
-    """Sum up the comparisons of all other boundaries: (number of scenarios, number of functions, largest
-    difference)."""
+    """Sum up the comparisons of the boundaries without a bug: number of scenarios, number of functions, and largest
+    difference."""
     results = tried["elsewhere"].values()
     largest = max((float(one["largest_difference"]) for one in results), default=0.0)
     return sum(one["scenarios"] for one in results), len(results), largest
@@ -117,7 +119,12 @@ def try_fix(
     tests: bool = True,
     tests_python: str | None = None,
 ) -> FixTrial:
-    """Test a fix with recipes, laws, drawn scenarios and upstream's own tests."""
+    """Test a fix with recipes, laws on drawn scenarios, and upstream's own tests.
+
+    :param tests: whether to run upstream's own tests and those of the fix.
+    :param tests_python: the interpreter that runs them; None for the running one.
+    :raises SentinelError: if a bug of the fix has no recipe.
+    """
     tried: FixTrial = {name: {} for name in ("bugs", "others", "boundaries", "elsewhere", "tests", "regression")}
     tried["problems"] = []
     recipes = find_recipes(catalog, [fix.target])
@@ -138,13 +145,12 @@ def try_fix(
 
 
 def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace infinity by a string, because JSON cannot store it. An infinite difference means results of different
-    form."""
+    """Replace infinity by a string, because JSON cannot store it."""
     return {name: "inf" if value == np.inf else value for name, value in result.items()}
 
 
 def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: FixTrial) -> list[Pair]:
-    """Decide every recipe of the target without and with the fix.
+    """Decide every recipe of the target without and with the fix, and record the verdicts and problems.
 
     :returns: the decisions about the fix's own bugs.
     """
@@ -178,7 +184,10 @@ def _draw(
     runner: Runner,
     tried: FixTrial,
 ) -> None:
-    """Compare every boundary without and with the fix on drawn scenarios."""
+    """Compare every boundary without and with the fix on drawn scenarios, and record the results and problems.
+
+    :param decided: the decisions about the fix's own bugs.
+    """
     bindings = [subject.binding for subject in chosen]
     opened = [runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
     for subject in chosen:
@@ -210,10 +219,10 @@ def _draw(
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Map symptoms that may remain after a fix to the other known bug that causes them. A symptom is a broken law or
-    the message of an exception.
+    """Map each symptom that another known bug causes to that bug. A symptom is a broken law or an exception's message.
 
-    Only bugs count that are still present with the fix, in the same boundary or in its second implementation.
+    The other bug must still be present with the fix, in the same boundary or in its second implementation. The fix may
+    expose it, and this is no problem of the fix.
     """
     boundaries = {*subject.binding.paths, *subject.binding.twins}
     return {
@@ -253,13 +262,15 @@ def _compared(
 ) -> dict[str, Any]:
     """Compare a boundary without and with a fix on drawn scenarios.
 
-    A scenario triggers the bug if the fix changes which laws are broken, or by which numbers. On every other scenario
-    the results must be equal. Two kinds of scenarios are exceptions, and count as unjudged: those in which only keys
-    differ that the bug changes in other scenarios, and those in which a law is broken in the same way on both sides.
+    A scenario triggers the bug if the fix changes which laws are broken, or by which numbers. On all other scenarios,
+    the results must be equal. A scenario with different results nevertheless counts as unjudged, not as changed, in two
+    cases: only keys differ that the bug changes in other scenarios, or a law is broken in the same way on both sides.
 
+    :param sessions: the sessions without and with the fix.
     :param about: the decisions about the bugs at this boundary, without and with the fix.
-    :param own: what :func:`_own` returns for this boundary. If the fix exposes one of these bugs, this is reported
-        separately.
+    :param count: the number of scenarios to draw.
+    :param own: what :func:`_own` returns for this boundary. Bugs of it that the fix exposes are listed under
+        ``uncovered``.
     """
     measured = [(one.measurement, two.measurement) for one, two in about]
     spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))
@@ -284,7 +295,7 @@ def _compared(
         for name, symptom, detail in sorted(each for each in still if each[:2] in new):
             if known := next((bug for raised, bug in own.items() if symptom == "refused" and raised in detail), ""):
                 uncovered[name] = known
-            elif symptom == "refused":  # all laws report the same exception
+            elif symptom == "refused":  # every law reports the exception, so it is listed only once
                 worse.setdefault(detail.partition(":")[0], f"it {detail.removeprefix('the boundary ').rstrip('.')}")
             elif name in own:
                 uncovered[name] = own[name]
@@ -319,7 +330,7 @@ def _compared(
 
 
 def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
-    """Return the largest difference of each observation key that differs."""
+    """Map each observation key that differs in some pair to its largest difference."""
     largest: dict[str, float] = {}
     for one, two in pairs:
         for variant in one:
@@ -331,7 +342,7 @@ def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
 
 
 def _otherwise(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Describe the first string that differs between two observations."""
+    """Describe the first string that differs between two observations; empty if none differs."""
     before, after = (dict(flat(observation, "")) for observation in (one, other))
     for place, value in before.items():
         now = after.get(place)
@@ -360,17 +371,17 @@ def _plans(drawn: Drawn) -> list[Plan]:
 
 
 def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, str, str]]:
-    """Return (law, symptom, detail) for each violation. A call that raises an exception counts as a violation, too."""
+    """Return (law, symptom, detail) for each violation, and for each call that raises an exception."""
     violations = set()
     for (law, _), trial in zip(plans, trials):
-        if trial.refused and not law.twin:  # the boundary of the other implementation reports this exception
+        if trial.refused and not law.twin:  # an exception of the second implementation is reported at its own boundary
             violations.add((law.name, "refused", trial.refused))
         violations |= {(law.name, item.symptom, f"{item.key}: {item.detail}") for item in trial.violations}
     return violations
 
 
 def _difference(one: Any, two: Any) -> float:
-    """Return the largest difference between two observations; infinity if their forms differ."""
+    """Return the largest difference between two observed values; infinity if they differ other than by numbers."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         if (one.shape, one.dtype) != (two.shape, two.dtype):
             return np.inf

@@ -21,7 +21,7 @@ from sentinel.tools.upstream.patch import changed_by
 #: Time limit for one test file in seconds.
 TIMEOUT = 240.0
 
-#: The most test files that are run because they import an edited module.
+#: The maximum number of test files that are run.
 MOST = 6
 
 _TEST = re.compile(r"(^|/)tests?/(.*/)?(test_\w+|\w+_test)\.py$")
@@ -33,10 +33,12 @@ _OUTCOME = re.compile(
 
 
 class UpstreamTests:
-    """Runs tests in two scratch trees, which are removed at the end. Tests are untrusted code, so they run in the
-    strict sandbox.
+    """Runs upstream's tests in scratch trees, which are removed at the end.
 
-    :param changes: the contents of each edited file before and after the fix, by path.
+    Tests are untrusted code, so they run in the strict sandbox.
+
+    :param changes: maps each edited file to its content before and after the fix.
+    :param python: the interpreter that runs the tests; None for the running one.
     """
 
     def __init__(self, git_dir: Path, fix: Fix, changes: Mapping[str, tuple[bytes, bytes]], python: str | None) -> None:
@@ -44,7 +46,7 @@ class UpstreamTests:
         self._python = python or sys.executable
         self._folder = tempfile.TemporaryDirectory(prefix="sentinel-", ignore_cleanup_errors=True)
         self._logs: dict[tuple[str, ...], str] = {}
-        self._option = ""  # True after a conftest.py did not finish
+        self._option = ""  # the pytest option that all runs use after a conftest.py did not finish
 
     def __enter__(self) -> UpstreamTests:
         os.chmod(self._folder.name, 0o755)
@@ -57,8 +59,7 @@ class UpstreamTests:
     def files(self) -> list[str]:
         """Return the test files that the fix edits, and those that import a module that the fix edits.
 
-        Files whose paths are most similar to the edited files come first. Files whose paths name a missing package come
-        last.
+        Files whose paths are most similar to those of the edited files come first. Tests for a GPU come last.
         """
         listed, _ = git_objects.listing(self._git_dir, self._fix.commit, [])
         tests = {entry.path: entry.blob for entry in listed if _TEST.search(entry.path) and entry.mode != LINK}
@@ -87,9 +88,12 @@ class UpstreamTests:
         return "\n".join(self._logs.values())
 
     def compared(self) -> dict[str, dict[str, Any]]:
-        """Return for each test file how often each outcome occurred, without and with the fix; or why no test ran."""
+        """Count for each test file how often each outcome occurred without and with the fix, or return why no test ran.
+
+        ``worse`` lists the tests that passed without the fix and do not pass with it.
+        """
         without = self._run("without", self.files)
-        # If a test already fails without the fix, its failure with the fix shows nothing.
+        # A file without a passing test cannot show that the fix breaks something.
         ran = [file for file, (outcomes, _, _) in without.items() if "passed" in outcomes.values()]
         results: dict[str, dict[str, Any]] = {
             file: {"not_runnable": reason} for file, (_, reason, _) in without.items() if file not in ran
@@ -104,7 +108,7 @@ class UpstreamTests:
         return results
 
     def regression(self) -> dict[str, dict[str, Any]]:
-        """Run the fix's own tests in both trees, after copying them into the tree without the fix."""
+        """Run the fix's own tests without and with the fix. The tree without the fix gets the tests, too."""
         results: dict[str, dict[str, Any]] = {test: {} for test in self._fix.regression}
         for side in ("without", "with"):
             for test, (outcomes, reason, option) in self._run(side, self._fix.regression, own_tests=True).items():
@@ -122,10 +126,15 @@ class UpstreamTests:
     def _run(
         self, side: str, tests: Sequence[str], own_tests: bool = False, option: str = ""
     ) -> dict[str, tuple[dict[str, str], str, str]]:
-        """Run test files or single tests with pytest. For each, return the outcomes of its tests, pytest's explanation
-        if no test ran, and the additional pytest option that was used.
+        """Run test files or single tests with pytest.
 
-        The option disables a ``conftest.py`` that starts a cluster or a logger, which may not work here.
+        If no test runs, they are run again without any ``conftest.py``, which may start a cluster or a logger that does
+        not work here.
+
+        :param side: ``without`` or ``with`` the fix.
+        :param own_tests: whether these are the tests of the fix.
+        :returns: for each file or test, the outcomes of its tests, pytest's explanation if no test ran, and the option
+            that disabled ``conftest.py``.
         """
         if not tests:
             return {}
@@ -152,7 +161,7 @@ class UpstreamTests:
         if own_tests:
             shown = re.sub(r"(?m) in [\d.]+s( \([\d:]+\))?(?= =*$|$)", "", portable(out)).strip()
             shown = re.sub(r"([=_ ])\1{9,}", r"\1" * 10, shown)
-            # The log of a later attempt without conftest.py replaces that of the first.
+            # The key has no option, so the log of a later attempt without conftest.py replaces that of the first.
             called = f"$ pytest {' '.join([*option.split(), *tests])}  # {side} the fix"
             key = (side, *tests)
             self._logs[key] = f"{called}\n{shown}\n"
@@ -174,7 +183,10 @@ class UpstreamTests:
         return results
 
     def _tree(self, side: str, own_tests: bool) -> Path:
-        """Return a scratch tree, created on first use."""
+        """Return a scratch tree, which is created on first use.
+
+        The tree without the fix exists in two versions: with the fix's own tests, and without them.
+        """
         tree = Path(self._folder.name, side + ("-tested" if own_tests and side == "without" else ""))
         if tree.exists():
             return tree
@@ -214,7 +226,7 @@ def _words(path: str) -> set[str]:
 
 
 def _import_of(file: str) -> re.Pattern[str]:
-    """Return a pattern that matches imports of a module, either by its dotted path or from its package."""
+    """Return a pattern that matches imports of a file's module, by its dotted path or from its package."""
     parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
     package, name = r"\.".join(map(re.escape, parts[-3:-1])), re.escape(parts[-1])
     return re.compile(rf"{package}\.{name}\b|from [\w.]*{package} import [^\n]*\b{name}\b")

@@ -1,4 +1,4 @@
-"""Search a mirror for pull requests, open and closed, that concern the names that identify a bug."""
+"""Search a mirror for pull requests, open and closed, that mention or change the names that identify a bug."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sentinel.recipes import Recipe
 from sentinel.recipes.fixes import Fix
 from sentinel.sources import git_objects, gitbinary
 
-#: A name that more pull requests than this change is ignored.
+#: A name is ignored if more pull requests than this concern it.
 _MOST_PULLS = 400
 
-#: The most search queries that are suggested to a person.
+#: The maximum number of search queries that are suggested to a person.
 _MOST_SEARCHES = 6
 
-#: Number of digits in a commit's hash.
+#: The number of digits of a commit hash.
 _SHA = 40
 
 
@@ -38,7 +38,7 @@ class Similar:
 
 
 def terms(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
-    """Return the names that identify a bug: its functions, the names that its texts quote, and its settings."""
+    """Return the names that identify a bug: its functions, names in backticks in its texts, and its settings."""
     texts = [f"`{part}`" for recipe in recipes for part in recipe.boundary.split(".")[-2:] if not part.startswith("__")]
     if fix:
         texts += [fix.subject, fix.wrong, fix.cause, fix.fix, fix.reach]
@@ -55,11 +55,12 @@ def terms(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
 
 
 def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[str], most: int) -> list[Similar]:
-    """Return the pull requests whose own commits change lines with these names, or have the names in a subject line.
+    """Return the pull requests whose own commits change lines with these names or have them in the subject.
 
-    A rare name counts more than a frequent one, and a small change more than a large one.
+    The most similar come first. A rare name counts more than a frequent one, and a small change more than a large one.
 
-    :param files: names of files without their folders, which count as names too.
+    :param files: names of files without their folders. A change of such a file counts like a name.
+    :param most: the maximum number of pull requests.
     """
     commits = _own_commits(git_dir, branch)
     pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b")
@@ -83,8 +84,7 @@ def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[st
 
 
 def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]:
-    """Return the commits that are in pull requests but not on the branch, each with its subject and the pull requests'
-    numbers."""
+    """Map each commit that is in a pull request but not on the branch to the pull requests' numbers and its subject."""
     heads = gitbinary.run_checked(git_dir, "for-each-ref", "--format=%(objectname) %(refname)", "refs/pull/*/head")
     by_sha: dict[str, list[int]] = defaultdict(list)
     by_ref: dict[str, str] = {}
@@ -98,8 +98,9 @@ def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]
 
 
 def _patches(git_dir: Path, commits: Iterable[str], wanted: str) -> list[str]:
-    """Return the lines of those patches that change a matching line of Python. Commits whose blobs the mirror lacks are
-    left out.
+    """Return the lines of the commits' patches to Python files that change a line which matches ``wanted``.
+
+    Commits whose blobs the mirror lacks are left out.
     """
     wild = {"GIT_LITERAL_PATHSPECS": "0"}
 

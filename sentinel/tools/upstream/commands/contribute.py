@@ -115,9 +115,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    """Write the pages in a folder again, with the data of their stored evidence and the prose of the current recipes
-    and fixes.
-    """
+    """Write the pages in a folder again, from their stored evidence and the texts of the current recipes and fixes."""
     catalog, _ = catalog_and_settings(arguments)
     store, wanted, stale = MirrorStore(), arguments.bug or ["*"], []
     files = [
@@ -134,7 +132,7 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         try:
             made = contribution(document, catalog, store)
             texts = pages(replace(made, logged=file.with_name("tests.log").exists()))
-        except SentinelError as error:  # the fix itself was changed after the trial
+        except SentinelError as error:  # for example, the fix has changed since it was tested
             stale.append(f"{file.parent}: {error}")
             continue
         if not {"PULL_REQUEST.md"} & texts.keys():
@@ -167,8 +165,11 @@ class _Maker:
             exporter.close()
 
     def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
-        """Return the contribution for a bug without a fix in Sentinel. The two revisions are those of the user, or
-        pins."""
+        """Return the contribution for a bug for which Sentinel has no fix.
+
+        :param base: the revision with the bug; None for the recipe's pin.
+        :param head: the revision without the bug; None for the recipe's pin.
+        """
         if base is None and recipe.pins and all(pin.expect != "reproduced" for pin in recipe.pins):
             expected = ", ".join(f"{pin.ref.short} {pin.expect}" for pin in recipe.pins)
             raise SentinelError(
@@ -188,7 +189,7 @@ class _Maker:
         return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]
 
     def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle], str]:
-        """Test Sentinel's fix for a root cause. Return the contribution, and the output of upstream's tests."""
+        """Test Sentinel's fix for a root cause. Return the contribution and the output of the fix's tests."""
         check = not self._arguments.no_check
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(self._catalog, [fix.target], fix.bugs)}
         exporter = self._exporter(fix.target)

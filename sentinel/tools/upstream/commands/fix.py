@@ -49,7 +49,10 @@ def tests_options(parser: argparse.ArgumentParser) -> None:
 
 
 def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
-    """Return the fixes of all bugs that match, without repetitions."""
+    """Return the fixes of all bugs that match these patterns. A fix of several bugs is returned once.
+
+    :raises NothingExamined: if no bug that matches a pattern has a fix.
+    """
     by_path: dict[Any, Fix] = {}
     for glob in globs:
         recipes = find_recipes(catalog, (), [glob])

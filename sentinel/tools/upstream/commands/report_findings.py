@@ -123,7 +123,7 @@ def _results(file: Path, known: set[str]) -> list[Mapping[str, Any]]:
 
 
 def _histories(target: str, branch: str, folders: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
-    """Return the histories of a target's default branch, by bug. A later folder overrides an earlier one."""
+    """Return the full histories of a target's default branch, by bug. A later folder overrides an earlier one."""
     return {
         history["bug_id"]: history
         for folder in folders

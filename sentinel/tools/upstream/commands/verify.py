@@ -53,8 +53,10 @@ _OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
 class Outcome:
     """The result of verifying one document.
 
-    :ivar outcome: ``same``, ``different``, ``could not`` (be verified), or ``undecided`` if neither the recorded nor
-        the new decision reached a verdict.
+    :ivar outcome: ``same``, ``different``, ``could not`` (be verified), or ``undecided`` if both the recorded and the
+        new decision failed in the same way for a reason of the machine, such as a timeout.
+    :ivar subject: the bug or law, and its recorded verdict and ref.
+    :ivar recipe: where the recipe was found.
     """
 
     evidence: Path
@@ -100,9 +102,9 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _documents(paths: Sequence[Path], recipes: Recipes) -> Iterator[tuple[Path, dict[str, Any] | str]]:
-    """Yield each evidence document with its file; if the file is invalid, the error. A folder stands for all evidence
-    below it.
+    """Yield (file, document) for each evidence document; the error message takes the place of an invalid document.
 
+    :param paths: files, and folders of which all evidence is read.
     :raises NothingExamined: if no evidence is found.
     """
     several = [(path, _in_folder(path, recipes) if path.is_dir() else [(path, None)]) for path in paths]
@@ -119,15 +121,17 @@ def _documents(paths: Sequence[Path], recipes: Recipes) -> Iterator[tuple[Path, 
 
 
 def _in_folder(folder: Path, recipes: Recipes) -> list[tuple[Path, dict[str, Any] | None]]:
-    """Return the lines of a baseline folder. For any other folder, return its JSON files except ``run.json``."""
+    """Return (file, document) for each line of a baseline folder.
+
+    For any other folder, return its JSON files except ``run.json``; they are not read yet, so the document is None.
+    """
     if line_files(folder):
         return [(folder / place, document) for place, document in recorded(folder, recipes).items()]
     return [(file, None) for file in below(folder) if file.name != RUN and not file.name.startswith(".")]
 
 
 def _load(file: Path) -> Iterator[dict[str, Any] | str]:
-    """Yield the evidence documents in a file, of which a contribution has several. If the file is invalid, yield the
-    error."""
+    """Yield the evidence documents in a file; a contribution has several. If the file is invalid, yield the error."""
     try:
         made = load_contribution(file)
         if made is None:
@@ -182,7 +186,7 @@ class _Verifier:
             return Outcome.could_not(file, subject, str(error), origin)
         outcome = "same" if verification.same else "different"
         if outcome == "same" and recorded["kind"] in _OF_THIS_MACHINE:
-            outcome = "undecided"  # the decision failed for a reason of the machine, both then and now
+            outcome = "undecided"  # both decisions failed for a reason of the machine, so they confirm nothing
         return Outcome(file, outcome, subject, verification.conclusion, origin, verification)
 
     def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:
@@ -201,7 +205,10 @@ class _Verifier:
         return compared(recorded, decision)
 
     def _patched(self, recorded: dict[str, Any]) -> Ref | None:
-        """Return the ref of the code with Sentinel's fix if the document was decided with this fix; otherwise None."""
+        """Return the ref of the code with Sentinel's fix if the evidence is of that code; otherwise None.
+
+        :raises SentinelError: if no fix in the catalog has the recorded digest.
+        """
         digest = (recorded["checkout"] or {}).get("patched")
         if digest is None:
             return None
@@ -214,16 +221,21 @@ class _Verifier:
 
     @cached_property
     def _runner(self) -> Runner:
-        """The runner with the user's settings. The environment that the evidence records is only compared, never
-        used."""
+        """The runner, which uses the user's settings. The settings that the evidence records are only compared."""
         runner = runner_of(self._catalog, self._settings, self._notify, self._store, self._opened)
-        # At its start, the worker preloads packages for all targets, as it did in the run that wrote the evidence.
+        # All targets are given at the start, so that the worker preloads the same packages as in the recorded run.
         runner.start(self._targets)
         return runner
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
-    """Return a ref of the code that the evidence records. For a branch or a clean working tree, this is its commit."""
+    """Return a ref of exactly the code that the evidence is about.
+
+    For a branch or a clean working tree, this is the recorded commit; for ``pypi:latest``, the recorded version.
+
+    :param repo: the folder of the working tree if the evidence is about one.
+    :raises SentinelError: if the evidence is about a working tree with uncommitted changes and ``repo`` is None.
+    """
     text, checkout = recorded["ref"], recorded["checkout"] or {}
     if text == "path":
         if repo is not None:
@@ -244,8 +256,11 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 
 
 def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, bool]:
-    """Return three values: the recipe of the evidence, a description of where it was found, and True if the catalog's
-    recipe of this bug differs in a part that affects the verdict."""
+    """Find the recipe of the evidence, first in the catalog and then inside the evidence.
+
+    :returns: the recipe; a description of where it was found; and True if the catalog's recipe of this bug differs from
+        it in a part that affects the verdict.
+    """
     if recorded["target"] not in catalog.targets:
         raise SentinelError(f"no adapter for target {recorded['target']!r}")
     digest = recorded["recipe"]["digest"]
@@ -256,14 +271,14 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, 
         if recipe.digest == digest:
             return recipe, f"{recipe.path.name}, {digest[:19]}, of this catalog", False
     recipe = _embedded(recorded, catalog)
-    if recipe.published:  # the bundled recipe names its pull request, which is needed to find commits
+    if recipe.published:  # a published recipe does not name the pull request that may be needed to find its commits
         recipe = adopt_pins(recipe, {item.bug_id: item for item in same})
     other = any(recipe_digest(item) != recipe_digest(recipe) for item in same)
     return recipe, f"the copy inside the evidence{'; the recipe of this catalog differs' if same else ''}", other
 
 
 def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
-    """Return a recipe with the scenario that a search drew. The law decides this recipe."""
+    """Return a recipe with the scenario that a search drew and without expected values, so that the law decides."""
     law = catalog.laws.get(str(recorded["law"]))
     if law is None:
         raise SentinelError(f"it is evidence of a law, {recorded['law']!r}, which does not exist here")
@@ -299,9 +314,11 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
 
 
 def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
-    """Compare recorded evidence with a new decision, as :func:`~sentinel.reports.baseline.verify_report` does.
+    """Compare recorded evidence with a new decision.
 
-    Also check that the document's other fields follow from its recipe and observation."""
+    In addition to :func:`~sentinel.reports.baseline.verify_report`, this checks that the recorded fields that no
+    comparison reads follow from the recipe and the observation.
+    """
     now = evidence(decision)
     verification = verify_report(recorded, now)
     if verification.differences:
