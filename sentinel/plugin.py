@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Generator
 from pathlib import Path
@@ -217,6 +218,8 @@ class _Hooks:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         self._run.finish(session, exitstatus)
+        if "hypothesis" not in sys.modules:  # its plugin would import it for an empty summary
+            session.config.pluginmanager.unregister(name="hypothesispytest")
         _for_others(self._run, session)
 
     @pytest.hookimpl(trylast=True)

@@ -128,6 +128,21 @@ def test_another_projects_tests_run_as_without_the_plugin(tmp_path, arguments):
     assert "hypothesis plugin: True" in "\n".join(with_sentinel)
 
 
+def test_a_gate_without_changes_loads_neither_torch_nor_hypothesis(tmp_path, demo_home, demo_repository):
+    """Each takes longer to import than the whole run."""
+    tree = tmp_path / "clone"
+    demo_repository.git("clone", "-q", str(demo_repository.path), str(tree))
+    user = tmp_path / "user"
+    user.mkdir()
+    loaded = "[name for name in ('torch', 'hypothesis') if name in sys.modules]"
+    (user / "conftest.py").write_text(f"import sys\n\ndef pytest_unconfigure():\n    print('LOADED', {loaded})\n")
+    others = ("-p", "no:jaxtyping", "-p", "no:anyio")  # plugins of installed packages that load more
+    status, text = finish(start(user, "--sentinel-target=demo", f"--sentinel-repo={tree}", *others))
+    assert status == 0, text
+    assert "no signal line changed" in text
+    assert "LOADED []" in text
+
+
 def test_under_xdist_only_the_controller_reports(folder):
     pytest.importorskip("xdist")
     write_recipe(

@@ -24,7 +24,7 @@ from sentinel.comparing.units import Unit
 from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import AlteredSession, LawSession, Subject, Undecidable
 from sentinel.search.guards import cut
-from sentinel.worker.altering import READ, WAYS
+from sentinel.worker.answers import READ, WAYS
 
 #: The scenarios in which a value is changed, as ranges of their numbers: a few first, then more.
 _SCENARIOS = ((0, 2), (2, 8))

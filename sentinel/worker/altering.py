@@ -21,14 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from sentinel.worker.answers import READ
 from sentinel.worker.codes import read_source
-
-#: The number of ways to change a value. One request uses one way.
-WAYS = 2
-
-#: The message of the exception that is raised when an :class:`_Unreadable` is read. Such objects replace values that
-#: cannot be varied.
-READ = "a value that Sentinel replaced was read"
 
 #: Names of the helpers that are put into ``builtins`` for the changed code to call: they change a value, remember a
 #: value, record a value, or force a condition.

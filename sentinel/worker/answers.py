@@ -43,6 +43,12 @@ TEXTS, NUMBERS = "#texts", "#numbers"
 #: The value of a setting that stands for another value of the same type.
 ANOTHER = {"another": True}
 
+#: The number of ways to change a value. One request uses one way (:mod:`sentinel.worker.altering`).
+WAYS = 2
+
+#: The message of the exception that is raised when an object is read that replaces a value that cannot be varied.
+READ = "a value that Sentinel replaced was read"
+
 #: Maximum number of values in :attr:`Reply.beside`, which the contract does not observe.
 PARTS = 1000
 
