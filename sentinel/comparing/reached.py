@@ -31,27 +31,69 @@ Place = tuple[str, str]
 _FAR = 8
 
 
-class Code:
-    """The definitions in a mirror's trees or in a checkout. Each file is parsed once."""
+#: The results of :meth:`Code.reached`: (boundary, contract) -> the files that were read, with their blobs, and what the
+#: boundary reaches.
+Walked = dict[tuple[str, str], "deque[tuple[Mapping[str, str], Reached]]"]
 
-    def __init__(self, target: Target, trees: Trees, modules: dict[str, Module] | None = None) -> None:
+
+class Code:
+    """The definitions in a mirror's trees or in a checkout. Each file is parsed once.
+
+    :param modules: the parsed files by blob, if several instances share them.
+    :param walked: the results of :meth:`reached`, if several instances share them.
+    """
+
+    def __init__(
+        self, target: Target, trees: Trees, modules: dict[str, Module] | None = None, walked: Walked | None = None
+    ) -> None:
         self._trees = trees
         self._modules = {} if modules is None else modules
         self.target = target
         self.definitions = Definitions(trees, target.roots, lambda blob: self.module(blob).names)
-        self._walked: dict[tuple[str, str], deque[tuple[Mapping[str, str], Reached]]] = {}
+        self._walked: Walked = {} if walked is None else walked
+        self.module = lru_cache(maxsize=_REMEMBERED)(self._module)
+        self.locate = lru_cache(maxsize=_PATHS)(self._locate)
+        self.missing = lru_cache(maxsize=_REMEMBERED)(self._missing)
         self.files = lru_cache(maxsize=8)(self._files)
         self.module_of = lru_cache(maxsize=None)(target.module_of)
         #: blob -> what importing the file does; the key None stands for a missing file
         self.at_import = lru_cache(maxsize=_REMEMBERED)(self._at_import)
 
-    def module(self, blob: str) -> Module:
+    def _module(self, blob: str) -> Module:
         if blob not in self._modules:
             if len(self._modules) >= _REMEMBERED:
                 self._modules.clear()
             content = self._trees.blob(blob)
             self._modules[blob] = parse(content) if len(content) <= LARGEST_SOURCE else Module()
         return self._modules[blob]
+
+    def _locate(self, tree: str, path: str) -> tuple[tuple[str, str], list[str]] | None:
+        """Return the module that a dotted path begins with, as its file and blob, and the rest of the path. Return None
+        if the tree has no such module."""
+        parts = path.split(".")
+        for end in range(len(parts), 0, -1):
+            place = self.definitions.file(tree, ".".join(parts[:end]))
+            if place is not None:
+                return place, parts[end:]
+        return None
+
+    def _missing(self, tree: str, place: tuple[str, str]) -> list[Unit]:
+        """Return the imports of a module from the target's own code that cannot be found. Importing the module may fail
+        because of them."""
+        here, missing = self.module_of(place[0]), []
+        for path in sorted({path for paths in self.module(place[1]).imports.values() for path in paths}):
+            path = absolute(path, here, place[0])
+            if path.partition(".")[0] not in self.target.packages:
+                continue
+            found = self.locate(tree, path)
+            if found is not None and found[1]:
+                module = self.module(found[0][1])
+                computed = module.stars or "__getattr__" in module.units
+                found = found if computed or found[1][0] in {**module.units, **module.imports} else None
+            if found is None:
+                name, nothing = f"import {path}", frozenset[str]()
+                missing.append(Unit(name, "rest", (1, 1), name, nothing, nothing, frozenset()))
+        return missing
 
     def parses(self, blob: str) -> bool:
         """Return True if a file can be parsed."""
@@ -175,6 +217,9 @@ _WALKS = 16
 #: The most parsed modules in memory, about 100 kB each.
 _REMEMBERED = 3000
 
+#: The most dotted paths for which the module is cached.
+_PATHS = 1 << 16
+
 
 @dataclass(frozen=True)
 class Reached:
@@ -248,7 +293,7 @@ class _Walk:
     def follow(self, path: str, called: frozenset[str] = frozenset()) -> None:
         """Add the definition at a dotted path. For a module, add its classes and those of its functions that are
         called."""
-        module_and_rest = self._module_of(path)
+        module_and_rest = self._code.locate(self._tree, path)
         if module_and_rest is None:
             return
         place, rest = module_and_rest
@@ -292,27 +337,11 @@ class _Walk:
         if self.files.setdefault(*place) != place[1] or (place[0], "") in self._units:
             return
         self._add(place, "")
-        module, here = self._code.module(place[1]), self._code.module_of(place[0])
-        for path in {path for paths in module.imports.values() for path in paths}:
-            self._note_missing(place[0], absolute(path, here, place[0]))
-        package = here.rpartition(".")[0]
+        self._units |= {(place[0], unit.name): unit for unit in self._code.missing(self._tree, place)}
+        package = self._code.module_of(place[0]).rpartition(".")[0]
         above = self._code.definitions.file(self._tree, package) if package else None
         if above is not None:  # importing any module of a package runs the package's own statements
             self._enter(above)
-
-    def _note_missing(self, file: str, path: str) -> None:
-        """Record an import from the target's own code that cannot be found. Importing the module may fail because of
-        it."""
-        if path.partition(".")[0] not in self._code.target.packages:
-            return
-        found = self._module_of(path)
-        if found is not None and found[1]:
-            module = self._code.module(found[0][1])
-            computed = module.stars or "__getattr__" in module.units
-            found = found if computed or found[1][0] in {**module.units, **module.imports} else None
-        if found is None:
-            name, nothing = f"import {path}", frozenset[str]()
-            self._units[file, name] = Unit(name, "rest", (1, 1), name, nothing, nothing, frozenset())
 
     def _add(self, place: tuple[str, str], name: str) -> None:
         file, blob = place
@@ -347,7 +376,7 @@ class _Walk:
         here = self._code.module_of(place[0])
         paths = [f"{here}.{name}"]
         paths += [absolute(path, here, place[0]) for path in self._code.module(place[1]).imports.get(name, ())]
-        for module_and_rest in filter(None, map(self._module_of, paths)):
+        for module_and_rest in filter(None, (self._code.locate(self._tree, path) for path in paths)):
             (file, blob), rest = module_and_rest
             unit = self._code.module(blob).units.get(".".join(rest))
             if unit is not None:
@@ -370,20 +399,12 @@ class _Walk:
         if far == 0 or path in self._followed:
             return
         self._followed.add(path)
-        module_and_rest = self._module_of(path)
+        module_and_rest = self._code.locate(self._tree, path)
         if module_and_rest is not None:
             place, rest = module_and_rest
             self._enter(place)
             if rest:
                 self._use(place, rest[0], far - 1)
-
-    def _module_of(self, path: str) -> tuple[tuple[str, str], list[str]] | None:
-        parts = path.split(".")
-        for end in range(len(parts), 0, -1):
-            place = self._code.definitions.file(self._tree, ".".join(parts[:end]))
-            if place is not None:
-                return place, parts[end:]
-        return None
 
 
 def names_in(function: Any) -> Iterator[str]:

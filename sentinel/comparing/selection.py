@@ -11,7 +11,7 @@ from functools import cached_property
 from sentinel.comparing.observations import AFTER, BEFORE, OTHER, SIDES
 from sentinel.comparing.other_files import Files, files_of, list_changed_files
 from sentinel.comparing.patch import Patch, other_changes
-from sentinel.comparing.reached import Code, Place, Reached, changed_effect, changed_files, names_in, signal_changes
+from sentinel.comparing.reached import Code, Place, Reached, Walked, changed_effect, changed_files, names_in, signal_changes
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.comparing.units import Modules, Unit
 from sentinel.contracts.call import CALL
@@ -68,8 +68,10 @@ class Selection:
         self._recipes, self.boundaries, self._unchanged_too = recipes, boundaries, unchanged_too
         self.trees = trees or dict.fromkeys(SIDES, "")
         self._modules = Modules(target.name) if code is None else None
+        walked: Walked = {}
         self.codes = {
-            side: code or Code(target, CheckoutTrees(checkout), self._modules) for side, checkout in checkouts.items()
+            side: code or Code(target, CheckoutTrees(checkout), self._modules, walked)
+            for side, checkout in checkouts.items()
         }
         self._distances: dict[str, Mapping[Place, int]] = {}
         self.moved: dict[str, Mapping[str, str]] = {}
