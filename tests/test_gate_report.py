@@ -22,8 +22,9 @@ def row(
     return {
         "target": "verl", "base": "git:main (1)", "head": "path:. (2)", "boundary": boundary, "outcome": outcome,
         "sentence": sentence, "places": places, "changed": [list(each) for each in changed], "lines": list(lines),
-        "beyond": [], "undecided": [], "names": [boundary] if boundary else [],
-        "cause": "", **more,
+        "beyond": [], "undecided": [], "blind": [], "names": [boundary] if boundary else [],
+        "cause": "", "here": [each[:5] for each in lines if each[-1]], "agrees": outcome in ("same", "not examined"),
+        **more,
     }  # fmt: skip
 
 
@@ -67,9 +68,26 @@ def test_patch_coverage_counts_lines_once_and_names_unreached_ones():
 
 
 def test_a_boundary_is_examined_if_another_one_ran_its_changed_lines():
-    late = row("v.f", "not examined", "changed lines were not examined", (line("f", 1, False),))
-    _, lines = written(late, row("v.g", "same", "", (line("f", 1, True),)))
+    late = row("v.f", "not examined", "changed lines were not examined", (line("f", 1, True), line("f", 2, False)))
+    gate, lines = written(late, row("v.g", "same", "", (line("f", 1, False), line("f", 2, True))))
     assert not [text for text in lines if "not examined" in text]
+    [one, other] = gate.document()["comparisons"][0]["boundaries"]
+    assert one["sentence"] == "its scenarios ran 1 of 2 changed lines; the others were judged at v.g"
+    assert other["sentence"] == "its scenarios ran 1 of 2 changed lines; the others were judged at v.f"
+
+
+def test_a_caller_that_does_not_run_the_changed_lines_is_not_examined():
+    """They were judged at the function itself. It does not matter which of the two is compared first."""
+    idle = row("v.caller", "not examined", "changed lines were not examined", (line("f", 1, False),))
+    after = row("v.late", "same", "", (line("f", 1, True),), here=[])
+    gate, lines = written(idle, row("v.f", "same", "", (line("f", 1, True),)), after)
+    found = {each["boundary"]: each for each in gate.document()["comparisons"][0]["boundaries"]}
+    where = "its scenarios did not run the changed lines; they were judged at v.f"
+    assert (found["v.f"]["outcome"], found["v.f"]["sentence"]) == ("same", "")
+    for name in ("v.caller", "v.late"):
+        assert (found[name]["outcome"], found[name]["sentence"]) == ("not examined", where)
+    assert lines[1:3] == [f"not examined: v.caller: {where}", "  and v.late"]
+    assert announce(found["v.late"] | {"agrees": True, "cause": ""}) == ""
 
 
 @pytest.mark.parametrize(("outcome", "level"), [("worse", "error"), ("other", "warning")])
@@ -85,9 +103,10 @@ def test_annotations_and_sarif_are_at_the_changed_lines(outcome, level, tmp_path
 
 
 def test_non_finite_parts_and_unreached_changes_are_listed():
-    _, lines = written(row("v.f", "worse", "loss moved", undecided=["pg_loss"]),
+    _, lines = written(row("v.f", "worse", "loss moved", undecided=["clip_fraction", "pg_loss"], blind=["pg_loss"]),
                        row("", "same", beyond=["removed, with all its callers: v.g"]))  # fmt: skip
-    assert "undecided: v.f: NaN or infinite at both revisions in some calls: pg_loss" in lines
+    where = "NaN or infinite at both revisions in every scenario that runs changed lines"
+    assert f"undecided: v.f: {where}: pg_loss" in lines
     assert "removed, with all its callers: v.g" in lines
 
 

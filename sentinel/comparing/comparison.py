@@ -21,7 +21,7 @@ from sentinel.comparing.judging import (
     may_be_excused,
 )
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
-from sentinel.comparing.patch import NO_EFFECT
+from sentinel.comparing.patch import NO_EFFECT, describe_share
 from sentinel.comparing.processes import Processes, Shared
 from sentinel.comparing.reached import Place
 from sentinel.comparing.results import BoundaryDiff, Broken
@@ -160,13 +160,18 @@ class Comparison:
         if result.state not in ("differs", "same numbers", "not examined"):
             return result
         changed = self.selection.candidates[result.name].changed
-        idle = tuple(self.selection.patch.find_unexamined([place for place, _, _ in changed]))
-        state = result.state
+        places, patch = [place for place, _, _ in changed], self.selection.patch
+        idle = tuple(patch.find_unexamined(places))
+        state, share = result.state, ""
         if state == "not examined" and not result.reason and not idle:
             state = "same numbers"
         elif state == "same numbers" and idle:
             state = "not examined"
-        return replace(result, unreached=idle, state=state)
+        if state == "same numbers":
+            ran, elsewhere = patch.ran_at(result.name, places)
+            share = describe_share(len(ran), len(patch.lines(places)), elsewhere)
+            state = state if ran or not share else "not examined"
+        return replace(result, unreached=idle, state=state, share=share)
 
     def _call_both(self, candidate: Candidate) -> BoundaryDiff:
         subject, result, changed = candidate.subject, candidate.result, candidate.changed
@@ -203,12 +208,12 @@ class Comparison:
             findings = {item.symptom: item for outcome in outcomes for item in outcome.findings}
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]
             if not few and not found:
-                self._note_lines(log, located, changed)
+                self._note_lines(subject.name, log, located, changed)
             found = found or ([] if few else list(asking.search_options(pair, search.subject, changed, not distance)))
             again = [measure_again(pair, search.subject, each) for each in found]
             again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]
             if not few and not again:
-                self._note_lines(log, located, changed)
+                self._note_lines(subject.name, log, located, changed)
                 again = asking.search_gradients(sessions, search.subject, log)
             if not again:
                 again = asking.search_branches(sessions, search.subject, changed, log)
@@ -216,7 +221,7 @@ class Comparison:
             confirmed = [each for each in confirmed if each.symptom != BESIDE] or confirmed
             differences = tuple(sorted(confirmed, key=lambda each: each.symptom != "value"))
             if log.answered:
-                ran = self._note_lines(log, located, changed)
+                ran = self._note_lines(subject.name, log, located, changed)
                 if not few:
                     patch.note_search(ran, distances)
             elif log.refused:
@@ -259,7 +264,7 @@ class Comparison:
                 places={**result.places, **self._prove_places(subject, log)},
                 answered=log.answered,
                 undecided={key: count for key, count in log.undecided.items() if count},
-                blind=tuple(key for key, count in log.undecided.items() if count and key not in log.decided),
+                blind=tuple(key for key, count in log.undecided.items() if count and key not in log.whole),
                 scenarios=max(search.outcomes[NUMBERS_STAY].judged, len(differences)) or log.answered,
                 rounding=log.rounding,
                 differences=differences,
@@ -279,17 +284,19 @@ class Comparison:
         if any(outcome.findings for outcome in search.outcomes.values()):
             return False
         patch = self.selection.patch
-        ran = self._note_lines(log, located, ())
+        ran = self._note_lines(subject.name, log, located, ())
         entered = [place for place in located[AFTER] if patch.ran(place)]
         return not log.answered or patch.needs_search(ran, {*self.selection.distances(subject.name), *entered})
 
     def _note_lines(
-        self, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]
+        self, name: str, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]
     ) -> set[tuple[str, Place, int]]:
-        """Record the lines that ran, and return the changed statements that ran."""
+        """Record the lines that a boundary's scenarios ran, and return the changed statements that ran."""
         patch = self.selection.patch
-        patch.note_imported(place for place, _, _ in changed)
-        return {each for side, units in located.items() for each in patch.note(side, units, log.lines[side])}
+        imported = patch.note_imported(place for place, _, _ in changed)
+        ran = {each for side, units in located.items() for each in patch.note(side, units, log.lines[side])}
+        patch.note_boundary(name, ran | imported)
+        return ran
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
         """Return a boundary whose import failed at the head for a reason that also holds for these changed definitions.

@@ -298,6 +298,7 @@ def may_be_excused(result: BoundaryDiff) -> bool:
 def keeps_numbers(caller: BoundaryDiff, helpers: Collection[str]) -> bool:
     """Return True if a caller's scenarios ran the changed helper functions and its results are unchanged."""
     ran = not any(each.name in helpers and not each.called for each in caller.unreached)
+    ran = ran and not (caller.state == "not examined" and caller.share)  # the lines ran only at other boundaries
     symptoms = {each.symptom for each in caller.differences}
     same = caller.state in ("same numbers", "not examined") or symptoms <= {"dtype", BESIDE}
     return ran and same and not caller.broken.get(AFTER) and not caller.bugs.get(AFTER)

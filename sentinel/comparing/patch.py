@@ -41,9 +41,27 @@ PART = "a condition or a default inside the line"
 #: Reason why a line that ran is not examined.
 NO_EFFECT = "it ran, but no compared result depends on it"
 
-#: A changed statement: file, function, side, first and last line, whether a boundary reaches the function, why it did
-#: not run, and whether it ran in full.
+#: A changed statement: file, function, side, first and last line.
+Key = tuple[str, str, str, int, int]
+
+#: A changed statement: as above, then whether a boundary reaches the function, why it did not run, and whether it ran
+#: in full.
 Line = tuple[str, str, str, int, int, bool, str, bool]
+
+
+def describe_share(ran: int, count: int, elsewhere: Sequence[str]) -> str:
+    """Return where the changed lines were judged that a boundary's own scenarios did not run; empty if they ran all.
+
+    :param ran: the number of changed statements that they ran.
+    :param count: the number of changed statements that the boundary reaches.
+    :param elsewhere: the other boundaries whose scenarios ran the rest.
+    """
+    if ran == count:
+        return ""
+    share, rest = f"its scenarios ran {ran} of {count} changed lines", "the others"
+    if not ran:
+        share, rest = "its scenarios did not run the changed lines", "they"
+    return f"{share}; {rest} were judged at {', '.join(elsewhere)}" if elsewhere else share
 
 
 def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
@@ -156,6 +174,8 @@ class Patch:
         #: the changed statements that full searches ran, and for each definition the number of full searches that reach
         #: it
         self._searched: set[tuple[str, Place, int]] = set()
+        #: boundary -> the changed statements that its own scenarios ran
+        self._ran_at: dict[str, set[tuple[str, Place, int]]] = defaultdict(set)
         self._searches: Counter[Place] = Counter()
         #: changed statement -> whether a compared result depends on it; a statement is missing if that was not tried
         self._matters: dict[tuple[str, Place, int], bool] = {}
@@ -212,12 +232,41 @@ class Patch:
                         statements_here.add((side, place, number))
         return statements_here
 
-    def note_imported(self, places: Iterable[Place]) -> None:
-        """Record that these definitions ran at both revisions when their modules were imported."""
-        for place in places:
-            for side, unit in zip(SIDES, self._changes.get(place, ())):
-                if unit is not None and unit.kind != "function":
-                    self._ran[side, place].add(0)
+    def note_imported(self, places: Iterable[Place]) -> set[tuple[str, Place, int]]:
+        """Record that these definitions ran at both revisions when their modules were imported, and return their
+        statements."""
+        imported = {
+            (side, place, 0)
+            for place in places
+            for side, unit in zip(SIDES, self._changes.get(place, ()))
+            if unit is not None and unit.kind != "function"
+        }
+        for side, place, number in imported:
+            self._ran[side, place].add(number)
+        return imported
+
+    def note_boundary(self, boundary: str, ran: Collection[tuple[str, Place, int]]) -> None:
+        """Record the changed statements that a boundary's own scenarios ran."""
+        self._ran_at[boundary].update(ran)
+
+    def ran_at(self, boundary: str, places: Collection[Place]) -> tuple[set[Key], list[str]]:
+        """Return the changed statements of these definitions that a boundary's own scenarios ran, and the other
+        boundaries whose scenarios ran the rest."""
+        every = {
+            (side, place, number)
+            for place in places
+            for side, numbers in self._changed.get(place, {}).items()
+            for number in numbers
+        }
+        ran = self._ran_at.get(boundary, set()) & every
+        others = [name for name, there in self._ran_at.items() if name != boundary and there & (every - ran)]
+        return {self._key(*each) for each in ran}, others
+
+    def _key(self, side: str, place: Place, number: int) -> Key:
+        unit = self._changes[place][SIDES.index(side)]
+        assert unit is not None
+        first, last = statements(unit)[number].lines
+        return (*place, side, unit.span[0] + first, unit.span[0] + last)
 
     def note_search(self, ran: Iterable[tuple[str, Place, int]], reached: Iterable[Place]) -> None:
         """Record the changed statements that a full search ran, and the definitions that its boundary reaches."""
@@ -274,9 +323,9 @@ class Patch:
                     continue
                 every, not_run = statements(unit), set(self.list_not_run(side, place))
                 for number in self._changed[place][side]:
-                    first, last = (unit.span[0] + line for line in every[number].lines)
                     guard = "" if number not in not_run else self._guard(side, place, every, number)
-                    found.append((*place, side, first, last, place in self._bound, guard, number not in not_run))
+                    key = self._key(side, place, number)
+                    found.append((*key, place in self._bound, guard, number not in not_run))
         return found
 
     def _guard(self, side: str, place: Place, every: Sequence[Statement], number: int) -> str:

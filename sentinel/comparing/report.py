@@ -35,10 +35,12 @@ def summarise(compared: BoundaryDiff) -> str:
         return compared.lost
     brought = [f"introduces {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
     parts: list[str] = []
-    for item in _first_laws(compared.broken.get(AFTER, ())):
+    newly, further = split_by_law(compared.broken.get(AFTER, ()))
+    for item in [*newly, *further][:_LAWS]:
         new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
         fails = f"it can no longer be called: {message(item.detail)}"
-        parts.append(fails if item.law == ANSWERED else f"{new}breaks {item.law}: {item.statement}")
+        breaks = f"is further from {item.law} than before" if item in further else f"{new}breaks {item.law}"
+        parts.append(fails if item.law == ANSWERED else f"{breaks}: {item.statement}")
         parts += [f"the results follow the definition with {message(item.choice)}"] if item.choice else []
     function = compared.name.rpartition(".")[2]
     moved = [describe_difference(item, function) + _describe_settings(item.inputs) for item in compared.differences[:1]]
@@ -47,7 +49,8 @@ def summarise(compared: BoundaryDiff) -> str:
         parts = [*brought, *moved, *parts] if numbers_first else [*brought, *parts, *moved]
     mended = [f"fixes {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     broken = {item.law for item in compared.broken.get(AFTER, ())}  # both may break a law, each elsewhere
-    for item in _first_laws([item for item in compared.broken.get(BEFORE, ()) if item.law not in broken]):
+    mended_laws = [item for item in compared.broken.get(BEFORE, ()) if item.law not in broken]
+    for item in list({item.law: item for item in mended_laws}.values())[:_LAWS]:
         returns = f"it can be called now; {message(item.detail)}"
         mended.append(returns if item.law == ANSWERED else f"now keeps {item.law}: {item.statement}")
     parts += mended if parts else [*mended, *moved]
@@ -63,8 +66,17 @@ def _describe_settings(inputs: Mapping[str, Any]) -> str:
     return f", if {message(', '.join(texts))}" if texts else ""
 
 
-def _first_laws(broken: Sequence[Broken]) -> list[Broken]:
-    return list({item.law: item for item in broken}.values())[:2]
+#: The most laws that one sentence names.
+_LAWS = 2
+
+
+def split_by_law(broken: Sequence[Broken]) -> tuple[list[Broken], list[Broken]]:
+    """Return one violation of each law that only this revision breaks, and one of each law that both revisions break
+    and that this revision is further from."""
+    newly = {item.law: item for item in reversed(broken) if not item.already}
+    further = {item.law: item for item in reversed(broken) if item.law not in newly}
+    order = [item.law for item in broken]
+    return sorted(newly.values(), key=lambda item: order.index(item.law)), list(further.values())[::-1]
 
 
 #: The suffix of a key whose value is a number of values.
@@ -246,7 +258,8 @@ def list_unexamined(
 ) -> Iterator[str]:
     """Yield lines about changed code that was not examined.
 
-    They list changed lines by file, boundaries by the reason why they were not compared, and parts that are not finite.
+    They list changed lines by file, boundaries by the reason why they were not compared, and parts that are not finite
+    in any scenario that runs changed lines.
     """
     idle = comparison.selection.patch.find_unexamined()
     by_file: dict[str, list[Unexamined]] = {}
@@ -266,8 +279,9 @@ def list_unexamined(
     yield from list_others(comparison.selection.unread, comparison.selection.harmless)
     reasons: dict[tuple[str, str], list[str]] = {}
     for each in results:
-        if each.state == "not compared" or (each.state == "not examined" and each.reason):
-            reasons.setdefault((each.state, each.reason), []).append(each.name)
+        why = each.reason or each.share
+        if each.state == "not compared" or (each.state == "not examined" and why):
+            reasons.setdefault((each.state, why), []).append(each.name)
     for name, why in comparison.selection.left_out.items():
         reasons.setdefault(("not compared", why), []).append(name)
     asked = {item.name for item in results}
@@ -281,9 +295,9 @@ def list_unexamined(
     if len(reasons) > _FILES:
         count_left = sum(len(names) for names in list(reasons.values())[_FILES:])
         yield f"not compared: {count_left} more, for {len(reasons) - _FILES} other reasons"
-    undecided = [each for each in results if each.undecided]
+    undecided = [each for each in results if each.blind]
     for each in undecided[:_FILES]:
-        counts = ", ".join(f"{message(key)} in {count}" for key, count in each.undecided.items())
+        counts = ", ".join(f"{message(key)} in {each.undecided[key]}" for key in each.blind)
         yield f"undecided: {each.name}: NaN or infinite at both revisions: {counts} of {each.answered} calls"
     if len(undecided) > _FILES:
         yield f"undecided: {len(undecided) - _FILES} more boundaries"
@@ -356,8 +370,9 @@ def write_result(comparison: Comparison, item: BoundaryDiff, number: int = 1) ->
         yield from (f"  perhaps {message(name)}" for name in item.renamed)
         yield from (f"  breaks {each.law}: {message(each.detail)}" for each in item.broken.get(AFTER, ()))
     elif item.state == "same numbers":
-        yield f"same numbers: {item.name}: {item.scenarios} scenarios{_note_rounding(item)}"
-    elif item.state == "not examined" and not item.reason:
+        share = f"; {item.share}" if item.share else ""
+        yield f"same numbers: {item.name}: {item.scenarios} scenarios{_note_rounding(item)}{share}"
+    elif item.state == "not examined" and not (item.reason or item.share):
         count = len({(each.file, each.name) for each in item.unreached})
         why = f"changed lines were not examined, in {count} function{'' if count == 1 else 's'}"
         yield f"not examined: {item.name}: {why} ({item.scenarios} scenarios{_note_rounding(item)})"
@@ -407,13 +422,14 @@ def _list_laws(item: BoundaryDiff) -> Iterator[str]:
     """Yield the violations that only one revision has, and the names of the laws that both revisions break."""
     broken = {side: [each for each in item.broken.get(side, ()) if each.law != ANSWERED] for side in SIDES}
     new = [each for each in broken[AFTER] if not each.already]
+    _, further = split_by_law(broken[AFTER])
     yield from (f"breaks now: {each.law}: {message(each.detail)}" for each in new)
     worse = {each.law for each in broken[AFTER]}
     fixed = [each for each in broken[BEFORE] if each.law not in worse]
     yield from (f"broke before, holds now: {each.law}: {message(each.detail)}" for each in fixed)
-    further = dict.fromkeys(each.law for each in broken[AFTER] if each.already)
     if further:
-        yield f"both revisions break these laws, and the results are further off now: {', '.join(further)}"
+        names = ", ".join(each.law for each in further)
+        yield f"both revisions break these laws, and the results are further off now: {names}"
     closer = dict.fromkeys(each.law for each in broken[BEFORE] if each.law in worse)
     if closer:
         yield f"in other scenarios the results are closer to these laws now: {', '.join(closer)}"
@@ -511,7 +527,7 @@ def _to_data(item: BoundaryDiff) -> dict[str, Any]:
         "state": item.state,
         "judgement": item.judgement,
         "sentence": summarise(item),
-        "reason": message(item.reason),
+        "reason": message(item.reason or item.share),
         "places": dict(item.places),
         "parameters": {side: list(names) for side, names in item.parameters.items()},
         "renamed": list(item.renamed),

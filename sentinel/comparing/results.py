@@ -76,7 +76,8 @@ class BoundaryDiff:
     """The result of comparing one boundary at two revisions.
 
     :ivar state: ``same code`` (it reaches no changed code), ``same numbers`` (all changed lines that it reaches ran),
-        ``not examined`` (no number differs, but some changed lines did not run or no number was finite), ``differs``,
+        ``not examined`` (no number differs, but some changed lines ran nowhere, all of them ran only at other
+        boundaries, or no number was finite), ``differs``,
         ``new``, ``gone``, ``not compared``; empty until the boundary has been compared.
     :ivar failed: the side that cannot be called although the other side can; empty if there is none.
     :ivar places: by side: ``dotted.path (file:line)``.
@@ -86,7 +87,10 @@ class BoundaryDiff:
     :ivar answered: the number of calls from which both revisions returned, including the variants of laws and the
         scenarios tried while shrinking.
     :ivar undecided: part of the result -> number of these calls in which a number of it was finite at neither revision.
-    :ivar blind: the parts of which no number could be compared in any call.
+    :ivar blind: the parts of which no scenario that ran changed lines had all numbers compared. Such a part may hide a
+        difference.
+    :ivar share: where the changed lines were judged that the boundary's own scenarios did not run, as text; empty if
+        they ran all of them, or if some line ran nowhere.
     :ivar bugs: by side: the known bugs that only this side has.
     :ivar lost: why its removal counts as worse; empty if it was not removed, or was removed together with all its
         callers.
@@ -105,6 +109,7 @@ class BoundaryDiff:
     answered: int = 0
     undecided: Mapping[str, int] = field(default_factory=dict)
     blind: tuple[str, ...] = ()
+    share: str = ""
     scenarios: int = 0
     rounding: float = 0.0
     differences: tuple[Difference, ...] = ()

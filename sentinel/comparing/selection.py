@@ -11,7 +11,16 @@ from functools import cached_property
 from sentinel.comparing.observations import AFTER, BEFORE, OTHER, SIDES
 from sentinel.comparing.other_files import Files, files_of, list_changed_files
 from sentinel.comparing.patch import Patch, other_changes
-from sentinel.comparing.reached import Code, Place, Reached, Walked, changed_effect, changed_files, names_in, signal_changes
+from sentinel.comparing.reached import (
+    Code,
+    Place,
+    Reached,
+    Walked,
+    changed_effect,
+    changed_files,
+    names_in,
+    signal_changes,
+)
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.comparing.units import Modules, Unit
 from sentinel.contracts.call import CALL

@@ -65,6 +65,8 @@ class Log:
         column, last line, last column)``.
     :ivar scenarios: scenarios that ran watched lines and on which both revisions returned, each with the lines by side.
     :ivar decided: the keys of which some number could be compared.
+    :ivar whole: the keys of which all numbers could be compared in some scenario that ran watched lines, or in some
+        scenario if none ran any.
     :ivar undecided: key -> number of scenarios in which some of its numbers are finite at neither revision.
     """
 
@@ -80,7 +82,12 @@ class Log:
     lines: dict[str, set[tuple[Any, ...]]] = field(default_factory=lambda: {side: set() for side in SIDES})
     scenarios: list[tuple[Inputs, dict[str, set[tuple[Any, ...]]]]] = field(default_factory=list)
     decided: set[str] = field(default_factory=set)
+    compared: dict[bool, set[str]] = field(default_factory=lambda: {False: set(), True: set()})
     undecided: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def whole(self) -> set[str]:
+        return self.compared[bool(self.scenarios)]
 
 
 class OneSided(Undecidable):
@@ -270,6 +277,7 @@ class Pair(LawSession):
         for key, finite, unknown_too in split_by_finiteness(case):
             log.decided |= {key} if finite else set()
             log.undecided[key] += unknown_too
+            log.compared[any(ran.values())] |= {key} if finite and not unknown_too else set()
         for side, observation in case.observation.items():
             left = {key: numbers(value) for key, value in observation.items() if key not in log.nonzero[side]}
             log.nonzero[side] |= {key for key, array in left.items() if array is not None and _has_number(array[0])}

@@ -85,7 +85,7 @@ class DifferenceItem(pytest.Item):
 
             idle = [format_lines(each) for each in result.unreached[:_SHOWN]]
             more = f" and {len(result.unreached) - _SHOWN} more" if len(result.unreached) > _SHOWN else ""
-            pytest.skip(f"{result.state}: {result.reason or ', '.join(idle) + more}")
+            pytest.skip(f"{result.state}: {result.reason or result.share or ', '.join(idle) + more}")
 
     def _allowed(self) -> bool:
         globs = self.run.settings.allowed_changes

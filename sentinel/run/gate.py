@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER
-from sentinel.comparing.patch import NO_EFFECT, coverage, merge
+from sentinel.comparing.patch import NO_EFFECT, Key, Line, coverage, describe_share, merge
 from sentinel.comparing.report import SIZES, explain_guard, join_names, list_others, name_revision, summarise
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.reports.escaping import message
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 #: The outcomes in the order in which they are listed.
 OUTCOMES = ("worse", "other", "better", "new", "removed", "not examined", "same")
 
-#: The reason why a boundary is not examined. If other boundaries run all its changed lines, it counts as examined.
+#: The reason why a boundary is not examined if some changed lines ran nowhere.
 _IDLE = "changed lines were not examined"
 
 #: Maximum entries of a list on one line, and maximum lines of one outcome.
@@ -39,11 +39,13 @@ def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any
     code that no boundary runs."""
     outcome, sentence = "same", ""
     changed: set[tuple[str, str]] = set()
+    here: set[Key] = set()
     if result is not None:
         outcome = outcome_of(result)
-        why = result.reason or _IDLE if outcome == "not examined" else summarise(result)
+        why = result.reason or result.share or _IDLE if outcome == "not examined" else summarise(result)
         sentence = message(why)
         changed = {place for place, _, _ in comparison.selection.candidates[result.name].changed}
+        here, _ = comparison.selection.patch.ran_at(result.name, changed)
     lines = comparison.selection.patch.lines(None if result is None else changed)
     places = [] if result is None else _places(lines)
     base, head = (name_revision(checkout) for checkout in comparison.checkouts.values())
@@ -57,6 +59,9 @@ def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any
         "places": places,
         "changed": sorted(map(list, changed)),
         "undecided": [] if result is None else sorted(map(message, result.undecided)),
+        "blind": [] if result is None else sorted(map(message, result.blind)),
+        "here": sorted(map(list, here)),
+        "agrees": result is not None and result.state in ("same numbers", "not examined") and not result.reason,
         "lines": [list(line) for line in lines],
         "beyond": [] if result is not None else _beyond(comparison),
         "names": comparison.to_call(),
@@ -96,11 +101,23 @@ def _places(lines: Sequence[Sequence[Any]]) -> list[list[Any]]:
 
 
 def announce(row: Row) -> str:
-    """Return the line that reports a new result; empty if nothing differs."""
-    if not row["boundary"] or row["outcome"] == "same":
+    """Return the line that reports a new result. It is empty if nothing differs, and for a caller whose scenarios did
+    not run the changed lines, because the report names all such callers on one line."""
+    if not row["boundary"] or row["outcome"] == "same" or (row["agrees"] and row["sentence"] != _IDLE):
         return ""
     why = f"it calls {row['cause']}" if row["cause"] else row["sentence"]
     return f"{row['outcome']}: {row['boundary']}: {why}"
+
+
+def _examine(row: Row, rows: Sequence[Row], lines: Sequence[Line]) -> tuple[str, str]:
+    """Return the outcome and the sentence of a boundary whose numbers agree, from the lines that all boundaries ran."""
+    changed = [line for line in lines if list(line[:2]) in row["changed"]]
+    if not all(line[-1] for line in changed):
+        return "not examined", _IDLE
+    rest = [list(line[:5]) for line in changed if list(line[:5]) not in row["here"]]
+    elsewhere = [each["boundary"] for each in rows if each is not row and any(line in each["here"] for line in rest)]
+    share = describe_share(len(changed) - len(rest), len(changed), elsewhere)
+    return "not examined" if share and len(rest) == len(changed) else "same", message(share)
 
 
 class Gate:
@@ -118,10 +135,9 @@ class Gate:
 
         for key, group in groupby(sorted(self._rows.values(), key=pair), key=pair):
             rows = list(group)
-            idle = {(line[0], line[1]) for line in merge(line for row in rows for line in row["lines"]) if not line[-1]}
-            for row in rows:
-                examined = row["sentence"] == _IDLE and not idle & set(map(tuple, row["changed"]))
-                row["outcome"] = "same" if examined else row["outcome"]
+            lines = merge(line for row in rows for line in row["lines"])
+            for row in (row for row in rows if row["agrees"]):
+                row["outcome"], row["sentence"] = _examine(row, rows, lines)
             yield key, sorted(rows, key=lambda row: OUTCOMES.index(row["outcome"]))
 
     def lines(self) -> Iterator[str]:
@@ -134,10 +150,11 @@ class Gate:
                 yield from _group(outcome, there)
             yield from (line for row in rows for line in row["beyond"])
             undecided: dict[str, list[str]] = {}
-            for row in (row for row in rows if row["undecided"]):
-                undecided.setdefault(join_names(row["undecided"]), []).append(row["boundary"])
+            for row in (row for row in rows if row["blind"]):
+                undecided.setdefault(join_names(row["blind"]), []).append(row["boundary"])
             for parts, names in undecided.items():
-                yield f"undecided: {join_names(names)}: NaN or infinite at both revisions in some calls: {parts}"
+                scope = "in every scenario that runs changed lines"
+                yield f"undecided: {join_names(names)}: NaN or infinite at both revisions {scope}: {parts}"
             waiting = _waiting(rows)
             if waiting:
                 yield f"not compared, because the run ended first: {join_names(waiting)}"

@@ -140,7 +140,8 @@ def test_a_known_bug_whose_function_only_reaches_changed_code_is_not_listed(
     trees = [tree(name, CODE.format(returned=loss) + caller) for name, loss in (("a", MENDED), ("b", CONSTANT))]
     said = run_sentinel("diff", "tiny", *trees, *FEW).out
     assert "1. tiny.losses.agg_loss: worse" in said
-    assert "same numbers: tiny.losses.shares: 1 scenario" in said
+    where = "its scenarios did not run the changed lines; they were judged at tiny.losses.agg_loss"
+    assert f"not examined: tiny.losses.shares: {where}\n" in said
 
 
 def test_worse_exits_with_1_only_for_worse_changes(run_sentinel, tiny):
@@ -1284,7 +1285,8 @@ def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree
 
 @pytest.mark.parametrize("both", [True, False])
 def test_values_not_finite_at_both_revisions_are_undecided(run_sentinel, tree, both):
-    """It is listed, and does not count as equal."""
+    """They do not count as equal. They are listed only if they could hide a difference, because no scenario that runs
+    the changed line has a finite number."""
     part = (
         "loss_mat.sum() * float('nan')"
         if both
@@ -1295,9 +1297,12 @@ def test_values_not_finite_at_both_revisions_are_undecided(run_sentinel, tree, b
     )
     answer = run_sentinel("diff", "tiny", one, other, "--examples", "20")
     undecided = r"undecided: tiny.losses.agg_loss: NaN or infinite at both revisions: loss in (\d+).* of (\d+) calls\n"
-    [(count, calls)] = re.findall(undecided, answer.out)
-    assert int(count) <= int(calls)
+    listed = re.findall(undecided, answer.out)
+    assert len(listed) == both
+    assert all(int(count) <= int(calls) for count, calls in listed)
     assert answer.status == (2 if both else 0)
+    [found] = run_sentinel("diff", "tiny", one, other, "--examples", "20", "--json").json()["boundaries"]
+    assert found["undecided"]["loss"] > 0
     assert ("no number that it returns is finite at either revision" in answer.out) is both
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sentinel.comparing.report import describe_difference, write_scenario
-from sentinel.comparing.results import Difference
+from sentinel.comparing.report import describe_difference, split_by_law, summarise, write_scenario
+from sentinel.comparing.results import BoundaryDiff, Broken, Difference
 from sentinel.values.literals import tensor
 
 TWO = tensor([1.0, 2.0], "float32")
@@ -50,3 +50,14 @@ def test_parts_of_several_calls_with_one_name_share_a_line():
     answers = {side: dict.fromkeys(details, value) for side, value in (("before", "a"), ("after", "b"))}
     lines = list(write_scenario(Difference("beside", {}, answers, details), (), "f"))
     assert [line for line in lines if "given.step" in line] == ['given.step: "a" before, "b" after']
+
+
+def test_a_law_is_either_newly_broken_or_broken_by_both_revisions():
+    """A law that the base breaks too is not called broken by the change. One new symptom makes it new."""
+    new = Broken("order", "order does not matter", "value", "", {})
+    both = Broken("oracle", "as defined", "value", "", {})
+    further = [Broken(each.law, each.statement, "masked", "", {}, already=True) for each in (new, both)]
+    newly, older = split_by_law([new, *further])
+    assert ([each.law for each in newly], [each.law for each in older]) == (["order"], ["oracle"])
+    said = summarise(BoundaryDiff("f", "call", "differs", broken={"after": (new, *further)}))
+    assert said == "breaks order: order does not matter; is further from oracle than before: as defined"
