@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from sentinel.comparing.branches import Condition, called_name, chains_to, conditions_around, conditions_inside, locate
@@ -47,7 +48,7 @@ from sentinel.search.guards import (
     other_kinds,
     ways_from,
 )
-from sentinel.search.scenarios import Around, distinct
+from sentinel.search.scenarios import MASK_STYLES, Around, distinct
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.values.literals import HALVES, Tensor, from_array
@@ -63,6 +64,9 @@ _VALUES, _TURNS = 3, 36
 #: The number of scenarios in which an option gets another value, for changed code and for its callers. One is not
 #: enough: an option such as a fraction of all tokens rarely has a visible effect on a few tokens.
 _TURNED, _TURNED_OF_CALLER = 16, 2
+
+#: The number of scenarios for each style of masks that the adapter excludes.
+_MASKS = 8
 
 #: The number of scenarios for one setting that may make changed lines run.
 _GUARDED = 4
@@ -338,13 +342,25 @@ class Asking:
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
         count = _TURNED if many else _TURNED_OF_CALLER
         for plans in self._set_options(subject, changed, ran, count):
-            for plan, trial in zip(plans, pair.try_(subject, plans)):
-                if trial.violations:
-                    with closing(pair.fresh()) as fresh:
-                        [again] = fresh.try_(subject, [plan])
-                    if again.violations:
-                        yield again, again.violations, ()
-                        return
+            for finding in _confirmed(pair, subject, plans):
+                yield finding
+                return
+
+    def search_masks(self, pair: Pair, subject: Subject) -> Iterator[Finding]:
+        """Yield the first difference that appears only with a mask whose padding the adapter excludes, such as a mask
+        with gaps.
+
+        The definition may not hold for such a mask, so no law judges the difference, and an exception does not count.
+        """
+        plans: list[Plan] = []
+        for item in (each for each in subject.contract.inputs if each.domain == "mask"):
+            for style in [each for each in MASK_STYLES if each not in item.choices]:
+                around = Around(choices={item.name: style})
+                drawn = (draw_around(subject, self.budget.seed, f"{style} {place}", around) for place in range(_MASKS))
+                plans += [(NUMBERS_STAY, {"": inputs}) for inputs in drawn if inputs]
+        returned = (each for each in _confirmed(pair, subject, plans) if not each[1][0].symptom.endswith("raises"))
+        with suppress(Undecidable):
+            yield from islice(returned, 1)
 
     def search_gradients(self, sessions: Mapping[str, LawSession], subject: Subject, log: Log) -> list[Difference]:
         """Find a difference in gradients that no contract observes: those of all values that the boundary returns."""
@@ -600,6 +616,16 @@ class Asking:
         kinds = [each for unit in units if (part := _part(unit)) is not None for each in other_kinds(part.node)]
         yield from ({**way, **each} for each in distinct(kinds) for way in ({}, *ways[:1]))
         yield from [{**way, **each} for way in ways for each in turns if not way.keys() & each.keys()][:_TURNS]
+
+
+def _confirmed(pair: Pair, subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
+    """Yield the differences that these scenarios show, each repeated in fresh processes."""
+    for plan, trial in zip(plans, pair.try_(subject, plans)):
+        if trial.violations:
+            with closing(pair.fresh()) as fresh:
+                [again] = fresh.try_(subject, [plan])
+            if again.violations:
+                yield again, again.violations, ()
 
 
 def _part(unit: Unit) -> Part | None:

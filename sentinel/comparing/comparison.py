@@ -210,6 +210,7 @@ class Comparison:
             if not few and not found:
                 self._note_lines(subject.name, log, located, changed)
             found = found or ([] if few else list(asking.search_options(pair, search.subject, changed, not distance)))
+            found = found or ([] if few else list(asking.search_masks(pair, search.subject)))
             again = [measure_again(pair, search.subject, each) for each in found]
             again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]
             if not few and not again:

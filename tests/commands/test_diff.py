@@ -144,6 +144,25 @@ def test_a_known_bug_whose_function_only_reaches_changed_code_is_not_listed(
     assert f"not examined: tiny.losses.shares: {where}\n" in said
 
 
+def test_masks_that_the_adapter_excludes_are_compared_too(run_sentinel, tree, tiny, catalog, tmp_path, monkeypatch):
+    """With padding at the end, the two losses are equal. The definition does not judge other masks."""
+    adapter = tmp_path / "adapters" / "tiny.py"
+    adapter.parent.mkdir()
+    text = (tiny.recipe.parents[2] / "adapters" / "tiny.py").read_text()
+    accepts = 'accepts={"loss_agg_mode"'
+    assert accepts in text
+    adapter.write_text(text.replace(accepts, 'accepts={"response_mask": ("full", "right"), "loss_agg_mode"', 1))
+    narrow = replace(catalog, adapters={}, recipe_folders=()).with_(adapters=[adapter])
+    monkeypatch.setattr("sentinel.recipes.catalog.bundled_catalog", lambda: narrow)
+    filled = MENDED.replace("loss_mat * loss_mask", "loss_mat * loss_mask.flip(-1).cummax(-1).values.flip(-1)")
+    trees = [tree(name, CODE.format(returned=returned)) for name, returned in (("one", MENDED), ("other", filled))]
+    [found] = run_sentinel("diff", "tiny", *trees, "--json", *FEW).json()["boundaries"]
+    assert (found["state"], found["judgement"]) == ("differs", "other")
+    [difference] = found["differences"]
+    rows = difference["scenario"]["response_mask"]["tensor"]
+    assert any(sorted(row, reverse=True) != row for row in rows), rows
+
+
 def test_worse_exits_with_1_only_for_worse_changes(run_sentinel, tiny):
     better = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--worse", "--markdown", *FEW)
     assert (better.status, "fixes TINY" in better.out) == (0, True)
