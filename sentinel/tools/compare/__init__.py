@@ -1,1 +1,1 @@
-"""Compare functions of several frameworks that are bound to one contract."""
+"""Compare functions of several frameworks that are bound to the same contract."""

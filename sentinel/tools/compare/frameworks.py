@@ -1,7 +1,7 @@
-"""Compare functions of several frameworks that are bound to one contract.
+"""Compare functions of several frameworks that are bound to the same contract.
 
 This is ``diff`` for two functions instead of two revisions: both get the same scenarios, and their numbers must agree.
-If a function does not support a setting of a scenario, it is called with the setting that it has instead.
+If a function does not support a setting of a scenario, it is called with a setting that it supports.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sentinel.targets.refs import Ref
 from sentinel.values.literals import tensor
 from sentinel.worker.answers import Failed, Replies, Reply
 
-#: The most calls for shrinking one difference.
+#: The maximum number of calls to shrink one difference.
 _SHRINKING = 150
 
 _RELATIVE = {"mean_level": "group", "clip": None}
@@ -59,7 +59,7 @@ NAMES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 def find_meaning(name: str, contracts: Collection[str]) -> tuple[str, Mapping[str, Any]]:
     """Return the contract and the settings that a name such as ``grpo`` stands for.
 
-    :raises SentinelError: if the name is neither a contract nor in :data:`NAMES`, with the nearest names.
+    :raises SentinelError: if the name is neither a contract nor in :data:`NAMES`.
     """
     if name in contracts:
         return name, {}
@@ -73,7 +73,7 @@ def find_meaning(name: str, contracts: Collection[str]) -> tuple[str, Mapping[st
 
 
 def _read_as_group(where: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with which ``group_advantage`` is equivalent to this normalisation of rewards."""
+    """Map settings of ``reward_normalisation`` to the settings with which ``group_advantage`` computes the same."""
     if where.get("leave_one_out"):
         return {"estimator": "rloo"}
     return {"estimator": "grpo", "norm_by_std": where.get("std_level") == "group"}
@@ -98,16 +98,16 @@ def _read_as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}
 
 
-#: For a contract, another contract whose functions compute the same with certain settings: its name, these settings,
-#: and converters of scenarios and observations.
+#: Maps a contract to another one whose functions compute the same with certain settings: the other contract's name,
+#: and three functions that convert settings and scenarios to it, and observations back.
 _READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, _write_as_group, _read_as_rewards)}
 
 
 class Function(LawSession):
     """A bound function of one framework. If it does not support the scenario's settings, it is called with its own.
 
-    :ivar convert: if the function is bound to another contract, its subject there, and converters of scenarios and
-        observations.
+    :ivar convert: None if the function is bound to the compared contract. If it is bound to another one: the subject
+        for that contract, and functions that convert scenarios to it and observations back.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Function(LawSession):
         describe: Description = False,
         scenario_inputs: Sequence[str] | None = None,
     ) -> Replies:
-        """Call the function on the scenarios that both functions accept."""
+        """Call the function on the scenarios of ``subject``, with the function's own settings."""
         scenarios, own = {name: in_own_settings(self.subject, inputs) for name, inputs in calls.items()}, self.subject
         if self.convert is None:
             taken = [name for name in own.scenario_inputs if name in subject.scenario_inputs]
@@ -149,10 +149,10 @@ class Function(LawSession):
 
 
 def in_own_settings(subject: Subject, inputs: Inputs) -> dict[str, Any]:
-    """Return the scenario with the function's own settings.
+    """Return the scenario with the settings that the function has.
 
-    These settings are the function's fixed values and dialects. An input with a value that the function does not accept
-    gets the first value that it accepts.
+    Fixed inputs and dialects get the binding's values. An input whose value the function does not accept gets the first
+    choice of the function.
     """
     contract, binding = subject.contract, subject.binding
     own = dict(inputs)
@@ -195,8 +195,7 @@ class TwoFunctions(Pair):
             return Trial(variants, inapplicable=str(error))
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Return the trial without violations if its differences vanish in float64, because they are then rounding
-        errors."""
+        """Drop the violations of a trial if they vanish in float64: they were rounding errors."""
         trial = super()._closer(subject, law, trial)
         wide = widen(subject.contract, trial.variants) if trial.violations else None
         if wide is not None:
@@ -219,7 +218,7 @@ FUNCTIONS_AGREE = Law("functions_agree", "two functions of one contract return t
 
 
 def share_subject(one: Function, other: Function) -> Subject | str:
-    """Return a subject with only those values of inputs that both functions accept, or the reason why there is none."""
+    """Return a subject whose scenarios both functions accept, or the reason why there is none."""
     contract = one.subject.contract
     inputs = []
     for item in contract.inputs:
@@ -273,9 +272,14 @@ def settle(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Co
 class Difference:
     """The smallest scenario on which two functions differ, measured again in fresh processes.
 
-    :ivar settings: by name, the settings with which the two functions were called, if they differ.
-    :ivar answers: the two values of the key that differs.
-    :ivar defined: the values that the contract defines for the settings of each function; None without an oracle.
+    In each pair, the reference comes first.
+
+    :ivar inputs: the scenario.
+    :ivar key: the observation key that differs.
+    :ivar settings: the settings that differ between the two calls, by name.
+    :ivar answers: the two values of ``key``.
+    :ivar defined: the values of ``key`` by the contract's oracle, for the settings of each function; None if the oracle
+        has no value.
     """
 
     inputs: Inputs
@@ -290,8 +294,10 @@ class Difference:
 class Compared:
     """The comparison of one function with the reference, the first target's function.
 
-    :ivar reason: why the function was not compared; empty if it was compared.
-    :ivar bugs: the known bugs that the function has at its revision.
+    :ivar place: the file and line of the function's definition; empty if unknown.
+    :ivar scenarios: the number of scenarios on which the two functions were compared.
+    :ivar bugs: the known bugs that the function has at its revision. They are decided only if it differs.
+    :ivar reason: why the function was not compared; empty if it was.
     """
 
     name: str
@@ -304,10 +310,14 @@ class Compared:
 
 @dataclass
 class Frameworks:
-    """The functions of some targets, each at one ref.
+    """Compares functions of several targets, each at one ref.
 
-    :ivar refs: the refs of targets; the key None has the ref of all other targets. The default is the target's branch.
-    :ivar reference: the name of the function that the others are compared with.
+    :ivar targets: the names of the targets. The reference is a function of the first that has one.
+    :ivar refs: the ref of each target; the key None holds the ref of all targets without an entry. Without both, it is
+        the target's branch.
+    :ivar examples: the number of scenarios for each pair of functions.
+    :ivar reference: the name of the function with which all others are compared.
+    :ivar opened: the opened targets.
     """
 
     catalog: Catalog
@@ -322,8 +332,9 @@ class Frameworks:
     opened: dict[str, OpenTarget] = field(default_factory=dict)
 
     def compare(self, name: str) -> Iterator[Compared]:
-        """Compare every function that is bound to a contract with the first target's function.
+        """Compare every function that is bound to a contract with the reference, the first target's function.
 
+        :param name: a contract, or one of :data:`NAMES`.
         :raises SentinelError: if nothing can be compared.
         """
         contract_name, where = find_meaning(name, self.catalog.contracts)
@@ -383,7 +394,7 @@ class Frameworks:
         return Compared(other.name, place, outcome.judged, differences, bugs)
 
     def _known_bugs(self, function: Function) -> Iterator[str]:
-        """Decide the known bugs of a function at its ref, and yield the ids of those that are present."""
+        """Decide the recipes for a function at its ref, and yield the ids of the bugs that are present."""
         binding = function.subject.binding
         for recipe in (each for each in self.recipes if each.target == function.opened.target):
             if recipe.boundary in binding.paths:
@@ -438,7 +449,7 @@ def _describe(case: Case, violation: Violation, subject: Subject, one: Function,
 
 
 def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Binding:
-    """Bind the same function to another contract, and keep the settings of inputs that both contracts have."""
+    """Bind the function to another contract. The settings of inputs that both contracts have are kept."""
     names = {item.name: item.default for item in contract.inputs}
     fixed = {name: names.get(name) if value is None else value for name, value in binding.fixed.items()}
     return replace(
@@ -451,9 +462,9 @@ def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> 
 
 
 def shorten_paths(paths: Sequence[str]) -> dict[str, str]:
-    """Shorten each dotted path to the last parts that distinguish it from the other paths.
+    """Map each dotted path to the fewest of its last parts that distinguish it from the others.
 
-    The path of a method keeps at least two parts.
+    The path of a method keeps at least two parts, the class and the method.
     """
     short = {}
     for path in paths:

@@ -42,11 +42,11 @@ from sentinel.targets.refs import Ref
 Answer = Literal["introduces", "redefines", "fixes", "changes", "nothing", "cannot be decided"]
 ANSWERS: tuple[Answer, ...] = get_args(Answer)
 
-#: Time limit for one head in seconds. Boundaries without a result by then are not compared.
+#: The time limit for one pull request in seconds. Boundaries without a result by then are not compared.
 _LONGEST = 600.0
 
-#: The number of processes with revisions of the branch that are kept for the next heads. Each has about 500 MB, most of
-#: it shared between them.
+#: The number of processes with base revisions that are kept for the next pull requests, which may have the same base.
+#: Each uses about 500 MB, most of which they share.
 _PLACES = 6
 
 _PROVEN = "No code that carries training signal differs between the two trees, so nothing was run."
@@ -55,7 +55,7 @@ _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
 
 _GRAVEST = ("worse", "better", "other", "beside")
 
-#: The most findings of one pull request that a page shows.
+#: The maximum number of findings of one pull request that a page shows.
 _LINES = 4
 
 _PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
@@ -65,17 +65,18 @@ _PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
 class Pull:
     """The result of comparing one pull request with its base.
 
-    :ivar base: the commit at which the pull request's head left the branch; empty if unknown.
-    :ivar answer: the gravest result. ``introduces``: a law or known bug is broken only at the head, or the base can be
-        called and the head cannot. ``redefines``: only a contract's definition is violated, and no other law.
-        ``fixes``: a law or known bug is broken only at the base. ``changes``: numbers differ. ``nothing``: everything
-        that was examined is equal.
-    :ivar findings: a sentence for each boundary that differs, and the code that was not examined; or the reason for no
-        result.
+    :ivar head: the head commit.
+    :ivar base: the merge base of the head and the branch; empty if unknown.
+    :ivar answer: the most serious result. ``introduces``: only the head breaks a law or has a known bug, or the base
+        can be called and the head cannot. ``redefines``: like ``introduces``, but the head deviates only from a
+        contract's definition and breaks no other law. ``fixes``: only the base breaks a law or has a known bug.
+        ``changes``: numbers differ. ``nothing``: all that was examined is equal.
+    :ivar findings: a sentence for each boundary that differs, and the code that was not examined; or the reason why
+        there is no result.
     :ivar compared: the number of compared boundaries.
     :ivar scenarios: the number of scenarios at all compared boundaries.
     :ivar text: the comparison as Markdown.
-    :ivar by: the digest of the recipes, laws, contracts and engine that were used; empty if nothing had to be run.
+    :ivar by: the digest of the recipes, laws, contracts and code of Sentinel that were used; empty if nothing was run.
     """
 
     number: int
@@ -94,8 +95,8 @@ class Pull:
 def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
     """Return the number and head commit of each open pull request, newest first.
 
-    A host keeps ``refs/pull/N/merge`` for open pull requests. Without such refs, a head that the branch does not
-    contain counts as open.
+    GitHub has ``refs/pull/N/merge`` only for open pull requests. If the mirror has no such ref at all, each head that
+    is not in the branch counts as open.
     """
     heads: dict[int, str] = {}
     merges: set[int] = set()
@@ -146,7 +147,10 @@ class Radar:
         self._modules.save()
 
     def sort_heads(self, heads: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Sort pull requests: stored results first, then by the date of their base commit."""
+        """Sort pull requests: those with a stored result first, then by the date of their base, newest first.
+
+        Pull requests with the same base are thus compared one after the other, and can share its process.
+        """
 
         def place(head: tuple[int, str]) -> tuple[bool, str]:
             base = None if head[1] in self.answers else self._base(head[1])
@@ -204,7 +208,11 @@ class Radar:
         return self.compare(number, head, base, began)
 
     def touches(self, base: str, head: str) -> bool:
-        """Return True if a pull request changes a boundary, a signal function, or a file that registers functions."""
+        """Return True if a pull request changes code that a boundary runs, another function that carries training
+        signal, or a file that registers functions.
+
+        :param base, head: git trees.
+        """
         one, other = self._code.files(base), self._code.files(head)
         changed = {file for file in one.keys() | other.keys() if one.get(file) != other.get(file)}
         if not changed:
@@ -226,7 +234,7 @@ class Radar:
         return False
 
     def _other_changes(self, base: Commit, head: Commit) -> tuple[list[str], list[str]]:
-        """Return the changes that no boundary reads, in two lists: those that may affect training, and all others."""
+        """Return the changes that no boundary runs, in two lists: those that may affect training, and all others."""
         one, other = self._code.files(base.tree), self._code.files(head.tree)
         changed = sorted(file for file in one.keys() | other.keys() if one.get(file) != other.get(file))
         sides = ((file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed)
@@ -293,7 +301,7 @@ class Radar:
 
 
 def find_gravest(results: Sequence[BoundaryDiff]) -> Answer:
-    """Return the most serious of the boundaries' results."""
+    """Return the most serious result of the boundaries, as :attr:`Pull.answer`."""
     worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER) or item.lost]
     if worse:
         return "redefines" if all(item.redefines for item in worse) else "introduces"
@@ -322,8 +330,7 @@ def headline(pulls: Sequence[Pull], total: int) -> str:
 
 
 def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
-    """Return data for a web page: the number of pull requests by result, and those pull requests that change
-    something."""
+    """Return data for a web page: the number of pull requests by result, and all whose result is not ``nothing``."""
     counts = Counter(pull.answer for pull in pulls)
     about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
     return {

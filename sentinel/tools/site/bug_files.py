@@ -32,7 +32,7 @@ def bug_page(pages: Any, material: Material, bug: Bug) -> str:
 
 
 def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
-    """Return the part of the page without numbers: facts, links, and texts for copying."""
+    """Return the template's values except for the observed ones: facts, links, commands and the recipe."""
     catalog = material.catalog
     target = catalog.targets.get(bug.target)
     repository = target.repository.removesuffix(".git") if target else ""
@@ -54,7 +54,7 @@ def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
 
 
 def _outcome(tale: Story | None) -> dict[str, Any]:
-    """Return the observed values for the page's template, and the names of the two revisions."""
+    """Return the observed values for the template, and captions that name the two revisions."""
     before, after = (tale.before, tale.after) if tale else (None, None)
     wrong = tale.wrong if tale else ()
     return {
@@ -74,7 +74,7 @@ def _scalar(outcome: Outcome) -> bool:
 
 
 def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, str, str]]:
-    """Return the facts about a bug as (name, text, link), except for the recipe's story."""
+    """Return the facts about a bug as (name, text, link); the link may be empty."""
     written, upstream = bug.document, bug.upstream
     cause = (bug.target, root(written))
     shared = [other.bug_id for other in bugs if other is not bug and (other.target, root(other.document)) == cause]
@@ -105,7 +105,7 @@ def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, st
 
 
 def _source(repository: str, document: Document) -> str:
-    """Return a link to the boundary's code."""
+    """Return a link to the boundary's code on GitHub; empty if there is none."""
     boundary, checkout = document["boundary"], document["checkout"]
     if not (repository.startswith("https://github.com/") and checkout and checkout["commit"] and boundary["file"]):
         return ""
@@ -121,7 +121,7 @@ def _commit(repository: str, document: Document) -> str:
 def _command(bug: Bug, evidence: Evidence | None) -> str:
     ref = evidence.short if evidence is not None else ""
     if not bug.bug_id:
-        plain = bug.where == file_name(bug.boundary)  # the evidence is of one of two bindings of this boundary
+        plain = bug.where == file_name(bug.boundary)  # otherwise the boundary has several bindings
         subject = bug.boundary if plain else f"{bug.boundary}({bug.contract})"
         law = f"laws/{bug.target}/{subject}::{bug.law}[{ref}]"
         return f"pytest {shlex.quote(law)} --sentinel-ref={shlex.quote(ref)}"

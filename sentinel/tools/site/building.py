@@ -1,6 +1,6 @@
 """Build all files of the website. The same records give the same bytes.
 
-Nothing is ever written to a folder that Sentinel did not create as a site.
+Files are written only to an empty folder, or to one that contains an earlier build of the site.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from sentinel.tools.site.lifetimes import lives
 from sentinel.tools.site.material import Material
 from sentinel.tools.site.matrix import counted_rows, ranked, tables
 
-#: Largest size of a page in bytes. A larger page would take seconds on a slow line. A test checks the shipped site.
+#: The maximum size in bytes of the start page and of a bug's page. A larger page would load slowly. A test checks the
+#: shipped site.
 START_LIMIT, BUG_LIMIT = 500_000, 150_000
 
 Files = Iterator[tuple[str, str]]
@@ -111,7 +112,11 @@ def check(folder: Path) -> None:
 
 
 def write(folder: Path, files: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Write the site, and remove files of an earlier build that it no longer contains."""
+    """Write the site, and remove files of an earlier build that it no longer contains.
+
+    :returns: the size of each file in bytes.
+    :raises SentinelError: if the folder is not empty and not a site, or cannot be written.
+    """
     check(folder)
     before = _listed(folder)
     made = dict(files)  # render everything first, so that an error or Ctrl-C leaves the old site complete
@@ -153,7 +158,7 @@ def _remove(folder: Path, name: str) -> None:
     for parent in file.parents:
         if parent == folder:
             break
-        with suppress(FileNotFoundError):  # a file that a killed build has left
+        with suppress(FileNotFoundError):  # a killed build may list files that it has not written
             if any(parent.iterdir()):
                 break
             parent.rmdir()

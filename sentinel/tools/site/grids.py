@@ -11,13 +11,13 @@ from typing import Any, Literal
 from sentinel.reports.evidence import bare, is_tensor
 from sentinel.values.closeness import mismatch
 
-#: Tables with more rows or columns are truncated; the evidence has all values.
+#: Larger tables are truncated on the page; the evidence has all values.
 MOST_ROWS, MOST_COLUMNS = 12, 16
-#: Values that are not tables are truncated after this many characters.
+#: Values that are not shown as tables are truncated after this many characters.
 _LONGEST = 600
 
-#: Marks of a cell: a masked value that affects the result; a value that differs between variants; a wrong value; a
-#: value that was wrong and is now right.
+#: The mark of a cell. ``leak``: a masked value that affects the result. ``varies``: a value that differs between
+#: variants. ``wrong``: a wrong value. ``mended``: the right value in place of a wrong one.
 Mark = Literal["", "leak", "varies", "wrong", "mended"]
 
 Rows = list[list[Any]]
@@ -46,9 +46,12 @@ class Line:
 class Grid:
     """One value as an HTML table.
 
-    :ivar lines: the rows of the table. If the value is not a table, there are none, and :attr:`plain` contains the
-        value.
-    :ivar upright: whether each row is a single number, shown next to the row of its response in the batch.
+    :ivar kind: the dtype and shape of a tensor; empty for other values.
+    :ivar lines: the rows of the table; none if the value cannot be shown as a table.
+    :ivar plain: the value as text if it has no table.
+    :ivar upright: whether a one-dimensional value is shown as a column, so that each number is a row.
+    :ivar left: how many rows and columns are left out, as text.
+    :ivar note: the meaning of the value.
     """
 
     name: str
@@ -72,10 +75,10 @@ def grid(
 ) -> Grid:
     """Convert a value of an evidence document to a table.
 
-    :param mask: a mask with the rows and columns of the value, or with its rows only if it has one number per row.
-        Other masks are ignored.
-    :param upright: draw a one-dimensional value as a column.
-    :param marks: marks of cells, by (row, column) in the value as it was written.
+    :param mask: the rows of the mask. It marks cells if it has the value's shape, and rejected rows if it has as many
+        rows as the value; otherwise it is ignored.
+    :param upright: show a one-dimensional value as a column.
+    :param marks: marks of cells, by (row, column) of the value before ``upright`` is applied.
     :param other: the value that is shown next to this one. Numbers that differ get enough digits to look different.
     """
     rows = rows_of(value)
@@ -109,8 +112,7 @@ def grid(
 
 
 def rows_of(value: Any) -> Rows | None:
-    """Return the rows of a value: of a tensor with one or two dimensions, of nested lists, or of a list of 1-d
-    tensors."""
+    """Return the rows of a 1-d or 2-d tensor, of a list of 1-d tensors, or of a flat or nested list; otherwise None."""
     if is_tensor(value):
         shape = value["shape"]
         return [value["tensor"]] if len(shape) == 1 else value["tensor"] if len(shape) == 2 else None
@@ -145,7 +147,7 @@ _NAMES = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "-∞"}
 
 
 def _look_alike(value: Any, other: Any) -> bool:
-    """Return True if two different numbers would look the same when rounded."""
+    """Return True if the two values have different numbers that would look the same when rounded."""
     pairs = zip(_leaves(bare(value)), _leaves(bare(other)))
     return any(one != other and number(one) == number(other) for one, other in pairs)
 
@@ -155,7 +157,7 @@ def _leaves(value: Any) -> Iterable[Any]:
 
 
 def number(item: Any, full: bool = False) -> str:
-    """Write a number with at most six digits, or with all digits that it has in the evidence."""
+    """Format a number with at most six digits or, if ``full``, with all digits that it has in the evidence."""
     if isinstance(item, bool) or item is None:
         return {True: "true", False: "false", None: "null"}[item]
     if isinstance(item, int):
@@ -166,7 +168,7 @@ def number(item: Any, full: bool = False) -> str:
 
 
 def written(value: Any, full: bool = False) -> str:
-    """Write a value that is not a table, in the notation of recipes. A long text is shortened."""
+    """Format a value that is not shown as a table, in the notation of recipes. A long text is truncated."""
     if is_tensor(value) and not value["shape"]:
         return number(value["tensor"], full)
     if not isinstance(value, (list, Mapping)):
@@ -191,14 +193,17 @@ def as_number(item: Any) -> float | None:
 
 
 def close(one: Any, other: Any) -> bool:
-    """Return True if a reader would see two elements as the same number. Verdicts use the recipe's tolerance
-    instead."""
+    """Return True if two elements are the same number within the default tolerance. Verdicts use the recipe's
+    tolerance instead."""
     left, right = as_number(one), as_number(other)
     return bool(one == other) if left is None or right is None else not mismatch(left, right)
 
 
 def differing(value: Any, right: Any) -> frozenset[tuple[int, int]]:
-    """Return the positions at which two values visibly differ. If their shapes differ, return all positions."""
+    """Return the positions at which two values differ: all if their shapes differ.
+
+    Differences within the default tolerance count only if there are no others.
+    """
     rows, others = rows_of(bare(value)), rows_of(bare(right))
     if rows is None:
         return frozenset()

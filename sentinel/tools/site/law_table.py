@@ -12,8 +12,7 @@ from sentinel.tools.site.material import Bug, Material
 
 
 def law_tables(material: Material) -> Iterator[dict[str, Any]]:
-    """Yield for each target: its laws, its boundaries with a cell for each law, and the functions that are not
-    covered."""
+    """Yield a table for each target: its laws, and its boundaries with a cell for each law."""
     for name in material.targets:
         if name in material.catalog.targets:
             yield _law_table(material, name)
@@ -47,8 +46,8 @@ def _law_table(material: Material, name: str) -> dict[str, Any]:
 def _state(
     law: str, searched: bool, bugs: list[Bug], finding: Bug | None, dialects: tuple[Dialect, ...], branch: str
 ) -> str:
-    """Return the state of a cell: ``bug``, ``dialect``, ``mended`` (all known bugs are fixed), ``checked`` or
-    ``none``."""
+    """Return the state of a cell: ``bug`` (present today), ``dialect``, ``mended`` (no known bug is present today),
+    ``checked`` (no known bug) or ``none`` (not checked)."""
     there = any((evidence := bug.at(branch)) is not None and evidence.verdict == "reproduced" for bug in bugs)
     broken = finding is not None and any(evidence.verdict == "reproduced" for evidence in finding.evidence)
     return (

@@ -21,12 +21,13 @@ class Place:
     """A framework in the table.
 
     :ivar cells: for each of :data:`PARTS`, the open bugs of that part by severity; one entry for each root cause.
-    :ivar fixed_after: the median lifetime of fixed bugs in the recorded histories, in days; None if there is no fixed
-        bug.
-    :ivar fixed: the number of fixed bugs of which ``fixed_after`` is the median.
-    :ivar bound: the number of signal functions that are bound to a contract, and the number of all signal functions.
-    :ivar over_time: the number of known bugs by version: in the first and the last release that was decided, then in
-        main.
+    :ivar fixed_after: the median number of days from the introduction of a bug to its fix, in the recorded histories;
+        None if no bug was fixed.
+    :ivar fixed: the number of fixes of which ``fixed_after`` is the median.
+    :ivar bound: the number of functions that carry training signal and are bound to a contract, and the number of all
+        that carry training signal; None if unknown.
+    :ivar over_time: maps versions to the number of known bugs in them, in the order of time: the first and the last
+        release that was decided, then main.
     """
 
     target: str
@@ -42,7 +43,7 @@ class Place:
 
 
 def leaderboard(material: Material) -> Iterator[Place]:
-    """Yield the frameworks in the order of their names. All numbers come from evidence, histories and coverage."""
+    """Yield the frameworks, sorted by name."""
     for table in tables(material):
         lives = [life for row in table.rows if (life := life_of(row.bug)) is not None]
         days = [span["days"] for life in lives for span in life["spans"] if span["over"] and span["days"] is not None]
@@ -58,7 +59,7 @@ def leaderboard(material: Material) -> Iterator[Place]:
 
 
 def part(row: Row) -> str:
-    """Return the part of the signal that a bug changes, from its recipe's signal, contract and laws."""
+    """Return the one of :data:`PARTS` that a bug changes, judging from its recipe's signal, contract and laws."""
     if row.bug.contract.startswith("rollout") or row.signal in ("log_prob", "setup"):
         return "rollout"
     if row.signal in _OF_SIGNAL:
@@ -67,7 +68,7 @@ def part(row: Row) -> str:
 
 
 def _cells(rows: Sequence[Row]) -> dict[str, dict[str, tuple[Row, ...]]]:
-    """Group the root causes that are present at main, with one row for each. Hardening is left out."""
+    """Group the bugs at main by part and severity, with one row for each root cause. Hardening is left out."""
     first: dict[str, Row] = {}
     for row in rows:
         if row.now == "reproduced" and row.realism != "unreachable":
@@ -81,7 +82,7 @@ def _cells(rows: Sequence[Row]) -> dict[str, dict[str, tuple[Row, ...]]]:
 
 
 def _over_time(table: Table) -> dict[str, int]:
-    """Count the root causes at main, and in the first and the last release in which a bug was decided."""
+    """Count the root causes in the first and the last release in which a bug was decided, and at main."""
     rows = [row for row in table.rows if row.realism != "unreachable"]
     places = [n for n in range(len(table.versions)) if any(row.versions[n] in "x-" for row in rows)]
     chosen = sorted({*places[:2], *places[-1:]}, reverse=True)

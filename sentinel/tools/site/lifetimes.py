@@ -13,9 +13,9 @@ Record = Mapping[str, Any]
 
 
 def lives(material: Material) -> Iterator[dict[str, Any]]:
-    """Yield each target with the lifetimes of its bugs, earliest first, and the bugs without a history.
+    """Yield for each target the lifetimes of its bugs, earliest first, and its bugs without a history.
 
-    A lifetime can be drawn only from a history of commits, because histories of PyPI releases have no dates.
+    ``drawn`` lists the lifetimes that can be drawn on a time axis. Histories of PyPI releases have no dates.
     """
     for target in material.targets:
         bugs = material.bugs_of(target)
@@ -33,7 +33,7 @@ def lives(material: Material) -> Iterator[dict[str, Any]]:
 def life_of(bug: Bug) -> dict[str, Any] | None:
     """Return when a bug was present, from its histories; None if the bug has no history.
 
-    If tags of the repository were checked, the releases are these tags; otherwise they are PyPI releases.
+    ``releases`` are the tags of the repository if these were decided, otherwise the PyPI releases.
     """
     of_git = [record for record in bug.histories if record["source"]["kind"] == "git"]
     line = max(of_git, key=lambda record: int(record["commits"]), default=None)
@@ -58,8 +58,10 @@ def life_of(bug: Bug) -> dict[str, Any] | None:
 
 
 def _span(lifetime: Record) -> dict[str, Any]:
-    """Return a period in which the bug was present. If the bug is older than the first decided commit, the period has
-    no start."""
+    """Return a period in which the bug was present.
+
+    ``open_start`` is True if the bug is present at the first decided commit and may be older.
+    """
     begun, ended = lifetime["introduced"], lifetime["ended"]
     return {
         "start": begun["commit"]["date"][:10],
@@ -71,7 +73,7 @@ def _span(lifetime: Record) -> dict[str, Any]:
 
 
 def _stretches(runs: Sequence[Record]) -> Iterator[dict[str, str]]:
-    """Yield periods without the bug or without a verdict. Commits without the code are left out."""
+    """Yield the periods in which the code existed and the bug was absent or could not be decided."""
     for run in runs:
         state = state_of(run["verdict"], run["kind"])
         if state not in ("reproduced", "absent"):

@@ -25,8 +25,9 @@ Document = Mapping[str, Any]
 class Evidence:
     """One evidence document.
 
-    :ivar place: the document's file, relative to the report folder. The site uses the same path.
+    :ivar place: the document's file, relative to the report folder and to ``evidence/`` in the site.
     :ivar key: the file's stem, which names the ref: ``git-f7d10f3dcb11``, ``git-main``, ``pypi-0.9.1``.
+    :ivar text: the document as JSON.
     """
 
     document: Document
@@ -47,7 +48,7 @@ class Evidence:
 
     @property
     def short(self) -> str:
-        """Return the ref in the short form that the ids of pytest's items have."""
+        """Return the ref in the short form that pytest's item ids contain."""
         kind, _, name = self.ref.partition(":")
         return Ref("git", name).short if kind == "git" else self.ref
 
@@ -57,24 +58,27 @@ class Evidence:
 
 
 def moves(ref: str) -> bool:
-    """Return True if the ref may denote other code later: a branch, a working tree or an environment."""
+    """Return True if the ref may denote other code later, as a branch, working tree or environment does."""
     kind, colon, name = ref.partition(":")
     return not colon or not Ref("pypi" if kind == "pypi" else "git", name).immutable
 
 
 def brief(ref: str) -> str:
-    """Return a ref as a column heading: seven digits of a hash, a version, or a branch."""
+    """Return a ref as a column heading: a short hash, a version, or a branch."""
     kind, _, name = ref.partition(":")
     return Ref("git", name).short.removeprefix("git:") if kind == "git" else name or ref
 
 
 @dataclass(frozen=True)
 class Bug:
-    """A known bug. Without a bug id, it is a broken law that a search found.
+    """A known bug, or a finding of a search.
 
-    :ivar recipe: the bug's recipe; None if it does not exist any more.
-    :ivar evidence: the bug's evidence: first of pins, in the recipe's order, then of other refs.
+    :ivar bug_id: empty for a finding.
+    :ivar recipe: the bug's recipe; None if it no longer exists, and for a finding.
+    :ivar evidence: the evidence: that of the pins, in the recipe's order, then that of other refs.
     :ivar histories: the bug's recorded histories, see :mod:`sentinel.records.history`.
+    :ivar law: the law that a finding breaks; empty for a bug.
+    :ivar where: the name of the folder that a finding's evidence is in, which identifies the binding; empty for a bug.
     """
 
     target: str
@@ -98,7 +102,7 @@ class Bug:
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """Return the recipe as a document. If it does not exist any more, return the copy in the newest evidence."""
+        """Return the recipe as a document; if it no longer exists, its copy in the last evidence."""
         if self.recipe is not None:
             return self.recipe.document
         document: Mapping[str, Any] = self.evidence[-1].document["recipe"]["document"]
@@ -140,12 +144,13 @@ class Bug:
 class Material:
     """The data from which a site is built.
 
-    :ivar bugs: all bugs of targets with evidence, sorted, including bugs without evidence.
-    :ivar laws: findings of searches, by the name of a law.
+    :ivar bugs: all bugs of the targets that have evidence, sorted. A bug itself may have none.
+    :ivar laws: the findings of searches.
+    :ivar exports: maps each bug for which ``sentinel contribute`` wrote a folder to the text of its runner; the text is
+        empty if there is no runner.
+    :ivar notes: a line for each history that could not be read.
     :ivar changes: the results of ``sentinel diff --save`` and ``sentinel pulls --save``.
     :ivar coverage: the result of ``sentinel coverage --save``.
-    :ivar notes: a line for each file that could not be read.
-    :ivar exports: by bug id, the text of the runner that ``sentinel contribute`` wrote; empty if the bug has no runner.
     """
 
     catalog: Catalog
@@ -161,7 +166,7 @@ class Material:
         return sorted({bug.target for bug in (*self.bugs, *self.laws)})
 
     def branch(self, target: str) -> str:
-        """Return the ref of upstream's main branch."""
+        """Return the ref of the target's default branch."""
         entry = self.catalog.targets.get(target)
         return f"git:{entry.branch if entry else 'main'}"
 
@@ -170,7 +175,12 @@ class Material:
 
 
 def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Material:
-    """Read evidence, recipes, histories and runners."""
+    """Read evidence, recipes, histories and runners.
+
+    :param reports: the folder of the evidence.
+    :param exports: the folder that ``sentinel contribute`` wrote; None for no runners.
+    :raises NothingExamined: if the folder does not exist or has no evidence.
+    """
     if not reports.is_dir():
         raise NothingExamined(
             f"no such folder: {reports}; run pytest with --sentinel-target first, or name a folder with --reports DIR"
@@ -193,7 +203,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
     for (kind, *rest), group in sorted(groups.items()):
         if kind == "laws":
             first, folders = group[0].document, group[0].place.split("/")
-            # The names of the folders distinguish two bindings of one boundary.
+            # If a boundary has several bindings, their folders have different names.
             where = folders[-3] if len(folders) > 3 else first["boundary"]["written"]
             laws.append(Bug(str(first["target"]), "", None, tuple(group), law=str(first["law"]), where=where))
             continue
@@ -226,7 +236,7 @@ def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], lis
 
 
 def _exports(folder: Path | None, bugs: Sequence[Bug]) -> dict[str, str]:
-    """Return the text of the runners that ``sentinel contribute`` wrote for a bug."""
+    """Map each bug for which ``sentinel contribute`` wrote a folder to the text of its runner, which may be empty."""
     runners: dict[str, str] = {}
     if folder is None:
         return runners

@@ -17,7 +17,7 @@ from sentinel.records.history import state_of
 from sentinel.tools.site.material import Bug, Evidence, Material
 from sentinel.tools.site.story import chips
 
-#: The letters of :attr:`Row.versions`: present, not present, unknown.
+#: The letter in :attr:`Row.versions` for each state: ``x`` if the bug is present, ``-`` if not.
 _LETTERS = {"reproduced": "x", "fixed": "-", "absent": "-"}
 _PREFIX = re.compile(r"^(?:.*-)?v(?=\d)")
 
@@ -26,10 +26,9 @@ _PREFIX = re.compile(r"^(?:.*-)?v(?=\d)")
 class Row:
     """One bug of the table.
 
-    :ivar chips: verdicts with these labels: ``base`` (with the bug), ``fix`` (without the bug), and ``today``
-        (upstream).
-    :ivar now: the verdict at upstream's main, or empty.
-    :ivar versions: a letter of :data:`_LETTERS`, or ``?``, for each version of the table.
+    :ivar chips: pairs of a label and evidence: ``base`` (with the bug), ``fix`` (without it), ``today`` (at main).
+    :ivar now: the verdict at upstream's main; empty if there is none.
+    :ivar versions: one letter for each version of the table: ``x`` (present), ``-`` (absent) or ``?`` (unknown).
     """
 
     bug: Bug
@@ -68,8 +67,8 @@ class Row:
 class Table:
     """The table of one target.
 
-    :ivar versions: upstream's main, then releases, latest first.
-    :ivar commit: the commit of upstream's main.
+    :ivar versions: upstream's main, then the releases, newest first.
+    :ivar commit: the short hash of the commit of main that was decided.
     """
 
     target: str
@@ -79,7 +78,7 @@ class Table:
 
     @property
     def now(self) -> Counter[str]:
-        """Return how many bugs have each verdict at upstream's main branch."""
+        """Return the number of bugs with each verdict at upstream's main."""
         return Counter(row.now or "unknown" for row in self.rows)
 
     @property
@@ -123,7 +122,7 @@ def _table(material: Material, target: str) -> Table:
 
 def _verdicts(bug: Bug, branch: str) -> Iterator[tuple[str, str]]:
     """Yield (version, letter) for each version with a verdict; later entries replace earlier ones."""
-    # git refs come first, then PyPI releases
+    # histories of git come first: what was measured in a PyPI release replaces what was measured at its tag
     for record in sorted(bug.histories, key=lambda record: str(record["source"]["kind"])):
         for release in record["releases"]:
             letter = _LETTERS.get(state_of(release["verdict"], release["kind"]) or "")

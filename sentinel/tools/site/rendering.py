@@ -21,7 +21,7 @@ from sentinel.tools.site.material import Evidence, brief, moves
 #: A page may load only files of the site itself: no inline script or style, no form, no frame, no network.
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'; "
 
-#: Verdicts, the most interesting first, each with the sign that is shown in addition to its colour.
+#: The sign of each verdict, which is shown in addition to its colour. Pages list verdicts in this order.
 SIGNS = {"reproduced": "✗", "fixed": "✓", "changed": "≠", "inconclusive": "?", "unavailable": "\N{EN DASH}"}
 
 _MARKS = {
@@ -81,7 +81,7 @@ class Pages:
 
 
 def shown(value: Any) -> Any:
-    """Replace control characters in a string by visible escapes. Markup of the site's own templates is kept."""
+    """Replace control characters in a string by visible escapes. Markup objects are returned unchanged."""
     return visible(value, lines=True) if type(value) is str else value
 
 
@@ -94,7 +94,7 @@ def prose(text: str) -> Any:
 
 
 def https(url: Any) -> str:
-    """Return an https URL; an empty string for other schemes such as ``javascript:``."""
+    """Return the URL if it is a valid https URL; otherwise, for example for ``javascript:``, an empty string."""
     text = str(url or "")
     if re.search(r"[\x00-\x20\x7f-\x9f]", text):
         return ""
@@ -106,12 +106,12 @@ def https(url: Any) -> str:
 
 
 def day(date_text: str) -> int:
-    """Return the number of a day, as a position on a time axis."""
+    """Return the ordinal number of a day, which is its position on the time axis."""
     return date.fromisoformat(date_text[:10]).toordinal()
 
 
 def revision(evidence: Evidence) -> str:
-    """Return the checked revision as a short text; for a branch, its commit."""
+    """Return the revision of some evidence as a short text; for a branch, the commit that was measured."""
     commit = str((evidence.document["checkout"] or {}).get("commit") or "")
     return commit[:7] if moves(evidence.ref) and commit else brief(evidence.ref)
 
@@ -130,7 +130,7 @@ def dotted(path: Any) -> Any:
 
 
 def brief_link(url: Any) -> str:
-    """Return the text for a link: the last part of the link's path, and the line number."""
+    """Return a text for a link: the last part of the URL's path, and the fragment, such as a line number."""
     text = str(url or "")
     parts = urlsplit(text) if https(text) else None
     if parts is None:

@@ -28,7 +28,7 @@ from sentinel.tools.site.grids import (
 from sentinel.tools.site.material import Bug, Document, Evidence
 from sentinel.values.literals import TAGGED
 
-#: Laws about masked values; for these, masked values that are not zero are marked as leaking.
+#: Laws about masked values. On the pages of bugs that break them, masked values may be marked as leaking.
 _ABOUT_MASKS = (
     "masked_values_have_no_influence",
     "a_rejected_row_is_an_absent_row",
@@ -38,14 +38,19 @@ _ABOUT_MASKS = (
 
 Inputs = Mapping[str, Any]
 
-#: The leaking values of each (variant, input).
+#: Maps (variant, input) to the marks of its leaking values.
 Leaks = Mapping[tuple[str, str], Marks]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant of a scenario as the page shows it. Only the first variant has all inputs; the others have changed
-    inputs."""
+    """A variant of a scenario, as the page shows it.
+
+    The first variant has all inputs, and each other variant only those that differ from the first.
+
+    :ivar grids: the inputs that are shown as tables.
+    :ivar settings: the names and values of the other inputs.
+    """
 
     name: str
     grids: tuple[Grid, ...]
@@ -56,7 +61,8 @@ class Variant:
 class Outcome:
     """One observed value.
 
-    :ivar before, after: the value observed with the bug and without it; None if there is none.
+    :ivar before: the value observed with the bug; None if there is none.
+    :ivar after: the value observed without the bug, or else the expected right value; None if there is none.
     :ivar same: whether the value is right even with the bug.
     """
 
@@ -73,9 +79,9 @@ class Story:
 
     :ivar before: the evidence with the bug.
     :ivar after: the evidence without the bug. If it is None, the right values are not observed, only expected.
-    :ivar scenario: the first variant, without a name if it is the only one; ``variants``: what the other variants
-        change.
-    :ivar defaults: the inputs that the recipe omits.
+    :ivar scenario: the first variant.
+    :ivar variants: the other variants.
+    :ivar defaults: the names and values of inputs that the recipe omits.
     """
 
     before: Evidence | None
@@ -91,7 +97,7 @@ class Story:
 
     @property
     def unmoved(self) -> tuple[Outcome, ...]:
-        """The values that are right with and without the bug; all values if no evidence has the bug."""
+        """Return the values that are right even with the bug; all values if no evidence has the bug."""
         return tuple(outcome for outcome in self.outcomes if outcome.same and (outcome.before or outcome.after))
 
     @property
@@ -114,13 +120,16 @@ def sides(bug: Bug) -> tuple[Evidence | None, Evidence | None]:
     return before, next((evidence for evidence in bug.evidence if evidence.verdict == "fixed"), None)
 
 
-#: The note of a pin that lacks the bug because it is older.
+#: Words in the note of a pin which lacks the bug because it is older than the bug.
 _OLDER = re.compile(r"\b(parent|before|base)\b")
 
 
 def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
-    """Return the evidence that the page labels: ``today`` (upstream), ``base`` (with the bug) and ``fix`` (without
-    it)."""
+    """Return (label, evidence) for all evidence of a bug, the labelled first.
+
+    The labels are ``today`` (at main), ``base`` (with the bug) and ``fix`` (without it); all other evidence has an
+    empty label.
+    """
     base = sides(bug)[0]
     fix = next((s for s in bug.evidence if s.verdict == "fixed" and not _OLDER.search(bug.note(s.ref))), None)
     names: dict[Evidence, str] = {}
@@ -208,15 +217,15 @@ def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[
         return frozenset()
     here, there = rows_of(bare(inputs[variant][key])), rows_of(bare(inputs[first][key]))
     if here is None or there is None or list(map(len, here)) != list(map(len, there)):
-        return frozenset()  # positions correspond only if the shapes are equal
+        return frozenset()  # positions of different shapes do not correspond
     return differing(inputs[variant][key], inputs[first][key])
 
 
 def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_masks: bool) -> Leaks:
-    """Mark those masked values that may influence the result, although they must not.
+    """Mark the masked values that may influence the result, although they must not.
 
-    These are the masked values that are not finite or in which variants differ. If there are none, these are all masked
-    values that are not zero.
+    These are the nonzero masked values that are not finite or that differ between variants. If there are none, all
+    nonzero masked values are marked.
     """
     if contract is None or not about_masks:
         return {}
@@ -268,7 +277,7 @@ def _outcomes(
         observed = item["observed"]
         right = there[key]["observed"] if key in there else item["fixed"]
         has_right = key in there or right is not None
-        # A law may be broken although this value is right. A value that equals the right one is not shown as wrong.
+        # If a law is broken, this value may still be right; then it is not shown as wrong.
         same = before is None or item["matches_fixed"] is True or (has_right and bare(observed) == bare(right))
         mask = mask_of(contract, inputs[variant]) if variant in inputs else None
         drawn: dict[str, Any] = {"mask": mask, "upright": bool(declared and declared.shape == ("batch",))}
@@ -284,7 +293,7 @@ def _outcomes(
 
 
 def _addressed(key: str, inputs: Mapping[str, Inputs]) -> tuple[str, str]:
-    """Split the address of an expected value into the variant whose mask applies to it, and the observed key."""
+    """Split the address of an expected value into its first variant, whose mask applies, and the observation key."""
     try:
         address = parse_address(key, list(inputs))
         return address.variants[0], address.key

@@ -1,4 +1,4 @@
-"""Decide recipes in the PyPI releases of a target. This needs no git."""
+"""Decide recipes in the PyPI releases of a target, without a git mirror."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from sentinel.targets.refs import Ref
 def versions(target: Target) -> list[str]:
     """Return the target's releases in the package index, oldest first.
 
-    They are listed with pip, so that the user's settings of pip apply.
+    pip lists them, so the user's pip settings apply, such as another index.
 
     :raises Unavailable: if the target has no releases, or the index is unreachable.
     """
     if target.pypi is None:
         raise Unavailable(f"{target.name} has no releases on PyPI; sweep its tags instead: --tags")
-    with tempfile.TemporaryDirectory() as empty:  # because ``-m`` searches the current folder first
+    with tempfile.TemporaryDirectory() as empty:  # ``-m`` would import a module named pip from the current folder
         listing = subprocess.run(
             [sys.executable, "-m", "pip", "index", "versions", "--ignore-requires-python", "--pre", target.pypi],
             capture_output=True,
@@ -60,7 +60,7 @@ def _order(text: str) -> Version:
 def sweep_releases(
     catalog: Catalog, settings: Settings, target: Target, recipes: Sequence[Recipe], notify: Progress | None = None
 ) -> Account:
-    """Decide each recipe in each release, and save the histories."""
+    """Decide each recipe in each release, and save the histories. Stored verdicts are reused."""
     store, releases = ClosureVerdictStore(), versions(target)
     verdicts = ReleaseVerdicts(catalog, settings, target, recipes, store)
     probed = 0

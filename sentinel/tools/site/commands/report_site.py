@@ -23,7 +23,7 @@ them next to the evidence. The same records give the same bytes. Folders with ot
 """
 
 
-#: The most notes that are printed.
+#: The maximum number of notes that are printed.
 _NOTES = 5
 
 
