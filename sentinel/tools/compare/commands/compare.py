@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from sentinel.commands.console import Commands, command, echo, echo_json, json_option, nothing_examined, progress
+from sentinel.commands.console import (
+    Commands,
+    command,
+    counted,
+    echo,
+    echo_json,
+    json_option,
+    nothing_examined,
+    progress,
+)
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.runner import runner_of
 from sentinel.errors import SentinelError
@@ -90,7 +99,7 @@ def _headline(reference: str, results: Sequence[Compared], interrupted: bool) ->
     differ = sum(bool(each.differences) for each in results)
     agree = sum(bool(each.scenarios) and not each.differences for each in results)
     rest = len(results) - differ - agree
-    what = f"{agree} functions agree with {reference}, {differ} differ, {rest} not compared"
+    what = f"compared with {reference}: {agree} the same, {differ} different, {rest} not compared"
     return f"{what}{'; interrupted' * interrupted}"
 
 
@@ -99,7 +108,8 @@ def _describe(compared: Compared, reference: str) -> Iterator[str]:
         yield f"not compared: {compared.name}: {message(compared.reason)}"
         return
     name = f"{compared.name}{f' ({compared.place})' if compared.place else ''}"
-    yield f"{name}: {'different' if compared.differences else 'the same'} numbers, {compared.scenarios} scenarios"
+    same = "different" if compared.differences else "the same"
+    yield f"{name}: {same} numbers, {counted(compared.scenarios, 'scenario')}"
     for each in compared.differences:
         plain = {
             key: value.nested() if isinstance(value, Tensor) else value
