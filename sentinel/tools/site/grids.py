@@ -202,7 +202,7 @@ def close(one: Any, other: Any) -> bool:
 def differing(value: Any, right: Any) -> frozenset[tuple[int, int]]:
     """Return the positions at which two values differ: all if their shapes differ.
 
-    Differences within the default tolerance count only if there are no others.
+    Differences within the default tolerance are returned only if no other element differs.
     """
     rows, others = rows_of(bare(value)), rows_of(bare(right))
     if rows is None:

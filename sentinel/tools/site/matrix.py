@@ -122,7 +122,7 @@ def _table(material: Material, target: str) -> Table:
 
 def _verdicts(bug: Bug, branch: str) -> Iterator[tuple[str, str]]:
     """Yield (version, letter) for each version with a verdict; later entries replace earlier ones."""
-    # histories of git come first: what was measured in a PyPI release replaces what was measured at its tag
+    # histories of git come first, so the verdict in a PyPI release replaces the verdict at its tag
     for record in sorted(bug.histories, key=lambda record: str(record["source"]["kind"])):
         for release in record["releases"]:
             letter = _LETTERS.get(state_of(release["verdict"], release["kind"]) or "")

@@ -23,7 +23,7 @@ STATES = ("found", "reproduced", "reported", "fixed upstream", "released")
 
 #: Values of a recipe's ``upstream.status`` for a bug that has not been reported.
 _UNREPORTED = ("unreported", None, "")
-#: The value of ``upstream.status`` if upstream removed the code and thereby the bug.
+#: The value of ``upstream.status`` if upstream removed the code that has the bug.
 _REMOVED = "removed"
 
 _DAY = re.compile(r"\b20[0-9]{2}-[0-9]{2}-[0-9]{2}\b")

@@ -396,7 +396,7 @@ _OWN = (
 
 
 def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "") -> Path:
-    """Write the files into the bug's folder, and remove files of an earlier contribution that this one does not have.
+    """Write the files into the bug's folder, and remove all other files of an earlier contribution.
 
     :param log: the output of the regression tests.
     """

@@ -221,8 +221,8 @@ def _draw(
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
     """Map each symptom that another known bug causes to that bug. A symptom is a broken law or an exception's message.
 
-    The other bug must still be present with the fix, in the same boundary or in its second implementation. The fix may
-    expose it, and this is no problem of the fix.
+    Only bugs are included that are still present with the fix, in the same boundary or in its second implementation. A
+    fix may expose such a bug; that is not counted as a problem of the fix.
     """
     boundaries = {*subject.binding.paths, *subject.binding.twins}
     return {

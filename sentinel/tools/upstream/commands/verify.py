@@ -167,7 +167,7 @@ class _Verifier:
             self._runner.close()
 
     def verify(self, file: Path, recorded: dict[str, Any] | str) -> Outcome:
-        """Verify one document. If the document or this machine causes an error, the outcome says so."""
+        """Verify one document. An error of the document or of this machine becomes the outcome ``could not``."""
         if isinstance(recorded, str):
             return Outcome.could_not(file, "", recorded)
         name, origin = recorded["bug_id"] or recorded["law"] or "a law", ""
