@@ -195,9 +195,7 @@ def checks(made: Contribution) -> Iterator[str]:
     """Yield a line of Markdown for each check that was made."""
     by_verdict: dict[str, list[str]] = {}
     for bug, sides in made.document["bugs"].items():
-        by_verdict.setdefault(
-            ", ".join(f"{side['verdict']} at {_revision(side)}" for side in sides.values()), []
-        ).append(bug)
+        by_verdict.setdefault(", ".join(f"{side['verdict']} {_where(side)}" for side in sides.values()), []).append(bug)
     for verdicts, bugs in by_verdict.items():
         yield f"{_and(map(code, bugs))}: {verdicts}."
     runner = made.document["runner"]
@@ -250,7 +248,8 @@ def trial_lines(target: str, tried: Mapping[str, Any]) -> Iterator[str]:
     yield f"{len(others)} other known bugs of {target}: {'; '.join(parts)}."
     for boundary, result in tried["boundaries"].items():
         name = _short(boundary)
-        parts = [f"{result['mended'] or 'none'} trigger the bug without the fix"]
+        mended = result["mended"]
+        parts = [f"{mended or 'none'} trigger{'s' if mended == 1 else ''} the bug without the fix"]
         if result["unjudged"]:
             parts.append(f"on {result['unjudged']} more, only outputs that the bug makes wrong differ")
         if result["refused"]:
@@ -326,13 +325,15 @@ def _first(made: Contribution) -> Mapping[str, Any]:
     return next((side for side in sides.values() if side["observation"]), sides["base"])
 
 
+def _where(side: Mapping[str, Any]) -> str:
+    return "with the fix applied" if (side["checkout"] or {}).get("patched") else f"at {_revision(side)}"
+
+
 def _revision(side: Mapping[str, Any]) -> str:
     checkout = side["checkout"] or {}
     commit = checkout.get("commit")
     if not commit:
         return code(side["ref"])
-    if checkout.get("patched"):
-        return f"{commit[:12]} with the fix"
     return f"{commit}{' with uncommitted changes' if checkout['dirty'] else ''}"  # GitHub links a full sha
 
 
