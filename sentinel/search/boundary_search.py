@@ -226,7 +226,7 @@ class BoundarySearch:
         the others are confirmed as drawn.
     :param glimpse: whether to try the scenarios of :func:`glimpses` after the first drawn scenarios. Their violations
         are confirmed, not shrunk.
-    :param left_out: returns the reason why a law must skip a drawn scenario; empty if the law can judge it.
+    :param left_out: returns the reason why a law must skip a drawn or replayed scenario; empty if the law can judge it.
     :param excused: returns the observation keys that are allowed to be wrong in a scenario. A law judges the scenario
         only if it also compares another key.
     :param most: the most scenarios that each law judges; None for no limit.
@@ -291,7 +291,7 @@ class BoundarySearch:
                     self.outcomes[law].unconfirmed += 1
             if tried and not self.tried and self._glimpse:
                 glances = glimpses(self._narrow() or self.subject, self.seed, self._laws, self.constants)
-                self._look_at([(plan, None) for plan in glances])
+                self._look_at([(plan, None) for plan in glances if not self._left_out(*plan)])
             self.tried += tried
             self._done += tried
             examples = 0 if enough() else examples - tried
@@ -344,7 +344,7 @@ class BoundarySearch:
         return self._look_at([(plan, None) for plan in plans if self._takes(plan)], replayed=True)
 
     def _takes(self, plan: Plan) -> bool:
-        return takes(self.subject.contract, self.subject.binding, plan[1])
+        return takes(self.subject.contract, self.subject.binding, plan[1]) and not self._left_out(*plan)
 
     @property
     def deadlocks(self) -> str:

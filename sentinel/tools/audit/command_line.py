@@ -87,6 +87,7 @@ class CommandLine:
     :ivar program: the Python file, module or command that gets the settings; empty if none is named.
     :ivar arguments: the word ``"$@"`` of the script, with its line, if the user gave the script no arguments, so that
         the word counts as empty; otherwise empty.
+    :ivar processes: the number of processes that a launcher starts; None if the command does not name it.
     """
 
     settings: tuple[str, ...]
@@ -98,6 +99,7 @@ class CommandLine:
     others: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     arguments: str = ""
+    processes: int | None = None
 
 
 def of_words(words: Sequence[str], where: str = "") -> CommandLine:
@@ -136,7 +138,24 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
         tuple(single if program else ()),
         where,
         program,
+        processes=_processes(words[:first]),
     )
+
+
+#: Options of launchers: the number of processes in all, and on each node.
+_IN_ALL = ("num_processes", "num-processes")
+_PER_NODE = ("nproc_per_node", "nproc-per-node", "num_gpus", "num-gpus")
+
+
+def _processes(words: Sequence[str]) -> int | None:
+    """Return the number of processes that a launcher starts; None if it is not a number in the command."""
+    given = {name: values[0] for name, values in _arguments(words) if name and values}
+    whole = next((given[name] for name in _IN_ALL if name in given), None)
+    each = next((given[name] for name in _PER_NODE if name in given), None)
+    nodes = given.get("nnodes", "1")
+    if whole is None and each is not None and each.isdigit() and nodes.isdigit():
+        return int(each) * int(nodes)
+    return int(whole) if whole is not None and whole.isdigit() else None
 
 
 def _shell_command(words: Sequence[str]) -> str | None:

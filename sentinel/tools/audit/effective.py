@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from sentinel.errors import nearest
 from sentinel.tools.audit.options import Options, is_trainer, with_sections
 
 #: ``${actor.path}``, ``${oc.select:actor.path,1}``: the value of another setting. Relative references (``${.path}``)
@@ -138,7 +139,8 @@ class Training:
         """Map each setting with an invalid value to a description of the valid values."""
         known = self.options.options if self.options is not None else {}
         expected = {name: known[name].expects(text) for name, text in self.configuration.items() if name in known}
-        return {name: text for name, text in expected.items() if text}
+        near = {name: nearest(self.configuration[name], known[name].choices) for name, text in expected.items() if text}
+        return {name: f"{expected[name]}{hint}" for name, hint in near.items()}
 
     def is_unread(self, name: str) -> bool:
         """Return True if the user sets this option to a value that could not be read."""

@@ -31,7 +31,9 @@ class Launch:
     :ivar trainers: the trainer classes that a Python script uses, as in :class:`Script`.
     :ivar program: the Python script, and the classes that it fills from its command line, except for ``made_by``.
     :ivar places: ``file:line`` of each setting that a script sets.
+    :ivar silent: settings that a script assigns to an attribute, which raises no error if there is no such option.
     :ivar own: the fields that the script's own configuration classes declare.
+    :ivar processes: the number of processes that a launcher starts; None if the command does not name it.
     :ivar read: what was read, in words.
     :ivar unread: what could not be read, in words.
     """
@@ -48,7 +50,9 @@ class Launch:
     trainers: tuple[str, ...] = ()
     program: tuple[Path, tuple[str, ...]] | None = None
     places: Mapping[str, str] = field(default_factory=dict)
+    silent: frozenset[str] = frozenset()
     own: frozenset[str] = frozenset()
+    processes: int | None = None
     read: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
@@ -101,7 +105,7 @@ def launch_of(
             shown="" if near else line.program if is_file else program.name,
         )
         if made.read:
-            return replace(made, unread=(*unread, *made.unread))
+            return replace(made, unread=(*unread, *made.unread), processes=line.processes)
     settings = [setting_of(word) for word in line.settings]
     named = {name: str(value) for name, value in settings if name in _NAMES_A_FILE}
     settings = [(name, value) for name, value in settings if name not in _NAMES_A_FILE]
@@ -134,6 +138,7 @@ def launch_of(
         trainers=made.trainers,
         program=made.program,
         own=made.own,
+        processes=line.processes,
         places={name: line.where for name, _ in settings} if line.where else {},
         read=read,
         unread=tuple(unread),
@@ -191,6 +196,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
         trainers=made.trainers,
         program=(file, ()),
         places={name: f"{shown}:{line}" for name, line in call.lines.items()},
+        silent=frozenset(call.silent),
         own=frozenset(call.own),
         read=(read,),
         unread=tuple(unread),

@@ -46,6 +46,48 @@ def options_of_class(
     return (dict(modules.options(owner)) if owner else {}), modules.open
 
 
+@dataclass(frozen=True)
+class Checked:
+    """The code of a configuration class that may reject values.
+
+    :ivar methods: the methods of the class and of its base classes, by name; the class itself comes first.
+    :ivar constants: the names at the top level of the modules of these classes, with their values.
+    :ivar attributes: the names that the bodies of the classes assign without an annotation, with their values; base
+        classes come first.
+    :ivar starts: the methods that run when an object is made.
+    """
+
+    methods: tuple[Mapping[str, ast.FunctionDef], ...]
+    constants: Mapping[str, ast.expr]
+    attributes: tuple[tuple[str, ast.expr], ...]
+    starts: tuple[str, ...]
+
+
+def checks_of_class(file: Path, name: str, find: Find) -> dict[str, Checked]:
+    """Return the code that checks the fields of a class and of its sections, by the prefix of the section."""
+    modules = _Modules(find)
+    owner = modules.class_named(modules.read(file), name)
+    for _ in modules.options(owner) if owner else ():
+        pass  # reads the sections
+    return {prefix: _checked(modules.lineage(one)) for prefix, one in modules.owners.items()}
+
+
+def _checked(classes: list[_Class]) -> Checked:
+    methods = [{node.name: node for node in one.node.body if isinstance(node, ast.FunctionDef)} for one in classes]
+    starts: dict[str, None] = {}
+    for own in methods:
+        for name, node in own.items():
+            after = any(
+                isinstance(each, ast.Call) and called(each) == "model_validator" for each in node.decorator_list
+            )
+            if name == "__post_init__" or (after and [each.arg for each in node.args.args] == ["self"]):
+                starts[name] = None
+    constants = {name: value for one in reversed(classes) for name, value in one.module.values.items()}
+    assigned = [node for one in reversed(classes) for node in one.node.body if isinstance(node, ast.Assign)]
+    attributes = tuple((name_of(target), node.value) for node in assigned for target in node.targets)
+    return Checked(tuple(methods), constants, attributes, tuple(starts))
+
+
 def lineage_of(path: str, find: Find) -> dict[str, Path]:
     """Return the names of a class and of its base classes; empty if the source of the class is not found.
 
@@ -155,6 +197,18 @@ class _Modules:
     by_file: dict[Path, _Module] = dataclass_field(default_factory=dict)
     open: dict[str, str] = dataclass_field(default_factory=dict)
     left: Iterator[int] = dataclass_field(default_factory=lambda: iter(range(_MOST)))
+    #: The class of each section, by its prefix.
+    owners: dict[str, _Class] = dataclass_field(default_factory=dict)
+
+    def lineage(self, owner: _Class) -> list[_Class]:
+        """Return a class and the base classes that are found, in the order in which Python looks up methods."""
+        found, left = dict[int, _Class](), [owner]
+        while left and len(found) < _DEEPEST:
+            one = left.pop(0)
+            found.setdefault(id(one.node), one)
+            bases = (self.class_named(one.module, name_of(base)) for base in one.node.bases)
+            left += [base for base in bases if base is not None]
+        return list(found.values())
 
     def read(self, file: Path) -> _Module:
         if file not in self.by_file:
@@ -207,6 +261,7 @@ class _Modules:
         """
         if prefix.count(".") > _DEEPEST or next(self.left, None) is None:
             return
+        self.owners.setdefault(prefix, owner)
         for name, item in self._fields(owner, prefix).items():
             value = (values or {}).get(name)
             written = _Field(item.annotation, value, owner.module) if value is not None else item
@@ -232,7 +287,7 @@ class _Modules:
         return fields
 
     def _field(self, name: str, item: _Field) -> Iterator[Named]:
-        value, choices = item.value, _choices(item.annotation)
+        value, choices = item.value, _choices(item.annotation) or self._members(item)
         if isinstance(value, ast.Call) and called(value) in ("field", "Field"):
             keywords = {keyword.arg: keyword.value for keyword in value.keywords}
             choices = _declared_choices(keywords.get("metadata")) or choices
@@ -266,6 +321,16 @@ class _Modules:
             for owner in named
             if owner is not None and any(isinstance(node, ast.AnnAssign) for node in owner.node.body)
         ]
+
+    def _members(self, item: _Field) -> tuple[str, ...]:
+        """Return the values and names of the enumeration that an annotation names; empty for other annotations."""
+        names = [name for name in self._named(item.module, item.annotation) if name[1] != "None"]
+        owner = self.class_named(*names[0]) if len(names) == 1 else None
+        if owner is None or not any(name_of(base).endswith("Enum") for base in owner.node.bases):
+            return ()
+        assigned = [node for node in owner.node.body if isinstance(node, ast.Assign) and len(node.targets) == 1]
+        texts = [text for node in assigned for text in (text_of(node.value), name_of(node.targets[0])) if text]
+        return tuple(dict.fromkeys(texts))
 
     def _named(self, module: _Module, annotation: ast.expr, depth: int = 0) -> Iterator[tuple[_Module, str]]:
         """Yield the names in an annotation, including members of type aliases such as ``Optim = SGD | AdamW``."""

@@ -46,6 +46,7 @@ class Call:
     :ivar settings: the values of the arguments that could be read, by dotted name.
     :ivar unread: the dotted names of the other arguments; for unpacked arguments, ``**name`` and ``*name``.
     :ivar later: the options that statements after the call set.
+    :ivar silent: those of them that statements assign, which raises no error if the class has no such option.
     :ivar lines: for each option, the line that sets it.
     :ivar own: if the script calls its own subclass of the class, the fields that this subclass declares.
     """
@@ -55,6 +56,7 @@ class Call:
     settings: dict[str, Any] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
     later: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
     lines: dict[str, int] = field(default_factory=dict)
     own: set[str] = field(default_factory=set)
 
@@ -493,9 +495,12 @@ class _Script:
         """Apply statements such as ``config.beta = 0.1`` to the configuration."""
         found: dict[str, list[ast.expr | None]] = {}
         names, others = self._follow(node)
+        passed = {*call.settings, *call.unread}
         for statement, certain in _statements(self.tree, self._function_of(node)):
             for option, value in _assigned(statement, lambda owner: _key(owner) in names, self.positions):
                 found.setdefault(option, []).append(value if certain else None)
+                replaces = any(isinstance(part, ast.Call) and called(part) == "replace" for part in ast.walk(statement))
+                call.silent |= set() if replaces else {option} - passed
         for code in others:
             found[_any(code)] = [None]
         call.later = set(found)

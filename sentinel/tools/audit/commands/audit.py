@@ -59,6 +59,7 @@ from sentinel.tools.audit.option_classes import Find, lineage_in, lineage_of, op
 from sentinel.tools.audit.options import Option, Options
 from sentinel.tools.audit.python_script import ANY
 from sentinel.tools.audit.reach import Reach, reach
+from sentinel.tools.audit.validation import Rejection, rejections, with_accepted
 
 GROUP = "my run"
 SUMMARY = "list the known bugs that your configuration triggers"
@@ -81,9 +82,9 @@ Each known bug is decided by running the copy's own code. Then its recipe's sett
 that your configuration does not set has the copy's default.
 "hits you": your settings trigger the bug. "may hit you": another condition must hold too, or a setting is not known.
 Bugs that no code of the framework can trigger are not listed. GitHub code scanning shows the file of --sarif.
-exit status: 0 no bug is present (or no setting triggers one), 1 at least one is (or is triggered), 2 nothing was
-examined, a bug depends on a setting that could not be read, the configuration class rejects an argument, or the tree of
---repo changes signal code
+exit status: 0 no bug is present (or no setting triggers one), 1 at least one is (or is triggered); 2, also if a bug is
+triggered: nothing was examined, a bug depends on a setting that could not be read, the configuration class rejects an
+argument or a value, or the tree of --repo changes signal code
 """
 
 
@@ -213,6 +214,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         run = training(configuration, trainers, launch.made_by, added | own_settings, typed, hidden | again)
         run, left_out = _completed(run, launch, {setting_of(word)[0] for word in arguments.set})
         not_read += left_out
+        run = with_accepted(run, target, checkout)
         boundaries = [item.recipe.boundary for item in decisions]
         run = _of_program(run, launch, finder(target, checkout, python), boundaries)
     reaches = {item.recipe.bug_id: reach(item.recipe.affects, run, item.recipe.boundary) for item in decisions if run}
@@ -223,6 +225,9 @@ def _audit(arguments: argparse.Namespace) -> int:
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
     name = _name(checkout)
     rejected, doubts = _of_settings(run, launch, config, target, name, added) if run else ([], [])
+    if run:
+        refused = rejections(run, target, checkout, finder(target, checkout, python), launch.processes)
+        rejected += [_of_rejection(each, run, launch, config, name) for each in refused]
     unread = [*([f"not used by this script: {some(unused)}"] if unused else []), *not_read, *doubts]
     settings_named = (run.references if run else {}).items()
     named = [
@@ -250,8 +255,6 @@ def _audit(arguments: argparse.Namespace) -> int:
         used = [item for item in decisions if not getattr(reaches.get(item.recipe.bug_id), "unused", "")]
         for line in _undecided(used):
             echo(visible(line))
-    if any(bug.reached for bug in bugs) or (run is None and bugs):
-        return 1
     open_bugs = [bug.decision.recipe.bug_id for bug in bugs if bug.reach is not None and bug.reach.unread]
     if open_bugs:
         settings_of_bugs = dict.fromkeys(name for bug in bugs if bug.reach for name in bug.reach.unread)
@@ -259,7 +262,9 @@ def _audit(arguments: argparse.Namespace) -> int:
             f"not decided: {some(open_bugs)}, because these settings were not read: "
             f"{some(list(settings_of_bugs))}; give them with --set"
         )
-    return 2 if open_bugs or changes or rejected else 0
+    if open_bugs or changes or rejected:
+        return 2
+    return 1 if any(bug.reached for bug in bugs) or (run is None and bugs) else 0
 
 
 def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
@@ -304,6 +309,16 @@ def _of_program(run: Training, launch: Launch, find: Find, boundaries: Iterable[
     return replace(run, options=replace(run.options, options=options, open=unread))
 
 
+def _of_rejection(each: Rejection, run: Training, launch: Launch, config: Path | None, copy: str) -> str:
+    """Return a line that names an exception of the configuration class, and the settings that cause it."""
+    found = (launch.places.get(name) or (position_of(config, name) if config else "") for name in each.names)
+    place = next(filter(None, found), "")
+    given = ", ".join(f"{name}={run.configuration[name]}" for name in each.names)
+    processes = f" with {' or '.join(map(str, each.processes))} processes" if each.processes else ""
+    what = f"{run.options.made_by if run.options else ''} of {copy} raises a {each.raised.kind} for {given}{processes}"
+    return f"{f'{place}: ' if place else ''}{what}: {each.raised.message}"
+
+
 def _of_settings(
     run: Training, launch: Launch, config: Path | None, target: Target, copy: str, added: Collection[str]
 ) -> tuple[list[str], list[str]]:
@@ -329,7 +344,8 @@ def _of_settings(
         other = None if meant.get(name) and launch.made_by else run.elsewhere(name)
         near = f" (it is one of {other})" if other else f"; did you mean {meant[name]}?" if meant.get(name) else ""
         place = launch.places.get(name) or (position_of(config, name) if config else "")
-        broken = launch.made_by == options.made_by != "" and name in launch.places
+        own = launch.made_by == options.made_by != "" and name in launch.places
+        broken = own and name not in launch.silent
         newest, since = newest_with(target, options, name)
         if since:  # even a similar option is a different one
             near = f"; {since} removed it ({newest} has it)"
@@ -337,6 +353,9 @@ def _of_settings(
             near = f"; the newest release, {newest}, has it"
         if broken:
             rejected.append(f"{place}: {options.made_by} of {copy} has no option {name} and raises a TypeError{near}")
+        elif own:
+            assigns = f"{options.made_by} of {copy} has no option {name}"
+            lines.append(f"{place}: {assigns}; assigning it raises no error and has no effect on the options{near}")
         else:
             where = f"{place}: " if place else ""
             lines.append(f"{where}{name} is not an option of {options.name} ({options.file}) in this version{near}")
