@@ -86,7 +86,10 @@ def with_own_masks(law: Law, contract: Contract) -> Law:
 
     def vary(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[str, Any]:
         assert law.vary is not None
-        part = parts[choose.one_of(list(parts))]
+        masked = [mask for mask in parts if not inputs[mask].array().all()]
+        if not masked:
+            raise DoesNotApply("the scenario has no masked token")
+        part = parts[choose.one_of(masked)]
         variants = law.vary(part, {name: inputs[name] for name in inputs if part.input(name) is not None}, choose)
         first = next(iter(variants))
         return {name: inputs if name == first else {**inputs, **each} for name, each in variants.items()}

@@ -42,8 +42,9 @@ def accepted_values(folders: Iterable[Path], options: Mapping[str, str]) -> dict
 
 
 def _trees(folders: Iterable[Path], names: Iterable[str]) -> Iterator[ast.Module]:
-    """Yield the parsed files that contain a name and a check."""
-    pattern = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in names).encode() or b"(?!)")
+    """Yield the parsed files that compare a name and raise."""
+    listed = "|".join(map(re.escape, names))
+    pattern = re.compile(rf"\b({listed})\b[^\n]*(==|\bin\b)".encode())
     left = _MOST
     for file in (file for folder in folders for file in sorted(folder.rglob("*.py"))):
         with suppress(OSError, SentinelError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -71,16 +72,17 @@ def _constants(tree: ast.Module) -> dict[str, ast.expr]:
 
 def _checks(tree: ast.Module, constants: Mapping[str, ast.expr]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each checked name with the values that are accepted."""
-    inner = {id(node.orelse[0]) for node in ast.walk(tree) if isinstance(node, ast.If) and _is_elif(node)}
-    for node in ast.walk(tree):
+    nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.If, ast.Assert))]
+    inner = {id(node.orelse[0]) for node in nodes if isinstance(node, ast.If) and _is_elif(node)}
+    for node in nodes:
         if isinstance(node, ast.Assert):
             name, values = _compared(node.test, constants, ast.In)
-        elif isinstance(node, ast.If) and id(node) not in inner:
+        elif id(node) in inner:
+            continue
+        else:
             name, values = _compared(node.test, constants, ast.NotIn) if _raises(node.body) else ("", ())
             if not values:
                 name, values = _chain(node, constants)
-        else:
-            continue
         if name and values:
             yield name, values
 

@@ -19,7 +19,9 @@ import ast
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -146,12 +148,30 @@ def newest_with(target: Target, options: Options, name: str) -> tuple[str, str]:
         tags = [tag.name for tag in releases(store.path(target.name))][::-1][:_MOST_RELEASES]
         words = ("grep", "-l", "-E", "-e", pattern, *(f"refs/tags/{tag}" for tag in tags), "--", options.file)
         found = run(store.path(target.name), *words).out.decode(errors="replace") if tags else ""
+        # The last part of the name is there. It may belong to another section.
+        having = {line.partition(":")[0].removeprefix("refs/tags/") for line in found.splitlines()}
+        pairs = [pair for pair in zip(tags, ("", *tags)) if pair[0] in having][:_MOST_READ]
+        return next((pair for pair in pairs if name in _at_release(target, options, pair[0])), ("", ""))
     except (Unavailable, GitError):
         return "", ""
-    having = {line.partition(":")[0].removeprefix("refs/tags/") for line in found.splitlines()}
-    pairs = zip(tags, ("", *tags))
-    return next((pair for pair in pairs if pair[0] in having), ("", ""))
 
+
+def _at_release(target: Target, options: Options, tag: str) -> Options:
+    """Return the options that the same file declares at a release, without what it imports."""
+    source = run(MirrorStore().path(target.name), "show", f"refs/tags/{tag}:{options.file}").out
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, os.path.basename(options.file))
+        file.write_bytes(source)
+        with suppress(SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
+            if options.made_by:
+                return replace(options, options=options_of_class(file, options.made_by, lambda _: None)[0])
+            read = options_of_parser if file.suffix == ".py" else options_of_tree
+            return replace(options, options=read(file)[0])
+    return replace(options, options={})
+
+
+#: The most releases of which the file is parsed.
+_MOST_READ = 8
 
 #: The most releases in which an option is looked up.
 _MOST_RELEASES = 100

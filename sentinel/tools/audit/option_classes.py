@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from sentinel.errors import SentinelError
@@ -128,7 +128,7 @@ def trainer_next_to(boundary: str, used: Collection[str], callers: Iterable[Path
     found = ((find(".".join(parts[:size])), parts[size]) for size in range(len(parts) - 1, 0, -1))
     file, name = next(((file, name) for file, name in found if file is not None), (None, ""))
     with suppress(SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
-        trainers = [each for each in _Module(parsed(file), file).classes if is_trainer(each)] if file else []
+        trainers = [each for each in _module(file, parsed(file)).classes if is_trainer(each)] if file else []
         if trainers and not {*trainers} & {*used}:
             texts = (caller.read_text(encoding="utf-8", errors="replace") for caller in {*callers} - {file})
             return "" if any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts) else trainers[0]
@@ -178,6 +178,12 @@ class _Module:
         return next((place for place in places if inside and place.is_file()), None)
 
 
+@lru_cache(maxsize=512)
+def _module(file: Path, tree: ast.Module) -> _Module:
+    """Return the same object for the same tree, so that its imports and values are collected once."""
+    return _Module(tree, file)
+
+
 @dataclass(frozen=True)
 class _Class:
     node: ast.ClassDef
@@ -212,7 +218,7 @@ class _Modules:
 
     def read(self, file: Path) -> _Module:
         if file not in self.by_file:
-            self.by_file[file] = _Module(parsed(file), file)
+            self.by_file[file] = _module(file, parsed(file))
         return self.by_file[file]
 
     def class_named(self, module: _Module, name: str) -> _Class | None:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -142,7 +143,13 @@ def _words(name: str) -> set[str]:
 
 
 def parsed(file: Path) -> ast.Module:
-    """Parse a Python file, and suppress syntax warnings."""
+    """Parse a Python file, and suppress syntax warnings. An unchanged file is parsed once."""
+    status = file.stat()
+    return _parsed(file, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=512)
+def _parsed(file: Path, changed: int, size: int) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(regular_bytes(file, _LARGEST))

@@ -548,8 +548,9 @@ def _decide(
     with progress() as notify, closing(runner_of(catalog, settings, opened=opened)) as runner:
         changes = _changes(target, ref, checkout, opener(settings, notify))
         stored = None
-        if ref.kind == "pypi" and checkout.version and reuse:
-            ref = Ref("pypi", checkout.version)
+        fixed = {"pypi": checkout.version, "git": checkout.commit}.get(ref.kind)  # code that cannot change
+        if fixed and reuse:
+            ref = Ref(ref.kind, fixed)
             stored = ReleaseVerdicts(catalog, settings, target, recipes, ClosureVerdictStore())
             for recipe in recipes:
                 entry = stored.find(recipe, ref)
@@ -686,15 +687,15 @@ def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
 
 
 def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[str, str]:
-    """Return the settings that avoid a bug. Return none if the trainers are known and none of them has all these
-    settings and accepts their values."""
+    """Return the settings that avoid a bug. Return none unless a trainer has all these settings and accepts their
+    values."""
 
     def takes(trainer: Options, name: str, value: str) -> bool:
         option = trainer.options.get(name)
         return name in trainer and (option is None or not option.choices or value in option.choices)
 
     possible = any(all(takes(one, name, value) for name, value in until.items()) for one in trainers)
-    return until if possible or not trainers else {}
+    return until if possible else {}
 
 
 def _row(bug: Bug) -> tuple[str, ...]:
