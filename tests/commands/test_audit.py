@@ -438,6 +438,110 @@ def test_arguments_that_the_configuration_class_rejects_come_first(
     assert answer.json()["not_examined"][:2] == [first, second]
 
 
+VALIDATED = """\
+from dataclasses import dataclass, field
+
+@dataclass
+class TinyConfig:
+    clip: float | None = None
+    loss_agg_mode: str = 'token-mean'
+    batch: int = 8
+    group: int = 4
+    section: 'Section' = field(default_factory=lambda: Section())
+
+    def __post_init__(self):
+        if self.batch * self.world_size % self.group != 0:
+            raise ValueError(f"batch ({self.batch * self.world_size}) must be divisible by group ({self.group})")
+
+@dataclass
+class Section:
+    lr: float = 0.1
+"""
+MODES = """\
+def main(config):
+    if config.loss_agg_mode == "token-mean":
+        print(1)
+    elif config.loss_agg_mode == "seq-mean-token-sum":
+        print(2)
+    else:
+        raise ValueError
+"""
+
+
+@pytest.fixture
+def validated(tree_with_classes: Path) -> Path:
+    """The tree with a configuration class that checks its values, and with a program that checks a mode."""
+    (tree_with_classes / "tiny" / "config.py").write_text(VALIDATED)
+    (tree_with_classes / "tiny" / "modes.py").write_text(MODES)
+    return tree_with_classes
+
+
+def test_values_that_the_version_rejects_are_named(run_sentinel, mirrored, validated, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("from tiny import TinyConfig\nTinyConfig(clip=0.2, group=7)\n")
+    audit = ("audit", "tiny", "--repo", validated, "--script", script)
+    answer = run_sentinel(*audit)
+    first = answer.out.splitlines()[0]
+    assert first.startswith(f"{script}:2: TinyConfig of tiny at ")
+    message = (
+        "raises a ValueError for group=7 with 1 or 2 or 4 or 8 processes: batch (8) must be divisible by group (7)"
+    )
+    assert first.endswith(message)
+    assert "1 hit you" in answer.out
+    assert answer.status == 2, "the script does not start, although its settings trigger a bug"
+    launched = ("audit", "tiny", "--repo", validated, "--", "torchrun", "--nproc-per-node", "7", str(script))
+    assert run_sentinel(*launched).status == 1, "seven processes make it divisible"
+    script.write_text("from tiny import TinyConfig\nTinyConfig(clip=0.2, group=2)\n")
+    assert run_sentinel(*audit).status == 1
+
+    script.write_text("from tiny import TinyConfig\nTinyConfig(clip=0.2, loss_agg_mode='token-men')\n")
+    accepts = "loss_agg_mode=token-men: not a value of this option, which accepts token-mean or seq-mean-token-sum"
+    assert f"{accepts} — did you mean 'token-mean'?\n" in run_sentinel(*audit).out
+
+
+def test_a_misspelled_attribute_raises_no_error(run_sentinel, mirrored, validated, tmp_path):
+    """Python sets an attribute of any name. Only the constructor and ``replace`` reject a wrong one."""
+    script = tmp_path / "train.py"
+    for code, raises in (
+        ("config.bach = 16", False),
+        ("setattr(config, 'bach', 16)", False),
+        ("config = dataclasses.replace(config, bach=16)", True),
+    ):
+        script.write_text(f"from tiny import TinyConfig\nconfig = TinyConfig(batch=8)\n{code}\n")
+        answer = run_sentinel("audit", "tiny", "--repo", validated, "--script", script)
+        assert ("has no option bach and raises a TypeError; did you mean batch?" in answer.out) == raises
+        silent = (
+            "has no option bach; assigning it raises no error and has no effect on the options; did you mean batch?"
+        )
+        assert (f"{script}:3: TinyConfig of tiny at " in answer.out, silent in answer.out) == (True, not raises)
+        assert answer.status == (2 if raises else 0)
+
+
+def test_a_release_that_has_the_option_in_another_section_does_not_have_it(run_sentinel, mirrored, validated, tmp_path):
+    config = VALIDATED.replace("    lr: float = 0.1\n", "    lr: float = 0.1\n    decay: float = 0.1\n")
+    _tagged(validated, "v0.1.0", config, tmp_path / "home")
+    audit = ("audit", "tiny", "--repo", validated, "--set", "clip=1", "--set")
+    assert "decay is not an option of PPO (tiny/config.py) in this version\n" in run_sentinel(*audit, "decay=1").out
+    answer = run_sentinel(*audit, "section.decay=1")
+    assert "in this version; the newest release, v0.1.0, has it\n" in answer.out
+
+
+def test_settings_are_not_recommended_if_the_options_are_unknown(run_sentinel, mirrored, validated):
+    (validated.parent / "recipes" / "tiny" / "options.toml").unlink()
+    _rewritten(validated, affects="[{when: {clip: set}}]", until="{loss_agg_mode: seq-mean-token-sum}")
+    answer = run_sentinel("audit", "tiny", "--repo", validated, "--set", "clip=1")
+    assert (answer.status, "until it is fixed" in answer.out) == (1, False)
+
+
+def test_audit_decides_a_commit_only_once(run_sentinel, mirrored, tiny):
+    commit = ("audit", "tiny", "--ref", f"git:{tiny.buggy}")
+    first, second = run_sentinel(*commit), run_sentinel(*commit)
+    assert (first.status, first.out) == (second.status, second.out) == (1, first.out)
+    assert "1 of 1: " in first.err
+    assert "1 verdict of tiny at " in second.err
+    assert "1 of 1: " not in second.err
+
+
 def _tagged(tree: Path, tag: str, text: str, home: Path) -> None:
     """Add a release to the mirror."""
     config = tree / "tiny" / "config.py"

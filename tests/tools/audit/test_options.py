@@ -74,7 +74,7 @@ def test_options_of_classes_and_sections_are_read(tmp_path):
         "actor.other": Option("null"),
         "actor.other.eps": Option("1e-05"),
         "actor.always.eps": Option("0.1"),
-        "actor.kind": Option(None),
+        "actor.kind": Option(None, ("a", "A")),
         "actor.many": Option(""),
         "actor.names": Option("a,b"),
         "actor.needed": Option(None),
