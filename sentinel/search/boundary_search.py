@@ -227,7 +227,7 @@ class BoundarySearch:
         the others are confirmed as drawn.
     :param glimpse: whether to try the scenarios of :func:`glimpses` after the first drawn scenarios. Their violations
         are confirmed, not shrunk.
-    :param left_out: returns why a law must skip a drawn scenario; empty if the law may judge it.
+    :param left_out: returns why a law must skip a drawn or replayed scenario; empty if the law may judge it.
     :param excused: returns the observation keys that may be wrong in a scenario. A law judges the scenario only if it
         compares at least one more key.
     :param most: the maximum number of scenarios that each law judges; None for no limit.
@@ -292,7 +292,7 @@ class BoundarySearch:
                     self.outcomes[law].unconfirmed += 1
             if tried and not self.tried and self._glimpse:
                 glances = glimpses(self._narrow() or self.subject, self.seed, self._laws, self.constants)
-                self._look_at([(plan, None) for plan in glances])
+                self._look_at([(plan, None) for plan in glances if not self._left_out(*plan)])
             self.tried += tried
             self._done += tried
             examples = 0 if enough() else examples - tried
@@ -345,7 +345,7 @@ class BoundarySearch:
         return self._look_at([(plan, None) for plan in plans if self._takes(plan)], replayed=True)
 
     def _takes(self, plan: Plan) -> bool:
-        return takes(self.subject.contract, self.subject.binding, plan[1])
+        return takes(self.subject.contract, self.subject.binding, plan[1]) and not self._left_out(*plan)
 
     @property
     def deadlocks(self) -> str:

@@ -18,6 +18,7 @@ from sentinel.contracts.names import fits, match_names, suggest_names
 from sentinel.errors import nearest
 from sentinel.targets import Binding
 from sentinel.testing.forms import at_tokens, matchable, of_responses
+from sentinel.testing.ways import Mismatch
 
 #: Contract -> what its ``measure`` passes to the function in addition to the inputs, each with other names for it.
 _PASSED: Mapping[str, Mapping[str, str]] = {
@@ -377,7 +378,7 @@ def _match(
     undecided = [name for name in missing if not is_data(contract, name)]
     missing = [name for name in missing if name not in undecided]
     if missing or unknown or found.ambiguous or undecided:
-        raise TypeError(_mismatch(function, contract, found.names, missing, unknown, found.ambiguous, undecided))
+        raise _mismatch(function, contract, found.names, missing, unknown, found.ambiguous, undecided)
     return {**found.names, **own}
 
 
@@ -415,8 +416,8 @@ def _mismatch(
     unknown: Sequence[str],
     ambiguous: Mapping[str, Sequence[str]],
     undecided: Sequence[str],
-) -> str:
-    """Return a message that lists the function's parameters with the inputs that they get, and suggests a mapping."""
+) -> Mismatch:
+    """Return an error that lists the function's parameters with the inputs that they get, and suggests a mapping."""
     lines = [f"the parameters of {function.name} do not match the inputs of {contract.name}:", ""]
     of = {parameter: [one for one, name in names.items() if name == parameter] for parameter in names.values()}
     for name in function.__signature__.parameters:
@@ -425,13 +426,12 @@ def _mismatch(
     for name in missing:
         item = contract.input(name)
         lines.append(f"    {'?':<24} {name}: {' '.join(item.meaning.split()) if item is not None else ''}")
-    lines.append("")
+    table, lines = [*lines, ""], []
     free = [name for name in function.__signature__.parameters if name not in of]
     wanted = {name: several[0] for name, several in ambiguous.items()}
     wanted |= suggest_names(contract, free, missing)
     wanted |= {name: "…" for name in missing if name not in wanted}
-    if ambiguous:
-        lines += [f"{' and '.join(several)} both fit {name}." for name, several in ambiguous.items()]
+    table += [f"{' and '.join(several)} both fit {name}." for name, several in ambiguous.items()]
     if wanted:
         written = ", ".join(f"{name!r}: {parameter!r}" for name, parameter in wanted.items())
         lines.append(
@@ -442,16 +442,17 @@ def _mismatch(
     other = _WITHOUT_TOKENS.get(contract.name, "")
     if other and contract.mask in missing:
         lines.append(f"If it takes and returns one number per response, without a mask, use the contract {other}.")
-    unknown = [name for name in unknown if name not in wanted.values()]
-    if unknown:
+    left = [name for name in unknown if name not in wanted.values()]
+    if left:
         others = [item.name for item in contract.inputs if not item.dialect and item.name not in {*names, *wanted}]
         written = "; the inputs left are " + ", ".join(others) if others else ""
-        need = f"{' and '.join(unknown)} {'needs a value' if len(unknown) == 1 else 'need values'}"
+        need = f"{' and '.join(left)} {'needs a value' if len(left) == 1 else 'need values'}"
         lines.append(
-            f"{need}: names={{input: {unknown[0]!r}}}{written}. Or give it a value: "
-            f"functools.partial({function.name}, {unknown[0]}=…), or call=lambda f, x: f(…)."
+            f"{need}: names={{input: {left[0]!r}}}{written}. Or give it a value: "
+            f"functools.partial({function.name}, {left[0]}=…), or call=lambda f, x: f(…)."
         )
-    return "\n".join([*lines, *(_advice(contract, name) for name in undecided)])
+    lines += [_advice(contract, name) for name in undecided]
+    return Mismatch(table, lines, names, missing, unknown, ambiguous, free, undecided)
 
 
 def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Input]:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sentinel.contracts.contract import REQUIRED, TOKENS, Contract
+from sentinel.contracts.contract import REQUIRED, TOKENS, Contract, DoesNotApply
 from sentinel.errors import nearest
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.testing.binding import Bound, bind, input_named
 from sentinel.testing.errors import LawBroken
-from sentinel.testing.forms import concerns, matchable, per_response, with_penalty
+from sentinel.testing.forms import concerns, matchable, per_response, with_edge_laws, with_own_masks, with_penalty
+from sentinel.testing.ways import Mismatch, Way, ways, without_mask
 
 if TYPE_CHECKING:
     from sentinel.deciding.law_session import LawSession, Plan, Subject
     from sentinel.laws.law import Law
     from sentinel.search.boundary_search import BoundarySearch, Finding
     from sentinel.testing.report import Report
+
+#: Returns why a law must skip a scenario; empty if the law can judge it.
+LeftOut = Callable[["Law", Mapping[str, Any]], str]
 
 #: The number of scenarios in which a function must agree with an alternative definition.
 _AGREEING = 50
@@ -33,6 +38,10 @@ _SHRINKING = 250
 
 #: The most settings that are tried in combination with each slip.
 _SETTINGS = 40
+
+#: The number of scenarios in which a way to bind a function is tried before other settings, and the most ways for which
+#: other settings are tried.
+_PROBING, _DIFFERING = 8, 3
 
 #: The number of scenarios in which it is tested whether an input that is never read changes the oracle's result.
 _UNREAD = 8
@@ -84,7 +93,8 @@ class Check:
         if isinstance(contract, str) and contract not in catalog.contracts:
             which = nearest(contract, catalog.contracts, "`sentinel list contracts` lists them:")
             raise TypeError(f"unknown contract {contract!r}{which}")
-        self.contract = with_penalty(catalog.contracts[contract] if isinstance(contract, str) else contract)
+        named = catalog.contracts[contract] if isinstance(contract, str) else contract
+        self.contract = with_edge_laws(with_penalty(named))
         for name, shape in (shapes or {}).items():
             if shape not in ("batch", "tokens"):
                 raise TypeError(f"shapes={{{name!r}: {shape!r}}}: the only other shapes are 'batch' and 'tokens'")
@@ -93,7 +103,7 @@ class Check:
         self.contract = per_response(self.contract, responses)
         groups = self.contract.group and self.contract.input(self.contract.group) is not None
         self._laws = [
-            law
+            with_own_masks(law, self.contract)
             for law in map(catalog.laws.__getitem__, self.contract.laws)
             if not law.twin and (groups or law.name != "groups_are_isolated")
         ]
@@ -129,7 +139,59 @@ class Check:
 
         :raises TypeError: if it does not fit.
         """
-        return bind(f, self.contract, {**self.choices, **(choices or {})}, accessed=accessed, **self._binding)
+        try:
+            return bind(f, self.contract, {**self.choices, **(choices or {})}, accessed=accessed, **self._binding)
+        except Mismatch as mismatch:
+            tried = self._try_ways(f, mismatch)
+            raise TypeError("\n".join([*mismatch.table, *(tried or mismatch.advice)])) from None
+
+    def _try_ways(self, f: Any, mismatch: Mismatch) -> list[str]:
+        """Return lines that say with which options the function agrees with the reference; empty if none can be tried.
+
+        If the function disagrees with all of them, other settings of the definition are tried, too.
+        """
+        from sentinel.testing.report import in_words
+        from sentinel.testing.session import open_session, settled
+
+        oracle = [law for law in self._laws if law.name == "the_oracle_agrees"]
+        differing: list[tuple[Way, Check]] = []
+        with settled():
+            for way in ways(self.contract, mismatch) if oracle else ():
+                twin = self._bound_as(way)
+                with contextlib.suppress(Exception):  # the function does not fit in this way
+                    bound, subject = twin._subject(f)
+                    session = open_session(bound, self.device)
+                    if twin._agrees(session, subject, oracle[0]):
+                        return [f"Pass {way}: with this, {_agreement(bound)}."]
+                    if any(each.answered for each in session.try_(subject, _plans(oracle[0], subject, self.seed))):
+                        differing.append((way, twin))
+            for way, twin in differing[:_DIFFERING]:
+                with contextlib.suppress(Exception):
+                    bound, subject = twin._subject(f)
+                    session = open_session(bound, self.device)
+                    search = twin._open_search(session, subject, oracle)
+                    search.run(_PROBING)
+                    findings = search.outcomes[oracle[0]].findings
+                    if findings and (other := twin._agreeing_choices(f, bound, session, findings[0])):
+                        passed = f"{way}, dialects={other!r}"
+                        return [f"If {in_words(other)} is intended, pass {passed}: with this, {_agreement(bound)}."]
+        if not differing:
+            return []
+        return [
+            *mismatch.advice,
+            "Tried, and the function differs from the reference with each of these:",
+            *(f"    {way}" for way, _ in differing),
+            "If one of them is what the function takes, the function has a bug: pass it to see the smallest scenario.",
+        ]
+
+    def _bound_as(self, way: Way) -> Check:
+        """Return this check with the options of a way."""
+        twin = copy(self)
+        responses = tuple(dict.fromkeys([*self._binding["responses"], *way.responses]))
+        twin.contract = per_response(self.contract, way.responses)
+        names = {**(self._binding["names"] or {}), **way.names}
+        twin._binding = {**self._binding, "names": names, "responses": responses}
+        return twin
 
     def marks(self, f: Any) -> list[Any]:
         """Return the pytest mark that runs a test once for each law."""
@@ -187,7 +249,7 @@ class Check:
             bound, subject = self._subject(f)
             session = open_session(bound, self.device)
             finite = [law for law in self._laws if law.name == "finite_in_finite_out" and law not in laws]
-            search = self._open_search(session, subject, [*laws, *finite])
+            search = self._open_search(session, subject, [*laws, *finite], self._left_out(session, subject))
             kept = _Database(bound, self)
             try:
                 search.replay([plan for law in laws for plan in kept.plans(law)])
@@ -196,12 +258,13 @@ class Check:
                 raise LawBroken(f"{bound.function.name} cannot be checked: {error.failure.reason}") from None
             if self._binding.get("call") is not None and not bound.function.used:
                 raise LawBroken(f"call= never calls {bound.function.name}, so the function was not examined")
-            _attribute_non_finite(search, session)
+            self._attribute_non_finite(search, session)
             asked = Asked(self.contract, self.choices, self.expected, self.device, self._unread(bound, session))
-            causes = partial(self._agreeing_choices, f, bound, session), partial(self._slip, f, bound, session)
+            agreeing = partial(self._agreeing_choices, f, bound, session)
+            slip, still = partial(self._slip, f, bound, session), partial(self._still_broken, f)
             with warnings.catch_warnings():  # torch warns if a slip gives a metric a gradient
                 warnings.simplefilter("ignore")
-                report = make_report(asked, bound, search, *causes)
+                report = make_report(asked, bound, search, agreeing, slip, still)
             for law in laws:
                 findings = search.outcomes[law].findings
                 kept.keep(law, findings[0].trial.variants if findings else None)
@@ -212,10 +275,85 @@ class Check:
                 )
         return report
 
-    def _open_search(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
+    def _open_search(
+        self, session: LawSession, subject: Subject, laws: Sequence[Law], left_out: LeftOut = lambda law, variants: ""
+    ) -> BoundarySearch:
         from sentinel.search.boundary_search import BoundarySearch
 
-        return BoundarySearch(session, subject, self.seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
+        return BoundarySearch(
+            session, subject, self.seed, laws, _SHRINKING, shrink_further=False, glimpse=True, left_out=left_out
+        )
+
+    def _left_out(self, session: LawSession, subject: Subject) -> LeftOut:
+        """Return a function that returns why a law must skip a scenario: with the chosen dialects, the definition
+        itself breaks the law there. For example, a row without tokens changes a mean that counts such rows.
+        """
+        from sentinel.laws.law import Case
+        from sentinel.testing.report import in_words
+
+        items = {item.name: item for item in self.contract.inputs if item.dialect}
+        chosen = {name: each for name, each in self.choices.items() if name in items and each != items[name].default}
+
+        def left_out(law: Law, variants: Mapping[str, Any]) -> str:
+            if not chosen or law.needs_oracle or law.vary is None or len(variants) < 2:
+                return ""
+            answers = session.references(subject, variants).answers
+            observed = {name: answer.observation for name, answer in answers.items()}
+            if None in observed.values():
+                return ""
+            case = Case(
+                variants, {name: dict(each or {}) for name, each in observed.items()}, contract=subject.contract
+            )
+            with contextlib.suppress(DoesNotApply):
+                if law.violations(case):
+                    return f"with {in_words(chosen)} the definition itself breaks this law there"
+            return ""
+
+        return left_out
+
+    def _attribute_non_finite(self, search: BoundarySearch, session: LawSession) -> None:
+        """Drop a law's findings of NaN or infinity if ``finite_in_finite_out`` finds them too. Put wrong numbers first.
+
+        A law that compares variants is then searched again without the scenarios that break ``finite_in_finite_out``:
+        a mean of 0 / 0 without tokens must not hide that an infinity on a masked token reaches the loss.
+        """
+        finite = next((each for each in search.outcomes if each.name == "finite_in_finite_out"), None)
+        dropped = []
+        for law, outcome in search.outcomes.items():
+            outcome.findings.sort(key=lambda finding: finding.symptom == "non-finite")
+            if finite is None or finite is law or not search.outcomes[finite].findings:
+                continue
+            for finding in [each for each in outcome.findings if each.symptom == "non-finite"]:
+                plans = [(finite, {"": inputs}) for inputs in finding.trial.variants.values()]
+                if any(trial.violations for trial in session.try_(finding.subject, plans)):
+                    outcome.findings.remove(finding)
+                    dropped += [law] if law.vary is not None and not outcome.findings else []
+        if not dropped:
+            return
+        by_definition = self._left_out(session, search.subject)
+
+        def left_out(law: Law, variants: Mapping[str, Any]) -> str:
+            [trial] = session.try_(search.subject, [(finite, {"": next(iter(variants.values()))})])  # type: ignore[list-item]
+            return "finite_in_finite_out is broken there" if trial.violations else by_definition(law, variants)
+
+        again = self._open_search(session, search.subject, dropped, left_out)
+        again.run(self.examples)
+        for law in dropped:
+            search.outcomes[law].findings = again.outcomes[law].findings
+
+    def _still_broken(self, f: Any, settings: Mapping[str, Any]) -> list[str]:
+        """Return the laws that the function breaks with other settings, too."""
+        from sentinel.testing.session import open_session
+
+        twin = copy(self)
+        twin.choices = {**self.choices, **settings}
+        bound, subject = twin._subject(f)
+        session = open_session(bound, self.device)
+        search = twin._open_search(session, subject, self._laws, twin._left_out(session, subject))
+        search.shrinking = 0
+        search.run(self.examples)
+        twin._attribute_non_finite(search, session)
+        return [law.name for law, outcome in search.outcomes.items() if outcome.findings]
 
     def _subject(self, f: Any, choices: Mapping[str, Any] | None = None) -> tuple[Bound, Subject]:
         """Bind a function to the contract. If ``call`` is given, first find out which inputs it reads."""
@@ -267,12 +405,10 @@ class Check:
         :param finding: a scenario in which it disagrees.
         """
         from sentinel.testing.alternatives import candidates, explaining
-        from sentinel.testing.session import open_session
 
         several = candidates(self.contract, bound, self.choices)
         for alternative in explaining(session, finding, several, pairs=True):
-            again, subject = self._subject(f, alternative)
-            if self._agrees(open_session(again, self.device), subject, finding.law):
+            if self._holds(f, finding.law, alternative):
                 return alternative
         return {}
 
@@ -290,26 +426,36 @@ class Check:
         plain = all(isinstance(value, (int, float)) for value in values) and values[1]
         factor = float(f"{values[0] / values[1]:.6g}") if plain else 0.0
         several: list[dict[str, Any]] = [{}, *candidates(self.contract, bound, self.choices)[:_SETTINGS]]
+        of_responses = [(each, self._bound_as(Way({}, each))) for each in self._of_responses(bound)]
+        for responses, whole in of_responses:
+            if whole._holds(f, finding.law):
+                return f"one number per response, so pass shapes={dict.fromkeys(responses, 'batch')!r}"
         for text, contract in slips(self.contract, bound.names, self.choices, factor):
             twin = copy(self)
             twin.contract = contract
             slipped = open_session(replace(bound, contract=contract), self.device)
             for setting in explaining(slipped, finding, several):
-                again, subject = twin._subject(f, setting)
-                if twin._agrees(open_session(again, self.device), subject, finding.law):
+                if twin._holds(f, finding.law, setting):
                     return ", ".join([text, *(f"{name}={value!r}" for name, value in setting.items())])
-        for item in self.contract.inputs:
-            if item.domain not in ("advantage", "reward") or item.shape != TOKENS or self._binding["responses"]:
-                continue
-            whole = per_response(self.contract, [item.name])
-            for text, contract in [("", whole), *slips(whole, bound.names, self.choices, factor)]:
-                twin = copy(self)
-                twin.contract, twin._binding = contract, {**self._binding, "responses": (item.name,)}
-                again, subject = twin._subject(f)
-                if twin._agrees(open_session(again, self.device), subject, finding.law):
-                    number = f"one number per response, so pass shapes={{{item.name!r}: 'batch'}}"
-                    return f"{text}, and {number}" if text else number
+        for responses, whole in of_responses:
+            for text, contract in slips(whole.contract, bound.names, self.choices, factor):
+                whole.contract = contract
+                if whole._holds(f, finding.law):
+                    number = f"one number per response, so pass shapes={dict.fromkeys(responses, 'batch')!r}"
+                    return f"{text}, and {number}"
         return ""
+
+    def _of_responses(self, bound: Bound) -> Iterator[tuple[str, ...]]:
+        """Yield the inputs that the function may take as one number per response."""
+        if self._binding["responses"] or bound.call:
+            return
+        yield from (
+            (item.name,)
+            for item in self.contract.inputs
+            if item.domain in ("advantage", "reward") and item.shape == TOKENS
+        )
+        if responses := without_mask(self.contract, bound.names):
+            yield responses
 
     def _unread(self, bound: Bound, session: LawSession) -> dict[str, Any]:
         """Return the inputs that the function never receives although they change the oracle's result, with their
@@ -337,6 +483,13 @@ class Check:
             if name not in unread and None not in (right, answer.observation) and answer.observation != right:
                 unread[name] = calls[f"{name} {number} 0"][name]
         return unread
+
+    def _holds(self, f: Any, law: Law, settings: Mapping[str, Any] | None = None) -> bool:
+        """Return True if a law holds for the function with other settings."""
+        from sentinel.testing.session import open_session
+
+        bound, subject = self._subject(f, settings)
+        return self._agrees(open_session(bound, self.device), subject, law)
 
     def _agrees(self, session: LawSession, subject: Subject, law: Law) -> bool:
         """Return True if a law holds in all scenarios to which it applies, and only few calls raise."""
@@ -371,17 +524,14 @@ def _require_known(contract: Contract, name: str, value: Any) -> None:
             raise TypeError(f"{contract.name} has no definition of {name}={one!r}{near}")
 
 
-def _attribute_non_finite(search: BoundarySearch, session: LawSession) -> None:
-    """Drop a law's findings of NaN or infinity if ``finite_in_finite_out`` finds them too. Put wrong numbers first."""
-    for law, outcome in search.outcomes.items():
-        outcome.findings.sort(key=lambda finding: finding.symptom == "non-finite")
-        for finding in [each for each in outcome.findings if each.symptom == "non-finite"]:
-            finite = next((each for each in search.outcomes if each.name == "finite_in_finite_out"), law)
-            if finite is law or not search.outcomes[finite].findings:
-                break
-            plans = [(finite, {"": inputs}) for inputs in finding.trial.variants.values()]
-            if any(trial.violations for trial in session.try_(finding.subject, plans)):
-                outcome.findings.remove(finding)
+def _agreement(bound: Bound) -> str:
+    return f"{bound.function.name} agrees with the reference in {_AGREEING} scenarios"
+
+
+def _plans(law: Law, subject: Subject, seed: int) -> list[Plan]:
+    from sentinel.search.boundary_search import cheap_scenarios
+
+    return [(law, {"": drawn.inputs}) for drawn in cheap_scenarios(subject, seed, 0, 4)]
 
 
 class _OneLaw:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 from sentinel.contracts.aggregation import aggregate, replaced
 from sentinel.contracts.contract import TOKENS, Choose, Contract, DoesNotApply, Input, drawn, knob, per_token
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
+from sentinel.laws.law import Case, Law, Violation
+from sentinel.testing.ways import mask_of
 
 #: The inputs of the KL penalty that have no effect without reference log-probs.
 _OF_PENALTY = ("kl_coef", "kl_estimator")
@@ -54,6 +57,63 @@ def with_penalty(contract: Contract) -> Contract:
         drawn("kl_estimator", f"of the KL penalty: {item.meaning}", ("k3", "k1", "k2", "abs", "k3+")),
     )
     return replace(contract, inputs=(*contract.inputs, *more), oracle=oracle, arrange=arrange)
+
+
+#: Laws about NaN and infinity. sentinel.testing checks them on every loss of tokens.
+_EDGE_LAWS = ("masked_values_have_no_influence", "finite_in_finite_out")
+
+
+def with_edge_laws(contract: Contract) -> Contract:
+    """Return the contract of a loss with the laws about NaN and infinity; other contracts are returned unchanged."""
+    observed = {item.key for item in contract.observes}
+    masked = any(item.domain == "mask" for item in contract.inputs)
+    more = [law for law in _EDGE_LAWS if law not in contract.laws]
+    return replace(contract, laws=(*contract.laws, *more)) if more and masked and "loss" in observed else contract
+
+
+def with_own_masks(law: Law, contract: Contract) -> Law:
+    """Return a law about masked tokens for a contract whose inputs have several masks, such as those of two responses.
+
+    The law is checked for each mask, with only the inputs that it masks. Other laws are returned unchanged.
+    """
+    masks = {mask_of(contract, item.name) for item in contract.inputs if item.shape == TOKENS}
+    if law.name != _EDGE_LAWS[0] or len(masks) < 2:
+        return law
+    parts = {
+        mask: replace(contract, mask=mask, inputs=tuple(i for i in contract.inputs if _belongs(contract, i, mask)))
+        for mask in sorted(masks)
+    }
+
+    def vary(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[str, Any]:
+        assert law.vary is not None
+        masked = [mask for mask in parts if not inputs[mask].array().all()]
+        if not masked:
+            raise DoesNotApply("the scenario has no masked token")
+        part = parts[choose.one_of(masked)]
+        variants = law.vary(part, {name: inputs[name] for name in inputs if part.input(name) is not None}, choose)
+        first = next(iter(variants))
+        return {name: inputs if name == first else {**inputs, **each} for name, each in variants.items()}
+
+    def check(case: Case) -> list[Violation]:
+        found, applies = list[Violation](), False
+        for part in parts.values():
+            inputs = {name: {k: v for k, v in each.items() if part.input(k)} for name, each in case.inputs.items()}
+            others = [{k: v for k, v in each.items() if not part.input(k)} for each in case.inputs.values()]
+            if all(each == others[0] for each in others):
+                with suppress(DoesNotApply):
+                    found += law.check(replace(case, inputs=inputs, contract=part))
+                    applies = True
+        if not applies:
+            raise DoesNotApply("the scenario has no masked token")
+        return found
+
+    return replace(law, vary=vary, check=check)
+
+
+def _belongs(contract: Contract, item: Input, mask: str) -> bool:
+    return item.name == mask or (
+        item.shape == TOKENS and item.domain != "mask" and mask_of(contract, item.name) == mask
+    )
 
 
 def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> bool:
@@ -124,7 +184,7 @@ def of_responses(contract: Contract, inputs: Mapping[str, Any], names: Collectio
         item, values = contract.input(name), inputs[name]
         if values is None or item is None:
             continue
-        mask = inputs.get(f"{name.partition('_')[0]}_mask", inputs.get(contract.mask))
+        mask = inputs.get(mask_of(contract, name))
         valid = torch.ones_like(values, dtype=torch.bool) if mask is None else mask != 0
         kept = torch.where(valid, values, torch.zeros_like(values))
         if item.domain in _ADDED:

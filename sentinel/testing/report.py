@@ -78,6 +78,7 @@ class Report:
     :ivar raised: exception of the function -> number of scenarios.
     :ivar left: parameter to which no call passed a value -> its default.
     :ivar given: parameter to which every call passed a value -> its default, which was never used.
+    :ivar inputs_of: parameter -> the inputs that it receives.
     :ivar dtypes: the dtypes of float tensors; empty: all.
     :ivar scenarios: the number of scenarios.
     :ivar sizes: dimension -> its largest size in a call.
@@ -94,14 +95,21 @@ class Report:
     dtypes: Sequence[str] = ()
     scenarios: int = 0
     sizes: Mapping[str, int] = field(default_factory=dict)
+    inputs_of: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def tried(self) -> str:
         """Return one line for pytest's summary that says what was tried and what was not."""
         parts = [f"{self.scenarios} scenarios{f' of at most {self._most}' if self.sizes else ''}"]
         parts += [_left(self.left)] if self.left else []
-        parts += [f"defaults never used: {in_words(self.given)}"] if self.given else []
+        parts += [self._given] if self.given else []
         return f"{self.function} as {self.contract}: {'; '.join([*parts, self._not_tried])}"
+
+    @property
+    def _given(self) -> str:
+        """Return a sentence about the defaults of parameters that every call sets."""
+        defaults = in_words(self.given)
+        return f"every call passed its own values, so these defaults of the function were not tried: {defaults}"
 
     @property
     def _most(self) -> str:
@@ -137,7 +145,10 @@ class Report:
         if self.left:
             lines.append(f"  {_sentence(_left(self.left))}")
         if self.given:
-            lines.append(f"  Defaults never used: {in_words(self.given)}")
+            name, value = next(iter(self.given.items()))
+            inputs = self.inputs_of[name]
+            names, values = dict.fromkeys(inputs), in_words(dict.fromkeys(inputs, value))
+            lines.append(f"  {_sentence(self._given)}. To try the default: names={names!r}, {values}")
         lines.append(f"  {_sentence(self._not_tried)}.")
         broken = [self.laws[name] for name in self.broken]
         texts = [*dict.fromkeys(each.text for each in broken if not each.edge)]
@@ -177,9 +188,13 @@ class Asked:
 Agreeing = Callable[[Any], Mapping[str, Any]]
 #: A function that returns the slip with which the oracle agrees with the function under test; empty if there is none.
 Slip = Callable[[Any], str]
+#: A function that returns the laws that the function under test breaks with other choices, too.
+StillBroken = Callable[[Mapping[str, Any]], Sequence[str]]
 
 
-def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing, slip: Slip) -> Report:
+def make_report(
+    check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing, slip: Slip, still: StillBroken
+) -> Report:
     """Return the report of a finished search."""
     raised: dict[str, int] = {}
     for outcome in search.outcomes.values():
@@ -191,7 +206,7 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
     for law, outcome in search.outcomes.items():
         expected = check.expected.get(law.name, "")
         if outcome.findings:
-            text = _failure(check, bound, search, agreeing, slip, outcome.findings[0])
+            text = _failure(check, bound, search, agreeing, slip, still, outcome.findings[0])
             edge = _edge(outcome.findings[0])
             laws[law.name] = Result(law.name, max(outcome.judged, 1), True, text, expected, edge=edge)
         elif outcome.refused and (not answered or not (outcome.judged or outcome.not_judged)):
@@ -210,6 +225,7 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
         bound.binding.dtypes or (),
         search.tried,
         bound.sizes,
+        {parameter: [one for one, other in bound.names.items() if other == parameter] for parameter in bound.given},
     )
 
 
@@ -257,7 +273,13 @@ def _why_not_judged(outcome: LawOutcome) -> str:
 
 
 def _failure(
-    check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing, slip: Slip, finding: Finding
+    check: Asked,
+    bound: Bound,
+    search: BoundarySearch,
+    agreeing: Agreeing,
+    slip: Slip,
+    still: StillBroken,
+    finding: Finding,
 ) -> str:
     case, law = finding.trial.case, finding.law
     assert case is not None
@@ -288,8 +310,9 @@ def _failure(
             lines.append(f"  {_sentence(_left(bound.left))}")
         other = agreeing(finding)
         if other:
-            words = in_words(other)
-            lines.append(f"  It agrees with {words}; if that is intended, pass dialects={other!r}.")
+            lines += _wrapped(f"It agrees with {in_words(other)}; if that is intended, pass dialects={other!r}.")
+            if left := still(other):
+                lines += _wrapped(f"Still broken with that: {', '.join(left)}.")
         cause = "" if other or _edge(finding) else slip(finding)
         if cause:
             lines += _wrapped(f"Probable cause: {cause}. The reference with this change agrees.")

@@ -1,0 +1,200 @@
+"""Advice of sentinel.testing: what it tells the user to pass makes the laws hold."""
+
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812  # the field's name for it
+
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.testing import check_function, checking
+
+EXAMPLES = 25
+
+
+@pytest.fixture(autouse=True)
+def _little_shrinking(monkeypatch):
+    monkeypatch.setattr(checking, "_SHRINKING", 25)
+
+
+def dpo(policy_chosen_logps, policy_rejected_logps, reference_chosen_logps, reference_rejected_logps, beta=0.1):
+    chosen = policy_chosen_logps - reference_chosen_logps
+    rejected = policy_rejected_logps - reference_rejected_logps
+    return -F.logsigmoid(beta * (chosen - rejected)).mean()
+
+
+def wrong_dpo(policy_chosen_logps, policy_rejected_logps, reference_chosen_logps, reference_rejected_logps, beta=0.1):
+    return dpo(policy_rejected_logps, policy_chosen_logps, reference_rejected_logps, reference_chosen_logps, beta)
+
+
+def mean(losses, keep):
+    keep = keep.bool()
+    return torch.where(keep, losses, 0.0).sum() / keep.sum().clamp(min=1)
+
+
+def mean_over_all_rows(losses, keep):
+    keep = keep.bool()
+    return (torch.where(keep, losses, 0.0).sum(-1) / keep.sum(-1).clamp(min=1)).mean()
+
+
+def advised(message, word):
+    """Return the options that a message advises."""
+    line = next(line for line in message.splitlines() if word in line)
+    values = {}
+    for name in ("names", "shapes", "dialects"):
+        found = re.search(rf"{name}=(\{{.*?\}})", line)
+        values |= {name: eval(found[1])} if found else {}
+    return values
+
+
+@pytest.mark.parametrize(
+    ("f", "contract", "options", "keys"),
+    [
+        (dpo, "preference_loss", {"loss_type": "sigmoid"}, {"names", "shapes"}),
+        (mean, "loss_aggregation", {"mode": "token-mean"}, {"names"}),
+        (mean_over_all_rows, "loss_aggregation", {"mode": "seq-mean-token-mean"}, {"names", "dialects"}),
+    ],
+    ids=["sums", "a name", "a name and a dialect"],
+)
+def test_advice_for_an_input_without_a_parameter_was_tried(f, contract, options, keys):
+    with pytest.raises(TypeError) as error:
+        check_function(f, contract, **options)
+    advice = advised(str(error.value), "agrees with the reference in 50 scenarios")
+    assert advice.keys() == keys
+
+    report = check_function(f, contract, examples=EXAMPLES, **options, **advice)
+    assert report.ok, str(report)
+    assert report.laws["the_oracle_agrees"].judged == EXAMPLES
+
+
+def test_a_wrong_function_gets_no_advice_as_if_it_agreed():
+    with pytest.raises(TypeError) as error:
+        check_function(wrong_dpo, "preference_loss", loss_type="sigmoid")
+    message = str(error.value)
+    assert "agrees with the reference" not in message
+    assert "differs from the reference with each of these" in message
+    assert message.count("names={'chosen_mask': None, 'rejected_mask': None}") == 2  # with and without shapes
+    assert "call=lambda f, x" in message
+
+
+def test_a_function_of_an_object_gets_the_advice_to_use_an_adapter_function():
+    with pytest.raises(TypeError, match="call=lambda f, x"):
+        check_function(lambda batch: batch["losses"].mean(), "loss_aggregation", mode="token-mean")
+
+
+def test_inputs_without_their_mask_that_are_taken_as_tokens_lead_to_advice_about_shapes():
+    no_masks = {"chosen_mask": None, "rejected_mask": None}
+    report = check_function(dpo, "preference_loss", loss_type="sigmoid", names=no_masks, examples=EXAMPLES)
+    text = " ".join(report.laws["the_oracle_agrees"].text.split())
+    cause = re.search(r"one number per response, so pass (shapes=\{.*?\})", text)
+    options = {"names": no_masks, "shapes": eval(cause[1].removeprefix("shapes="))}
+    assert check_function(dpo, "preference_loss", loss_type="sigmoid", examples=EXAMPLES, **options).ok
+
+
+# -- dialects ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_law_that_the_chosen_definition_itself_breaks_is_no_alarm():
+    """A mean over all rows changes if a row without tokens is removed."""
+    report = check_function(
+        mean_over_all_rows,
+        "loss_aggregation",
+        mode="seq-mean-token-mean",
+        names={"response_mask": "keep"},
+        dialects={"empty_rows": "counted"},
+        examples=60,
+    )
+    assert report.ok, str(report)
+
+    def leaks(losses, keep):
+        empty = ~keep.bool().any(-1, keepdim=True)
+        return mean_over_all_rows(losses, keep) + torch.where(empty, losses, 0.0).sum()
+
+    report = check_function(
+        leaks,
+        "loss_aggregation",
+        mode="seq-mean-token-mean",
+        names={"response_mask": "keep"},
+        dialects={"empty_rows": "counted"},
+        examples=60,
+    )
+    assert "masked_values_have_no_influence" in report.broken
+
+
+def test_advice_says_what_stays_broken():
+    def f(losses, mask):
+        return ((losses * mask).sum(-1) / mask.sum(-1).clamp(min=1)).mean()
+
+    text = check_function(f, "loss_aggregation", mode="seq-mean-token-mean", examples=60).laws["the_oracle_agrees"].text
+    assert "pass dialects={'empty_rows': 'counted'}" in text
+    assert "Still broken with that: masked_values_have_no_influence." in text
+
+
+# -- NaN and infinity on masked tokens ---------------------------------------------------------------------------------
+
+
+def test_zero_divided_by_zero_does_not_hide_an_infinity_below_the_mask():
+    """Both slips give NaN: 0 / 0 without tokens, and 0 times an infinity on a masked token."""
+
+    def f(losses, mask):
+        return (losses * mask).sum() / mask.sum()
+
+    report = check_function(f, "loss_aggregation", mode="token-mean")
+    assert set(report.broken) == {"masked_values_have_no_influence", "finite_in_finite_out"}
+
+    def kept(losses, mask):
+        return torch.where(mask.bool(), losses, 0.0).sum() / mask.sum()
+
+    assert check_function(kept, "loss_aggregation", mode="token-mean").broken == ["finite_in_finite_out"]
+
+
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+def test_an_infinity_below_the_mask_of_either_response_is_reported(side):
+    def f(chosen_logps, rejected_logps, ref_chosen_logps, ref_rejected_logps, chosen_mask, rejected_mask, beta):
+        sums = {}
+        for name, values, reference, mask in (
+            ("chosen", chosen_logps, ref_chosen_logps, chosen_mask),
+            ("rejected", rejected_logps, ref_rejected_logps, rejected_mask),
+        ):
+            ratios = values - reference
+            masked = ratios * mask if name == side else torch.where(mask.bool(), ratios, 0.0)
+            sums[name] = masked.sum(-1)
+        return -F.logsigmoid(beta * (sums["chosen"] - sums["rejected"])).mean()
+
+    report = check_function(f, "preference_loss", loss_type="sigmoid")
+    assert report.broken == ["masked_values_have_no_influence"], str(report)
+
+
+def test_every_loss_with_a_mask_has_the_laws_about_nan_and_infinity():
+    losses = [
+        contract
+        for contract in bundled_catalog().contracts.values()
+        if any(item.key == "loss" for item in contract.observes) and any(i.domain == "mask" for i in contract.inputs)
+    ]
+    assert "preference_loss" in {contract.name for contract in losses}
+    for contract in losses:
+        assert {"masked_values_have_no_influence", "finite_in_finite_out"} <= {*checking.Check(contract).laws}
+
+
+# -- the defaults of the function --------------------------------------------------------------------------------------
+
+
+def test_the_advice_about_a_default_tries_the_default():
+    def clipped(values, old_values, returns, mask, cliprange=0.7):
+        keep = mask.bool()
+        near = old_values + (values - old_values).clamp(-cliprange, cliprange)
+        losses = torch.maximum((values - returns) ** 2, (near - returns) ** 2)
+        return torch.where(keep, losses, 0.0).sum() / keep.sum().clamp(min=1)
+
+    text = str(check_function(clipped, "value_loss", examples=EXAMPLES))
+    assert "these defaults of the function were not tried: cliprange=0.7" in text
+    advice = re.search(r"To try the default: names=(\{.*?\}), cliprange_value=([\d.]+)", text)
+    names, value = eval(advice[1]), float(advice[2])
+    reports = []
+    for number in (value, 0.2):
+        with pytest.warns(UserWarning, match=r"left at the default: cliprange=0\.7"):
+            reports.append(
+                check_function(clipped, "value_loss", examples=EXAMPLES, names=names, cliprange_value=number)
+            )
+    # The function's default is not the 0.2 of the definition.
+    assert [report.laws["the_oracle_agrees"].word for report in reports] == ["holds", "broken"]
