@@ -241,7 +241,7 @@ def _trained(
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Train the policy with its clipped loss."""
-    losses, count, mask = boundary.imported[LOSSES], inputs["dp_size"], inputs["response_mask"]
+    losses, mask = boundary.imported[LOSSES], inputs["response_mask"]
     old = inputs["old_log_probs"]
     if ((inputs["log_probs"] - old).abs() * (mask != 0)).max() > _LARGEST:
         raise AbsentError("the loss overflows: a known bug, NEMORL-PPO-OVERFLOWED-RATIO-NAN-GRADIENT")
@@ -252,9 +252,7 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         losses.ClippedPGLossConfig(**options, token_level_loss=inputs["loss_agg_mode"] == "token-mean")
     )
     total, reports = _trained(boundary, inputs, batch, loss, _policy)
-    # the older worker reports its loss multiplied by the number of ranks
-    told = None if count > 1 and boundary.module.__name__ == _V1 else reports[0]["global_loss"].sum()
-    return {"gradient": total, "pg_loss": told, "kl_loss": None}
+    return {"gradient": total, "pg_loss": reports[0]["global_loss"].sum(), "kl_loss": None}
 
 
 def _regressed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,5 +59,10 @@ def test_all_metrics_and_columns_are_observed():
     assert run["names"] == "0 loss, 0 reward, 1 train_loss, ids [1, 2], labels [1, 2]"
 
 
+def test_the_size_of_an_update_is_its_euclidean_norm():
+    assert observed(update=torch.tensor([3.0, -4.0]))["update_norm"] == 5
+    assert observed(update=None)["update_norm"] is None
+
+
 def test_every_call_is_compared_with_the_definition_alone():
     assert contract().laws == ("the_oracle_agrees",)

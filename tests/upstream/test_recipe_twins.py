@@ -210,6 +210,16 @@ TWINS: Twins = {
         _TRL,
         (("trl/experimental/a2po/a2po_trainer.py", _KEPT_LOGITS, f"{_KEPT_LOGITS} / self.args.temperature"),),
     ),
+    "scaled by the trainer": (
+        _TRL,
+        (
+            (
+                "trl/experimental/prm/prm_trainer.py",
+                "        # Add tags for models that have been loaded",
+                "        self.model_accepts_loss_kwargs = False\n        # Add tags for models that have been loaded",
+            ),
+        ),
+    ),
     "equal distributions": (
         _ROLL,
         (
@@ -285,6 +295,7 @@ BY_TWIN = {
     "SLIME-WHITENED-EQUAL-RETURNS-NAN": ("variance from 0 on", "reproduced", "fixed"),
     "AREAL-RESUMED-ROUTING-MISALIGNED": ("experts appended", "reproduced", "fixed"),
     "PRIMERL-LENGTH-PENALTY-REWARDS-LENGTH": ("no bonus", "reproduced", "fixed"),
+    "TRL-PRM-ACCUMULATION": ("scaled by the trainer", "reproduced", "fixed"),
     "TRL-A2PO-TEMPERATURE-IGNORED": ("at the temperature", "reproduced", "fixed"),
     "PRIMERL-IPO-REJECTED-TOKEN-NAN": ("selected", "reproduced", "fixed"),
     "PRIMERL-REF-KL-REJECTED-TOKEN-NAN": ("selected", "reproduced", "fixed"),
