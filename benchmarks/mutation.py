@@ -149,7 +149,10 @@ class Judge:
 
     @cached_property
     def _stages(self) -> Mapping[str, Sequence[Scenario]]:
-        """Return the plans of each scenario: of a quick search, of the glimpses, and of a longer search."""
+        """Return, for each stage of a search, the plans of its scenarios.
+
+        The stages are a quick search, one scenario for each choice of each input, and a longer search.
+        """
         glimpsed: dict[int, Scenario] = {}
         for law, variants in glimpses(self.subject, self._seed, self.subject.laws, self._constants):
             glimpsed.setdefault(id(variants[""]), []).append((law, variants))

@@ -195,7 +195,7 @@ def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace)
                    **{name: getattr(each, name) for name in marks}} for each in runs])  # fmt: skip
         return 0
     ran = sum(bool(each.ran) for each in runs if each.function.state == "bound")
-    echo(f"{_summary(result.totals)}; {ran} of the bound functions ran under laws\n")
+    echo(f"{_summary(result.totals)}; {ran} of the bound functions ran while laws were checked\n")
     if arguments.verbose:
         rows = [
             (

@@ -31,8 +31,9 @@ from sentinel.laws.agreement import Numbers, numbers
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.worker.answers import Claim, Failed, Replies, Reply
 
-#: The type of calls (name of a variant -> its inputs), and of the names of inputs that the boundary must accept.
+#: Name of a variant -> its inputs.
 Calls = Mapping[str, Inputs]
+#: Names of inputs that the boundary must accept.
 Given = Sequence[str] | None
 
 #: A pattern for a line that ran, or for an instruction in a line.

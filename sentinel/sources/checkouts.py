@@ -71,8 +71,9 @@ def materialise(
 ) -> Checkout:
     """Return the checkout for these files. Write it only if the store does not have the same files yet.
 
-    :param entries: every file of the package roots, including files that are left out, since the tree hash covers them.
-    :param contents: yields the files to write; it is called only for files that are not left out.
+    :param entries: every file of the package roots. The tree hash covers all of them.
+    :param contents: yields the content of the files to write.
+    :param left_out: files that are not written to the checkout; ``contents`` is not asked for them.
     :param facts: ``commit``, ``version``, ``digest``, ``dirty``.
     :raises Unavailable: if the revision has no package root, is too large, or changed while it was read.
     """

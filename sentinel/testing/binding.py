@@ -20,7 +20,8 @@ from sentinel.targets import Binding
 from sentinel.testing.forms import at_tokens, matchable, of_responses
 from sentinel.testing.ways import Mismatch
 
-#: Contract -> what its ``measure`` passes to the function in addition to the inputs, each with other names for it.
+#: Contract -> the arguments that its ``measure`` passes in addition to the inputs, each with other names that a user's
+#: function may have for it.
 _PASSED: Mapping[str, Mapping[str, str]] = {
     "rule_reward": {"response": "completion text output prediction solution answer solution_str"}
 }

@@ -12,7 +12,7 @@ _CHOSEN = {"algorithm": "ppo", "estimator": "grpo", "statistic": "whiten", "surg
 #: Inputs that the example function takes although scenarios may omit them.
 _ALSO = {"supervised_loss": "labels", "token_log_probs": "token_ids", "row_surgery": "count"}
 
-#: Inputs that are strings and data, not options.
+#: Strings that are data. All other string inputs are options.
 _DATA = ("ground_truth",)
 
 #: Contract -> what the example function returns, if that is not what the contract observes.

@@ -76,9 +76,9 @@ _MEMORY = 4 << 30
 _LONGEST = 600.0
 #: Values of `Invariant.where` for invariants that examine computed values, not only settings.
 _EXAMINES = ("loss", "compute_loss", "advantages", "samples")
-#: The most causes of unexamined calls that are printed; the events file has all of them.
+#: Print at most this many causes of unexamined calls. The events file has all of them.
 _CAUSES = 2
-#: The most names that are printed for one reason.
+#: Print at most this many names for one reason.
 _NAMES = 4
 
 
@@ -633,7 +633,7 @@ class Checker:
             what = "no loss, advantages or samples were compared" if looked else "nothing was examined"
             _say(
                 f"{what}: {counts['nothing_examined']}"
-                + f"\n  checked{several}: only settings, rows and the optimizer, by {checked}" * bool(looked),
+                + f"\n  checked{several}: only the settings, the rows and the optimizer, with {checked}" * bool(looked),
                 True,
             )
         else:

@@ -1176,7 +1176,7 @@ INVARIANTS = (
     ),
     Invariant(
         "the_reference_starts_as_the_policy", ("answers", "scored"), "the reference is the policy before training",
-        f"{_TRAINER} that the adapter documents, with a reference, and no dropout", _starts_as_policy,
+        f"{_TRAINER} that the adapter documents; needs a reference model, and no dropout", _starts_as_policy,
         _also(
             _documented("references"), _has_reference, _own("loss", "advantages"), _repeatable, _observed,
             lambda facts, steps: "ref_model was given" if "ref_model" in facts.get("given", {}) else "",
@@ -1196,7 +1196,7 @@ INVARIANTS = (
     ),
     Invariant(
         "the_reference_is_not_the_policy", ("answers", "scored", "stepped"), "the reference does not follow the policy",
-        f"{_TRAINER} that the adapter documents, with a reference", _is_not_policy,
+        f"{_TRAINER} that the adapter documents; needs a reference model", _is_not_policy,
         _also(
             _documented("references"), _has_reference, _own("loss", "advantages"), _observed,
             lambda facts, steps: "sync_ref_model" if facts["options"].get("sync_ref_model") else "",

@@ -141,11 +141,12 @@ class Reading:
         raise Unreadable(why)
 
     def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
-        """Return True if the function gives the same result for these parts of the run's call as for those of the
-        adapter's call.
+        """Return True if the function's result stays the same when parts of the adapter's call are replaced by those of
+        the run's call.
 
         Examples of such parts are the prompt of a batch, and values that only an inactive option reads. Parts that are
-        not copied must have no effect either. For the adapter's calls that is known; here it is tried again.
+        not copied from the run must not affect the result. :func:`_idle` has shown this for the adapter's own
+        calls; it is checked again with the replaced parts.
         """
         usual = _with(self, inputs, {})
         if usual is None:
