@@ -76,7 +76,9 @@ def test_run_lists_the_lines_that_a_quick_search_runs(run_sentinel, work):
     assert "tiny.losses.agg_loss tiny/losses.py:4 7 (if loss_mat is None; ran with it) module" in words
     assert "tiny.losses 2 0 4 75% 2 50%" in words  # the condition was evaluated, but never true
     summary = "laws can check 1 of 3 functions that carry signal by the rule: 1 bound (33%), 1 not bound (33%), "
-    assert words.startswith(f"{summary}1 no signal (33%); 1 of the bound functions ran while laws were checked function place")
+    assert words.startswith(
+        f"{summary}1 no signal (33%); 1 of the bound functions ran while laws were checked function place"
+    )
     told, beside = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "--json").json()
     assert (told["path"], told["ran"], told["idle"]) == ("tiny.losses.agg_loss", [6, 8], [7])
     assert (told["branches"], told["taken"]) == (2, 1)
