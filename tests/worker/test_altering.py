@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from sentinel.worker.altering import READ, WAYS, Altering, alter
+from sentinel.worker.altering import Altering, alter
+from sentinel.worker.answers import READ, WAYS
 from sentinel.worker.side_effects import Recorder
 
 CODE = """
