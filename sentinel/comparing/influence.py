@@ -226,14 +226,22 @@ def _pair_arguments(one: ast.expr, other: ast.expr) -> Iterator[tuple[ast.expr, 
 
 
 def names_read(one: Unit | None, other: Unit | None) -> list[str]:
-    """Return the names and attributes that the differing expressions of a function read."""
+    """Return the names and attributes that the differing expressions of a function read.
+
+    Parameters that only one revision has are left out: the other revision cannot get another value for them.
+    """
     found: set[str] = set()
     for site in find_sites(one, other):
         parsed = function_in(unit) if (unit := (one, other)[SIDES.index(site.own[0])]) is not None else None
         for node in ast.walk(parsed[0]) if parsed is not None else ():
             if isinstance(node, ast.expr) and span_in(node, parsed[1]) == site.span:  # type: ignore[index]
                 found |= names_of_expression(node)
-    return sorted(found - {"self"})
+    return sorted(found - {"self"} - (_parameters(one) ^ _parameters(other)))
+
+
+def _parameters(unit: Unit | None) -> set[str]:
+    parsed = function_in(unit) if unit is not None else None
+    return {each.arg for each in ast.walk(parsed[0].args) if isinstance(each, ast.arg)} if parsed is not None else set()
 
 
 def _called(node: ast.AST) -> str:
