@@ -310,7 +310,8 @@ def _failure(
             lines.append(f"  {_sentence(_left(bound.left))}")
         other = agreeing(finding)
         if other:
-            lines += _wrapped(f"It agrees with {in_words(other)}; if that is intended, pass dialects={other!r}.")
+            # not wrapped, so that the option can be copied
+            lines.append(f"  It agrees with {in_words(other)}; if that is intended, pass dialects={other!r}.")
             if left := still(other):
                 lines += _wrapped(f"Still broken with that: {', '.join(left)}.")
         cause = "" if other or _edge(finding) else slip(finding)
