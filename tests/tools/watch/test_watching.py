@@ -345,7 +345,7 @@ def test_a_loss_of_the_users_is_the_reason_why_nothing_was_examined(tmp_path, ca
     one.serve()
     said = capfd.readouterr().err
     why = "no loss, advantages or samples were compared: Mine.compute_loss is your own\n"
-    assert f"{why}  checked: only settings, rows and the optimizer, by 1 invariant 1 times" in said
+    assert f"{why}  checked: only the settings, the rows and the optimizer, with 1 invariant 1 times" in said
     assert "kinds of violation" not in said
     assert "nothing was examined" not in said, "settings were"
 
