@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -84,6 +85,7 @@ class Selection:
         }
         self._distances: dict[str, Mapping[Place, int]] = {}
         self.moved: dict[str, Mapping[str, str]] = {}
+        self._renames: dict[str, tuple[Unit, Unit]] = {}  # boundary -> its definition before and after, with one body
         self.left_out: dict[str, str] = {}
         by_name: dict[str, Subject] = {}
         for checkout in checkouts.values():
@@ -132,6 +134,8 @@ class Selection:
         if not identical:
             one, other = (self.reached(side, subject) for side in SIDES)
             changed = one.changed(other) if one is not None and other is not None else []
+            own = self._renames.get(subject.name, ())
+            changed = [item for item in changed if all(item[1:]) or not any(unit in own for unit in item[1:])]
         if not changed and not self._unchanged_too:
             return Candidate(subject, replace(result, state="same code"))
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
@@ -164,20 +168,27 @@ class Selection:
             return replace(result, state="new")
         callers = self._callers(subject)
         lost = f"it is removed, and its callers are still there: {', '.join(callers)}" if callers else ""
-        return replace(result, state="gone", renamed=tuple(self._alike(subject)), lost=lost, reason=lost)
+        alike = tuple(f"{path} ({file}:{unit.span[0]})" for path, file, unit in self._alike(subject))
+        return replace(result, state="gone", renamed=alike, lost=lost, reason=lost)
 
     def _sight(self, side: str, binding: Binding) -> Sighting:
         return sighting(self.codes[side].definitions, self.trees[side], binding)
 
     def _follow(self, subject: Subject) -> Subject:
         """Return the subject with the function's new path, if the function has moved and its body is nearly the
-        same."""
+        same, or if it has another name and the same body."""
         older = [self.checkouts[BEFORE]]
         lack = self._runner.absence(self.target.name, subject.binding, self.checkouts[AFTER], older)
-        if lack is None or not lack.moved:
+        if lack is None:
             return subject
-        self.moved[subject.name] = lack.moved
-        formerly = (*subject.binding.formerly, lack.place)
+        place, moved = lack.place, lack.moved
+        if not moved and lack.name == lack.needed in subject.binding.paths:
+            place = self._renamed(subject)
+            moved = {lack.needed: place} if place else {}
+        if not moved:
+            return subject
+        self.moved[subject.name] = moved
+        formerly = (*subject.binding.formerly, place)
         return replace(subject, binding=replace(subject.binding, formerly=formerly))
 
     def _called_by_bugs(self) -> list[Subject]:
@@ -409,9 +420,28 @@ class Selection:
                     callers.append(f"{self.target.module_of(file)}.{path}")
         return callers[:_CALLERS]
 
-    def _alike(self, subject: Subject) -> Iterator[str]:
+    def _renamed(self, subject: Subject) -> str:
+        """Return the dotted path of the only new function that has the body of a removed boundary, and note both
+        definitions. Return an empty string if there is no such function, or if there are several."""
+        definition = self._find(BEFORE, subject)
+        old = self._unit(BEFORE, definition) if definition is not None else None
+        if old is None:
+            return ""
+        name = re.compile(rf"\b{re.escape(old.name.rpartition('.')[2])}\b")
+        same = [
+            (path, unit)
+            for path, _, unit in self._alike(subject)
+            if replace(old, text=name.sub(path.rpartition(".")[2], old.text)).like(unit)
+        ]
+        if len(same) != 1:
+            return ""
+        [(path, unit)] = same
+        self._renames[subject.name] = (old, unit)
+        return path
+
+    def _alike(self, subject: Subject) -> Iterator[tuple[str, str, Unit]]:
         """Yield new functions that may be a removed boundary under another name, because at least half of their lines
-        are the same."""
+        are the same, each with its dotted path and its file."""
         own, other = self.codes[BEFORE], self.codes[AFTER]
         definition = self._find(BEFORE, subject)
         if definition is None:
@@ -427,7 +457,7 @@ class Selection:
                     continue
                 lines = _lines(unit)
                 if len(sought & lines) >= ALIKE * max(len(sought), len(lines), 2):
-                    yield f"{self.target.module_of(file)}.{name} ({file}:{unit.span[0]})"
+                    yield f"{self.target.module_of(file)}.{name}", file, unit
 
 
 def _lines(unit: Unit | None) -> frozenset[str]:

@@ -504,10 +504,25 @@ def test_unreached_changes_need_calls_of_only_one_revision(run_sentinel, tree, m
     assert {str(ref) for ref in opened} == {one}
 
 
+def test_a_renamed_function_with_the_same_body_is_the_same_code(run_sentinel, tree):
+    code = CODE.format(returned="(loss_mat * loss_mask).sum() / loss_mask.sum()")
+    code += "\n\ndef step(*batch):\n    return agg_loss(*batch)\n"
+    renamed = code.replace("agg_loss", "aggregated")
+    one = tree("one", code)
+    [found] = run_sentinel("diff", "tiny", one, tree("other", renamed), "--json", *FEW).json()["boundaries"]
+    assert (found["state"], found["judgement"]) == ("same code", "")
+    wrong = tree("wrong", renamed.replace("loss_mask.sum()", "loss_mask.numel()"))
+    [found] = run_sentinel("diff", "tiny", one, wrong, "--json", *FEW).json()["boundaries"]
+    assert (found["state"], found["judgement"]) == ("gone", "worse")
+
+
 def test_a_removed_function_is_searched_under_another_name(run_sentinel, tree):
     body = "\n".join(f"    part_{n} = loss_mat[:, {n}:].sum() / loss_mask[:, {n}:].sum()" for n in range(4))
     code = f"def agg_loss(loss_mat, loss_mask):\n{body}\n    return part_0\n"
-    one, other = tree("one", code), tree("other", code.replace("agg_loss", "aggregated"))
+    one, other = (
+        tree("one", code),
+        tree("other", code.replace("agg_loss", "aggregated").replace("part_0\n", "part_1\n")),
+    )
     answer = run_sentinel("diff", "tiny", one, other)
     assert answer.status == 2
     assert (
