@@ -85,7 +85,8 @@ class Selection:
         }
         self._distances: dict[str, Mapping[Place, int]] = {}
         self.moved: dict[str, Mapping[str, str]] = {}
-        self._renames: dict[str, tuple[Unit, Unit]] = {}  # boundary -> its definition before and after, with one body
+        #: boundary -> its file and definition before and after, with the same body and another name
+        self._renames: dict[str, tuple[tuple[str, Unit], tuple[str, Unit]]] = {}
         self.left_out: dict[str, str] = {}
         by_name: dict[str, Subject] = {}
         for checkout in checkouts.values():
@@ -134,8 +135,8 @@ class Selection:
         if not identical:
             one, other = (self.reached(side, subject) for side in SIDES)
             changed = one.changed(other) if one is not None and other is not None else []
-            own = self._renames.get(subject.name, ())
-            changed = [item for item in changed if all(item[1:]) or not any(unit in own for unit in item[1:])]
+            own = [(file, unit.name) for file, unit in self._renames.get(subject.name, ())]
+            changed = [item for item in changed if item[0] not in own]
         if not changed and not self._unchanged_too:
             return Candidate(subject, replace(result, state="same code"))
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
@@ -344,9 +345,7 @@ class Selection:
     def _others(self) -> tuple[list[str], list[str]]:
         if self.boundaries:
             return [], []
-        one_sided = ((definition.file, self._unit(side, definition)) for side, definition in self._one_sided)
-        known = {(file, unit.name) for file, unit in one_sided if unit is not None}
-        return other_changes(self._changed_files(), self.patch.places | known)
+        return other_changes(self._changed_files(), self.patch.places | self._new_or_gone)
 
     @cached_property
     def _files(self) -> tuple[Files, Files]:
@@ -368,28 +367,24 @@ class Selection:
         return changed_files(before, after)
 
     def _signal_changes(self) -> dict[Place, tuple[Unit | None, Unit | None]]:
-        """Return the changed signal functions of both revisions by place, without new and removed boundaries."""
+        """Return the changed signal functions of both revisions by place, without new, gone and renamed boundaries."""
         changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
         for file, before, after in self._changed_files():
             changes |= signal_changes(file, before, after)
-        listed = {(definition.file, definition.name.span) for _, definition in self._one_sided}
-        return {
-            place: both
-            for place, both in changes.items()
-            if not any(unit is not None and (place[0], unit.span) in listed for unit in both)
-        }
+        return {place: both for place, both in changes.items() if place not in self._new_or_gone}
 
     @cached_property
-    def _one_sided(self) -> list[tuple[str, Definition]]:
-        """Return the definitions that implement the boundaries of only one revision."""
-        return [
-            (side, definition)
-            for each in self.candidates.values()
-            for side in SIDES
-            if each.result.state in ("new", "gone")
-            for path in each.subject.binding.paths
-            if (definition := self.codes[side].definitions.find(self.trees[side], path)) is not None
-        ]
+    def _new_or_gone(self) -> set[Place]:
+        """Return the definitions that implement a boundary of only one revision, or have another name at the other."""
+        places = {(file, unit.name) for pair in self._renames.values() for file, unit in pair}
+        for each in self.candidates.values():
+            for side in SIDES if each.result.state in ("new", "gone") else ():
+                for path in each.subject.binding.paths:
+                    definition = self.codes[side].definitions.find(self.trees[side], path)
+                    unit = self._unit(side, definition) if definition is not None else None
+                    if definition is not None and unit is not None:
+                        places.add((definition.file, unit.name))
+        return places
 
     def _defined(self, side: str, place: Place) -> Unit | None:
         code, (file, name) = self.codes[side], place
@@ -425,18 +420,18 @@ class Selection:
         definitions. Return an empty string if there is no such function, or if there are several."""
         definition = self._find(BEFORE, subject)
         old = self._unit(BEFORE, definition) if definition is not None else None
-        if old is None:
+        if definition is None or old is None:
             return ""
         name = re.compile(rf"\b{re.escape(old.name.rpartition('.')[2])}\b")
         same = [
-            (path, unit)
-            for path, _, unit in self._alike(subject)
+            (path, file, unit)
+            for path, file, unit in self._alike(subject)
             if replace(old, text=name.sub(path.rpartition(".")[2], old.text)).like(unit)
         ]
         if len(same) != 1:
             return ""
-        [(path, unit)] = same
-        self._renames[subject.name] = (old, unit)
+        [(path, file, unit)] = same
+        self._renames[subject.name] = (definition.file, old), (file, unit)
         return path
 
     def _alike(self, subject: Subject) -> Iterator[tuple[str, str, Unit]]:
