@@ -182,7 +182,7 @@ def test_an_edit_for_another_blob_is_rejected(run_sentinel, fixed_by):
     ("old", "new", "told"),
     [
         ("fix_version: 1", "fix_version: 2", ":1:14: 2 is not one of 1;"),
-        ("lines: [3, 3], new", "new", ":13:5: `blob` and `lines` go together"),
+        ("lines: [3, 3], new", "new", ":13:5: write both `blob` and `lines`, or neither"),
         ("lines: [3, 3], new", "lines: [3, 33], new", "lines 3 to 33: tiny/losses.py has 3 lines"),
         ("bugs: [TINY-MEAN]", "bugs: [TINY-MEAN]\nhead: " + "a" * 40, "write either `edits` or upstream's own `head`"),
     ],
