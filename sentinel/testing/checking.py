@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -249,7 +249,7 @@ class Check:
             bound, subject = self._subject(f)
             session = open_session(bound, self.device)
             finite = [law for law in self._laws if law.name == "finite_in_finite_out" and law not in laws]
-            search = self._open_search(session, subject, [*laws, *finite], self._left_out(session, subject))
+            search = self._open_search(session, subject, [*laws, *finite])
             kept = _Database(bound, self)
             try:
                 search.replay([plan for law in laws for plan in kept.plans(law)])
@@ -258,7 +258,7 @@ class Check:
                 raise LawBroken(f"{bound.function.name} cannot be checked: {error.failure.reason}") from None
             if self._binding.get("call") is not None and not bound.function.used:
                 raise LawBroken(f"call= never calls {bound.function.name}, so the function was not examined")
-            self._attribute_non_finite(search, session)
+            self._drop_explained(search, session)
             asked = Asked(self.contract, self.choices, self.expected, self.device, self._unread(bound, session))
             agreeing = partial(self._agreeing_choices, f, bound, session)
             slip, still = partial(self._slip, f, bound, session), partial(self._still_broken, f)
@@ -311,31 +311,37 @@ class Check:
 
         return left_out
 
-    def _attribute_non_finite(self, search: BoundarySearch, session: LawSession) -> None:
-        """Drop a law's findings of NaN or infinity if ``finite_in_finite_out`` finds them too. Put wrong numbers first.
+    def _drop_explained(self, search: BoundarySearch, session: LawSession) -> None:
+        """Drop a law's findings that the chosen definition itself has, and those of NaN or infinity that
+        ``finite_in_finite_out`` has too. Put wrong numbers first.
 
-        A law that compares variants is then searched again without the scenarios that break ``finite_in_finite_out``:
-        a mean of 0 / 0 without tokens must not hide that an infinity on a masked token reaches the loss.
+        A law that compares variants is then searched again without such scenarios: a mean of 0 / 0 without tokens must
+        not hide that an infinity on a masked token reaches the loss.
         """
         finite = next((each for each in search.outcomes if each.name == "finite_in_finite_out"), None)
+        by_definition = self._left_out(session, search.subject)
+        of_others = finite is not None and bool(search.outcomes[finite].findings)
+
+        def breaks_finite(inputs: Iterable[Any]) -> bool:
+            plans: list[Plan] = [(finite, {"": each}) for each in inputs] if finite is not None else []
+            return any(trial.violations for trial in session.try_(search.subject, plans))
+
+        def left_out(law: Law, variants: Mapping[str, Any]) -> str:
+            if of_others and breaks_finite([next(iter(variants.values()))]):
+                return "finite_in_finite_out is broken there"
+            return by_definition(law, variants)
+
         dropped = []
         for law, outcome in search.outcomes.items():
             outcome.findings.sort(key=lambda finding: finding.symptom == "non-finite")
-            if finite is None or finite is law or not search.outcomes[finite].findings:
-                continue
-            for finding in [each for each in outcome.findings if each.symptom == "non-finite"]:
-                plans = [(finite, {"": inputs}) for inputs in finding.trial.variants.values()]
-                if any(trial.violations for trial in session.try_(finding.subject, plans)):
+            for finding in [*outcome.findings]:
+                variants = finding.trial.variants
+                elsewhere = of_others and law is not finite and finding.symptom == "non-finite"
+                if (elsewhere and breaks_finite(variants.values())) or by_definition(law, variants):
                     outcome.findings.remove(finding)
                     dropped += [law] if law.vary is not None and not outcome.findings else []
         if not dropped:
             return
-        by_definition = self._left_out(session, search.subject)
-
-        def left_out(law: Law, variants: Mapping[str, Any]) -> str:
-            [trial] = session.try_(search.subject, [(finite, {"": next(iter(variants.values()))})])  # type: ignore[list-item]
-            return "finite_in_finite_out is broken there" if trial.violations else by_definition(law, variants)
-
         again = self._open_search(session, search.subject, dropped, left_out)
         again.run(self.examples)
         for law in dropped:
@@ -349,10 +355,10 @@ class Check:
         twin.choices = {**self.choices, **settings}
         bound, subject = twin._subject(f)
         session = open_session(bound, self.device)
-        search = twin._open_search(session, subject, self._laws, twin._left_out(session, subject))
+        search = twin._open_search(session, subject, self._laws)
         search.shrinking = 0
         search.run(self.examples)
-        twin._attribute_non_finite(search, session)
+        twin._drop_explained(search, session)
         return [law.name for law, outcome in search.outcomes.items() if outcome.findings]
 
     def _subject(self, f: Any, choices: Mapping[str, Any] | None = None) -> tuple[Bound, Subject]:
