@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sentinel.errors import SentinelError
-from sentinel.tools.audit.options import called, choices_of, name_of, parsed, text_of
+from sentinel.tools.audit.options import assigned_in, called, choices_of, name_of, parsed, text_of
 from sentinel.values.files import regular_bytes
 
 #: The most bytes of a file and the most files that are read.
@@ -58,16 +58,14 @@ def _trees(folders: Iterable[Path], names: Iterable[str]) -> Iterator[ast.Module
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
     """Return the lists and dictionaries that a module assigns at its top level, and the values of its enumerations."""
-    found: dict[str, ast.expr] = {}
-    for node in tree.body:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                found |= {target.id: node.value} if isinstance(target, ast.Name) else {}
-        elif isinstance(node, ast.ClassDef):
-            for each in node.body:
-                if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
-                    found[f"{node.name}.{each.targets[0].id}"] = each.value
-    return found
+    members = {
+        f"{node.name}.{each.targets[0].id}": each.value
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        for each in node.body
+        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name)
+    }
+    return assigned_in(tree.body) | members
 
 
 def _checks(tree: ast.Module, constants: Mapping[str, ast.expr]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -40,8 +40,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 _TYPES = {each.__name__: each for each in (bool, dict, float, int, list, set, str, tuple)}
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **{each.__name__: each for each in (abs, bool, float, int, len, max, min, str)},
-    "isinstance": lambda value, kind: isinstance(value, kind),
+    each.__name__: each for each in (abs, bool, float, int, isinstance, len, max, min, str)
 }
 _METHODS = ("endswith", "get", "lower", "startswith", "strip", "upper")
 
@@ -142,10 +141,14 @@ class _Run:
             if end.raised is not None:
                 raise
         for methods in self.methods[after:]:
-            for part in ast.walk(methods[name]) if name in methods else ():
-                if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
-                    self.assign(part, UNKNOWN)
+            self.forget_fields(methods.get(name))
         return UNKNOWN
+
+    def forget_fields(self, method: ast.FunctionDef | None) -> None:
+        """Treat the fields that a method may assign as unknown."""
+        for part in ast.walk(method) if method is not None else ():
+            if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+                self.assign(part, UNKNOWN)
 
     def block(self, body: Sequence[ast.stmt]) -> None:
         for node in body:
@@ -208,10 +211,7 @@ class _Run:
             known = [name] if isinstance(name, str) else self.fields  # a function of another file may set any field
             self.fields |= dict.fromkeys(known, UNKNOWN)
         if isinstance(call.func, ast.Attribute) and name_of(call.func.value) == "self":
-            method = next((each[call.func.attr] for each in self.methods if call.func.attr in each), None)
-            for part in ast.walk(method) if method is not None else ():
-                if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
-                    self.assign(part, UNKNOWN)
+            self.forget_fields(next((each[call.func.attr] for each in self.methods if call.func.attr in each), None))
         return UNKNOWN
 
     def assign(self, target: ast.expr, value: Any) -> None:

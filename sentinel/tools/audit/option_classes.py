@@ -15,7 +15,16 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from sentinel.errors import SentinelError
-from sentinel.tools.audit.options import Option, called, choices_of, is_trainer, name_of, parsed, text_of
+from sentinel.tools.audit.options import (
+    Option,
+    assigned_in,
+    called,
+    choices_of,
+    is_trainer,
+    name_of,
+    parsed,
+    text_of,
+)
 
 _DEEPEST = 12
 
@@ -105,14 +114,11 @@ def lineage_in(file: Path, name: str, find: Find) -> dict[str, Path]:
     the class as a base.
     """
     modules = _Modules(find)
-    left = [modules.class_named(modules.read(file), name)]
+    owner = modules.class_named(modules.read(file), name)
     names: dict[str, Path] = {}
-    while left and next(modules.left, None) is not None:
-        owner = left.pop(0)
-        if owner is not None:
-            names |= dict.fromkeys(map(name_of, owner.node.bases), owner.module.file) | names
-            names[owner.node.name] = owner.module.file
-            left += [modules.class_named(owner.module, name_of(base)) for base in owner.node.bases]
+    for one in modules.lineage(owner) if owner is not None else ():
+        names |= dict.fromkeys(map(name_of, one.node.bases), one.module.file) | names
+        names[one.node.name] = one.module.file
     return {name: file for name, file in names.items() if name}
 
 
@@ -147,13 +153,7 @@ class _Module:
     @cached_property
     def values(self) -> dict[str, ast.expr]:
         """Map the names assigned at the module's top level to their values."""
-        return {
-            target.id: node.value
-            for node in self.tree.body
-            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
-            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-            if isinstance(target, ast.Name)
-        }
+        return assigned_in(self.tree.body)
 
     @cached_property
     def imports(self) -> dict[str, tuple[str, str]]:
@@ -207,13 +207,14 @@ class _Modules:
     owners: dict[str, _Class] = dataclass_field(default_factory=dict)
 
     def lineage(self, owner: _Class) -> list[_Class]:
-        """Return a class and the base classes that are found, in the order in which Python looks up methods."""
+        """Return a class and the base classes that are found, each once: the class, its bases, and then their bases."""
         found, left = dict[int, _Class](), [owner]
-        while left and len(found) < _DEEPEST:
+        while left and len(found) < _MOST:
             one = left.pop(0)
-            found.setdefault(id(one.node), one)
-            bases = (self.class_named(one.module, name_of(base)) for base in one.node.bases)
-            left += [base for base in bases if base is not None]
+            if id(one.node) not in found:  # the class may be found as its own base: `class Config(Config)`
+                found[id(one.node)] = one
+                bases = (self.class_named(one.module, name_of(base)) for base in one.node.bases)
+                left += [base for base in bases if base is not None]
         return list(found.values())
 
     def read(self, file: Path) -> _Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import lru_cache
@@ -140,6 +140,17 @@ def _words(name: str) -> set[str]:
     """Split an option's name into words, and remove plural endings. For example, ``algo.kl.init_coef`` has four
     words."""
     return {word.lower().rstrip("s") for word in re.split(r"[._-]+", name) if word}
+
+
+def assigned_in(body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
+    """Map the names that the statements of a module or class assign to their values."""
+    return {
+        target.id: node.value
+        for node in body
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
 
 
 def parsed(file: Path) -> ast.Module:

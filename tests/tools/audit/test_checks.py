@@ -75,3 +75,9 @@ def follow(tmp_path, body, **values):
 )
 def test_only_a_certain_exception_is_found(tmp_path, body, values, raised):
     assert follow(tmp_path, body, **values) == raised
+
+
+def test_a_class_with_the_name_of_its_base_is_read_once(tmp_path):
+    (tmp_path / "config.py").write_text("from elsewhere import Config\n\n\nclass Config(Config):\n    size: int = 8\n")
+    checked = checks_of_class(tmp_path / "config.py", "Config", lambda name: None)[""]
+    assert len(checked.methods) == 1

@@ -208,7 +208,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     again -= {name for name, _ in single}
     if again and launch.program:
         not_read.append(f"defaults not known, because {launch.program[0].name} declares them: {some(sorted(again))}")
-    run = None
+    run, refused = None, list[Rejection]()
     if configuration is not None:
         typed = frozenset(name for name, _ in launch.settings)
         run = training(configuration, trainers, launch.made_by, added | own_settings, typed, hidden | again)
@@ -216,7 +216,9 @@ def _audit(arguments: argparse.Namespace) -> int:
         not_read += left_out
         run = with_accepted(run, target, checkout)
         boundaries = [item.recipe.boundary for item in decisions]
-        run = _of_program(run, launch, finder(target, checkout, python), boundaries)
+        find = finder(target, checkout, python)
+        run = _of_program(run, launch, find, boundaries)
+        refused = rejections(run, target, checkout, find, launch.processes)
     reaches = {item.recipe.bug_id: reach(item.recipe.affects, run, item.recipe.boundary) for item in decisions if run}
     bugs = [Bug(item, reaches.get(item.recipe.bug_id)) for item in there]
     unused = sorted({each.unused for each in reaches.values() if each.unused})
@@ -225,9 +227,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
     name = _name(checkout)
     rejected, doubts = _of_settings(run, launch, config, target, name, added) if run else ([], [])
-    if run:
-        refused = rejections(run, target, checkout, finder(target, checkout, python), launch.processes)
-        rejected += [_of_rejection(each, run, launch, config, name) for each in refused]
+    rejected += [_of_rejection(each, run, launch, config, name) for each in refused if run]
     unread = [*([f"not used by this script: {some(unused)}"] if unused else []), *not_read, *doubts]
     settings_named = (run.references if run else {}).items()
     named = [
