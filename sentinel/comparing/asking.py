@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from sentinel.comparing.branches import Condition, called_name, chains_to, conditions_around, conditions_inside, locate
-from sentinel.comparing.influence import Influence, find_sites, names_read, pair_values
+from sentinel.comparing.influence import Influence, find_sites, names_read, pair_values, parameters_in
 from sentinel.comparing.observations import (
     AFTER,
     BEFORE,
@@ -35,7 +35,6 @@ from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import SETTINGS, AlteredSession, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
-from sentinel.search.bindings import parameters_of
 from sentinel.search.boundary_search import BoundarySearch, draw_around, example, glimpses, turn
 from sentinel.search.guards import (
     CALLS_AWAY,
@@ -342,7 +341,7 @@ class Asking:
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
         count = _TURNED if many else _TURNED_OF_CALLER
         for plans in self._set_options(subject, changed, ran, count):
-            for finding in _confirmed(pair, subject, plans):
+            if finding := next(_confirmed(pair, subject, plans), None):
                 yield finding
                 return
 
@@ -402,18 +401,9 @@ class Asking:
             settings = {str(each): True for each in conditions}
             taken: list[Inputs] = [{**inputs, SETTINGS: {**inputs.get(SETTINGS, {}), **settings}} for inputs in usual]
             taken += self._with_others(taken, [(item.file, item.name)], units)
-            plans: list[Plan] = [(NUMBERS_STAY, {"": inputs}) for inputs in taken]
             values = self._values([(item.file, item.name)], units)
-            one, other = (
-                AlteredSession(sessions[side], {"conditions": spans[side], "values": values[side]}) for side in SIDES
-            )
-            logs = {subject.name: Log(steady=log.steady)}
-            pair = Pair(one, other, logs, self._selection.changed_functions(subject.name))
-            with closing(pair), suppress(Undecidable):
-                for plan, trial in zip(plans, pair.try_(subject, plans)):
-                    again = pair.fresh().try_(subject, [plan])[0] if trial.violations else trial
-                    if again.violations:
-                        return [measure_again(pair, subject, (again, again.violations, ()))]
+            if found := self._search_altered(sessions, subject, log, spans, values, [taken]):
+                return found
         return []
 
     def search_values(
@@ -434,15 +424,33 @@ class Asking:
         chosen = [chosen[at * len(chosen) // _VALUED] for at in range(_VALUED)] if len(chosen) > _VALUED else chosen
         if not all(values.values()) or not chosen or self.budget.over():
             return []
-        one, other = (AlteredSession(sessions[side], {"conditions": [], "values": values[side]}) for side in SIDES)
+        batches = [chosen, self._with_others(chosen, places, located)]
+        return self._search_altered(sessions, subject, log, dict.fromkeys(SIDES, ()), values, batches)
+
+    def _search_altered(
+        self,
+        sessions: Mapping[str, LawSession],
+        subject: Subject,
+        log: Log,
+        conditions: Mapping[str, Sequence[Any]],
+        values: Mapping[str, Sequence[Any]],
+        batches: Iterable[Sequence[Inputs]],
+    ) -> list[Difference]:
+        """Return the first difference that scenarios show while conditions are forced and values are recorded.
+
+        :param conditions: by side, the place and the required value of each condition.
+        :param values: by side, the expressions whose values are recorded; see :meth:`_values`.
+        :param batches: the scenarios; a batch is run only if those before it show no difference.
+        """
+        one, other = (
+            AlteredSession(sessions[side], {"conditions": [*conditions[side]], "values": [*values[side]]})
+            for side in SIDES
+        )
         pair = Pair(one, other, {subject.name: Log(steady=log.steady)}, self._selection.changed_functions(subject.name))
         with closing(pair), suppress(Undecidable):
-            for several in (chosen, self._with_others(chosen, places, located)):
-                plans: list[Plan] = [(NUMBERS_STAY, {"": inputs}) for inputs in several]
-                for plan, trial in zip(plans, pair.try_(subject, plans)):
-                    again = pair.fresh().try_(subject, [plan])[0] if trial.violations else trial
-                    if again.violations:
-                        return [measure_again(pair, subject, (again, again.violations, ()))]
+            for batch in batches:
+                for finding in _confirmed(pair, subject, [(NUMBERS_STAY, {"": inputs}) for inputs in batch]):
+                    return [measure_again(pair, subject, finding)]
         return []
 
     def _with_others(
@@ -546,7 +554,7 @@ class Asking:
         """
         usual: list[Inputs] = []  # drawn only if they are needed
         ways: list[Setting] = []
-        renamed = {name for _, *both in changed for name in _parameters(both[0]) ^ _parameters(both[1])}
+        renamed = {name for _, *both in changed for name in parameters_in(both[0]) ^ parameters_in(both[1])}
         for way in self._pass_guards(subject, changed, ran):
             ways.append(way)
             usual = usual or self._usual(subject, count)
@@ -632,12 +640,6 @@ def _part(unit: Unit) -> Part | None:
     """Return the parsed function of a definition; None if it is not a function or cannot be parsed."""
     node = function_of(unit.text) if unit.kind == "function" else None
     return None if node is None else Part(unit.name, node, unit.span[0])
-
-
-def _parameters(unit: Unit | None) -> frozenset[str]:
-    """Return the names of a function's parameters; an empty set if there is no function."""
-    part = _part(unit) if unit is not None else None
-    return frozenset(parameters_of(part.node) if part is not None else ())
 
 
 def recipes_of(subject: Subject, recipes: Sequence[Recipe]) -> list[Recipe]:

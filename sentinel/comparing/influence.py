@@ -23,6 +23,7 @@ from sentinel.comparing.sessions import Log, Pair
 from sentinel.comparing.units import Unit
 from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import AlteredSession, LawSession, Subject, Undecidable
+from sentinel.search.bindings import parameters_of
 from sentinel.search.guards import cut
 from sentinel.worker.answers import READ, WAYS
 
@@ -236,12 +237,13 @@ def names_read(one: Unit | None, other: Unit | None) -> list[str]:
         for node in ast.walk(parsed[0]) if parsed is not None else ():
             if isinstance(node, ast.expr) and span_in(node, parsed[1]) == site.span:  # type: ignore[index]
                 found |= names_of_expression(node)
-    return sorted(found - {"self"} - (_parameters(one) ^ _parameters(other)))
+    return sorted(found - {"self"} - (parameters_in(one) ^ parameters_in(other)))
 
 
-def _parameters(unit: Unit | None) -> set[str]:
-    parsed = function_in(unit) if unit is not None else None
-    return {each.arg for each in ast.walk(parsed[0].args) if isinstance(each, ast.arg)} if parsed is not None else set()
+def parameters_in(unit: Unit | None) -> frozenset[str]:
+    """Return the names of a function's parameters; an empty set if the definition is not a function."""
+    parsed = function_in(unit) if unit is not None and unit.kind == "function" else None
+    return frozenset(parameters_of(parsed[0]) if parsed is not None else ())
 
 
 def _called(node: ast.AST) -> str:

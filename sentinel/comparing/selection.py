@@ -183,7 +183,7 @@ class Selection:
         if lack is None:
             return subject
         place, moved = lack.place, lack.moved
-        if not moved and lack.name == lack.needed in subject.binding.paths:
+        if not moved and lack.name == lack.needed and lack.needed in subject.binding.paths:
             place = self._renamed(subject)
             moved = {lack.needed: place} if place else {}
         if not moved:
