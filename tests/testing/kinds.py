@@ -101,7 +101,7 @@ def gae_of_episodes(rewards, values, dones, next_value, gamma, lam):
 
 def discounted(rewards, mask, gamma):
     returns = torch.zeros_like(rewards)
-    running = torch.zeros(len(rewards), dtype=rewards.dtype)
+    running = torch.zeros_like(rewards[:, 0])
     for t in reversed(range(rewards.shape[1])):
         valid = mask[:, t].bool()
         running = torch.where(valid, rewards[:, t] + gamma * running, running)

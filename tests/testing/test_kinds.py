@@ -12,19 +12,23 @@ EXAMPLES = 25
 #: No scenario shows these: there, the right answer is nowhere but in the box.
 NOT_NAMED = {"anywhere in the response"}
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.correct.__name__)
-def test_a_correct_function_passes_and_its_bugs_are_named(kind, monkeypatch):
+def test_a_correct_function_passes_and_its_bugs_are_named(kind, device, monkeypatch):
     # Whether a law is broken depends on neither: the smallest scenario, and other settings that would be right.
     monkeypatch.setattr(checking, "_SHRINKING", 8)
     monkeypatch.setattr(checking.Check, "_agreeing_choices", lambda *_: {})
-    report = check_function(kind.correct, kind.contract, examples=EXAMPLES, **kind.options)
+    options = {"examples": EXAMPLES, "device": device, **kind.options}
+    report = check_function(kind.correct, kind.contract, **options)
     assert set(report.broken) == set(kind.edges), str(report)
     assert sum(bool(each.judged) for each in report.laws.values()) > 1
 
     named = {}
     for bug in kind.bugs:
-        broken = check_function(kind.broken(bug), kind.contract, examples=EXAMPLES, **kind.options)
+        broken = check_function(kind.broken(bug), kind.contract, **options)
         named[bug] = [law for law in broken.broken if law not in kind.edges]
     assert {bug for bug, laws in named.items() if not laws} == NOT_NAMED & kind.bugs.keys()
 
