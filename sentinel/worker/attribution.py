@@ -8,11 +8,11 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
-from sentinel.worker.tensors import from_torch, observe
+from sentinel.worker.tensors import PASSED_ON, from_torch, observe
 
 _ERRORS = (NameError, TypeError, IndexError, ArithmeticError, RuntimeError, ValueError)
 _CALL = re.compile(r"([\w.]+)\(\) (?:got|missing|takes)\b")
@@ -25,11 +25,10 @@ def programming_error(error: BaseException, roots: tuple[str, ...]) -> str:
     Missing attributes, keys, files and packages and an unexpected ``None`` do not count, because the caller's objects
     or this machine may be the cause."""
     kind = next((each.__name__ for each in _ERRORS if isinstance(error, each)), "")
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if not kind or trace is None or isinstance(error, NotImplementedError):
+    traces = list(_traces(error))
+    if not kind or not traces or isinstance(error, NotImplementedError):
         return ""
+    trace = traces[-1]
     inside = tuple(f"{root.rstrip('/')}/" for root in roots)
     code = trace.tb_frame.f_code
     if not code.co_filename.startswith(inside) or code.co_code[trace.tb_lasti] == _RAISE:
@@ -61,8 +60,7 @@ def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[
     inside = tuple(f"{root.rstrip('/')}/" for root in roots)
     harness = (_SENTINEL, *(file.removesuffix("__init__.py") for file in files))
     called_by_target, place, backward = False, None, False
-    trace = error.__traceback__
-    while trace is not None:
+    for trace in _traces(error):
         code = trace.tb_frame.f_code
         if code in _READERS:
             return None
@@ -73,8 +71,16 @@ def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[
             place, backward = None if called_by_target and on_purpose else trace, False
         else:
             backward = backward or any(part in code.co_filename for part in _BACKWARD)
-        trace = trace.tb_next
     return None if backward else place
+
+
+def _traces(error: BaseException) -> Iterator[TracebackType]:
+    """Yield the places of a traceback, outermost first, without the frame that passes every call of torch on."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is not PASSED_ON:
+            yield trace
+        trace = trace.tb_next
 
 
 def _is_own(message: str, inside: tuple[str, ...]) -> bool:

@@ -59,6 +59,10 @@ class _OnDevice(TorchFunctionMode):
         return function(*arguments, **options)
 
 
+#: The code of the frame that every call of torch passes while :func:`on_device` is active.
+PASSED_ON = _OnDevice.__torch_function__.__code__
+
+
 def on_device(device: str) -> AbstractContextManager[object]:
     """Return the context in which adapters and contracts create tensors on a scenario's device."""
     return nullcontext() if device == "cpu" else _OnDevice(device)

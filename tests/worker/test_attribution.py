@@ -1,8 +1,9 @@
 """An exception belongs to the target or to the harness."""
 
 import pytest
+import torch
 
-from sentinel.worker import attribution
+from sentinel.worker import attribution, tensors
 
 TARGET, ADAPTER, CONTRACT, KIT, TORCH = (
     "/checkout/rl/losses.py", "/elsewhere/adapter.py", "/elsewhere/rules/__init__.py",
@@ -44,3 +45,13 @@ def test_an_exception_belongs_to_the_innermost_own_code(statement, files, is_har
     place = attribution.harness_place(error, ("/checkout",), (ADAPTER, CONTRACT))
     assert (place is not None) == is_harness
     assert place is None or place.tb_frame.f_code.co_filename in files
+
+
+def test_calls_of_torch_on_another_device_belong_to_their_caller():
+    """There, each call of torch passes a function of Sentinel, which is the innermost frame."""
+    file, names = TARGET, {"torch": torch}
+    exec(compile("def add():\n    return torch.ones(2) + torch.ones(3)", file, "exec"), names)
+    with tensors.on_device("meta"), pytest.raises(RuntimeError) as raised:
+        names["add"]()
+    assert attribution.harness_place(raised.value, ("/checkout",), (ADAPTER, CONTRACT)) is None
+    assert attribution.programming_error(raised.value, ("/checkout",)) == "RuntimeError"
