@@ -276,8 +276,8 @@ def keep_random_state() -> Iterator[None]:
 
 
 def attach_gradient(loss: float, table: Any, gradient: Any) -> Any:
-    """Return the loss as a tensor whose gradient with respect to the table is ``gradient``."""
-    return loss + (gradient * (table - table.detach())).sum()
+    """Return the loss as a tensor whose gradient with respect to the table is ``gradient``, from any device."""
+    return loss + (gradient.to(table.device) * (table - table.detach())).sum()
 
 
 #: The number of prompt tokens before each response of :func:`make_sequences`.
