@@ -1076,6 +1076,9 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
     "trial-grpo-chunks-left-out": (_GRPO, _of_sampler("for chunk in indexes:", "for chunk in indexes[::2]:")),
     "trial-grpo-prompts-not-repeated": (_GRPO, _of_sampler(
         "for _ in range(self.repeat_count):", "for _ in range(self.repeat_count // 2):")),
+    "trial-grpo-one-order": (  # an epoch has two steps
+        {"kind": "grpo", "options": {"steps_per_generation": 2, "per_device_train_batch_size": 36}},
+        _of_sampler("generator=self.generator)", "generator=self.generator.manual_seed(7))")),
     "trial-grpo-mixture-swapped": (
         _grpo(beta=0.1, sync_ref_model=True, ref_model_sync_steps=2, ref_model_mixup_alpha=0.9, learning_rate=1e-2),
         _mixes("mul_(1.0 - alpha).add_(copy_param.data, alpha=alpha)",

@@ -71,7 +71,7 @@ def test_bugs_in_gradients_kto_rewards_positions_and_resumed_runs_are_named(tmp_
         ("missed-kto", 3, ("tokens_are_the_datasets", "batches_are_their_rows")),
         ("missed-evaluation", 5, ("advantages_follow_from_rewards", "tokens_are_the_datasets",
                                   "an_evaluation_is_the_mean_of_its_batches", "an_evaluation_trains_nothing")),
-        ("trial-grpo", 4, ("an_epoch_has_all_rows", "the_reference_follows_as_configured",
+        ("trial-grpo", 5, ("an_epoch_has_all_rows", "epochs_are_shuffled_anew", "the_reference_follows_as_configured",
                            "the_batch_means_what_it_should")),
         ("trial-resumed", 2, ("training_resumes_where_it_stopped",)),
         ("trial-sft", 2, ("the_divisor_is_the_number_of_labels", "the_rate_is_the_schedules")),

@@ -662,6 +662,18 @@ def _epoch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
     return ""
 
 
+def _shuffled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    """Compare the orders of rows in two epochs."""
+    epoch, options = values["facts"].get("epoch"), values["facts"]["options"]
+    if epoch is None or "repeats" not in epoch:
+        raise DoesNotApply(epoch["why"] if epoch else "the training data were loaded before watching began")
+    steps = max(epoch["batches"] // options["gradient_accumulation_steps"], 1)
+    limit = options.get("max_steps", -1)
+    if (limit if limit > 0 else options.get("num_train_epochs", 1) * steps) <= steps:
+        raise DoesNotApply("the training has one epoch")
+    return "the next epoch has the same random order of rows as this one" if epoch["repeats"] else ""
+
+
 def _follows(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     """Compare the reference after the end of a step with the configured mean of reference and policy."""
     share = values["share"]
@@ -1402,6 +1414,17 @@ INVARIANTS = (
             _callback("on_step_begin"),
         ),
         "", "Check what is loaded: optimizer.pt, scheduler.pt, rng_state.pth and trainer_state.json of the checkpoint.",
+    ),
+    Invariant(
+        "epochs_are_shuffled_anew", ("facts",), "each epoch has another random order of rows",
+        f"{_TRAINER} and a dataset with a length", _shuffled,
+        _also(
+            _own("get_train_dataloader", "_get_dataloader", "_get_train_sampler"), _undocumented,
+            lambda facts, steps: "shuffle_dataset=False" if facts["options"].get("shuffle_dataset") is False else "",
+            lambda facts, steps: "train_sampling_strategy orders the rows"
+            if facts["options"].get("train_sampling_strategy") not in (None, "random") else "",
+        ),
+        "_get_train_sampler", "Iterate the sampler of trainer.get_train_dataloader() twice and compare the orders.",
     ),
     Invariant(
         "an_epoch_has_all_rows", ("facts",), "an epoch loads all rows of the dataset equally often",

@@ -35,14 +35,14 @@ _FACTS: dict[str, Any] = {
     "created": {"groups": [], "linear": [], "norms": []}, "evaluates": True, "weights_swap": False,
     "options": {"learning_rate": 0.1, "max_grad_norm": 1.0, "completion_only_loss": True, "optim": "adamw_torch",
                 "steps_per_generation": 2, "adam_epsilon": 1e-8, "adam_beta1": 0.9, "adam_beta2": 0.999,
-                "weight_decay": 0.1, "gradient_accumulation_steps": 1},
+                "weight_decay": 0.1, "gradient_accumulation_steps": 1, "num_train_epochs": 3},
     "first_step": 0, "reference": True,
 }  # fmt: skip
 
 
 def _planned(*counts: int, **changed: Any) -> tuple[str, dict[str, Any]]:
-    epoch = {"counts": torch.tensor(counts), "batches": 4, "size": 2, "world": 1, "replicated": True, **changed}
-    return "facts", {**_FACTS, "epoch": epoch, "moment": 0}
+    epoch = {"counts": torch.tensor(counts), "batches": 4, "size": 2, "world": 1, "replicated": True, "repeats": False}
+    return "facts", {**_FACTS, "epoch": {**epoch, **changed}, "moment": 0}
 
 
 def _followed(after: float) -> tuple[str, dict[str, Any]]:
@@ -119,7 +119,7 @@ def _stepping(**changed: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _of_rank(rank: int, seen: tuple[str, dict[str, Any]], **changed: Any) -> tuple[str, dict[str, Any]]:
-    return seen[0], {**seen[1], "process": rank, "step": 3, "world": 2, "replicated": True, **changed}
+    return seen[0], {**seen[1], "process": rank, "step": 3, "world": 2, "replicated": True, "repeats": False, **changed}
 
 
 def _stepped(before: Any, after: Any, gradient: Any, **group: Any) -> tuple[str, dict[str, Any]]:
@@ -229,6 +229,7 @@ _BROKEN: dict[str, list[Any]] = {
     "an_evaluation_is_the_mean_of_its_batches": [_evaluated(returned=4.0)],
     "updates_are_not_lost": [_stepped([1.0], [1.0], torch.tensor([1e-9]))],
     "an_epoch_has_all_rows": [_planned(1, 1, 0, 1)],
+    "epochs_are_shuffled_anew": [_planned(1, 1, 1, 1, repeats=True)],
     "training_resumes_where_it_stopped": [("facts", {**_FACTS, "checkpoint": "there", "random_state": False})],
     "the_optimizer_is_as_configured": [("facts", {**_FACTS, **_CREATED})],
     "the_loss_is_the_documented_one": [_documented(loss=4.0)],

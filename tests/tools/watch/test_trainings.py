@@ -67,6 +67,8 @@ def _trainer(folder: Path, bug: str, patch: pytest.MonkeyPatch) -> Any:
         patch.setattr(transformers.TrainingArguments, "get_warmup_steps", down)
     if bug == "rows left out":
         patch.setattr(transformers.Trainer, "_get_train_sampler", lambda self, rows=None: range(0, 16, 2))
+    if bug == "one order":
+        patch.setattr("accelerate.data_loader.SeedableRandomSampler.set_epoch", lambda self, epoch: None)
     if bug == "batches again":
         patch.setattr(transformers.trainer, "skip_first_batches", lambda loader, count: loader)
     if bug == "random state not loaded":
@@ -94,6 +96,8 @@ def _trainer(folder: Path, bug: str, patch: pytest.MonkeyPatch) -> Any:
     )  # fmt: skip
     if bug == "warm-up rounded down":
         options.warmup_steps = 0.5
+    if bug in ("one order", "two epochs"):
+        options.max_steps = 5  # an epoch has 4
     model, parts = transformers.LlamaForCausalLM(config), dict[str, Any]()
     if bug == "compiled":
         options.torch_compile_backend, options.torch_compile = "eager", True
@@ -159,6 +163,7 @@ def test_a_correct_training_has_no_report_and_no_change(tmp_path):
     assert looks["the_loss_is_that_of_the_labels"] == 2 * _STEPS
     assert looks["the_rate_is_the_schedules"] == _STEPS
     assert looks["an_epoch_has_all_rows"] == 1
+    assert memory.skipped["epochs_are_shuffled_anew"] == "the training has one epoch"
     assert all(torch.equal(one, other) for one, other in zip(parameters, same))
 
 
@@ -174,10 +179,16 @@ def test_a_correct_training_has_no_report_and_no_change(tmp_path):
         ("first label counted", "the_divisor_is_the_number_of_labels"),
         ("warm-up rounded down", "the_rate_is_the_schedules"),
         ("rows left out", "an_epoch_has_all_rows"),
+        ("one order", "epochs_are_shuffled_anew"),
     ],
 )
 def test_a_bug_in_a_training_is_named(tmp_path, bug, invariant):
     assert invariant in _trained(tmp_path, bug)[0]
+
+
+def test_other_orders_in_later_epochs_are_right(tmp_path):
+    named, memory, _ = _trained(tmp_path, "two epochs")
+    assert (named, memory.looks["epochs_are_shuffled_anew"]) == (set(), 1)
 
 
 @pytest.mark.parametrize(
