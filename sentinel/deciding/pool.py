@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -87,6 +89,8 @@ class Processes:
             return failure
         how = _how_to_install(lacking, target, self._catalog.adapters)
         advice = f"{target} needs {' and '.join(lacking)}, not installed here: {how}"
+        if self.preloader(target).options.python is None and (elsewhere := _found_elsewhere(lacking)):
+            advice += f"; {', '.join(elsewhere)} can be imported here, but workers do not read PYTHONPATH"
         return replace(failure, reason=f"{failure.reason}; {advice}")
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
@@ -181,6 +185,13 @@ def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]
     others = [package for package in packages if package not in extras.get(extra, ())]
     ways = [INSTALL.format(extra)] if len(others) < len(packages) else []
     return "; ".join([*ways, *([f"pip install {' '.join(others)}"] if others else [])])
+
+
+def _found_elsewhere(packages: Sequence[str]) -> list[str]:
+    """Return those of these packages that this process finds outside its installation."""
+    found = {name: find_spec(name) for name in packages if "." not in name}
+    inside = (sys.prefix, sys.base_prefix)
+    return [name for name, spec in found.items() if spec and spec.origin and not spec.origin.startswith(inside)]
 
 
 def contained_places(catalog: Catalog, packages: Iterable[str] = ()) -> Places:

@@ -80,6 +80,15 @@ def test_all_missing_packages_are_named_with_an_extra_that_has_them(packages, sa
     assert explained.reason.endswith(said)
 
 
+def test_a_package_that_only_this_process_finds_is_named(catalog, warm_runs, tmp_path, monkeypatch):
+    (tmp_path / "modelscope.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    processes = Processes(catalog, Options())
+    explained = processes.explain("demo", Failure("import", "it does not import", packages=("modelscope", "missing")))
+    processes.close()
+    assert explained.reason.endswith("; modelscope can be imported here, but workers do not read PYTHONPATH")
+
+
 def test_an_adapter_is_visible_with_its_package(tmp_path):
     """An adapter may import its neighbours, also from an editable install, of which only this package is mounted."""
     package = tmp_path / "project" / "mine"
