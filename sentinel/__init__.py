@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-#: Module -> its public names. A module is imported when one of its names is used, because every pytest run of the
-#: environment imports this package, and a worker has only Python, torch and numpy.
+#: Module -> its public names. Modules are imported lazily, when one of their names is used: every pytest run of the
+#: environment imports this package, and a worker has no packages except torch and numpy.
 PUBLIC = {
     "sentinel.contracts.aggregation": "detached gradient leaf replaced spread",
     "sentinel.contracts.contract": "BASELINE REQUIRED Choose Contract DoesNotApply Input Inputs Observed",

@@ -24,7 +24,7 @@ from sentinel.errors import NothingExamined, SentinelError, Unavailable
 #: Options that may stand in place of a command.
 _NO_COMMAND = {"-h", "--help", "--version"}
 
-#: Command -> the kind that it shows if the command line names no kind.
+#: Command -> its default kind: ``sentinel list`` means ``sentinel list targets``.
 FIRST = {"list": "targets", "report": "run"}
 
 _DESCRIPTION = "Does this code corrupt the training signal?"
@@ -32,7 +32,7 @@ _EPILOG = """\
 `sentinel COMMAND --help` shows options and examples.
 exit status: 0 done or yes, 1 no, 2 failed, 130 interrupted
 """
-#: Heading -> the first line below it in the help, before its commands.
+#: Heading of the help -> a line to print above the commands of that heading.
 _FIRST_OF = {
     "my branch": "pytest --sentinel-target=verl --sentinel-repo=.    is it worse?",
     "my own loss": "sentinel.testing in your own tests: docs/own.md",
@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-#: Seconds within which a repeated signal counts once: a time limit signals both the process and its group.
+#: Signals within this many seconds count as one, because tools that enforce a time limit send the signal both to the
+#: process and to its group.
 _AT_ONCE = 1.0
 
 

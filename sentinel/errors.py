@@ -36,7 +36,7 @@ class NothingExamined(SentinelError):
 
 
 class Unavailable(SentinelError):
-    """A revision, a boundary or an interpreter is not available, so items that need it cannot be decided.
+    """A revision, a boundary or an interpreter is not available, so items that need it cannot be checked.
 
     :param reason: one sentence for a person.
     :param kind: ``ref`` (the revision is not available), ``not-in-this-version`` or ``python``

@@ -64,7 +64,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write one line per function about the scenarios that its tests from `parametrize_with_laws` tried."""
+    """For each function tested with `parametrize_with_laws`, write a line about the scenarios that the tests tried."""
     reports = (report for several in terminalreporter.stats.values() for report in several)
     lines = dict.fromkeys(line for each in reports if (line := getattr(each, "sentinel_tried", "")))
     for line in lines:
@@ -86,8 +86,8 @@ def _concerns_sentinel(config: pytest.Config) -> bool:
 
 
 def _names_an_item(config: pytest.Config) -> bool:
-    """Return True if an argument names a recipe or a law. YAML and JSON files are read, because other projects have
-    such files too."""
+    """Return True if an argument names a recipe or a law. A YAML or JSON file counts only if it has the keys of a
+    recipe, because other projects have such files too."""
     folder = config.invocation_params.dir
     return any(_is_item(arg.partition("::")[0], folder) for arg in config.args)
 

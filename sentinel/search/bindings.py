@@ -55,8 +55,8 @@ def syntax_of(content: str | bytes) -> ast.Module:
 def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
     """Return the names that a block of statements defines, including those under a condition.
 
-    If a name is defined several times, the last definition counts. In a ``try`` statement, those of the handlers count
-    least.
+    If a name is defined several times, the last definition counts. A definition in an ``except`` block counts only if
+    the rest of the ``try`` statement does not define the name.
     """
     names: dict[str, Name] = {}
     for node in body:
@@ -100,7 +100,7 @@ def span_of(node: ast.stmt) -> tuple[int, int]:
     return min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno or node.lineno
 
 
-#: Two definitions count as one renamed function if they have this fraction of the longer one's lines in common.
+#: Two definitions count as one renamed function if they share at least this fraction of the lines of the longer one.
 ALIKE = 0.5
 #: Maximum number of imports and base classes that are followed from one name, because imports can be circular.
 _FAR = 8

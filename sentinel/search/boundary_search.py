@@ -31,13 +31,13 @@ ROUND = 100
 #: Maximum number of calls that are sent to a session at once.
 _TOGETHER = 32
 
-#: While shrinking, the limit of draws is the limit of calls times this. Most draws repeat an earlier scenario and need
-#: no call.
+#: Shrinking one violation may use this many times as many draws as calls, because most draws repeat an earlier scenario
+#: and need no call.
 _ATTEMPTS = 2
 
 _ALONE = "there is no other variant to compare the scenario with"
 
-#: The reason why a law does not judge a scenario: every key that the law compares is wrong because of known bugs.
+#: The reason why a law does not judge a scenario if known bugs may affect every key that the law compares.
 EXPLAINED = "known bugs explain every key that it compares"
 
 
@@ -77,12 +77,12 @@ class Drawn:
 class Finding:
     """A scenario that breaks a law.
 
-    :ivar trial: the calls that showed it; after confirmation, those in a fresh process.
+    :ivar trial: the calls that showed the violations; after confirmation, the repeated calls in a fresh process.
     :ivar violations: the violations that no dialect, rounding or known symptom explains; after confirmation, those of
         one symptom.
     :ivar replayed: whether the scenario is one that broke the law in an earlier run.
-    :ivar examples: the recipes whose scenarios show it, beginning with the recipe whose scenario was tried; empty if
-        the scenario was drawn. Further recipes are listed only if they state that their bug breaks this law.
+    :ivar examples: the recipes whose scenarios show the violations, beginning with the recipe whose scenario was tried;
+        empty if the scenario was drawn. Further recipes are listed only if they state that their bug breaks this law.
     :ivar known_as: the recipes that explain it; None if it was not compared with recipes.
     :ivar hidden: why another bug could hide behind the recipes' bugs; empty if the law holds without these bugs.
     :ivar also: other boundaries that break the same law in the same way because they call this one.
@@ -146,7 +146,7 @@ class LawOutcome:
 #: The number of bytes for a law's choices. It is enough for the longest permutation and some further choices.
 CHOICES = 16
 
-#: The bytes with which laws choose variants of a scenario that was not drawn with its own bytes, such as a recipe's.
+#: Eight alternatives for :attr:`Drawn.choices`, for scenarios that were not drawn, such as those of recipes.
 EXAMPLE_CHOICES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(CHOICES)) for seed in range(8))
 
 
@@ -349,8 +349,8 @@ class BoundarySearch:
 
     @property
     def deadlocks(self) -> str:
-        """Return the failure of a call that deadlocked, which says how the collective calls of the simulated ranks
-        differ; empty if no call did.
+        """Return the message of a call that deadlocked; empty if no call did. The message says how the collective calls
+        of the simulated ranks differ.
         """
         for outcome in self.outcomes.values():
             for why in outcome.refused:
@@ -360,7 +360,7 @@ class BoundarySearch:
 
     @property
     def undecided(self) -> str:
-        """Return why no law of the boundary was decided; an empty string if at least one was."""
+        """Return why no law of the boundary has a result; empty if a law has judged a scenario or has a finding."""
         outcomes = self.outcomes.values()
         if any(outcome.judged or outcome.findings for outcome in outcomes):
             return ""
@@ -659,8 +659,8 @@ class BoundarySearch:
         ]
 
     def _is_rounding(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
-        """Return True if all violations are wrong values, and the law holds in float64. An overflow is not rounding,
-        because its symptom is another one."""
+        """Return True if all violations are wrong values and the law holds in float64. An overflow does not count as
+        rounding: it has another symptom than ``value``."""
         if not violations or any(item.symptom != "value" for item in violations):
             return False
         wide = widen(self.subject.contract, trial.variants)
@@ -737,7 +737,7 @@ def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Constants = Constants()) -> list[Plan]:
-    """Plan extra scenarios for the laws that need only one call. Trying only these costs a tenth of trying all laws.
+    """Plan extra scenarios for the laws that need only one call. Checking only these laws takes a tenth of the time.
 
     There is one scenario for each choice of each input, and at least :data:`GLIMPSES` in all, because few drawn
     scenarios set a given option, and a branch that never runs cannot break a law.
@@ -781,7 +781,8 @@ _AROUND = 3
 def turn(subject: Subject, seed: int, way: Setting, scenarios: Sequence[Inputs]) -> list[Inputs]:
     """Return the scenarios with the options and arguments of a setting added.
 
-    If the setting has a size or dtype, as many new scenarios with this size and dtype are drawn and used instead.
+    If the setting has a size or dtype, the scenarios are replaced by the same number of new ones with this size and
+    dtype.
 
     :param way: a setting that may make a line run (:func:`~sentinel.search.guards.ways_from`).
     """
@@ -836,7 +837,7 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 
 
 def _left_out_input(item: Input) -> Input:
-    """Return an input that is never drawn, so that calls omit it; unchanged if it has a default other than None."""
+    """Return the input with nothing to draw, so that calls omit it. If its default is not None, return it unchanged."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 

@@ -102,7 +102,8 @@ class Lines:
     :ivar branches: the number of branches: the exits of all lines that have several. ``taken`` counts those that were
         taken.
     :ivar guards: idle line -> the innermost condition around it, if there is one.
-    :ivar turned: the idle lines that ran once options were set that no scenario sets. No law was checked in these runs.
+    :ivar turned: the idle lines that ran in additional calls, with options that no scenario sets. Laws were not checked
+        in these calls.
     """
 
     function: Function
@@ -114,7 +115,7 @@ class Lines:
     turned: tuple[int, ...] = ()
 
 
-#: Maximum number of settings that are tried at one boundary and for one line, and number of scenarios per setting.
+#: Maximum number of settings to try per boundary, of settings to try per line, and of scenarios per setting.
 _TURNS, _WAYS, _GUARDED = 24, 2, 2
 
 

@@ -135,7 +135,7 @@ def _bytes(count: int) -> st.SearchStrategy[bytes]:
     return st.text(_LETTERS, min_size=count, max_size=count).map(_as_bytes)
 
 
-# Letters stand for bytes, because `st.binary` would not draw the scenarios of the recorded verdicts again.
+# Bytes are drawn as letters: `st.binary` would draw other scenarios than those of the recorded verdicts.
 _FIRST_LETTER = 0xF0000
 _LETTERS = st.characters(min_codepoint=_FIRST_LETTER, max_codepoint=_FIRST_LETTER + 255)
 

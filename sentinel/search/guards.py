@@ -25,7 +25,7 @@ from sentinel.worker.codes import read_source
 #: Stands for any value other than None. The worker takes the value of the argument with the most similar name.
 SOME = {"some": True}
 
-#: Stand for a list whose items are turned into lists, and for a list instead of a single value.
+#: Stand for a list of lists in place of a list, and for a list in place of a single value.
 NESTED, LISTED = {"nested": True}, {"listed": True}
 
 #: Option -> its value; the value ``{"dims": n}`` stands for a tensor with n dimensions. The key :data:`SIZE` has the
@@ -250,7 +250,7 @@ class Code:
 
 @lru_cache(maxsize=2)
 def code_in(base: str, roots: tuple[PackageRoot, ...]) -> Code:
-    """Return the code of a checkout. That of the last two checkouts is cached."""
+    """Return the code of a checkout. The results for the last two checkouts are cached."""
     return Code(base, roots)
 
 
@@ -380,8 +380,8 @@ def steps_inside(node: ast.AST) -> list[list[_Step]]:
 def _others(function: _Function, line: int, steps: Sequence[_Step]) -> Iterator[_Step]:
     """If tests such as ``x == "a"`` must fail before a line runs, yield a test ``x == "b"`` as a condition to meet.
 
-    It is the first such test at or after the line, and shows another string that ``x`` may equal. Yield nothing if
-    there is none.
+    The yielded test is the first one, at or after the line, that compares ``x`` with a string that is not excluded.
+    Yield nothing if there is none.
     """
     excluded: dict[str, set[str]] = defaultdict(set)
     for test in (test for test, truth in steps if not truth):

@@ -35,8 +35,8 @@ _PATIENCE = 100
 #: trigger no bug. With fewer, such scenarios may just be rare.
 _PLAIN = (5, 100)
 
-#: Reasons for leaving out a scenario. In float64, but not at the precision of training, an epsilon of 1e-8 in a divisor
-#: changes the result.
+#: Reasons for leaving out a scenario. Scenarios in float64 are left out because an epsilon of 1e-8 in a divisor changes
+#: the result there, but not at the precision of training.
 TRIGGERS, TOO_FINE = "it triggers a known bug", "it is in float64"
 
 
@@ -45,9 +45,9 @@ class Excuse:
     """Whether known bugs explain a broken law, and why. One of the last four fields is set.
 
     :ivar bugs: ids of the known bugs.
-    :ivar holds: set if they do: says on how many scenarios that do not trigger the bugs the law holds.
-    :ivar hidden: why the law can judge no scenario that does not trigger the bugs, so that another bug could hide.
-    :ivar doubt: why too few scenarios that do not trigger the bugs could be judged.
+    :ivar holds: set if the bugs explain it: on how many scenarios that do not trigger the bugs the law holds.
+    :ivar hidden: set if every scenario that the law can judge triggers the bugs, so that another bug could hide: why.
+    :ivar doubt: set if the law judged too few scenarios that do not trigger the bugs: why.
     :ivar unknown: a finding that the bugs do not explain.
     """
 
@@ -70,8 +70,8 @@ class Others:
 
     @property
     def none(self) -> str:
-        """Return why the law can judge no scenario that does not trigger the bugs; empty if it can, or if that is
-        unclear."""
+        """Return why every scenario that the law can judge triggers the bugs; empty if some do not, or if too few
+        scenarios were tried to tell."""
         if self.outcome.judged or self.plain < _PLAIN[0]:
             return ""
         if self.outcome.not_judged[EXPLAINED]:

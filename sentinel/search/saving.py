@@ -1,8 +1,8 @@
 """Write a finding as a recipe: the shrunk scenario, a pin, and expected values or a law.
 
-If the contract has an oracle, the recipe expects the oracle's values. Otherwise the law decides, which shows only that
-outputs disagree. Every recipe is tried before it is written: it must be ``reproduced`` on the current code, and it must
-not be ``reproduced`` on simulated right outputs.
+If the contract has an oracle, the recipe expects the oracle's values. Otherwise it only checks the law, which shows
+that outputs disagree but not which of them is right. Every recipe is tried before it is written: its verdict must be
+``reproduced`` on the current code, and must not be ``reproduced`` if the outputs are replaced by correct ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Answers = Mapping[str, Mapping[str, Any]]
 
 
 def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str = "") -> dict[str, Any]:
-    """Return a recipe that has the scenario of a finding. The broken law decides the recipe's verdict."""
+    """Return a recipe with the scenario of a finding. It expects no values, and checks the law that was broken."""
     subject, law = finding.subject, finding.law
     first = next(iter(finding.trial.variants.values()))
     others = {key: value for key, value in finding.trial.variants.items() if key}
@@ -125,12 +125,13 @@ class CannotDistinguish(Exception):
 
 
 def decisive_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Return a recipe for a finding, after trying it on the current code and on simulated right outputs.
+    """Build a recipe for a finding, and check that it distinguishes the current, buggy code from correct code.
 
-    If there is an oracle and its values distinguish the two, the recipe expects these values. Otherwise the law
-    decides.
+    Correct code is simulated: the outputs of the call are replaced by correct ones (:func:`_right_outputs`). The recipe
+    expects the oracle's values if there is an oracle and its values distinguish buggy from correct code. Otherwise the
+    recipe only checks the law.
 
-    :raises CannotDistinguish: if no recipe distinguishes the current code from right outputs.
+    :raises CannotDistinguish: if neither kind of recipe distinguishes buggy from correct code.
     """
     document = recipe_document(finding, open_target.target, open_target.checkout)
     case = finding.trial.case
@@ -208,8 +209,8 @@ def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
 def _expected_values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any] | None:
     """Return two sets of values that a recipe expects: with the bug, the observed ones; without it, the oracle's.
 
-    Return None if the oracle agrees with all outputs, or if it disagrees in every variant, because it may then define
-    something else.
+    Return None if the oracle agrees with all outputs. Also return None if it disagrees in every variant, because the
+    function may then compute something else than the oracle defines.
     """
     case = finding.trial.case
     assert case is not None

@@ -1,4 +1,5 @@
-"""Run a framework's code in separate, contained processes. Nothing outside this package imports it.
+"""Run a framework's code in separate, contained processes. Code outside this package never imports a framework.
 
-``client`` is the controller's end; the rest runs in the worker and needs the standard library, torch and numpy only.
+``client`` runs in pytest's process, the controller. The other modules run in worker processes, and need only the
+standard library, torch and numpy.
 """

@@ -49,7 +49,8 @@ _DTYPES = {
 class Altering:
     """Wraps expressions of the framework's functions in calls that change or record their values.
 
-    :param record: called with the value of an expression, and with the words that a request has for it.
+    :param record: called with the value of an expression and the further arguments that the request lists for this
+        expression; returns the value.
     """
 
     def __init__(self, roots: Sequence[str], record: Callable[..., Any] = lambda value, *words: value) -> None:
@@ -62,11 +63,11 @@ class Altering:
         :param request: one of these:
 
             * None, to undo only;
-            * ``{"conditions": [...], "values": [...]}``, with the file, the span and the forced truth value of each
-              condition, and the file, the span and words for the recorder of each expression to record;
-            * a mapping for one expression, with its ``file`` below the checkout, its ``span``, the number of the
-              ``way`` to change it, ``keep`` (values that stay as they are), and ``inner`` (the span of a part of it,
-              or an empty list). The expression also stays as it is if it has the same value as that part.
+            * ``{"conditions": [...], "values": [...]}``. A condition to force is ``[file, span, truth value]``. An
+              expression to record is ``[file, span, *arguments]``, with further arguments for ``record``.
+            * a mapping for one expression to change, with its ``file`` below the checkout, its ``span``, the number of
+              the ``way`` to change it, ``keep`` (values that are not changed), and ``inner`` (the span of a
+              subexpression, or an empty list). The expression is not changed if its value equals the subexpression's.
         """
         for function, code in self._replaced:
             function.__code__ = code

@@ -46,13 +46,13 @@ ANOTHER = {"another": True}
 #: The number of ways to change a value. One request uses one way (:mod:`sentinel.worker.altering`).
 WAYS = 2
 
-#: The message of the exception that is raised when an object is read that replaces a value that cannot be varied.
+#: A value that cannot be varied is replaced by an object that raises an exception, with this message, when it is read.
 READ = "a value that Sentinel replaced was read"
 
-#: Maximum number of values in :attr:`Reply.beside`, which the contract does not observe.
+#: Maximum number of values in :attr:`Reply.beside`.
 PARTS = 1000
 
-#: Suffix of an extra key that marks a value as cut off, because it has more parts than are recorded.
+#: If a value has more parts than are recorded, an extra key with this suffix says so.
 CUT = " has more"
 
 Parser = Callable[[Any], Any]

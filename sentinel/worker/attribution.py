@@ -75,7 +75,7 @@ def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[
 
 
 def _traces(error: BaseException) -> Iterator[TracebackType]:
-    """Yield the places of a traceback, outermost first, without the frame that passes every call of torch on."""
+    """Yield the places of a traceback, outermost first, without the frames of :data:`PASSED_ON`."""
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code is not PASSED_ON:
@@ -84,7 +84,7 @@ def _traces(error: BaseException) -> Iterator[TracebackType]:
 
 
 def _is_own(message: str, inside: tuple[str, ...]) -> bool:
-    """Return True if the framework calls its own function wrongly, or uses an operator on wrong types."""
+    """Return True if the message of a TypeError names one of the framework's own functions, or only built-in types."""
     match = _CALL.match(message)
     if match is None:
         kinds = re.findall(r"'(\w+)'", message)

@@ -78,8 +78,8 @@ def write_byte_code(tree: str, names: Sequence[str], folder: str, contain: Calla
     The source is untrusted, so the contained process only sends bytes, and this process chooses where to write them.
 
     :param names: the checkout's own files, relative to ``tree``.
-    :param contain: contains the process that calls it; its argument says whether that process is the first of a PID
-        namespace.
+    :param contain: called in the forked process to contain it. Its argument is True if that process is the first of a
+        PID namespace.
     """
     os.nice(10)
     os.umask(0o022)  # contained processes may belong to another user

@@ -15,7 +15,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _PREFIX = "sentinel-"
 
-#: Controller -> the names of the file with its limit: in version 2, and in version 1.
+#: Controller -> the name of the file with its limit, in version 2 and in version 1.
 _LIMITS = {"pids": ("pids.max", "pids.max"), "memory": ("memory.max", "memory.limit_in_bytes")}
 
 

@@ -1,6 +1,6 @@
 """Start and stop worker processes from pytest's process, send them requests, and kill workers that hang.
 
-The controller decides, and the worker measures. No code in this module interprets numbers.
+Workers only measure. This module returns the measured values unchanged; other modules compare them and give verdicts.
 """
 
 from __future__ import annotations
@@ -156,8 +156,10 @@ class Preloader:
         self._channel = ours
 
     def _wrap(self, command: list[str]) -> list[str]:
-        """Return a command that runs this one in containment, if it starts another interpreter and containment is
-        strict."""
+        """Return the command, wrapped to run in strict containment if it starts another interpreter than Sentinel's.
+
+        Return it unchanged if it starts Sentinel's own interpreter, or if containment is not strict.
+        """
         assert self._scratch is not None
         if self.options.python is None or self.options.sandbox not in ("", "strict"):
             return command

@@ -303,9 +303,10 @@ def outermost(places: Iterable[str]) -> list[str]:
 
 
 def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODEV) -> None:
-    """Bind-mount a place at its own path below the working folder.
+    """Bind-mount a file or folder at the same path under the new root, so that ``/usr`` appears at ``ROOT/usr``.
 
-    :param root: the path of the working folder. It is not used to make files, because it may no longer exist.
+    :param root: the path of the new root, which is also the working folder. It is used only in mount calls. Mount
+        points are created relative to the working folder, because this path may have been removed meanwhile.
     """
     real, here, target = os.path.realpath(place), f".{place}", root + place
     if os.path.lexists(here):

@@ -35,7 +35,7 @@ _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", 
 #: Maximum bytes of a file that describes an environment.
 _LARGEST_FILE = 1 << 16
 
-#: Seconds within which an interpreter must answer a question about itself; also the CPU seconds of a contained command.
+#: Maximum seconds of a script that :func:`ask` runs, and maximum CPU seconds of a contained command.
 _PATIENCE, _MOST_SECONDS = 60, 600
 
 #: Exit status of a command that was not started because it could not be contained.

@@ -12,7 +12,7 @@ from pathlib import Path
 #: Maximum processes and threads of one strictly contained target process. A probe needs few.
 MOST_PROCESSES = 256
 
-#: Maximum new processes of the user. It stops a fork bomb on machines that cannot count one target's processes.
+#: Maximum new processes of the user. This limit stops a fork bomb where one target's processes cannot be counted alone.
 SPARE_PROCESSES = 4096
 
 #: User ids to which root changes in strict containment. systemd uses the same ids for services without a user.

@@ -46,7 +46,8 @@ def load_contract(file: str, name: str) -> Contract:
 
 
 def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
-    """Return the adapter's binding of a function. If there is none, return one that passes the recipe's arguments."""
+    """Return the adapter's binding of a function. If there is none, return one that passes the recipe's arguments on
+    unchanged."""
     target: Target = load_file(Path(adapter)).TARGET
     return target.binding(boundary, contract) or Binding(boundary, contract, call=_plain_call)
 

@@ -211,7 +211,7 @@ class _Tracer:
         self._seen: dict[int, Any] = {}  # keyed by id, because hashing a code object is slow
 
     def functions(self) -> list[str]:
-        """Return the dotted paths of the functions that ran, also those under which packages re-export them."""
+        """Return the dotted paths of the functions that ran, including the paths at which packages re-export them."""
         paths = set()
         for code, module in self._ran.items():
             name = getattr(code, "co_qualname", code.co_name)  # co_qualname is new in Python 3.11
@@ -298,7 +298,7 @@ class _LineTracer(_Tracer):
         """Prepare for the next call."""
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        """Decide whether to record a function call. For most calls, one dictionary lookup shows that nothing is."""
+        """Start to record a function call if the function is watched. For most calls this is one dictionary lookup."""
         code = frame.f_code
         known = self._codes.get(id(code))
         if known is None or known[0] is not code:

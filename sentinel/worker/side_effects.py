@@ -26,7 +26,7 @@ from sentinel.worker.stubs import StubModule
 #: The depth to which the parts of a nested value are compared.
 _DEPTH = 4
 
-#: The most values of one expression that are recorded in a call, and the most parts of one value.
+#: Recording limits: values per expression and call, and parts per value (see :func:`parts`).
 _TIMES, _PARTS = 20, 20
 
 #: A pattern for memory addresses and line numbers in texts, which differ between equal runs or revisions.
@@ -78,8 +78,9 @@ class Recorder:
         """Record the parts of a value, because the value itself may change later.
 
         :param name: the name of the expression.
-        :param part: the text of a part of the expression if this is the part's value, else empty. It is kept only if
-            the call ends before the whole expression has a value.
+        :param part: the text of a subexpression if ``value`` is the value of that subexpression; empty if it is the
+            value of the whole expression. Values of subexpressions are kept only if the call ends before the whole
+            expression has a value.
         """
         outer = function, name
         self._times[outer] += not part
@@ -156,7 +157,7 @@ def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) ->
 
     * ``{"some": True}`` replaces None by the value of the argument with the most similar name. If that value is a mask
       and the option is not, numbers of the mask's shape are used instead.
-    * ``{"member": NAME}`` replaces an enum member by another one.
+    * ``{"member": NAME}`` replaces an enum member by the member NAME.
     * ``{"dims": n}`` gives a tensor n dimensions.
     * ``{"nested": True}`` replaces each item of a list by a list.
     * ``{"listed": True}`` replaces a value that is not a list by a list.

@@ -305,7 +305,7 @@ class ImportRecorder:
                 self._closures.clear()
 
     def _link(self, frame: FrameType | None) -> None:
-        """Record which of the framework's modules caused an import, also an import without an import statement."""
+        """Record which of the framework's modules caused an import, with an import statement or with ``importlib``."""
         inner = ""
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.roots):

@@ -23,8 +23,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     """Answer ``import`` and ``probe`` requests until the socket is closed.
 
     :param spec: ``roots`` (import roots), ``packages``, ``package_roots`` (absolute), ``scratch`` (working directory),
-        ``pycache``, ``trace`` (the checkout's folder, if lookups in it are recorded). Without roots, it is an oracle
-        process.
+        ``pycache``, ``trace`` (the checkout's folder, if lookups in it are recorded). A process without roots is an
+        oracle process.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()

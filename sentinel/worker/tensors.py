@@ -43,8 +43,8 @@ _OURS = ("sentinel.", "sentinel_file_")
 class _OnDevice(TorchFunctionMode):
     """Creates tensors on the scenario's device if an adapter or contract does not name a device.
 
-    Calls in the framework's code stay as they are: creating a tensor on a device that its arguments are not on is a
-    bug that must show.
+    Calls in the framework's own code are not changed: if the framework creates a tensor on another device than that of
+    its arguments, this is a bug, and the probe must show it.
     """
 
     def __init__(self, device: str) -> None:
@@ -59,7 +59,7 @@ class _OnDevice(TorchFunctionMode):
         return function(*arguments, **options)
 
 
-#: The code of the frame that every call of torch passes while :func:`on_device` is active.
+#: The code object of the function through which every call of torch goes while :func:`on_device` is active.
 PASSED_ON = _OnDevice.__torch_function__.__code__
 
 

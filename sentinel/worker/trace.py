@@ -55,7 +55,7 @@ class Trace:
             vars(pathlib)["_NormalAccessor"].stat = staticmethod(os.stat)
 
     def questions(self) -> list[str]:
-        """Return all lookups so far. A file that the import system found is not listed twice."""
+        """Return all lookups so far. A source file is left out if the lookup of its module is listed."""
         questions = set(self._questions)  # another thread may still add lookups
         if EVERYTHING in questions:
             return [EVERYTHING]
@@ -134,7 +134,7 @@ def paused() -> Iterator[None]:
 
 
 def with_questions(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Run a probe, and return its answer, with the lookups so far if they are recorded."""
+    """Run a probe and return its answer. If lookups are recorded, add them under the key ``asked``."""
     answer = dict(work())
     if _TRACE is not None:
         answer["asked"] = _TRACE.questions()

@@ -65,7 +65,7 @@ def needed_import(error: BaseException, file: str) -> str:
 
 
 def missing_origins(error: BaseException, file: str) -> list[str]:
-    """Return the packages that are not installed and from which a file imports the name that a NameError misses."""
+    """Return the packages that are not installed and from which a file imports the undefined name of a NameError."""
     if not isinstance(error, NameError) or not error.name:
         return []
     packages = origins(error.name, codes.describe(file)["names"])
