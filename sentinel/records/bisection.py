@@ -19,10 +19,10 @@ Decide = Callable[[Commit], ClosureVerdict]
 class Bisection:
     """The result of a bisection.
 
-    :ivar steps: each decided commit with its verdict.
+    :ivar steps: each tested commit with its verdict.
     :ivar first: the first commit with the verdict of the later end; None if it could not be determined.
-    :ivar suspects: if ``first`` is None, the commits one of which changed the verdict. Those in the middle cannot be
-        decided.
+    :ivar suspects: if ``first`` is None, the commits of which one changed the verdict. All of them, except the last,
+        have no conclusive verdict.
     """
 
     steps: list[tuple[Commit, ClosureVerdict]] = field(default_factory=list)
@@ -35,8 +35,8 @@ def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> Bisection
 
     If ``bad`` is the older commit, the result is the commit that removed the bug.
 
-    :raises SentinelError: if ``bad`` does not reproduce the bug, ``good`` does, or one of them cannot be decided; or if
-        the commits do not belong to one branch.
+    :raises SentinelError: if ``bad`` does not reproduce the bug, ``good`` does, or one of them has no conclusive
+        verdict; or if the commits do not belong to one branch.
     """
     old, new, state = _ends(mirror, good, bad, decide)
     line = history(mirror, new.sha, since=old.sha)

@@ -1,6 +1,6 @@
 """Store one verdict for each closure (the set of files that a probe read), and look up the verdict of a commit.
 
-    history/<target>/closures/<id>.json        the questions of a closure
+    history/<target>/closures/<id>.json        the file lookups of a closure
     history/<target>/<BUG-ID>/<basis>.jsonl    one line per verdict, after a first line with the basis
 
 Lines are only appended, each in one write under a lock. A killed run loses at most the line that it was writing, which
@@ -62,7 +62,7 @@ class ClosureVerdict:
 
     @classmethod
     def of(cls, decision: Decision, closure: Closure, answers: str, commit: str) -> ClosureVerdict:
-        """Make the stored form of a decision at a commit."""
+        """Convert a decision at a commit to its stored form."""
         verdict, place = decision.verdict, decision.provenance
         where = {name: getattr(place, name) for name in ("boundary", "file", "line", "blob")} if place else {}
         return cls(closure.id, answers, verdict.name, verdict.kind, reason(decision), commit, **where)

@@ -2,8 +2,11 @@
 
 The folder is ``SENTINEL_HOME/history``, or ``reports/history`` for committed histories. A line contains runs
 (neighbouring revisions with the same verdict) and the releases by verdict. Changes of verdict and the periods with the
-bug are derived from these and not stored. Undecided ranges are runs too, and a change next to one is marked as
-uncertain. The same recipe, adapter and environment give the same bytes.
+bug are derived from these and not stored.
+
+A revision is *decided* if its verdict shows whether the bug or the code is there (:func:`state_of`). Undecided
+revisions form runs too, and a change next to such a run is marked as uncertain. The same recipe, adapter and
+environment give the same bytes.
 """
 
 from __future__ import annotations
@@ -130,7 +133,7 @@ def history_of(
     """Return the history of one recipe as a JSON document.
 
     :param entries: the verdict at each commit, including the commits of tags outside the branch.
-    :param origin: returns the origin of the code at the first commit at which it could be decided.
+    :param origin: returns the origin of the code at the first decided commit.
     """
     runs = runs_of(commits, entries)
     by_sha = {commit.sha: commit for commit in commits}

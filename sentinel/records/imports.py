@@ -82,7 +82,7 @@ class Imports:
     def _walk(self, tree: str, name: str, questions: set[str]) -> Iterator[tuple[str, bool, str]]:
         """Yield (name, is_package, git blob) for each package and module along a dotted name.
 
-        The lookups that this makes are added to ``questions``.
+        Add to ``questions`` the lookups that importing the name makes.
         """
         first, *others = name.split(".")
         for root in self._roots:

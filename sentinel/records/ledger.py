@@ -106,7 +106,7 @@ class Ledger:
         lanes: int | None = None,
         on_commit: OnCommit | None = None,
     ) -> Account:
-        """Decide each recipe at each selected commit, and save the histories.
+        """Get the verdict of each recipe at each selected commit, and save the histories.
 
         :param lanes: the number of probes that run at the same time; None for one per core.
         :raises GitError, WorkerError, SentinelError: as :meth:`sentinel.records.sweep.Sweep.run` does.
@@ -127,7 +127,7 @@ class Ledger:
 
     @contextmanager
     def decider(self, recipes: Sequence[Recipe]) -> Iterator[Decide]:
-        """Yield a function that decides the recipes at a commit. Workers start when it is first needed."""
+        """Yield a function that returns the verdicts at a commit. Workers start when a verdict is not stored yet."""
         entries = self._entries(recipes)
         with self.trees() as trees, closing(self._executor(1)) as executor:
             sweep = Sweep(self.target, recipes, entries, trees, self.surroundings, self._lineage())

@@ -27,7 +27,7 @@ _OTHER = bytes(byte for byte in range(256) if not chr(byte).isalnum())
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a function's code at the first commit that could be decided.
+    """The origin of a function's code at the first commit with a conclusive verdict.
 
     :ivar lines: the number of non-blank lines of the code.
     :ivar older: the number of these lines that the commit moved: the parent had them, and the commit removed them

@@ -1,4 +1,4 @@
-"""Decide each recipe at many commits. Commits in which the files that a recipe reads are the same share one probe."""
+"""Get the verdict of each recipe at many commits. Commits in which a recipe reads the same files share one probe."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Sweep:
     def run(
         self, commits: Sequence[Commit], executor: Callable[[], Executor], on_commit: OnCommit | None = None
     ) -> Decided:
-        """Decide the recipes at all commits.
+        """Return the verdict of each recipe at each commit.
 
         If an exception (including Ctrl-C) stops the sweep, all verdicts until then are stored.
 
@@ -130,8 +130,8 @@ class Sweep:
         executor: Executor,
         running: dict[Future[list[Decision]], tuple[int, Commit, Revision]],
     ) -> int:
-        """Submit the next commit of a lane that needs a probe. Return the number of commits before it, which need
-        none."""
+        """Submit the next commit of a lane that needs a probe, and return the number of commits that were skipped
+        because they need none."""
         finished = 0
         for commit in lanes.of(lane):
             revision, missing = self._missing(commit)

@@ -28,7 +28,8 @@ MARKS = (
 
 
 def timeline(record: History, width: int = 72) -> str:
-    """Return a timeline whose columns stand for equally many commits. Every run is in at least one column."""
+    """Return a timeline in which each column stands for the same number of commits. Every run has at least one
+    column."""
     total = record["commits"]
     width = min(width, total)
     cells: list[set[str]] = [set() for _ in range(width)]

@@ -180,7 +180,7 @@ class WorkCopy:
             os.utime(place, (_time(blob), _time(blob)))
 
     def _relink(self) -> None:
-        """Create all symbolic links again. They are created after all files, because a link may lead to another."""
+        """Create all symbolic links again, after all files, because a link may lead to a file or to another link."""
         for path in [path for path, omission in self._left_out.items() if omission.reason == _LEADS_OUT]:
             del self._left_out[path]
         for path in make_links(self._top, self._links):

@@ -160,7 +160,7 @@ def direction(recorded: Recorded, now: Recorded) -> str:
 
 
 def verdict_text(document: Recorded) -> str:
-    """Return the verdict of a document as text, such as ``undecidable (drift)``."""
+    """Return the verdict of a document as text, such as ``inconclusive (drift)``."""
     return f"{document['verdict']} ({message(document['kind'])})" if document["kind"] else str(document["verdict"])
 
 
@@ -300,7 +300,7 @@ def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool =
 
     If the baseline stores a target of the run as single files, they are converted to lines.
 
-    :param prune: remove entries of the run's targets that the run did not decide.
+    :param prune: remove the entries of the run's targets for which the run has no verdict.
     :raises NothingExamined: if the run has no evidence.
     :raises SentinelError: if a file is not valid evidence, or the baseline is not writable. All files are read before
         the first is written.

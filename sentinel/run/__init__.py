@@ -1,1 +1,1 @@
-"""Run Sentinel's items in pytest: collect recipes and laws, decide each verdict, and pass or fail the items."""
+"""Run Sentinel's items in pytest: collect recipes and laws, get their verdicts, and pass or fail the items."""

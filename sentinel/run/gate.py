@@ -189,8 +189,8 @@ class Gate:
         return "\n".join(["## Sentinel", "", *items]) + "\n\n"
 
     def annotations(self, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
-        """Return one annotation for each changed place that makes results worse, or whose effect could not be
-        decided."""
+        """Return one annotation for each changed place that makes results worse, or that changes them in a way that
+        neither an oracle nor a law can judge."""
         made: dict[str, None] = {}
         for level, outcome in (("error", "worse"), ("warning", "other")):
             for row in (row for row in self._rows.values() if row["outcome"] == outcome):

@@ -193,8 +193,8 @@ class RecipeFile(pytest.Collector):
 class RecipeFolder(pytest.Directory):
     """Collects the selected recipes of a folder.
 
-    A folder is collected, and not its files, because pytest would scan the folder once for each file, which takes
-    minutes for a thousand files. pytest also loads the folder's ``conftest.py``.
+    The folder is collected instead of its files, because pytest scans a folder again for each file of it, which takes
+    minutes for a thousand files. With the folder, pytest also loads its ``conftest.py``.
     """
 
     files: Sequence[RecipeFile]
@@ -213,8 +213,8 @@ class LawBoundary(pytest.Collector):
         for job in self.jobs:
             item = LawItem.make(self, f"{job.law}[{job.ref.short}]", self.run, job, job.target, job.law)
             if self.config.pluginmanager.hasplugin("xdist"):  # `Run.configure` registers these markers
-                # With --dist=loadgroup, xdist keeps a boundary's laws in one worker, because one search decides them
-                # all.
+                # With --dist=loadgroup, xdist then runs all laws of a boundary in one worker, where they share one
+                # search.
                 item.add_marker(pytest.mark.xdist_group(self.nodeid))
             yield item
 

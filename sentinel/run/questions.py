@@ -70,7 +70,7 @@ class Questions:
     def _require_refs(self) -> None:
         """Check that the refs in pytest's item ids exist.
 
-        :raises SentinelError: if an item id names a ref at which its recipe is not judged.
+        :raises SentinelError: if an item id names a ref that is not among its recipe's refs in this run.
         """
         for argument in self._config.args:
             path, separator, ref = argument.partition("::")

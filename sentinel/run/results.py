@@ -79,7 +79,7 @@ class Results:
                 self._write_gate(self.gate)
 
     def count(self, nodeid: str, examined: bool) -> None:
-        """Record that an item finished, and whether it reached a verdict."""
+        """Record that an item finished, and whether its verdict is conclusive."""
         self._examined[nodeid] = examined or self._examined.get(nodeid, False)
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
@@ -96,7 +96,7 @@ class Results:
         return [(self._documents[place], outcome) for place, outcome, _, _ in self.items]
 
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write ``run.json``, and set pytest's exit status 5 if nothing was decided."""
+        """Write ``run.json``, and set pytest's exit status to 5 if no verdict is conclusive."""
         self._require_an_examination(session, exitstatus)
         documents = self.documents()
         if not self._config.pluginmanager.hasplugin("terminalreporter") and (self._examined or self._last_line):
@@ -125,7 +125,7 @@ class Results:
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
-        """Set pytest's exit status to 5 if no item decided anything, except with ``--collect-only``."""
+        """Set pytest's exit status to 5 if items finished, but none with a conclusive verdict."""
         if self.without_mirror and not self._examined:  # pytest's exit status is already 5
             self._last_line = "".join(f"nothing was decided: {line}\n" for line in self._more())
         if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
@@ -190,7 +190,7 @@ class Results:
         writer.write("\n".join(lines) + "\n" + self._weaker() + self._last_line, flush=True)
 
     def _more(self) -> list[str]:
-        """Return lines that name missing mirrors, each with the number of revisions that could be decided with it."""
+        """Return one line per missing mirror, with the number of revisions that could be checked if it existed."""
         add = "can be decided after `sentinel mirror add"
         return [
             f"{target}: {count} more revision{'' if count == 1 else 's'} {add} {target}`"

@@ -76,9 +76,9 @@ def why_not_writable(folder: Path) -> str:
 def require_subject(
     arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, recipes: Sequence[Recipe]
 ) -> None:
-    """If the user names a ref or a baseline, check that the run has recipes or laws to decide.
+    """If the user names a ref or a baseline, make sure that the run has recipes or laws.
 
-    :raises SentinelError: if there is nothing to decide, or if a ref is given for a target outside the run.
+    :raises SentinelError: if it has none, or if a ref is given for a target outside the run.
     """
     names = [name for name in ("ref", "repo", "baseline") if options.get(name)]
     laws = any(arg.startswith("laws/") for arg in arguments)

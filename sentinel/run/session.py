@@ -1,4 +1,4 @@
-"""Hold the state of one pytest run: settings, selected items, the runner that decides them, and the results."""
+"""Hold the state of one pytest run: settings, selected items, the runner that gets their verdicts, and the results."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def catalog_of(config: pytest.Config) -> Catalog:
 class Run:
     """The state of one pytest run. The plugin's hooks call it and store nothing themselves.
 
-    :ivar questions: the recipes and laws to decide.
+    :ivar questions: the recipes and laws to check.
     :ivar results: the decisions so far.
     :ivar is_asked_for: True if the command line has an option of Sentinel.
     """
@@ -148,7 +148,7 @@ class Run:
             self._runner.start(self.settings.targets)
 
     def registry_checkout(self, target: str, ref: Ref) -> Checkout | None:
-        """Return the checkout that contains a target's registry; None if the target has no registry."""
+        """Return the checkout whose code determines a target's bindings; see :func:`checkout_to_read`."""
         return checkout_to_read(self._runner, self.catalog, target, ref)
 
     def comparisons(self) -> list[Comparison]:
@@ -165,7 +165,7 @@ class Run:
     def pairs(self) -> list[tuple[str, tuple[Ref, Ref]]]:
         """Return the target, base and head of each comparison.
 
-        :raises SentinelError: if a base cannot be found, or nothing has one.
+        :raises SentinelError: if a base cannot be found, or if the user names a base but no target with a head.
         """
         settings = self.settings
         pairs = []
@@ -197,9 +197,9 @@ class Run:
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def plan(self, questions: Sequence[Job | LawJob]) -> None:
-        """Start to decide these recipes and laws on all cores, before their items run.
+        """Start to check these recipes and laws on all cores, before their items run.
 
-        Under xdist, each worker decides its own items.
+        Under xdist, each worker checks only those of its own items.
         """
         laws = [job for job in questions if isinstance(job, LawJob)]
         jobs = [job for job in questions if isinstance(job, Job)]
@@ -244,7 +244,7 @@ class Run:
             elif excuse.hidden:
                 reason = f"broken by {', '.join(excuse.bugs)}; {excuse.hidden}"
                 decision = replace(decision, verdict=Verdict("inconclusive", reason, "law"))
-        # One search decides all laws of the boundary, so its time is divided equally among them.
+        # One search checks all laws of the boundary, so its time is divided equally among them.
         share = (time.monotonic() - start) / max(self._laws_at[job.place], 1)
         return replace(decision, seconds=self._law_seconds.setdefault(job.place, share))
 
@@ -255,7 +255,7 @@ class Run:
         return self._excuses[job]
 
     def _explain_boundary(self, job: LawJob) -> dict[LawJob, Excuse]:
-        """Explain every broken law of a boundary at once, because one search decides all of them."""
+        """Explain all broken laws of a boundary at once, because they share one search."""
         from sentinel.search.discovery import is_about
         from sentinel.search.known import explain
 
@@ -279,7 +279,7 @@ class Run:
         return bool(bugs) and reported.issuperset(bugs)
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
-        """Return a recipe's verdict at a ref. The recipe is decided only once, even if it explains many laws."""
+        """Return a recipe's verdict at a ref. It is computed only once, even if the recipe explains many laws."""
         key = recipe.digest, ref
         if key not in self._verdicts:
             self.decide(self._planned.get(key) or Job(recipe, ref))

@@ -1,4 +1,4 @@
-"""Decide the laws of many boundaries, in parallel."""
+"""Check the laws of many boundaries in parallel."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 #: Level -> (number of scenarios for each boundary, maximum number of calls for shrinking one finding).
 LEVELS: Mapping[str, tuple[int, int]] = {"quick": (6, 12), "deep": (400, 600)}
 
-#: The number of further scenarios that are tried before a declared dialect that never showed is reported as stale.
+#: A declared dialect that has not occurred yet is reported as stale only after this many further scenarios.
 _PATIENCE = 300
 
 
 @dataclass(frozen=True)
 class LawJob:
-    """A law to decide for one boundary at one ref."""
+    """A law to check for one boundary at one ref."""
 
     target: str
     boundary: str
@@ -66,7 +66,7 @@ Place = tuple[str, str, Ref]
 
 
 class Survey:
-    """Decides the laws of boundaries. One search of a boundary decides all its laws.
+    """Checks the laws of boundaries, with one search per boundary for all its laws.
 
     :param level: a key of :data:`LEVELS`.
     :param recipes_of: returns a target's recipes. Their scenarios are tried first and are not shrunk.
@@ -106,9 +106,9 @@ class Survey:
         self._subjects: dict[tuple[str, Ref], Mapping[str, Subject]] = {}
 
     def plan(self, jobs: Iterable[LawJob]) -> None:
-        """Announce jobs, so that one search of a boundary can decide all jobs of this boundary.
+        """Announce jobs, so that one search can check all laws that are wanted for a boundary.
 
-        With several searchers, the searches start now. With one, each starts when its first decision is needed.
+        With several searchers, the searches start now. With one, a search starts when its first result is needed.
         """
         jobs = list(jobs)
         for job in jobs:
@@ -349,7 +349,7 @@ def package_roots(checkout: Checkout) -> tuple[PackageRoot, ...]:
 
 
 def checkout_to_read(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
-    """Return the checkout whose code decides which bindings a target has at a ref.
+    """Return the checkout whose code determines which bindings a target has at a ref.
 
     Return None if the bindings are the same at every revision, or if the ref is not available here.
     """
