@@ -39,7 +39,7 @@ class Affected:
 
     :ivar when: setting -> condition, as written in the recipe; empty if the entry is prose.
     :ivar where: a further condition in words, or the whole entry if it is prose.
-    :ivar trainer: the trainer class that the run must use; empty if the settings decide it.
+    :ivar trainer: the trainer class that the run must use; empty if any class will do.
     """
 
     when: Mapping[str, Any] = field(default_factory=dict)

@@ -211,8 +211,8 @@ def _written(node: Any, message: bool = False) -> Iterator[str]:
             if field == "body" and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 value = value[1:] if ast.get_docstring(node, clean=False) is not None else value
             yield field
-            # Strings in decorators are left out. Those of a law's decorator are also in its fields, which are covered,
-            # except for the statement.
+            # Strings in decorators are left out. The arguments of a law's decorator are also fields of the law, which
+            # the digest covers, apart from prose such as the statement.
             yield from _written(value, message or field == "decorator_list")
     elif isinstance(node, list):
         for item in node:

@@ -143,7 +143,7 @@ def natural_dtype(value: Any) -> str:
     return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
 
 
-#: The most elements that ``full`` may create, so that a small recipe cannot use much memory.
+#: Maximum number of elements that ``full`` may create, so that a small recipe cannot use much memory.
 MAX_ELEMENTS = 1_000_000
 
 _OPTIONS = ("dtype", "requires_grad", "contiguous")

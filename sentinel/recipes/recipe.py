@@ -83,7 +83,7 @@ class Recipe:
 
     @property
     def has_values(self) -> bool:
-        """Return True if expected values decide the verdict, False if a law does."""
+        """Return True if the verdict depends on expected values, and False if it depends on a law."""
         return bool(self.expected_unpatched or self.expected_fixed)
 
     def scenario_inputs(self, contract: Contract, fixed: Collection[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """Turn a document into a recipe, and check the rules that need the catalog of targets, contracts and laws.
 
-A recipe states both sets of expected values, or neither. Without values a law decides: the recipe's ``invariant`` or
-the contract's law. A recipe with only one set is an error, because every result that is not in it would be ``changed``.
+A recipe states both sets of expected values, or neither. Without values, its verdict depends on a law: the recipe's
+``invariant`` or the contract's law. A recipe with only one set is an error, because every result that does not match
+the set would be ``changed``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: 
 
 
 def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
-    """Read the refs in ``watch``, which may be branches. A run decides them only on request."""
+    """Read the refs in ``watch``, which may be branches. A run checks the recipe at these refs only on request."""
     refs: list[Ref] = []
     for index, text in enumerate(written):
         ref = _ref(findings, text, ("watch", index))
@@ -318,7 +319,8 @@ class _Reading:
         return Trigger(alternatives(written), contract.mask, contract.group)
 
     def _invariant(self, contract: Contract, has_values: bool) -> str | None:
-        """Return the name of the law that decides the recipe: its ``invariant``, or else the contract's law."""
+        """Return the name of the law that the recipe checks: its ``invariant``, or else the contract's law. Return None
+        if it has expected values and no ``invariant``."""
         sides = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
         if len(sides) == 1:
             other = "expected_fixed" if sides[0] == "expected_unpatched" else "expected_unpatched"

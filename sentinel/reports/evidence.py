@@ -251,8 +251,8 @@ _LOUD = ("raised", "exception", "error")
 
 
 def with_behaviour(document: Document) -> Document:
-    """Return the document of a published report: with ``status`` and, for the verdicts reproduced and fixed, its
-    further fields.
+    """Return a document with the additional fields of published reports: ``status`` and, if the verdict is reproduced
+    or fixed, the observed and expected behaviour.
 
     Only observed values are under ``observed_*``; ``expected_safe_behavior`` comes from the recipe or the law.
     """

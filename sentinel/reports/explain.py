@@ -17,9 +17,9 @@ from sentinel.reports.summary import aligned
 from sentinel.values.literals import Tensor, plain
 
 _LONGEST_VALUE = 48
-#: The most table rows for one value.
+#: Maximum number of table rows for one value.
 _MOST = 5
-#: Characters before the place where two long values begin to differ.
+#: Number of characters to show before the place where two long values begin to differ.
 _LEAD = 12
 
 

@@ -43,7 +43,7 @@ _COMPARISON = dict.fromkeys(("observed", "unpatched", "fixed", "matches_unpatche
 _COPIED = ("verdict", "kind", "reason", "adapter", "sentinel_version", "observation", "oracle")
 #: Values that are stored once, at the top.
 _SHARED = ("checkout", "environment")
-#: When and by which versions an entry was decided. Entries that differ only here are equal.
+#: Keys that say when, and with which versions, a verdict was measured. Entries that differ only in these are equal.
 CIRCUMSTANCES = ("date", "sentinel", "sentinel_version", "adapter")
 _FIRST = ("bug_id", "law", "boundary_name", "contract_name", "subject", "refs", "verdict", "kind", "reason")
 
@@ -88,7 +88,7 @@ def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -
     """Convert an evidence document into the content of one line of the baseline, with the digests of its recipe,
     binding and contract.
 
-    :param subject: the subject under which the evidence of a law is filed.
+    :param subject: the boundary's name in the path of the evidence, if the evidence is of a law.
     :raises SentinelError: if the catalog lacks the target.
     """
     catalog, target = recipes.catalog, str(document["target"])
@@ -196,7 +196,7 @@ def contradiction(document: Document, recipe: Recipe | None) -> str:
 
 
 def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
-    """Return why a recorded verdict must be decided again; empty if it is up to date. This runs no framework code."""
+    """Return why a recorded verdict must be measured again; empty if it is up to date. This runs no framework code."""
     recipe, why = recipe_for(facts, target, recipes)
     if recipe is None:
         return why

@@ -28,7 +28,8 @@ HEADINGS = ("target", "bug", "ref", "verdict", "outcome", "reason")
 
 
 def is_decided(document: Mapping[str, Any]) -> bool:
-    """Return True if the verdict of an evidence document is decided, or if the code is missing as the pin expects."""
+    """Return True if the verdict of an evidence document is conclusive, or if the code is missing and its pin expects
+    that."""
     expected = document["verdict"] == document["expect"] and document["kind"] == "not-in-this-version"
     return expected or document["verdict"] not in UNDECIDED
 
@@ -40,7 +41,8 @@ class Row:
     :ivar what: the bug id, or the law and its boundary.
     :ivar outcome: pytest's outcome: ``passed``, ``failed``, ``skipped`` or ``xfailed``; empty outside pytest.
     :ivar law: True for a law without a recipe.
-    :ivar reason: why the item is undecided, or the expected verdict; like all fields, safe to print.
+    :ivar reason: why the verdict is inconclusive or unavailable, or which verdict was expected; like all fields, safe
+        to print.
     :ivar cause: why the adapter does not fit the revision; empty if it fits.
     :ivar is_failed_bug: True for a known bug that fails at a ref without an expectation.
     """

@@ -26,7 +26,7 @@ _KINDS = {
     "unavailable": "notApplicable",
     "fixed": "pass",
 }
-#: The level of a failure by its rank of severity; a broken law without a recipe has none.
+#: SARIF's level for each rank of severity, the most severe first. The last is for failures without a severity.
 _LEVELS = ("error", "warning", "note", "error")
 
 Document = Mapping[str, Any]

@@ -419,7 +419,7 @@ def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
 def decided(
     directory: Path, advice: str = "", recipes: Recipes | None = None
 ) -> dict[PurePosixPath, tuple[Document, str]]:
-    """Return the evidence that the last run in a folder decided: path -> (document, pytest's outcome).
+    """Return the evidence of the last run in a folder: path -> (document, pytest's outcome).
 
     For a baseline, which has no ``run.json``, return all evidence.
     """
@@ -478,7 +478,7 @@ def write_run(
 
     :param duration: seconds.
     :param command: the command line; credentials in URLs are removed.
-    :param undecided: how many items are undecided, by reason.
+    :param undecided: reason -> the number of items without a conclusive verdict for this reason.
     """
     listed = sorted(items, key=lambda item: item.id)
     run = {

@@ -19,11 +19,11 @@ from sentinel.reports.escaping import message, visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, legend, row, summarise_laws
 
 _REASON = HEADINGS.index("reason")
-_MOST_CAUSES = 8  # the most lines of causes; further causes are counted
-#: Object names: items that differ only in these have the same cause.
+_MOST_CAUSES = 8  # maximum number of causes to list; further causes are only counted
+#: Commit and tree hashes. Reasons that differ only in these have the same cause.
 _NAMES = re.compile(r"\b[0-9a-f]{7,64}\b")
 _FEW = 3  # more lines than this with the same content are joined into one
-_WORST = 5  # the most known bugs that are listed for a revision
+_WORST = 5  # maximum number of known bugs to list for a revision
 _LEAST_REASON = 45  # 30 columns for the reason, the rest for the gaps between columns
 _STYLES = {"reproduced": "red", "fixed": "green", "changed": "magenta", "inconclusive": "yellow", "unavailable": "dim"}
 _OUTCOME_STYLES = {"failed": "bold red", "passed": "green", "skipped": "dim", "xfailed": "yellow"}
@@ -75,8 +75,8 @@ def summary(
 def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[str, str], list[str]]:
     """Return lines that list the known bugs at each revision. Only targets with few revisions are listed.
 
-    The most severe bugs that are present are listed. Of a target's revisions, the one at which most bugs are decided
-    comes first.
+    The most severe bugs that are present are listed. A target's revisions are sorted by the number of bugs whose state
+    is known, the largest number first.
     """
     at: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
     for document, outcome in results:
@@ -193,7 +193,7 @@ def cause_of(reason: str) -> str:
 
 
 def _group(rows: Sequence[Row]) -> list[Row]:
-    """Join rows with the same verdict and reason. A failed item keeps its own row, unless it could not be decided."""
+    """Join rows with the same verdict and reason. A failed item keeps its own row if its verdict is conclusive."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for item in rows:
         alone = (item.what, item.ref) if item.outcome in ("failed", "") and item.verdict not in UNDECIDED else ()

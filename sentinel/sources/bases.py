@@ -60,8 +60,8 @@ def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
 
 
 def in_clone(ref: Ref, tree: Ref) -> Ref | None:
-    """Look up a git ref in the clone that contains a working tree. Return the commit as a ref; None if it is not
-    there."""
+    """Look up a git ref in the clone that contains a working tree. Return the commit as a ref; None if the clone does
+    not have it."""
     if ref.kind != "git" or tree.kind != "path" or (clone := clone_of(tree)) is None:
         return None
     for name in (ref.name, f"refs/remotes/origin/{ref.name}"):
