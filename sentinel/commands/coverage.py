@@ -32,7 +32,7 @@ from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
 GROUP = "search"
-#: The most seconds that a call may take. Calls on small tensors are fast, unless they wait for something.
+#: Maximum seconds of one call. Calls on small tensors are fast, unless they wait for something.
 _PATIENCE = 10.0
 
 SUMMARY = "show which signal functions are checked"

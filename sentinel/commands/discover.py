@@ -55,7 +55,7 @@ exit status: 0 no findings, 1 findings, 2 nothing could be searched
 """
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-#: The most reasons that are printed for boundaries that were not searched, and the most boundaries for each reason.
+#: Print at most this many reasons why boundaries were not searched, and name at most this many boundaries per reason.
 _MOST, _NAMED = 8, 3
 
 

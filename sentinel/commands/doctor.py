@@ -135,7 +135,7 @@ def _worker() -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    """Check the packages that frameworks need. If a package is missing, recipes that need it cannot be decided."""
+    """Check the packages that frameworks need. Recipes that need a missing package cannot be checked."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:

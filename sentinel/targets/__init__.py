@@ -76,7 +76,7 @@ class Dialect:
         return all(inputs.get(name) in values for name, values in self.where.items())
 
 
-#: The most globs that :attr:`Target.no_signal` may have.
+#: Maximum number of globs in :attr:`Target.no_signal`.
 MOST_GLOBS = 12
 
 #: ``call(boundary, inputs) -> outputs``; see :class:`Binding`.
@@ -181,8 +181,9 @@ def _as_another(boundary: str, like: Binding, family: Sequence[Binding]) -> Bind
 class Steps:
     """The training steps of a trainer as its documentation defines them, for ``sentinel watch``.
 
-    Each function gets a micro-batch, an object with the trainer's ``facts``, ``options`` and ``attributes``, the
-    ``batch`` and the model's ``forwards`` (``_micro`` in ``sentinel/tools/watch/invariants.py``). It raises
+    Unless stated otherwise below, the argument of each function is a micro-batch: an object with the trainer's
+    ``facts``, ``options`` and ``attributes``, the ``batch``, and the model's ``forwards`` (``_micro`` in
+    ``sentinel/tools/watch/invariants.py``). The function raises
     :class:`~sentinel.contracts.contract.DoesNotApply` with a reason if a value that it needs is unknown.
 
     :ivar trainer: dotted path of the trainer's class.
@@ -205,8 +206,8 @@ class Steps:
     :ivar synchronized: returns the share of the policy's parameters in the reference's parameters after a step; 0 if
         the step changes no reference, and None if the options do not define it. Its arguments are the configuration and
         the number of the step, from 1. It runs inside the training.
-    :ivar epoch: returns the most rows of a dataset that an epoch leaves out, and how often it loads each other row. Its
-        argument is the options. By default, an epoch loads each row once.
+    :ivar epoch: returns the maximum number of a dataset's rows that an epoch leaves out, and how often an epoch loads
+        each of the remaining rows. Its argument is the options. By default, an epoch loads each row once.
     :ivar unwatched: describes what a trainer with these options does that no invariant can check.
     :ivar lacks: the names of those attributes of this class that have no meaning for this trainer; also ``labels`` and
         ``items`` (the number of trained tokens) if its batches do not have them. Without an entry here, a missing

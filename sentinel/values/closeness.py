@@ -11,8 +11,8 @@ import numpy as np
 from sentinel.values.literals import FLOATS, Tensor, tensor
 from sentinel.values.tolerance import Tolerance
 
-#: dtype -> (relative tolerance, absolute tolerance). For bfloat16 and float16, these are four machine epsilons and one:
-#: the error of a sum of a few numbers near 1.
+#: dtype -> (relative tolerance, absolute tolerance). For bfloat16 and float16, the relative tolerance is four machine
+#: epsilons and the absolute tolerance is one machine epsilon: the error of a sum of a few numbers near 1.
 DEFAULTS: dict[str, tuple[float, float]] = {
     "float64": (1e-9, 1e-12),
     "float32": (1e-5, 1e-6),
@@ -21,7 +21,7 @@ DEFAULTS: dict[str, tuple[float, float]] = {
 }
 
 
-#: A number without a dtype is usually ``tensor.item()`` of a float32 tensor.
+#: The assumed dtype of a number without a dtype, because such a number is usually ``tensor.item()`` of a float32 tensor.
 BARE = "float32"
 
 

@@ -11,10 +11,10 @@ from sentinel.errors import SentinelError
 
 MIB = 1 << 20
 
-#: The most bytes of a file that a person writes: a configuration, a script, a recipe.
+#: Maximum bytes of a file that a person writes: a configuration, a script, a recipe.
 WRITTEN = MIB
 
-#: The most bytes of a file that a program writes: evidence, a report, the events of a run.
+#: Maximum bytes of a file that a program writes: evidence, a report, the events of a run.
 GENERATED = 32 * MIB
 
 
