@@ -34,8 +34,7 @@ def boundary_option(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_options(parser: argparse.ArgumentParser, *names: str, without: str = "") -> None:
-    """Add pytest options to a command: the named ones. If none is named, add those of :data:`PROBING`, except those in
-    ``without``."""
+    """Add the named pytest options to a command. If none is named, add those of :data:`PROBING`, except ``without``."""
     for option in (NAMED[name] for name in names or PROBING if name != without):
         action = "append" if option.many else "store"
         parser.add_argument(f"--{option.name}", metavar=option.metavar, action=action, help=option.help)

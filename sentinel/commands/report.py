@@ -100,11 +100,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _require_decision(source: Path, results: list[tuple[dict[str, Any], str]]) -> None:
-    """Raise NothingExamined if no item of the run was decided."""
+    """Raise NothingExamined if no verdict of the run is conclusive."""
     if not any(is_decided(document) for document, _ in results):
         items = counted(len(results), "item")
         raise NothingExamined(
-            f"the run in {source} decided none of its {items}; `sentinel doctor` shows what is missing"
+            f"the run in {source} has no conclusive verdict for any of its {items}; `sentinel doctor` shows what is "
+            "missing"
         )
 
 

@@ -74,9 +74,10 @@ def _changes(arguments: argparse.Namespace) -> int:
 
 
 def _basis(source: Path, baseline: Path) -> list[str]:
-    """Return lines with the numbers of compared and recorded verdicts, and the reasons why items are undecided.
+    """Return lines with the numbers of compared and recorded verdicts, and the reasons of those verdicts of the run
+    that are inconclusive or unavailable.
 
-    :raises NothingExamined: if the run decided nothing, or nothing is recorded.
+    :raises NothingExamined: if no verdict of the run is conclusive, or nothing is recorded.
     """
     places = {place: document for place, (document, _) in decided(source).items()}
     recorded = decided(baseline).keys()
@@ -86,7 +87,7 @@ def _basis(source: Path, baseline: Path) -> list[str]:
     why = causes(f"{each['verdict']}: {message(each['reason'])}" for each in left.values())
     if len(left) == len(places):
         raise NothingExamined(
-            f"the run in {source} decided none of its {counted(len(places), 'item')}"
+            f"the run in {source} has no conclusive verdict for any of its {counted(len(places), 'item')}"
             + (f" ({'; '.join(why)})" if why else "; run pytest with --sentinel-target first")
         )
     lines = [f"{counted(len(places) - len(left), 'verdict')} of {source} compared with {baseline}, which has "

@@ -1,4 +1,4 @@
-"""``sentinel report refresh``: decide recorded verdicts again if their binding, contract or recipe has changed."""
+"""``sentinel report refresh``: measure recorded verdicts again if their binding, contract or recipe has changed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _refresh(arguments: argparse.Namespace) -> int:
 
 
 def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace) -> tuple[list[Stale], int, int]:
-    """Return the entries to decide again, the number of stale entries that need a newer Python, and the number of
+    """Return the entries to measure again, the number of stale entries that need a newer Python, and the number of all
     entries.
 
     :raises SentinelError: if an entry is not valid.
@@ -102,13 +102,13 @@ def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace
 
 
 def _python_of(facts: lines.Facts) -> tuple[int, ...]:
-    """Return the Python version with which an entry was decided."""
+    """Return the Python version with which an entry was measured."""
     text = str(facts.get("environment", {}).get("python", ""))
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
 
 def _runs(stale: list[Stale], recipes: lines.Recipes) -> Iterator[list[str]]:
-    """Yield the arguments of the pytest runs that decide these entries."""
+    """Yield the arguments of the pytest runs that measure these entries again."""
     for target in sorted({entry.target for entry in stale}):
         here = [entry for entry in stale if entry.target == target]
         pinned = [entry for entry in here if _is_pin(entry, recipes)]

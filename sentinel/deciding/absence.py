@@ -19,7 +19,7 @@ from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Binding
 from sentinel.targets.checkout import Checkout
 
-#: A definition counts as moved if the old and the new one have this fraction of the longer one's lines in common.
+#: A definition counts as moved if the old and the new one share at least this fraction of the lines of the longer one.
 _NEAR_IDENTICAL = 0.9
 
 #: Maximum number of definitions of a name that are read. A hostile checkout may have any number of them.

@@ -64,7 +64,7 @@ class References:
 
 
 class Undecidable(Exception):
-    """Raised if no scenario of a boundary can be decided at this revision; carries the worker's failure."""
+    """Raised if a boundary cannot be called at this revision, or if its oracle fails; carries the worker's failure."""
 
     def __init__(self, failure: Failed) -> None:
         super().__init__(failure.reason)
@@ -129,7 +129,8 @@ class Trial:
     :ivar case: the case that the law judged; None if the law was not checked.
     :ivar inapplicable: why the law does not apply to the scenario; empty if it applies.
     :ivar answered: whether at least one call returned an observation.
-    :ivar refused: the exception that a call raised; empty if none did. It is not a violation, since users notice it.
+    :ivar refused: the exception that a call raised; empty if none did. An exception is not a violation, because users
+        notice it.
     :ivar refusal: the kind of failure that ``refused`` describes (``raised``, ``drift``, ``crash``, ...).
     :ivar unknown_input: the input for which the boundary has no parameter at this revision, if this caused the failure.
     """

@@ -13,7 +13,7 @@ from sentinel.targets.refs import Ref
 from sentinel.worker.answers import WorkerKind
 
 VerdictName = Literal["reproduced", "fixed", "changed", "inconclusive", "unavailable"]
-#: Verdicts that leave a recipe undecided. They do not show that nothing is wrong.
+#: Verdicts that are not conclusive: they show neither that a bug is present nor that it is absent.
 UNDECIDED = ("inconclusive", "unavailable")
 
 #: Kinds of failure: why there is no measurement, or why a measurement leads to no verdict. The evidence schema has the
@@ -134,11 +134,11 @@ class Decision:
     """A verdict with everything that led to it. Reports are made from decisions only.
 
     :ivar expect: the verdict that the recipe's pin expects at this ref; None if the pin has none.
-    :ivar law: the law that decided, if the recipe has no expected values.
+    :ivar law: the law on which the verdict depends, if the recipe has no expected values.
     :ivar adapter: ``sha256:<hex>`` of the adapter file; empty if the recipe uses none.
     :ivar subject: the folder of a law's evidence: the boundary, with its contract if the boundary has two.
-    :ivar seconds: the time that the decision took, without the time for the checkout and for importing torch. Evidence
-        does not contain it.
+    :ivar seconds: the time for reaching the verdict, without the time for the checkout and for importing torch.
+        Evidence does not contain it.
     """
 
     recipe: Recipe

@@ -120,7 +120,7 @@ def failure_of(
 
     The source contradicts *not in this version* if it defines every name in ``requires`` and at least one of ``paths``.
 
-    :param requires: the names that the question needs.
+    :param requires: the names that the recipe or binding needs.
     :param paths: the dotted paths of the boundary; empty to check ``requires`` only.
     """
     kind, reason = failure.kind, failure.reason

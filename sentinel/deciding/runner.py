@@ -1,4 +1,4 @@
-"""Decide jobs: open the checkout, call the function in a worker, judge the result. Several checkouts run in
+"""Run jobs: open the checkout, call the function in a worker, and judge the result. Jobs of several checkouts run in
 parallel."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def runner_of(
 
 @dataclass(frozen=True)
 class Job:
-    """A recipe to decide at a ref. ``expect`` is the verdict that the recipe's pin expects, or None."""
+    """A recipe to run at a ref. ``expect`` is the verdict that the recipe's pin expects, or None."""
 
     recipe: Recipe
     ref: Ref
@@ -66,16 +66,16 @@ _Key = tuple[str, str, Ref]
 #: Maximum number of recipes that one process runs.
 _TOGETHER = 32
 
-#: Maximum number of pins whose checkouts are read for the former code of a function that a revision lacks.
+#: If a revision lacks a function, the function's former code is looked up at no more than this many pins.
 _KNOWN = 3
 
 
 class Runner:
-    """Decides jobs. Create one runner per run and :meth:`close` it at the end.
+    """Runs jobs and returns their verdicts. Create one runner per run and :meth:`close` it at the end.
 
     :param options: the options of worker processes. ``options_for`` has those of single targets
         (``--sentinel-python``).
-    :param repeat: whether a second process answers each question too: see :mod:`sentinel.deciding.repetition`.
+    :param repeat: whether each recipe is run again in a second process: see :mod:`sentinel.deciding.repetition`.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class Runner:
     # -- recipes ------------------------------------------------------------------------------------------------------
 
     def plan(self, jobs: Sequence[Job]) -> None:
-        """Start to decide these jobs in the background, in their order.
+        """Start to run these jobs in the background, in their order.
 
-        One thread decides all jobs of a checkout. There is at most one thread per core.
+        One thread runs all jobs of a checkout. There is at most one thread per core.
         """
         groups: dict[tuple[str, Ref], list[Job]] = {}
         for job in jobs:
@@ -117,12 +117,12 @@ class Runner:
             self._pool.submit(self._decide_group, group, promises)
 
     def decide(self, job: Job) -> Decision:
-        """Return a job's decision. Wait for it if :meth:`plan` has the job; otherwise decide it now."""
+        """Return a job's decision. Wait for it if the job was given to :meth:`plan`; otherwise run the job now."""
         promise = self._planned.pop(_key(job), None)
         return promise.result() if promise is not None else self._decide(job)
 
     def _decide_group(self, group: Sequence[Job], promises: Sequence[Future[Decision]]) -> None:
-        """Decide the jobs of one checkout and store each decision in its future."""
+        """Run the jobs of one checkout and store each decision in its future."""
         together: dict[_Key, tuple[Checkout, Answers]] = {}
         for index, (job, promise) in enumerate(zip(group, promises)):
             if self._closed or not promise.set_running_or_notify_cancel():
@@ -144,12 +144,12 @@ class Runner:
             self._processes.environment(target.name)
             checkout = self._open_checkout(target, ref, questions[0].pull)
             answers = ask_together(self._processes.loaded(target, ref, checkout), questions)
-        except SentinelError:  # each job raises the error again when it is decided alone
+        except SentinelError:  # each job raises the error again when it is run alone
             return {}
         return {_key(job): (checkout, each) for job, each in zip(jobs, answers) if each is not None}
 
     def _decide(self, job: Job, checkout: Checkout | None = None, answers: Answers | None = None) -> Decision:
-        """Decide one job. ``checkout`` and ``answers`` are None unless the job was run as part of a group."""
+        """Return the decision of one job. ``checkout`` and ``answers`` are given if the job was run in a group."""
         question = Question.about(job.recipe, self._catalog)
         target = question.adapter.target
         began = time.monotonic()
@@ -236,7 +236,7 @@ class Runner:
         adapter = self._catalog.adapters[target]
         checkout = self.checkout(target, ref)
         environment = self._processes.environment(target)
-        # otherwise the process would end as soon as the planned recipes of this checkout are decided
+        # otherwise the process would end as soon as the planned recipes of this checkout have run
         self._processes.hold(target, ref)
         loaded = self._processes.loaded(adapter.target, ref, checkout)
 

@@ -160,7 +160,7 @@ _REPORTS = Path("sentinel-reports")
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of a run. Each is declared only here.
+    """All settings of a run. Each setting is declared only here.
 
     :ivar targets: the names of selected targets; empty if only paths were given.
     :ivar named_refs: (target name or None for all, ref); if empty, the recipes' own pins are checked.

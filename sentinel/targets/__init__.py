@@ -338,7 +338,7 @@ class Target:
         ]
         nearest = get_close_matches(name, alike or bound, 1, 0.0)
         message = f"the adapter of {self.name} does not bind {name!r}"
-        message += f", which its registry excludes ({reason})" if reason else ""
+        message += f", a registered function that must not be called ({reason})" if reason else ""
         return f"{message}; the nearest bound function is {nearest[0]}" if nearest else message
 
     def module_of(self, file: str) -> str:

@@ -21,7 +21,7 @@ DEFAULTS: dict[str, tuple[float, float]] = {
 }
 
 
-#: The assumed dtype of a number without a dtype, because such a number is usually ``tensor.item()`` of a float32 tensor.
+#: The assumed dtype of a number without a dtype. Such a number is usually ``tensor.item()`` of a float32 tensor.
 BARE = "float32"
 
 

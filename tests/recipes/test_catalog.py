@@ -244,7 +244,7 @@ def test_a_function_without_a_binding_is_reported_with_the_nearest_bound_one():
     )
     for name in ("pkg.losses.gift_loss", "gift_loss"):
         assert target.explain_unbound(name) == (
-            f"the adapter of t does not bind '{name}', which its registry excludes (it asks a server)"
+            f"the adapter of t does not bind '{name}', a registered function that must not be called (it asks a server)"
             f"{near} pkg.losses.agg_loss"
         )
     assert target.explain_unbound("penalt").endswith(f"{near} pkg.kl.penalty")

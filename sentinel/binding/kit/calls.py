@@ -178,8 +178,8 @@ def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, A
 def with_ends(inputs: Mapping[str, Any], mask: Any, as_bools: bool, stream: bool) -> dict[str, Any]:
     """Add the booleans ``ends`` to the inputs, for a function that takes the ends of episodes instead of a mask.
 
-    Such a function computes with masked tokens, as parts of other episodes. So non-finite values there are replaced by
-    1.
+    Such a function also computes with masked tokens, as if they belonged to other episodes. So non-finite values at
+    masked tokens are replaced by 1.
 
     :param stream: whether the function takes the valid tokens of all rows one after another, [tokens].
     """

@@ -276,7 +276,8 @@ def keep_random_state() -> Iterator[None]:
 
 
 def attach_gradient(loss: float, table: Any, gradient: Any) -> Any:
-    """Return the loss as a tensor whose gradient with respect to the table is ``gradient``, from any device."""
+    """Return the loss as a tensor whose gradient with respect to the table is ``gradient``, which may be on another
+    device."""
     return loss + (gradient.to(table.device) * (table - table.detach())).sum()
 
 

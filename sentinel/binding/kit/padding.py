@@ -13,7 +13,7 @@ from sentinel.values.lazy import torch
 def call_padding(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
     """Call a function that pads a list of rows to the longest row.
 
-    A row of the wanted length is added to the list, and removed from the result.
+    To make the function pad to ``length``, a row of this length is added to the list and removed from the result.
     """
     values = inputs["values"]
     rows = [*values, values.new_zeros(inputs["length"])]
@@ -30,7 +30,8 @@ def call_padding_to_multiple(
 
 
 def lay_out(rows: Sequence[Any], left: bool = False) -> tuple[Any, Any]:
-    """Return rows of tokens as a padded tensor, and the tensor's mask. It has one column more than the longest row."""
+    """Return rows of tokens as a padded tensor, and the tensor's mask. Both have one column more than the longest
+    row."""
     width = 1 + max(map(len, rows))
     beside = [(width - len(row), 0) if left else (0, width - len(row)) for row in rows]
     values = [torch.nn.functional.pad(row, extra) for row, extra in zip(rows, beside)]
