@@ -742,8 +742,8 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Consta
     There is one scenario for each choice of each input, and at least :data:`GLIMPSES` in all, because few drawn
     scenarios set a given option, and a branch that never runs cannot break a law.
 
-    Further scenarios are drawn around the constants of the code: three with its numbers, one for each of its sizes (as
-    the number of tokens or rows), and those that :attr:`Contract.put_text` makes of its strings and lengths.
+    Further scenarios use the constants of the code under test: three have values near its numbers, one for each of its
+    sizes has as many tokens or rows, and :attr:`Contract.put_text` makes some with its strings and text lengths.
     """
     contract, alone = subject.contract, [law for law in laws if law.vary is None]
     choices = [(item.name, choice) for item in contract.inputs if not item.dialect for choice in item.choices]

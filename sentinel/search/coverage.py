@@ -99,8 +99,8 @@ class Lines:
 
     :ivar ran: the lines that ran during the search; empty if the function was never called.
     :ivar idle: the lines that did not run, if the function was called.
-    :ivar branches: the number of branches: the exits of all lines that have several. ``taken`` counts those that were
-        taken.
+    :ivar branches: the number of branches, as coverage.py counts them: the exits of all lines that have more than one.
+        ``taken`` counts those that were taken.
     :ivar guards: idle line -> the innermost condition around it, if there is one.
     :ivar turned: the idle lines that ran in additional calls, with options that no scenario sets. Laws were not checked
         in these calls.
@@ -162,7 +162,7 @@ def lines(
     bound: Iterable[Subject],
     roots: tuple[PackageRoot, ...],
 ) -> list[Lines]:
-    """Search the laws of bound functions, and return the lines and branches that ran during the search.
+    """Search for broken laws of bound functions, and return the lines and branches that ran during the search.
 
     Afterwards, set options that no scenario sets, to find out what the remaining lines need. The result has all bound
     functions, and the other functions of the inventory that ran. Lines that raise are not counted.

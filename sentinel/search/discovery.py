@@ -261,7 +261,7 @@ def match_known_bugs(
     recipes: Sequence[Recipe],
     subjects: Sequence[Subject] = (),
 ) -> Iterator[Finding]:
-    """Yield each finding with the recipes that explain it, then the findings that no recipe explains.
+    """Yield each finding with the recipes that explain it. Then yield new findings on scenarios without the known bugs.
 
     A recipe explains a finding if all of this is true: it is about the same law; it is about the finding's boundary, or
     about a function that this boundary calls; its bug is reproduced at this ref; the scenario triggers the bug; and the

@@ -340,8 +340,8 @@ def options(source: str) -> dict[str, list[Any]]:
 
 
 def other_kinds(function: _Function) -> list[Setting]:
-    """Return settings that change a function's strings if it works on strings, and the types of its numbers if it tests
-    types."""
+    """Return settings that vary a function's arguments: its strings if the function works on strings, and the types of
+    its numbers if the function tests types."""
     attributes = {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
     found = constants([function])
     texts = ["blanks", "case", "empty"] if attributes & {*_SEARCHING, *_MATCHING, *_CHANGING} else []

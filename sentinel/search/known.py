@@ -45,9 +45,10 @@ class Excuse:
     """Whether known bugs explain a broken law, and why. One of the last four fields is set.
 
     :ivar bugs: ids of the known bugs.
-    :ivar holds: set if the bugs explain it: on how many scenarios that do not trigger the bugs the law holds.
-    :ivar hidden: set if every scenario that the law can judge triggers the bugs, so that another bug could hide: why.
-    :ivar doubt: set if the law judged too few scenarios that do not trigger the bugs: why.
+    :ivar holds: if the bugs explain it, a sentence: on how many scenarios that do not trigger the bugs the law holds.
+    :ivar hidden: the reason why every scenario that the law can judge triggers the bugs. Another bug could then hide
+        behind them.
+    :ivar doubt: the reason why the law judged too few scenarios that do not trigger the bugs.
     :ivar unknown: a finding that the bugs do not explain.
     """
 

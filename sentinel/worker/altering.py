@@ -106,7 +106,7 @@ class Altering:
                     function.__code__ = new
 
 
-#: The name of a function that is called with the value of an expression, and its further arguments.
+#: A call to put around an expression: the function's name, and its arguments after the expression's value.
 _Wrap = tuple[str, ...]
 
 

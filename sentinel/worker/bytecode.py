@@ -3,9 +3,9 @@
 A checkout is read-only, so its byte code needs another place. ``sys.pycache_prefix`` alone would also move the byte
 code of third-party packages, and each checkout would compile them again.
 
-A contained process cannot write to that folder either, so it reports the files that it had to compile. Those that
-belong to the checkout are compiled once more by another contained process, which does not run them, and its parent
-process writes the byte code.
+A contained process cannot write to that folder either, so it reports the files that it had to compile. A second
+contained process compiles those of them that belong to the checkout again, without running them. The parent of the
+second process, which is not contained, writes the byte code.
 """
 
 from __future__ import annotations

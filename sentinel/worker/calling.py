@@ -27,8 +27,9 @@ class Boundary:
     :ivar function: the callable, as the target's own code would look it up.
     :ivar scenario_inputs: the inputs that the scenario sets. If the boundary has no parameter for one of them and its
         value is not None, the call raises :class:`UnknownInputError`. Other inputs without a parameter are omitted.
-    :ivar own_inputs: for a registered function, all inputs by name. They fill parameters that only this function has.
-    :ivar member: for a registered function, the function of the registry that has a binding.
+    :ivar own_inputs: for a registered function (:class:`~sentinel.targets.Registry`), all inputs by name. They fill
+        parameters that only this function has.
+    :ivar member: for a registered function, the function of the same registry whose binding it uses.
     """
 
     path: str
@@ -150,7 +151,8 @@ def import_whole(name: str) -> ModuleType:
 
 
 def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[ModuleType, Any, type | None]:
-    """Import the module of a dotted path and look up the rest. Return the module, the object and the class that has it.
+    """Import the module of a dotted path and look up the rest. Return the module, the object, and the object's class if
+    it is a method.
 
     :param near: whether the error names a similar definition. To find one, the whole checkout is searched.
     :raises DriftError: if the module or the attribute is not in this checkout.

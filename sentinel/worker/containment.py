@@ -68,8 +68,8 @@ def fork() -> tuple[int, bool]:
         return os.fork(), False
     own = os.open("/proc/self/ns/pid", os.O_RDONLY)
     try:
-        # Returning to the PID namespace is tried first: if this process is root only in a user namespace, it cannot
-        # return.
+        # First try to enter the PID namespace in which this process already is. If that fails, because the process is
+        # root only in a user namespace, it could not return from a new one.
         if _libc().setns(own, _CLONE_NEWPID) != 0 or _libc().unshare(_CLONE_NEWPID) != 0:
             return os.fork(), False
         pid = -1

@@ -128,7 +128,7 @@ def _contained(
 
 
 def run(settings: str, command: Sequence[str]) -> NoReturn:
-    """Replace this process by a command that can read only the folders in its settings."""
+    """Replace this process by a command that can read only the folders named in ``settings``."""
     arguments = {"hidden": [], **json.loads(settings)}
     memory = arguments.pop("memory", None)
     try:

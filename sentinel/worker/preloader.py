@@ -120,8 +120,8 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         if spec["limited"]:
             limits.limit(spec["memory"], group is not None, spec["patience"])
         os.close(tell)
-        # Wait until the preloader is this process's parent. During containment the parent may be another process, which
-        # exits, and after `die_with_parent` its end would kill this process.
+        # Wait until the preloader is this process's parent. During containment the parent may be another process. If
+        # that process exited after the call of `die_with_parent`, the kernel would kill this process.
         os.read(adopted, 1)
         os.close(adopted)
         processes.die_with_parent()

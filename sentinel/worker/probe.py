@@ -211,7 +211,7 @@ def observe(
     device: str,
     record: bool = False,
 ) -> dict[str, Any]:
-    """Call the function on one variant, and return the keys that the contract observes.
+    """Call the function on one variant, and return the observed values by the contract's keys.
 
     :param record: if True, return the recorded calls of the boundary's function instead
         (:mod:`sentinel.worker.recording`).

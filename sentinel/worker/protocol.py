@@ -22,7 +22,7 @@ MAX_FRAME = 8 * 1024 * 1024
 #: Maximum bytes of a frame's JSON part. The parsed objects take fifty times as much memory.
 MAX_TEXT = 4 * 1024 * 1024
 
-#: Maximum number of values and containers in a frame. Evidence with four times as many can still be read. Each row of a
+#: Maximum number of values and containers in a frame; files of evidence may have four times as many. Each row of a
 #: tensor counts, because a tensor without elements may have millions of rows.
 MAX_VALUES = 1 << 18
 

@@ -24,7 +24,7 @@ from sentinel.worker import tensors
 #: * ``dict``: pairs of key and value
 #: * ``new``: path of a class, and the arguments for its constructor
 #: * ``made``: path of a class, and the attributes of an instance that was made without the constructor
-#: * ``bare``: path of a class, for such an instance without attributes
+#: * ``bare``: as ``made``, for an instance without attributes: path of the class
 #: * ``other``: a value that cannot be recorded, described by a text such as the name of its type
 Node = list[Any]
 

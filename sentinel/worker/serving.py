@@ -227,7 +227,7 @@ class _Tracer:
         @functools.wraps(call)
         def traced(*arguments: Any) -> Any:
             old = sys.gettrace()
-            # Not sys.setprofile, which would also call it for every return and every function in C.
+            # Not sys.setprofile, which would also call the function for every return and every call of C code.
             sys.settrace(self._trace)
             try:
                 return call(*arguments)

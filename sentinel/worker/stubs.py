@@ -215,8 +215,8 @@ class ImportRecorder:
 
     :param roots: absolute directories of the target's packages; only statements in their files are handled.
     :param packages: the target's own top-level names, which never become stub modules.
-    :param versions: versions of stub modules, for a target that rejects others: their ``__version__``, and the result
-        of ``importlib.metadata.version`` for the target's own files.
+    :param versions: package -> the version of its stub module, for a target that rejects other versions. The stub has
+        it as ``__version__``, and ``importlib.metadata.version`` returns it to the target's own files.
     :param real: the packages that the target names in ``preload``.
     """
 

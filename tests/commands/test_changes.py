@@ -136,7 +136,7 @@ def test_nothing_is_compared_if_nothing_was_decided(run_sentinel, overnight):
     Path("empty").mkdir()
     for folder in ("tonight", "empty"):
         answer = run_sentinel("report", "changes", "--from", folder, "--baseline", "tonight")
-        assert (answer.status, f"nothing was examined: the run in {folder} has no conclusive" in answer.err) == (2, True)
+        assert (answer.status, f"nothing was examined: the run in {folder} has no" in answer.err) == (2, True)
 
 
 def test_evidence_of_an_earlier_run_is_ignored(run_sentinel, overnight):
