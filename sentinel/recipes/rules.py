@@ -117,7 +117,7 @@ def examine_document(document: Document, path: Path, catalog: Catalog) -> tuple[
 
 
 class _Reading:
-    """Reads one recipe document whose structure is valid. Keys with an error are not read again."""
+    """Reads one recipe document after the schema check. Keys in which that check found an error are skipped."""
 
     def __init__(self, findings: Findings, path: Path, catalog: Catalog, broken: set[str]) -> None:
         self.findings, self.path, self.catalog, self.broken = findings, path, catalog, broken

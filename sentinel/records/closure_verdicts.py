@@ -39,7 +39,7 @@ TEMPORARY = frozenset({"ref", "timeout", "memory", "harness"})
 
 @dataclass(frozen=True)
 class ClosureVerdict:
-    """One stored verdict. It holds for every revision whose files of the closure have the same content.
+    """One stored verdict. It holds for every revision in which the files of the closure have the same content.
 
     :ivar closure, answers: the key: the id of the closure, and the digest of the results of its lookups.
     :ivar verdict, kind, reason: as in :class:`~sentinel.deciding.outcomes.Verdict`. Line numbers in a reason refer to

@@ -138,7 +138,8 @@ def _matches(item: Comparison) -> str:
 def row_cells(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
     """Return the cells of a row: observed values, the value with the bug, the value without the bug.
 
-    ``...`` stands for an unknown value. If both values are equal, the first cell reads ``as fixed``.
+    ``...`` stands for an unknown value. If the values with and without the bug are equal, the cell of the former reads
+    ``as fixed``.
     """
     either = unpatched is not ... and fixed is not ... and plain(unpatched) == plain(fixed)
     sides = [... if either else unpatched, fixed]

@@ -17,7 +17,7 @@ from sentinel.reports.summary import outline
 LIMIT = 65_536
 _NOTE = 400  # reserved for the legend and the count of omitted rows
 
-#: Characters with a meaning inside a line; ``_`` only at the edge of a word.
+#: Characters that have a meaning in GitHub's Markdown inside a line; ``_`` has one only at the edge of a word.
 _ACTIVE = re.compile(r"[<>&@#*\[\]|!~\\`$]|(?<![^\W_])_|_(?![^\W_])")
 
 #: Text that GitHub's Markdown turns into links.

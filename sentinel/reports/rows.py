@@ -68,9 +68,7 @@ class Row:
 
     @property
     def is_a_known_state(self) -> bool:
-        """Return True if a verdict is the recorded one for its recipe: the bug is present, fixed, or not in this
-        version.
-        """
+        """Return True if a recipe's verdict is as expected: the bug is present, fixed, or not in this version."""
         known = ("reproduced", "xfailed"), ("fixed", "passed"), ("unavailable", "passed")
         return not self.law and (self.verdict, self.outcome) in known
 

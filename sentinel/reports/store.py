@@ -258,7 +258,7 @@ def recorded(
 
     :param recipes: the recipes for expanding the lines of a baseline; without them, and for changed recipes, documents
         lack the title, scenario and expectations.
-    :param under: the place of a target, a bug or one verdict.
+    :param under: return only the evidence at this place: that of a target, of a bug, or of one verdict.
     :param advice: the advice to print for damaged evidence.
     :param on_error: called with a message for damaged evidence; the rest is returned.
     :raises SentinelError: if evidence is damaged and ``on_error`` is None.

@@ -210,7 +210,7 @@ def _merge_rows(rows: Sequence[Row]) -> list[Row]:
         distinct = set(values)
         return distinct.pop() if len(distinct) == 1 else f"{len(distinct)} {noun}s"
 
-    # A bug may have several recipes (sentinel.recipes.grades.counted); a line counts recipes.
+    # The joined line counts recipes, not bugs: a bug may have several recipes (sentinel.recipes.grades.count_bugs).
     noun = "law" if all(item.law for item in rows) else "item" if any(item.law for item in rows) else "recipe"
     reason = rows[0].reason if len({item.reason for item in rows}) == 1 else cause_of(rows[0].reason)
     return [

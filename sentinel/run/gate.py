@@ -27,7 +27,7 @@ Row = dict[str, Any]
 #: The outcomes in the order in which they are listed.
 OUTCOMES = ("worse", "other", "better", "new", "removed", "not examined", "same")
 
-#: The reason why a boundary is not examined if some changed lines ran nowhere.
+#: The reason for the outcome ``not examined`` if some changed lines ran at no boundary.
 _IDLE = "changed lines were not examined"
 
 #: Maximum entries of a list on one line, and maximum lines of one outcome.
@@ -110,7 +110,10 @@ def announce(row: Row) -> str:
 
 
 def _examine(row: Row, rows: Sequence[Row], lines: Sequence[Line]) -> tuple[str, str]:
-    """Return the outcome and the sentence of a boundary whose numbers agree, from the lines that all boundaries ran."""
+    """Return the outcome and the sentence of a boundary whose numbers agree.
+
+    They depend on which of its changed lines ran, at this boundary and at others.
+    """
     changed = [line for line in lines if list(line[:2]) in row["changed"]]
     if not all(line[-1] for line in changed):
         return "not examined", _IDLE

@@ -30,7 +30,7 @@ from sentinel.search.survey import LawJob, law_jobs
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
 
-#: A placeholder for listing all laws of a target, whatever the refs of the run are.
+#: A ref to pass when all laws of a target are listed. Any ref gives the same list.
 _ANY_REF = (Ref("git", "main"),)
 
 
@@ -220,7 +220,7 @@ class LawBoundary(pytest.Collector):
 
 
 def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
-    # pytest calls this for every file of a folder, once for each argument in that folder.
+    # Resolved paths are cached: for each argument in a folder, pytest calls this function for every file of the folder.
     if path not in run.places:
         run.places[path] = path.resolve()
     place = run.places[path]

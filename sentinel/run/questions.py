@@ -18,7 +18,7 @@ from sentinel.run.selection import LawId
 from sentinel.settings import Settings
 from sentinel.targets.refs import Ref
 
-#: A folder without tests, as an argument for pytest.
+#: A folder without tests, as an argument for pytest, which would collect the user's tests if it got no argument.
 _NOTHING = Path(__file__).resolve().parent.parent / "schemas"
 
 
@@ -91,7 +91,7 @@ class Questions:
         return (self._config.invocation_params.dir / arg.partition("::")[0]).exists()
 
     def _bundled_id(self, arg: str) -> str:
-        """Return an item id with the path of a bundled recipe replaced by its file."""
+        """If an item id names a bundled recipe by ``recipes/...``, replace this path by that of the recipe's file."""
         path, separator, rest = arg.partition("::")
         if path.startswith("recipes/") and not (self._config.invocation_params.dir / path).exists():
             place = bundled("recipes") / path.removeprefix("recipes/")

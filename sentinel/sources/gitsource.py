@@ -51,7 +51,7 @@ def _key(target: Target, ref: Ref, commit: str) -> str:
 def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, progress: Progress | None) -> Checkout:
     roots = [root.path for root in target.roots]
     git_dir = Path(ref.clone) if ref.clone else store.path(target.name)
-    # The clone may have merged upstream into a folder. Upstream's own commits then have the code at their top.
+    # The user's clone may have upstream's repository in a folder. In upstream's own commits, the code is at the top.
     inside = f"{commit}:{ref.folder}"
     has_folder = ref.folder and not run(git_dir, "cat-file", "-e", inside).status
     entries, submodules = git_objects.entries(git_dir, inside if has_folder else commit, roots)

@@ -151,8 +151,8 @@ def import_whole(name: str) -> ModuleType:
 
 
 def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[ModuleType, Any, type | None]:
-    """Import the module of a dotted path and look up the rest. Return the module, the object, and the object's class if
-    it is a method.
+    """Import the module of a dotted path and look up the rest. Return the module, the object, and the class in which
+    the object was found, or None.
 
     :param near: whether the error names a similar definition. To find one, the whole checkout is searched.
     :raises DriftError: if the module or the attribute is not in this checkout.
