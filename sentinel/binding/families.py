@@ -124,9 +124,16 @@ _BOTH = (
     "equation true_equation tall_pair thin_space"
 )
 _SIMPLIFIED = "value mixed terms pair_of_values"
-#: Common answer normalisers, each with the notations that it accepts. They are for plain numbers; MATH
-#: (arXiv:2103.03874); Minerva (arXiv:2206.14858) and its variant for integers; sympy, and MATH followed by sympy
-#: (arXiv:2305.20050), both without a LaTeX parser; words as in SQuAD (arXiv:1606.05250); multiple choice.
+#: Common answer normalisers -> the notations that they accept:
+#:
+#: * ``numbers``: plain numbers
+#: * ``math``: MATH (arXiv:2103.03874)
+#: * ``minerva``: Minerva (arXiv:2206.14858); ``integers``: its variant for integers
+#: * ``sympy``: sympy without a LaTeX parser
+#: * ``values`` and ``expressions``: MATH followed by sympy (arXiv:2305.20050), without a LaTeX parser; only
+#:   ``expressions`` simplifies
+#: * ``questions``: words, as in SQuAD (arXiv:1606.05250)
+#: * ``choices``: multiple choice
 NORMALISERS = {
     "numbers": "negative decimal thousands unit plain_unit",
     "math": "negative decimal bare_point true_bare_point spaces price percent true_percent degrees braced_degrees unit "
@@ -214,7 +221,7 @@ def rollout(
 ) -> Binding:
     """Bind a rollout loop, in which an inference engine and an environment take turns.
 
-    :param takes: names of the inputs that a search draws. Others keep their defaults, with which there is one turn.
+    :param takes: names of the inputs that a search draws. All other inputs keep their defaults, which give one turn.
     :param role: the role of the messages that come between two answers of the model.
     """
     plain = {item.name: item.default for item in ROLLOUT.inputs if item.default is not REQUIRED and item.name != "end"}

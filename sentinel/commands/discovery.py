@@ -21,8 +21,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 _REPORT = "report_"
 _ENTRIES = "sentinel.commands"
 
-#: The headings of ``sentinel --help`` in their order: the three entries, and then the others. Groups of other packages
-#: follow.
+#: The headings of ``sentinel --help`` in their order. ``ENTRIES`` are the three main uses. Groups that other packages
+#: define follow at the end.
 ENTRIES = ("my branch", "my own loss", "my run")
 HEADINGS = (*ENTRIES, "begin", "search", "publish", "tidy")
 

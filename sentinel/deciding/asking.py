@@ -67,7 +67,8 @@ class Answers:
     :ivar first: the answer that is judged.
     :ivar second: the second process's observation, with the recipe's variant names; None if it returned none.
     :ivar agree: whether both observations are equal bit by bit.
-    :ivar refusal: why the second process returned no observation; empty if it returned one, or if there was none.
+    :ivar refusal: why the second process returned no observation; empty if it returned one, or if there was no second
+        process.
     :ivar reordered: whether the second process, given permuted rows, returned equally permuted results.
     :ivar seconds: the time that the processes took; if they ran several questions, an equal share of it.
     """

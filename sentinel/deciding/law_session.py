@@ -96,7 +96,7 @@ class Hangs:
 
 @dataclass(frozen=True)
 class Subject:
-    """A boundary whose laws are searched for violations.
+    """A boundary, with the laws that a search tries to break.
 
     :ivar contract: its contract, narrowed to the inputs that the boundary accepts.
     :ivar laws: the laws that it must satisfy, in the contract's order.

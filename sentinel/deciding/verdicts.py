@@ -103,7 +103,7 @@ _MISSING = object()
 
 
 def _reach(value: Any, parts: Sequence[str]) -> Any:
-    """Look up a dotted key of the ``generic`` contract in a value. Return :data:`_MISSING` if it has no such key.
+    """Look up a dotted key in a value. Return :data:`_MISSING` if the value has no such key.
 
     Keys may contain dots: ``gradients.output.values`` is the key ``output.values`` of ``gradients``.
     """

@@ -1,6 +1,6 @@
 """Define the declarations of an adapter: the framework, and how its functions are bound to contracts.
 
-An adapter module defines ``TARGET = Target(...)``. Its functions that use tensors import torch from the kit.
+An adapter module defines ``TARGET = Target(...)``. Functions of an adapter take torch from :mod:`sentinel.binding.kit`.
 
 This module imports only the standard library, because the controller reads adapters without torch. The worker reads the
 same adapters in the process that has the target's code.
@@ -191,7 +191,8 @@ class Steps:
         compute them, the main one first. If the user overrides one, the value is not checked.
     :ivar knows: the options that the functions take into account. If another option is not at its default, a step is
         not checked.
-    :ivar settings: dotted attribute of a new trainer -> the option whose value it has, or a function of the options.
+    :ivar settings: dotted attribute of a new trainer -> the option whose value it must have, or a function that
+        computes this value from the options.
     :ivar splits: options that only divide a batch, so that their effect is a factor of the loss.
     :ivar loss: returns the documented loss of a micro-batch, and the sum of its terms' absolute values.
     :ivar advantages: returns the documented advantages of rewards, and a bound of their rounding.

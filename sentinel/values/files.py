@@ -48,7 +48,7 @@ def regular_bytes(file: Path, most: int = WRITTEN) -> bytes:
 def read_bytes(file: Path, most: int = WRITTEN) -> bytes:
     """Return the content of a regular file, with the file's name in error messages.
 
-    :raises SentinelError: where :func:`regular_bytes` would raise OSError.
+    :raises SentinelError: if :func:`regular_bytes` raises OSError.
     """
     try:
         return regular_bytes(file, most)
@@ -59,7 +59,7 @@ def read_bytes(file: Path, most: int = WRITTEN) -> bytes:
 def read_text(file: Path, most: int = WRITTEN) -> str:
     """Return the text of a regular file.
 
-    :raises SentinelError: where :func:`read_bytes` would raise it, and if the bytes are not UTF-8.
+    :raises SentinelError: if :func:`read_bytes` raises it, or if the bytes are not UTF-8.
     """
     raw = read_bytes(file, most)
     try:

@@ -172,7 +172,7 @@ class Device:
 
 Literal = Tensor | Array | Tuple | Namespace | New | Attribute | Device
 
-#: Literal -> key of the recipe language -> field. The first key identifies the literal.
+#: Class of a literal -> its keys in a recipe -> the field for each key. The first key identifies the literal.
 WRITTEN: Mapping[type, Mapping[str, str]] = {
     Array: {"array": "values", "dtype": "dtype"},
     Tuple: {"tuple": "items"},

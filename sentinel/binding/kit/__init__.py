@@ -1,6 +1,6 @@
 """Build the objects with which adapters call upstream functions, and call functions that several frameworks share.
 
-Adapters read every name as ``kit.NAME``. The modules of this package divide the names by subject.
+Adapters use every name as ``kit.NAME``, whichever module of this package defines it.
 """
 
 from sentinel.binding.kit.calls import *
