@@ -130,8 +130,8 @@ _SIMPLIFIED = "value mixed terms pair_of_values"
 #: * ``math``: MATH (arXiv:2103.03874)
 #: * ``minerva``: Minerva (arXiv:2206.14858); ``integers``: its variant for integers
 #: * ``sympy``: sympy without a LaTeX parser
-#: * ``values`` and ``expressions``: MATH followed by sympy (arXiv:2305.20050), without a LaTeX parser; only
-#:   ``expressions`` simplifies
+#: * ``values`` and ``expressions``: MATH followed by sympy (arXiv:2305.20050), without a LaTeX parser;
+#:   ``expressions`` also accepts a different expression of the same value
 #: * ``questions``: words, as in SQuAD (arXiv:1606.05250)
 #: * ``choices``: multiple choice
 NORMALISERS = {

@@ -1,4 +1,4 @@
-"""Run the probes of a sweep. The sweep itself decides which probes run, and stores the results."""
+"""Run the probes of a sweep. :mod:`sentinel.records.sweep` chooses the probes and stores the results."""
 
 from __future__ import annotations
 

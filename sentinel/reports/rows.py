@@ -98,7 +98,7 @@ def row(document: Mapping[str, Any], outcome: str = "") -> Row:
 
 
 def _reason(document: Mapping[str, Any], why: str, outcome: str) -> str:
-    """Return the reason of an undecided or unexpected verdict; empty if the verdict is as expected."""
+    """Return the reason of an inconclusive, unavailable or unexpected verdict; empty for other verdicts."""
     verdict, kind, expect = document["verdict"], document["kind"], document["expect"]
     parts = [f"expected {expect}"] if expect not in (None, verdict) and verdict != "unavailable" else []
     if why and (verdict not in ("reproduced", "fixed") or outcome == "failed"):

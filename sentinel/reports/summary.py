@@ -45,8 +45,8 @@ def summary(
     :param terminal: True if the output is a terminal. Otherwise, or with ``NO_COLOR`` or ``TERM=dumb``, the table is
         plain aligned text that is never cut or wrapped.
     :param width: columns of the terminal.
-    :param every: whether to show a line for each item. Otherwise items that did not fail are joined into one line if
-        they have the same reason, and so are undecided items; known bugs that fail are listed only below the table.
+    :param every: whether to show a line for each item. Otherwise, items with the same reason are joined into one line
+        if they did not fail or have no conclusive verdict, and known bugs that fail are listed only below the table.
     :param commands: the command that repeats each item; by default it is derived from the evidence.
     """
     results = list(results)
@@ -146,7 +146,7 @@ def _failed_bugs(results: Sequence[tuple[Mapping[str, Any], str]], commands: Seq
 
 
 def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
-    """Return the counts of verdicts as one line, followed by the causes of undecided items."""
+    """Return the counts of verdicts as one line, followed by the causes of inconclusive and unavailable verdicts."""
     rows = [row(document, outcome) for document, outcome in results]
     left = _undecided(rows)
     if not left:
@@ -155,13 +155,12 @@ def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
 
 
 def undecided(results: Iterable[tuple[Mapping[str, Any], str]]) -> dict[str, int]:
-    """Return how many items are undecided, by cause (``verdict: cause``)."""
+    """Return how many verdicts are inconclusive or unavailable, by cause (``verdict: cause``)."""
     return dict(Counter(map(cause_of, _undecided(row(document, outcome) for document, outcome in results))))
 
 
 def _undecided(rows: Iterable[Row]) -> list[str]:
-    """Return the reasons of undecided items. Leave out laws that do not apply, and pins that expect an undecided
-    verdict.
+    """Return the reasons of inconclusive and unavailable verdicts. Leave out expected ones, and laws that do not apply.
 
     A law is included if the adapter does not fit the revision.
     """
@@ -173,7 +172,7 @@ def _undecided(rows: Iterable[Row]) -> list[str]:
 
 
 def causes(reasons: Iterable[str]) -> list[str]:
-    """Return one line for each cause of undecided items, with its count, most frequent first; at most eight lines.
+    """Return one line for each cause in a list of reasons, with its count, most frequent first; at most eight lines.
 
     Reasons that differ only in a commit or a tree have the same cause.
     """
