@@ -134,6 +134,14 @@ class Asking:
         beside = self._selection.changed_functions(subject.name)
         return Pair(sessions[BEFORE], sessions[AFTER], beside=beside, lines=_spans(located))
 
+    def note_head(self, subject: Subject, located: Mapping[Place, Unit]) -> Log:
+        """Call only the head on a few scenarios, and return which changed lines ran."""
+        lines = _spans({AFTER: located})
+        alone = Alone(self._processes.session(AFTER, subject), side=AFTER, lines=lines)
+        with closing(alone), suppress(Undecidable):
+            self.search_differences(alone, subject, numbers_stay_for(subject.laws)[:1], few=True)
+        return alone.logs.get(subject.name, Log())
+
     def with_examples(self, examples: int) -> Asking:
         """Return a copy that draws at most this number of scenarios."""
         budget = replace(self.budget, examples=min(examples, self.budget.examples))

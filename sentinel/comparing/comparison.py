@@ -131,7 +131,7 @@ class Comparison:
             subject, result = candidate.subject, candidate.result
             self._results[name] = result  # a recursive function asks for its own result while it is being compared
             if result.state == "new":
-                self._results[name] = self._check_new(subject, result)
+                self._results[name] = self._check_new(candidate)
             elif result.lost:
                 self._results[name] = self._check_lost(subject, result)
             elif not result.state:
@@ -323,8 +323,9 @@ class Comparison:
         reason = f"{result.lost}; but the base did not return either: {why}"
         return replace(result, state="not compared", lost="", reason=reason)
 
-    def _check_new(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
-        """Check the laws of a boundary that only the head has."""
+    def _check_new(self, candidate: Candidate) -> BoundaryDiff:
+        """Check the laws of a boundary that only the head has, and record which of its lines run."""
+        subject, result, changed = candidate.subject, candidate.result, candidate.changed
         session = self.processes.session(AFTER, subject)
         try:
             search = self._asking.search_laws(session, subject, subject.laws, self._asking.budget.examples)
@@ -340,7 +341,16 @@ class Comparison:
             broken += [] if bugs else [describe_finding(finding)]
         reason = f"with {', '.join(inherited)} of the code that it calls, as before" if inherited else search.undecided
         tried = 0 if search.undecided else search.tried
-        return replace(result, scenarios=tried, reason=reason, broken={AFTER: tuple(broken)} if broken else {})
+        places, patch = [place for place, _, _ in changed], self.selection.patch
+        if tried:
+            located = {BEFORE: {}, AFTER: self.processes.locate_changes(AFTER, subject)}
+            log = self._asking.note_head(subject, located[AFTER])
+            self._note_lines(subject.name, log, located, changed)
+        idle = tuple(patch.find_unexamined(places))
+        if tried and not broken and places and not any(map(patch.ran, places)):
+            tried, reason = 0, "none of its lines ran"
+        broken_by = {AFTER: tuple(broken)} if broken else {}
+        return replace(result, scenarios=tried, reason=reason, unreached=idle, broken=broken_by)
 
     def _inherited(self, finding: Finding) -> list[Recipe]:
         """Return the known bugs that may explain a finding and are present at both revisions.

@@ -78,7 +78,8 @@ class Processes:
             own = next((each for (other, _), each in self._places.items()
                         if other == side and each.ref == self.refs[side]), None)  # fmt: skip
             reached = self._selection.reached(side, subject)
-            alike = self._shared.find_alike(reached, subject.binding) if self._shared and reached else None
+            binding = self._selection.binding(side, subject)
+            alike = self._shared.find_alike(reached, binding) if self._shared and reached else None
             if alike is not None or own is None:
                 place = self._runner.open_target(target, alike.ref if alike is not None else self.refs[side], [])
             else:
@@ -95,7 +96,10 @@ class Processes:
         raises."""
         place = self.open(side, subject)
         failure = place.load(subject.binding)
-        return place.law_session.fresh() if failure is None else Ended(failure)
+        if failure is not None:
+            return Ended(failure)
+        path = self._selection.binding(side, subject).boundary
+        return place.law_session.redirected({} if path == subject.boundary else {subject.boundary: path})
 
     @property
     def are_open(self) -> bool:
@@ -113,5 +117,5 @@ class Processes:
         if place.ref == self.refs[side] or self._shared is None:
             return units
         tree = next(tree for tree, each in self._shared.places if each.ref == place.ref)
-        reached = self._selection.codes[side].reached(tree, subject.binding)
+        reached = self._selection.codes[side].reached(tree, self._selection.binding(side, subject))
         return {key: unit for key, unit in reached.units.items() if key in units} if reached is not None else {}

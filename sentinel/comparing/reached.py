@@ -18,7 +18,7 @@ from types import CodeType
 from typing import Any
 
 from sentinel.comparing.units import AtImport, Module, Unit, at_import, parse
-from sentinel.search.bindings import Definitions, Trees, absolute, syntax_of
+from sentinel.search.bindings import Definitions, Name, Trees, absolute, syntax_of
 from sentinel.search.inventory import doubtful_functions, signal_functions
 from sentinel.targets import Binding, Target
 from sentinel.worker.codes import LARGEST_SOURCE
@@ -148,6 +148,16 @@ class Code:
         walked.appendleft((walk.files, reached))
         return reached
 
+    def find_unit(self, tree: str, path: str) -> Place | None:
+        """Return the place of the definition that a dotted path leads to; None if the tree's code has no such
+        definition."""
+        definition = self.definitions.find(tree, path)
+        if definition is None:
+            return None
+        units = self.module(definition.blob).units.values()
+        unit = next((unit for unit in units if unit.name and unit.span == definition.name.span), None)
+        return None if unit is None else (definition.file, unit.name)
+
     def _at_import(self, blob: str | None) -> AtImport:
         return AtImport(()) if blob is None else at_import(self._trees.blob(blob))
 
@@ -191,12 +201,7 @@ def changed_effect(before: tuple[Code, str | None], after: tuple[Code, str | Non
     :param before: the code that reads the file at the base, and its blob there.
     :param after: the same for the head.
     """
-    was, now = (code.at_import(blob) for code, blob in (before, after))
-    for call, one in was.registrations.items():
-        other = now.registrations.get(call, one)
-        if one.name != other.name and one.code != other.code:  # the code stays the same in a mere renaming
-            return other.line
-    old, new = was.effects, now.effects
+    old, new = (code.at_import(blob).effects for code, blob in (before, after))
     if [syntax for syntax, _ in old] == [syntax for syntax, _ in new]:
         return None
     known = {syntax for syntax, _ in old}
@@ -210,6 +215,9 @@ def signal_changes(
     there = [(code, blob) for code, blob in (before, after) if blob is not None]
     return changes_of(file, before, after, {name for code, blob in there for name in code.signals(file, blob)})
 
+
+#: Stands for a name that a module does not define.
+_NO_NAME = Name("")
 
 #: The most results that are cached for one boundary.
 _WALKS = 16
@@ -253,7 +261,7 @@ class Reached:
             owner, _, last = name.rpartition(".")
             if one is None or two is None:
                 [alone] = filter(None, (one, two))
-                if alone.decorators - _HARMLESS or (alone.kind == "rest" and alone.text.strip()):
+                if alone.decorators - _HARMLESS or (alone.kind in ("rest", "entry") and alone.text.strip()):
                     return False
                 if (file, owner) in whole:  # the class of a method is included too
                     continue
@@ -337,6 +345,10 @@ class _Walk:
         if self.files.setdefault(*place) != place[1] or (place[0], "") in self._units:
             return
         self._add(place, "")
+        units = self._code.module(place[1]).units
+        for unit in units.values():
+            if unit.kind == "entry" and unit.name.partition("[")[0].partition(".")[0] not in units:
+                self._add(place, unit.name)  # it changes a registry of another module
         self._units |= {(place[0], unit.name): unit for unit in self._code.missing(self._tree, place)}
         package = self._code.module_of(place[0]).rpartition(".")[0]
         above = self._code.definitions.file(self._tree, package) if package else None
@@ -359,9 +371,9 @@ class _Walk:
             owner = name.rpartition(".")[0]
             if owner in units and units[owner].kind == "class":
                 self._add(place, owner)
-        elif unit.kind == "registry":
+        elif unit.kind in ("registry", "value"):
             for other in units.values():
-                if name in other.names:
+                if name in other.names and (unit.kind == "registry" or other.kind == "entry"):
                     self._add(place, other.name)
         for used in unit.names:
             self._use(place, used, _FAR)
@@ -387,7 +399,8 @@ class _Walk:
         module = self._code.module(blob)
         if name in module.units:
             self._add(place, name)
-            return
+            if module.names.get(name, _NO_NAME).kind != "import":
+                return  # else an import binds the name again, after its definition
         here = self._code.module_of(file)
         for path in module.imports.get(name, ()):
             self._lead(absolute(path, here, file), far)

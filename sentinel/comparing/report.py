@@ -55,6 +55,10 @@ def summarise(compared: BoundaryDiff) -> str:
         mended.append(returns if item.law == ANSWERED else f"now keeps {item.law}: {item.statement}")
     parts += mended if parts else [*mended, *moved]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
+    if compared.state == "new" and not parts:
+        held = [f"no law of its contract breaks in {compared.scenarios} scenarios"] if compared.scenarios else []
+        parts = [*held, *filter(None, [message(compared.reason)])]
+    parts = [message(compared.lookup), *parts] if compared.lookup and parts else parts
     return "; ".join(parts)
 
 
@@ -366,7 +370,8 @@ def write_result(comparison: Comparison, item: BoundaryDiff, number: int = 1) ->
         yield from write_difference(comparison, item, number)
     elif item.state in ("new", "gone"):
         place = next(iter(item.places.values()), item.name)
-        yield f"{item.state}: {place}{f': {message(item.reason)}' if item.reason else ''}"
+        why = summarise(item) if item.state == "new" and not item.judgement else message(item.reason)
+        yield f"{item.state}: {place}{f': {why}' if why else ''}"
         yield from (f"  perhaps {message(name)}" for name in item.renamed)
         yield from (f"  breaks {each.law}: {message(each.detail)}" for each in item.broken.get(AFTER, ()))
     elif item.state == "same numbers":

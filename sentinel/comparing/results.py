@@ -92,6 +92,7 @@ class BoundaryDiff:
     :ivar share: where the changed lines were judged that the boundary's own scenarios did not run, as text; empty if
         they ran all of them, or if some line ran nowhere.
     :ivar bugs: by side: the known bugs that only this side has.
+    :ivar lookup: the key of a registry that led to it and leads elsewhere at the head, as text; empty if there is none.
     :ivar lost: why its removal counts as worse; empty if it was not removed, or was removed together with all its
         callers.
     """
@@ -115,6 +116,7 @@ class BoundaryDiff:
     differences: tuple[Difference, ...] = ()
     broken: Mapping[str, tuple[Broken, ...]] = field(default_factory=dict)
     bugs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lookup: str = ""
     lost: str = ""
 
     @property

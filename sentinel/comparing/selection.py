@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from sentinel.comparing.lookups import Lookup, changed_imports, changed_lookups, paths_at_head
 from sentinel.comparing.observations import AFTER, BEFORE, OTHER, SIDES
 from sentinel.comparing.other_files import Files, files_of, list_changed_files
 from sentinel.comparing.patch import Patch, other_changes
@@ -87,6 +88,8 @@ class Selection:
         self.moved: dict[str, Mapping[str, str]] = {}
         #: boundary -> its file and definition before and after, with the same body and another name
         self._renames: dict[str, tuple[tuple[str, Unit], tuple[str, Unit]]] = {}
+        #: boundary -> the key that led to it and leads elsewhere at the head, and the dotted path of what it leads to
+        self.redirects: dict[str, tuple[Lookup, str]] = {}
         self.left_out: dict[str, str] = {}
         by_name: dict[str, Subject] = {}
         for checkout in checkouts.values():
@@ -101,6 +104,8 @@ class Selection:
         one, other = (self.codes[side].files(self.trees[side]) for side in SIDES)
         identical = one == other
         every = self.subjects if identical else [*self.subjects, *self._called_by_bugs()]
+        if not identical:
+            self._redirect(every)
         found = [self._compare_text(subject, identical) for subject in every]
         if self._modules is not None:
             self._modules.save()
@@ -112,10 +117,15 @@ class Selection:
         if sides[BEFORE].bound and sides[AFTER].definition is None:
             subject = self._follow(subject)
             sides[AFTER] = self._sight(AFTER, subject.binding)
+        if subject.name in self.redirects:
+            sides[AFTER] = self._sight(AFTER, self.binding(AFTER, subject))
         there = [side for side in SIDES if sides[side].definition is not None and not sides[side].lacks]
         if not there or (not subject.laws and len(there) == 1):
             return None
         result = _describe(subject, sides)
+        if subject.name in self.redirects:
+            lookup, path = self.redirects[subject.name]
+            result = replace(result, lookup=f"{lookup.key} leads to {path.rpartition('.')[2]} now")
         former = sides[BEFORE].definition
         if there == [BEFORE] and former is not None and sides[AFTER].definition is None:
             unread = self._unread(former.file)
@@ -130,16 +140,77 @@ class Selection:
                 ]
                 return Candidate(subject, replace(result, changed=_name_changes(rest)), rest)
         if len(there) == 1:
-            return Candidate(subject, self._judge_missing(subject, result, sides, there[0]))
+            definition = sides[AFTER].definition
+            if there == [AFTER] and definition is not None and self._replaces_another(definition):
+                return None  # it is compared with the function that it replaces
+            result = self._judge_missing(subject, result, sides, there[0])
+            new = self._new_code(subject) if result.state == "new" else []
+            return Candidate(subject, replace(result, changed=_name_changes(new)), new)
         changed: list[Change] = []
         if not identical:
             one, other = (self.reached(side, subject) for side in SIDES)
             changed = one.changed(other) if one is not None and other is not None else []
             own = [(file, unit.name) for file, unit in self._renames.get(subject.name, ())]
             changed = [item for item in changed if item[0] not in own]
+            changed = self._changed_by_redirect(subject, changed)
         if not changed and not self._unchanged_too:
             return Candidate(subject, replace(result, state="same code"))
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
+
+    def _new_code(self, subject: Subject) -> list[Change]:
+        """Return the definitions that a new boundary reaches and that the base lacks or has otherwise."""
+        reached = self.reached(AFTER, subject)
+        units = reached.units if reached is not None else {}
+        both = [(place, self._defined(BEFORE, place), unit) for place, unit in units.items()]
+        return [(place, one, unit) for place, one, unit in both if one is None or not one.like(unit)]
+
+    # -- keys of registries that lead elsewhere --
+
+    @cached_property
+    def _lookups(self) -> list[Lookup]:
+        return changed_lookups(self._changed_files(), self.codes, self.trees)
+
+    def _redirect(self, every: Sequence[Subject]) -> None:
+        """Note, for each boundary to which a changed key led, the definition to which the key leads at the head."""
+        for lookup in self._lookups:
+            module = self.target.module_of(lookup.after[0]) if lookup.after is not None else ""
+            for subject in every:
+                definition = self._find(BEFORE, subject)
+                unit = self._unit(BEFORE, definition) if definition is not None else None
+                if definition is not None and unit is not None:
+                    for path in paths_at_head(lookup, (definition.file, unit.name), module):
+                        if self.codes[AFTER].definitions.find(self.trees[AFTER], path) is not None:
+                            self.redirects[subject.name] = lookup, path
+
+    def _replaces_another(self, definition: Definition) -> bool:
+        unit = self._unit(AFTER, definition)
+        replacing = {lookup.after for lookup, _ in self.redirects.values()}
+        return unit is not None and (definition.file, unit.name) in replacing
+
+    def _changed_by_redirect(self, subject: Subject, changed: list[Change]) -> list[Change]:
+        """Return the changed definitions of a boundary whose key leads elsewhere: those that differ between the two
+        trees, the entry of the registry and the new definition."""
+        if subject.name not in self.redirects:
+            return changed
+        lookup, _ = self.redirects[subject.name]
+        places = [*(place for place, _, _ in changed), lookup.entry, *filter(None, [lookup.after])]
+        both = {place: (self._defined(BEFORE, place), self._defined(AFTER, place)) for place in places}
+        return sorted(
+            ((place, one, other) for place, (one, other) in both.items()
+             if place == lookup.after or one is None or not one.like(other)),
+            key=lambda item: item[0],
+        )  # fmt: skip
+
+    def _replaced(self) -> dict[Place, Unit]:
+        """Return the definitions that other ones replace, by the place of the new one."""
+        pairs = ((lookup.after, lookup.before) for lookup, _ in self.redirects.values())
+        return {new: unit for new, old in pairs if new and old and (unit := self._defined(BEFORE, old)) is not None}
+
+    def binding(self, side: str, subject: Subject) -> Binding:
+        """Return the binding of a boundary. If its key leads elsewhere at the head, the head's has that path."""
+        if side == BEFORE or subject.name not in self.redirects:
+            return subject.binding
+        return replace(subject.binding, boundary=self.redirects[subject.name][1], formerly=(), moved={})
 
     def _unread(self, file: str) -> str | None:
         """Return the reason why a file was left out of the head's checkout.
@@ -208,7 +279,7 @@ class Selection:
     # -- what a boundary reaches --
 
     def reached(self, side: str, subject: Subject) -> Reached | None:
-        return self.codes[side].reached(self.trees[side], subject.binding)
+        return self.codes[side].reached(self.trees[side], self.binding(side, subject))
 
     def changed_functions(self, name: str) -> list[str]:
         """Return the dotted paths of changed functions that a boundary may use."""
@@ -293,7 +364,8 @@ class Selection:
         reached = (self.reached(BEFORE, each.subject) for each in self.candidates.values() if each.changed)
         units = (item for each in reached if each is not None for item in each.units.items())
         fields = {name.rpartition(".")[2] for (_, name), unit in units if unit.kind == "field"}
-        return Patch({**({} if self.boundaries else self._signal_changes()), **bound}, bound, fields)
+        signal = {} if self.boundaries else self._signal_changes()
+        return Patch({**signal, **bound}, bound, fields, self._replaced())
 
     @cached_property
     def effects(self) -> list[str]:
@@ -312,7 +384,9 @@ class Selection:
                 places.append(f"{file}:1")
             elif before[1] is None and file.endswith("/__init__.py") and f"{file[:-12]}.py" in after:
                 places.append(f"{file}:1")  # a new package hides the module of the same name
-        return places
+        _ = self.candidates
+        compared = [lookup for lookup, _ in self.redirects.values()]
+        return places + [each.where for each in self._lookups if each not in compared]
 
     def _reorders_registrations(self, before: tuple[Code, str | None], now: tuple[Code, str | None]) -> bool:
         """Return True if a file has the same imports in another order, and two files register something under one key.
@@ -322,9 +396,11 @@ class Selection:
 
     @cached_property
     def _registers_twice(self) -> bool:
-        code, keys = self.codes[AFTER], Counter[str]()
+        code, keys = self.codes[AFTER], Counter[tuple[str, str]]()
         for _, blob in code.definitions.sources(self.trees[AFTER]):
-            keys.update(code.at_import(blob).registrations.keys())
+            keys.update(
+                {(each.registry, each.key) for each in code.at_import(blob).registrations if each.unit != each.registry}
+            )
         return any(count > 1 for count in keys.values())
 
     def proves_equality(self) -> bool:
@@ -345,7 +421,16 @@ class Selection:
     def _others(self) -> tuple[list[str], list[str]]:
         if self.boundaries:
             return [], []
-        return other_changes(self._changed_files(), self.patch.places | self._new_or_gone)
+        entries = {lookup.entry for lookup in self._lookups}  # they are compared, or among `effects`
+        known = self.patch.places | self._new_or_gone | entries
+        first, second = other_changes(self._changed_files(), known)
+        called = [reached for each in self.candidates.values() if each.changed
+                  and (reached := self.reached(AFTER, each.subject)) is not None]  # fmt: skip
+        for place, text in changed_imports(self._changed_files(), self.codes, self.trees):
+            unit = self._defined(AFTER, place)
+            if unit is not None and place not in known and not any(place in each.units for each in called):
+                first.append(f"{place[0]}:{unit.span[0]} {place[1]} ({text})")
+        return first, second
 
     @cached_property
     def _files(self) -> tuple[Files, Files]:
@@ -393,7 +478,7 @@ class Selection:
 
     def _find(self, side: str, subject: Subject) -> Definition | None:
         definitions, tree = self.codes[side].definitions, self.trees[side]
-        return next(filter(None, (definitions.find(tree, path) for path in subject.binding.paths)), None)
+        return next(filter(None, (definitions.find(tree, path) for path in self.binding(side, subject).paths)), None)
 
     def _unit(self, side: str, definition: Definition) -> Unit | None:
         units = self.codes[side].module(definition.blob).units.values()

@@ -338,18 +338,25 @@ def _select_answered(replies: Replies) -> Mapping[str, Reply]:
 
 
 class Alone(Pair):
-    """Calls the base instead of both revisions, to find out which functions the scenarios run."""
+    """Calls one revision instead of both, to find out which functions and lines the scenarios run."""
 
-    def __init__(self, one: LawSession, logs: dict[str, Log] | None = None) -> None:
-        super().__init__(one, one, logs, [])
+    def __init__(
+        self,
+        one: LawSession,
+        logs: dict[str, Log] | None = None,
+        side: str = BEFORE,
+        lines: Mapping[str, Lines] | None = None,
+    ) -> None:
+        super().__init__(one, one, logs, [], lines)
+        self._side = side
 
     def fresh(self) -> Alone:
-        return Alone(self._sides[BEFORE].fresh(), self.logs)
+        return Alone(self._sides[self._side].fresh(), self.logs, self._side, self._lines)
 
     def both(
         self, subject: Subject, calls: Calls, describe: Description = False, scenario_inputs: Given = None
     ) -> dict[str, Replies]:
-        replies = self._answer(BEFORE, subject, calls, describe, scenario_inputs)
+        replies = self._answer(self._side, subject, calls, describe, scenario_inputs)
         return self._note(subject, dict.fromkeys(SIDES, replies))
 
 

@@ -26,7 +26,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 @dataclass(frozen=True)
 class Unit:
     """A definition in a source file: a function, a method, a class without its methods, a dataclass field, a
-    module-level value, or the rest of a module.
+    module-level value, an entry of a registry, or the rest of a module.
 
     :ivar text: its source, indented as in the file. In contrast, :attr:`digest` is computed from its syntax.
     :ivar names: the names that it uses.
@@ -138,14 +138,24 @@ class Module:
 
 @dataclass(frozen=True)
 class Registration:
-    """A definition that is registered under a key, such as ``@register("grpo")``.
+    """An entry of a registry, such as ``@register("grpo")``, ``TABLE["grpo"] = function`` or an item of a dictionary.
 
-    :ivar code: its syntax without name and decorators.
+    :ivar registry: the expression that names the registry or its decorator, such as ``losses.register``.
+    :ivar key: the key in lower case, without the name of its enumeration.
+    :ivar member: the name that the key leads to, such as ``losses.clip``.
+    :ivar code: the member's syntax without name and decorators, if it is decorated.
+    :ivar unit: the name of the definition that has the entry.
     """
 
-    name: str
+    registry: str
+    key: str
+    member: str
     code: str
+    unit: str
     line: int
+
+    def __str__(self) -> str:
+        return f"{self.registry}[{self.key!r}]"
 
 
 @dataclass(frozen=True)
@@ -154,15 +164,14 @@ class AtImport:
 
     :ivar effects: the syntax of module-level statements that may affect other code, each with its line. These are
         calls, assignments to attributes, star imports, and statements that rebind the name of a function. Definitions,
-        constants and plain imports are left out, because they count as reached by the boundaries that use them. A file
-        that cannot be parsed counts as one such statement.
-    :ivar registrations: the decorator's syntax, including the key -> what the file registers with it. The key is the
-        decorator's first argument, a string or an attribute. If two are equal, the last counts.
+        constants and plain imports are left out, because they count as reached by the boundaries that use them, and
+        entries of registries. A file that cannot be parsed counts as one such statement.
+    :ivar registrations: the entries of registries that the file adds. If two have the same key, the last counts.
     :ivar imports: the syntax of its imports at module level, in order.
     """
 
     effects: Sequence[tuple[str, int]]
-    registrations: Mapping[str, Registration] = field(default_factory=dict)
+    registrations: Sequence[Registration] = ()
     imports: Sequence[str] = ()
 
 
@@ -173,31 +182,77 @@ def at_import(content: bytes) -> AtImport:
             body = syntax_of(content).body
             effects = [(ast.dump(node), node.lineno) for node in _effects(body, set())]
             imports = [ast.dump(node) for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
-            return AtImport(effects, _registrations(body), imports)
+            return AtImport(effects, [each for node in body for each in _registrations(node)], imports)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         pass
     return AtImport([(hashlib.sha256(content).hexdigest(), 1)])
 
 
-def _registrations(body: Sequence[ast.stmt]) -> dict[str, Registration]:
-    """Return what module-level decorators register. The given syntax tree is modified."""
-    registered: dict[str, Registration] = {}
-    for node in body:
-        if isinstance(node, (*_DEFINITIONS, ast.ClassDef)):
-            calls = [ast.dump(each) for each in node.decorator_list if _has_key(each)]
-            name, node.name, node.decorator_list = node.name, "", []
-            code = ast.dump(Bare().visit(node)) if calls else ""
-            registered |= {call: Registration(name, code, node.lineno) for call in calls}
-    return registered
+def _registrations(node: ast.stmt) -> Iterator[Registration]:
+    """Yield the entries of registries that a module-level statement adds. The given syntax tree is modified."""
+    if isinstance(node, (*_DEFINITIONS, ast.ClassDef)):
+        calls = [each for each in node.decorator_list if isinstance(each, ast.Call) and _key(each.args[:1])]
+        name, node.name, node.decorator_list = node.name, "", []
+        code = ast.dump(Bare().visit(node)) if calls else ""
+        for call in calls:
+            yield Registration(ast.unparse(call.func), _key(call.args[:1]), name, code, name, node.lineno)
+        return
+    entry = _entry(node)
+    items = [entry] if entry is not None else []
+    unit = _name_of_entry(*entry[:2]) if entry is not None else ""
+    if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Dict):
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        if isinstance(target, ast.Name):
+            unit, pairs = target.id, zip(node.value.keys, node.value.values)
+            items = [(target, key, value) for key, value in pairs if key is not None and _is_path(value)]
+    for registry, at, value in items:
+        if key := _key([at]):
+            yield Registration(ast.unparse(registry), key, ast.unparse(value), "", unit, value.lineno)
 
 
-def _has_key(decorator: ast.expr) -> bool:
-    first = decorator.args[0] if isinstance(decorator, ast.Call) and decorator.args else None
-    return isinstance(first, ast.Attribute) or (isinstance(first, ast.Constant) and isinstance(first.value, str))
+def _entry(node: ast.stmt) -> tuple[ast.expr, ast.expr, ast.expr] | None:
+    """Return the registry, the key and the value of ``TABLE["key"] = value``, ``TABLE.register("key", value)`` or
+    ``register("key")(value)``; None for any other statement."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript):
+        target = node.targets[0]
+        found = target.value, target.slice, node.value
+        return found if _is_path(target.value) and _key([target.slice]) and _is_path(node.value) else None
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or call.keywords:
+        return None
+    inner = call.func
+    if isinstance(inner, ast.Call) and len(inner.args) == len(call.args) == 1 and not inner.keywords:
+        found = inner.func, inner.args[0], call.args[0]
+    elif len(call.args) == 2 and "register" in _last(inner):
+        found = inner, call.args[0], call.args[1]
+    else:
+        return None
+    return found if _is_path(found[0]) and _key([found[1]]) and _is_path(found[2]) else None
+
+
+def _name_of_entry(registry: ast.expr, key: ast.expr) -> str:
+    return f"{ast.unparse(registry)}[{ast.unparse(key)}]"
+
+
+def _is_path(node: ast.expr) -> bool:
+    """Return True for a name or an attribute of a name, such as ``losses.clip``."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def _key(keys: Sequence[ast.expr]) -> str:
+    """Return a key of a registry, a string or a member of an enumeration, in lower case; empty for anything else."""
+    first = keys[0] if keys else None
+    if isinstance(first, ast.Constant) and isinstance(first.value, str):
+        return first.value.lower()
+    return first.attr.lower() if isinstance(first, ast.Attribute) else ""
 
 
 def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:
     for node in body:
+        if _entry(node) is not None:
+            continue
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             functions.add(node.name)
             if not isinstance(node, ast.ClassDef) and any(map(_patches, _calls_in_defaults(node))):
@@ -289,6 +344,8 @@ def _collect(
             _put(units, _unit(f"{owner}{node.name}", "class", span_of(node), inner, None, _decorators(node)))
         elif isinstance(node, (ast.Import, ast.ImportFrom)) or _is_text(node):
             continue
+        elif not owner and (entry := _entry(node)) is not None:
+            _put(units, _unit(_name_of_entry(*entry[:2]), "entry", span_of(node), [node]))
         elif not owner and isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = [item.id for item in targets if isinstance(item, ast.Name)]

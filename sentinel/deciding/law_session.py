@@ -167,6 +167,7 @@ class LawSession:
     :param references: the oracle's sessions.
     :param explain: returns a worker's failure with advice for the user.
     :param hangs: the boundaries of this revision that hung.
+    :param redirects: boundary -> the dotted path of the function that a registry has in its place.
     """
 
     def __init__(
@@ -175,9 +176,10 @@ class LawSession:
         references: References,
         explain: Callable[[Failed], Failed] = lambda failure: failure,
         hangs: Hangs | None = None,
+        redirects: Mapping[str, str] | None = None,
     ) -> None:
         self._target, self._references, self._explain = target, references, explain
-        self._hangs = hangs or Hangs()
+        self._hangs, self._redirects = hangs or Hangs(), redirects or {}
         self._session: Session | None = None
 
     def close(self) -> None:
@@ -187,7 +189,14 @@ class LawSession:
 
     def fresh(self) -> LawSession:
         """Return a new law session for the same process, with its own worker session."""
-        return LawSession(self._target, self._references, self._explain, self._hangs)
+        return self.redirected(self._redirects)
+
+    def redirected(self, redirects: Mapping[str, str]) -> LawSession:
+        """Return a new law session that calls the function at the given path in place of a boundary.
+
+        The worker uses the path only if a registry of the framework has the function there.
+        """
+        return LawSession(self._target, self._references, self._explain, self._hangs, redirects)
 
     def try_(
         self,
@@ -291,7 +300,8 @@ class LawSession:
             raise Undecidable(hung)
         if self._session is None or self._session.dead:
             self._session = self._target().session()
-        self._session.send({**request, "calls": calls})
+        at = self._redirects.get(request["boundary"], "")
+        self._session.send({**request, "calls": calls, "at": at})
         reference = self._consult({**request, "calls": consultations}) if consultations else Replies({})
         answer = self._session.receive()
         if isinstance(answer, Failed):
@@ -320,7 +330,7 @@ class AlteredSession(LawSession):
     """
 
     def __init__(self, session: LawSession, altered: Mapping[str, Any]) -> None:
-        super().__init__(session._target, session._references, session._explain)
+        super().__init__(session._target, session._references, session._explain, redirects=session._redirects)
         self.altered = altered
 
     def fresh(self) -> AlteredSession:
@@ -342,7 +352,7 @@ class LineSession(LawSession):
     """
 
     def __init__(self, session: LawSession) -> None:
-        super().__init__(session._target, session._references, session._explain, session._hangs)
+        super().__init__(session._target, session._references, session._explain, session._hangs, session._redirects)
         self.jumps: dict[str, set[tuple[int, int]]] = {}
         self.turned: dict[str, set[int]] = {}
 

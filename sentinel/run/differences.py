@@ -74,7 +74,7 @@ class DifferenceItem(pytest.Item):
 
         result = self.comparison.compare(self.boundary)
         row = self.row = row_of(self.comparison, result)
-        self.examined = result.state not in ("not compared", "not examined")
+        self.examined = row["outcome"] != "not examined"
         fails = ("worse", "other") if self.config.getoption("--sentinel-strict") else ("worse",)
         if row["outcome"] in fails and not self._allowed():
             raise WorseError(result)
@@ -85,7 +85,8 @@ class DifferenceItem(pytest.Item):
 
             idle = [format_lines(each) for each in result.unreached[:_SHOWN]]
             more = f" and {len(result.unreached) - _SHOWN} more" if len(result.unreached) > _SHOWN else ""
-            pytest.skip(f"{result.state}: {result.reason or result.share or ', '.join(idle) + more}")
+            state = "not examined" if result.state == "new" else result.state
+            pytest.skip(f"{state}: {result.reason or result.share or ', '.join(idle) + more}")
 
     def _allowed(self) -> bool:
         globs = self.run.settings.allowed_changes

@@ -87,6 +87,8 @@ def outcome_of(result: BoundaryDiff) -> str:
         return result.judgement
     if result.state == "differs":
         return "other"
+    if result.state == "new" and not result.scenarios:
+        return "not examined"
     return {"same numbers": "same", "same code": "same", "new": "new", "gone": "removed"}.get(
         result.state, "not examined"
     )

@@ -175,6 +175,27 @@ def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[Modul
     return module, value, owner
 
 
+def is_registered(member: Any, roots: tuple[str, ...]) -> bool:
+    """Return True if a registry of the framework has a function or a class as a value.
+
+    A registry is a mapping at the level of a module, or in a class or an object there.
+    """
+    sought = inspect.unwrap(member)
+    for module in list(sys.modules.values()):
+        if str(getattr(module, "__file__", None) or "").startswith(roots):
+            for value in list(vars(module).values()):
+                for table in (value, *getattr(value, "__dict__", {}).values()):
+                    if isinstance(table, Mapping) and any(_leads_to(each, sought) for each in list(table.values())):
+                        return True
+    return False
+
+
+def _leads_to(value: Any, sought: Any) -> bool:
+    """Return True if a value of a registry is the function that is sought, a wrapper of it, or a tuple that has it."""
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    return any(callable(part) and inspect.unwrap(part) is sought for part in parts)
+
+
 def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> str:
     """Return a hint for an error message: a name similar to the missing attribute."""
     near = difflib.get_close_matches(attribute, dir(owner), 1)

@@ -108,7 +108,7 @@ class Preparation:
 def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
     """Find the function that a request names, and record where it is defined."""
     binding = load_binding(request["adapter"], request["boundary"], request["contract"])
-    boundary = find_boundary(binding, roots, frozenset(request["given"]), request["device"])
+    boundary = find_boundary(binding, roots, frozenset(request["given"]), request["device"], request.get("at", ""))
     use_declared_defaults(partial(defaults.default_of, load_file(Path(request["adapter"])).TARGET.defaults))
     file, line, signature = calling.source_of(boundary.function)
     return Preparation(
@@ -168,16 +168,19 @@ MOVED: dict[str, str] = {}
 
 
 def find_boundary(
-    binding: Binding, roots: tuple[str, ...], scenario_inputs: frozenset[str], device: str
+    binding: Binding, roots: tuple[str, ...], scenario_inputs: frozenset[str], device: str, at: str = ""
 ) -> calling.Boundary:
     """Return the function at the first of the binding's paths that exists in this checkout.
 
+    :param at: a path to try first. It counts only if a registry of the framework has the function or its class.
     :raises DriftError: if the checkout has none of the paths, or lacks a module that the adapter needs for the call.
     """
-    for path in (*binding.paths, *(MOVED[name] for name in binding.paths if name in MOVED)):
+    for path in (*filter(None, [at]), *binding.paths, *(MOVED[name] for name in binding.paths if name in MOVED)):
         try:
             module, function, owner = calling.resolve(path, roots, near=False)
         except DriftError:
+            continue
+        if path == at and not calling.is_registered(owner or function, roots):
             continue
         if isinstance(function, property):
             function = function.fget

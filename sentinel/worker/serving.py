@@ -79,7 +79,7 @@ class Server:
     def __init__(self, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> None:
         self._roots = roots
         self._recorder = recorder
-        self._preparations: dict[tuple[str, str, str], probe.Preparation] = {}
+        self._preparations: dict[tuple[str, ...], probe.Preparation] = {}
         self._settled = False
         self._branches: _BranchTracer | None = None
         self._values = Recorder(roots)
@@ -143,9 +143,10 @@ class Server:
         return probe.load_contract(request["contract_file"], request["contract"])
 
     def _prepare(self, request: Mapping[str, Any], boundary: str) -> probe.Preparation:
-        key = (boundary, request["contract"], " ".join(request["given"]))
+        at = request.get("at", "") if boundary == request["boundary"] else ""
+        key = (boundary, request["contract"], " ".join(request["given"]), at)
         if key not in self._preparations:
-            preparation = probe.prepare({**request, "boundary": boundary}, self._roots)
+            preparation = probe.prepare({**request, "boundary": boundary, "at": at}, self._roots)
             for required in preparation.boundary.binding.requires:
                 if not calling.has(required, self._roots):
                     raise AbsentError(f"not in this version: the checkout has no {required}")

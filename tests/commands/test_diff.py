@@ -1427,3 +1427,101 @@ def test_sigterm_keeps_the_finished_results(tiny, tree, tmp_path):
     assert out.endswith("; interrupted\n")
     [said] = json.loads(Path("changes.json").read_text())["revisions"]["tiny"].values()
     assert [row["is"] for row in said["rows"]] == ["better"]
+
+
+REGISTERED = """
+LOSSES = {{}}
+
+
+def registered(name):
+    def put(function):
+        LOSSES[name] = function
+        return function
+
+    return put
+
+
+@registered("mean")
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    return (loss_mat * loss_mask).sum() / loss_mask.sum()
+
+
+def other(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    return {other}
+
+
+{entry}
+"""
+ENTRIES = {
+    "a decorator": '@registered("mean")\ndef newer(loss_mat, loss_mask, loss_agg_mode="token-mean"):\n    return 1 * {other}',
+    "an assignment": 'LOSSES["mean"] = other',
+    "a call": 'registered("mean")(other)',
+    "a lookup of an enumeration": "class Names:\n    MEAN = 'mean'\n\n\nLOSSES[Names.MEAN] = other",
+}
+RIGHT, WRONG = "(loss_mat * loss_mask).sum() / loss_mask.sum()", "(loss_mat * loss_mask).sum() / loss_mask.numel()"
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("other", [RIGHT, WRONG], ids=["right", "wrong"])
+def test_a_key_that_leads_to_another_function_is_compared(run_sentinel, tree, entry, other):
+    """No line of the function differs that the key led to."""
+    one, two = (REGISTERED.format(other=other, entry=text).replace("{other}", other) for text in ("", ENTRIES[entry]))
+    answer = run_sentinel("diff", "tiny", tree("one", one), tree("two", two), "--json", *FEW)
+    [found] = answer.json()["boundaries"]
+    assert found["state"] == ("differs" if other == WRONG else "same numbers"), found
+    assert found["judgement"] == ("worse" if other == WRONG else "")
+    assert found["places"]["after"].startswith("tiny.losses.newer" if "decorator" in entry else "tiny.losses.other")
+    if other == WRONG:
+        assert "['mean'] leads to " in found["sentence"]
+
+
+def test_a_key_whose_first_function_stays_is_not_compared_with_the_second(run_sentinel, tree):
+    code = REGISTERED.replace("LOSSES[name] = function", "LOSSES.setdefault(name, function)")
+    one, two = (code.format(other=RIGHT, entry=text).replace("{other}", WRONG) for text in ("", ENTRIES["a decorator"]))
+    answer = run_sentinel("diff", "tiny", tree("one", one), tree("two", two), "--json", *FEW)
+    [found] = answer.json()["boundaries"]
+    assert (found["state"], found["judgement"]) == ("not examined", ""), found
+    assert [each["function"] for each in found["unreached"]] == ["newer"]
+
+
+@pytest.mark.parametrize("like", [True, False])
+def test_an_import_that_leads_to_other_code_is_listed_for_an_unbound_function(run_sentinel, tree, tmp_path, like):
+    """No line of a function differs; only the import above it does."""
+    unbound = "from tiny.{} import scaled\n" + CODE.format(returned=MENDED) + UNBOUND.format(by="scaled(2)")
+    one, other = tree("one", unbound.format("first")), tree("other", unbound.format("second"))
+    for name in ("one", "other"):
+        for module, factor in (("first", 1), ("second", 1 if like else 2)):
+            (tmp_path / name / "tiny" / f"{module}.py").write_text(f"def scaled(x):\n    return {factor} * x\n")
+    answer = run_sentinel("diff", "tiny", one, other, *FEW)
+    assert answer.status == (0 if like else 2), answer.out
+    assert ("compute_advantages (scaled leads to tiny.second.scaled now)" in answer.out) is not like
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_name_that_an_import_binds_again_is_compared(run_sentinel, tree, tmp_path, wrong):
+    code = CODE.format(returned=RIGHT)
+    one, other = tree("one", code), tree("other", f"{code}\n\nfrom tiny.second import agg_loss\n")
+    newer = code.replace(RIGHT, WRONG if wrong else f"1 * {RIGHT}")
+    (tmp_path / "other" / "tiny" / "second.py").write_text(newer)
+    [found] = run_sentinel("diff", "tiny", one, other, "--json", *FEW).json()["boundaries"]
+    # a default of the new function is not examined
+    assert (found["state"], found["judgement"]) == (("differs", "worse") if wrong else ("not examined", "")), found
+    assert found["places"]["after"].startswith("tiny.losses.agg_loss (tiny/second.py:")
+
+
+def test_a_decorator_that_replaces_the_function_is_compared(run_sentinel, tree):
+    code = CODE.format(returned=RIGHT)
+    wrap = "import functools\n\n\ndef doubled(function):\n    @functools.wraps(function)\n"
+    wrap += "    def twice(*a, **k):\n        return 2 * function(*a, **k)\n    return twice\n\n\n"
+    one = wrap + code
+    other = wrap + code.replace("def agg_loss", "@doubled\ndef agg_loss")
+    [found] = run_sentinel("diff", "tiny", tree("one", one), tree("other", other), "--json", *FEW).json()["boundaries"]
+    assert (found["state"], found["judgement"]) == ("differs", "worse"), found
+
+
+def test_a_removed_key_prevents_a_proof(run_sentinel, tree):
+    code = REGISTERED.format(other=RIGHT, entry="")
+    answer = run_sentinel(
+        "diff", "tiny", tree("one", code), tree("two", code.replace('@registered("mean")\n', "")), *FEW
+    )
+    assert "module-level code that may change other functions: tiny/losses.py:" in answer.out

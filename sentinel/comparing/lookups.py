@@ -1,0 +1,176 @@
+"""Find the keys of registries that lead to another function at the head. No code runs.
+
+A branch may replace a function without changing a line of it: the branch registers a new function under its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.comparing.observations import AFTER, BEFORE, SIDES
+from sentinel.comparing.reached import Code, Place
+from sentinel.comparing.units import Registration
+
+#: A key: the place of its registry, or the registry's expression if another package defines it; and the key itself.
+_Key = tuple[Any, str]
+
+#: A file that differs: its path, and for both revisions the code that reads it and its blob.
+Changed = tuple[str, tuple[Code, str | None], tuple[Code, str | None]]
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A key of a registry that leads to another definition at the head.
+
+    :ivar key: the key as a report names it, such as ``register_policy_loss['gspo']``.
+    :ivar before: the definition to which it led; None if it was not a definition of the target.
+    :ivar after: the definition to which it leads; None if the key is gone, or if it leads outside the target's code.
+    :ivar entry: the definition that contains the new entry, or the old one if the key is gone.
+    """
+
+    key: str
+    before: Place | None
+    after: Place | None
+    entry: Place
+    line: int
+
+    @property
+    def where(self) -> str:
+        return f"{self.entry[0]}:{self.line}"
+
+
+def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: Mapping[str, str]) -> list[Lookup]:
+    """Return the keys that lead to other definitions at the head.
+
+    If several files register a function under one key, those count that only the head has: the text does not show which
+    file is imported last.
+    """
+    changed = [(file, {side: each[1] for side, each in zip(SIDES, both)}) for file, *both in files]
+    entries = {
+        side: _collect(((file, blobs[side]) for file, blobs in changed), codes[side], trees[side]) for side in SIDES
+    }
+    lookups = []
+    for key, (file, now) in entries[AFTER].items():
+        old = entries[BEFORE].get(key) or _find_elsewhere(key, now, {file for file, _ in changed}, codes, trees)
+        if old is None:
+            if isinstance(key[0], str):  # such as os.environ
+                lookups.append(Lookup(str(now), None, None, (file, now.unit), now.line))
+            continue
+        was, is_ = (_place(codes[side], trees[side], *each) for side, each in zip(SIDES, (old, (file, now))))
+        if (was, is_) == (None, None) and old[1].member == now.member:
+            continue
+        renamed = bool(now.code) and old[1].code == now.code
+        if was is not None and renamed:
+            renamed = old[0] == file or not _stands(codes[AFTER], trees[AFTER], was)
+        if was != is_ and not renamed:
+            lookups.append(Lookup(str(now), was, is_, (file, now.unit), now.line))
+    for key, (file, old_entry) in entries[BEFORE].items():
+        was = _place(codes[BEFORE], trees[BEFORE], file, old_entry)
+        if key not in entries[AFTER] and was is not None and _stands(codes[AFTER], trees[AFTER], was):
+            lookups.append(Lookup(str(old_entry), was, None, (file, old_entry.unit), old_entry.line))
+    return lookups
+
+
+def _collect(files: Iterable[tuple[str, str | None]], code: Code, tree: str) -> dict[_Key, tuple[str, Registration]]:
+    """Return the last entry for each key in these files, with its file."""
+    return {
+        (_registry(code, tree, file, each.registry), each.key): (file, each)
+        for file, blob in files
+        for each in code.at_import(blob).registrations
+    }
+
+
+def _find_elsewhere(
+    key: _Key, now: Registration, changed: Collection[str], codes: Mapping[str, Code], trees: Mapping[str, str]
+) -> tuple[str, Registration] | None:
+    """Return the entry that an unchanged file has for this key."""
+    code, tree = codes[BEFORE], trees[BEFORE]
+    for file, blob in sorted(code.files(tree).items()):
+        if file not in changed and code.names(blob, [now.key, now.key.upper()]):
+            there = _collect([(file, blob)], code, tree)
+            if key in there:
+                return there[key]
+    return None
+
+
+def _stands(code: Code, tree: str, place: Place) -> bool:
+    blob = code.files(tree).get(place[0])
+    return blob is not None and place[1] in code.module(blob).units
+
+
+def _place(code: Code, tree: str, file: str, entry: Registration) -> Place | None:
+    if entry.code:
+        return file, entry.member
+    return code.find_unit(tree, f"{code.module_of(file)}.{entry.member}")
+
+
+def _registry(code: Code, tree: str, file: str, path: str) -> Any:
+    """Return the place of the registry that an expression such as ``losses.register`` names, or the expression if no
+    definition of the target is found.
+
+    A decorator that names exactly one empty table of its module stands for the table.
+    """
+    parts = path.split(".")
+    for end in range(1, len(parts) + 1):
+        place = code.find_unit(tree, f"{code.module_of(file)}.{'.'.join(parts[:end])}")
+        if place is not None:
+            units = code.module(code.files(tree)[place[0]]).units
+            tables = [name for name in units[place[1]].names if name in units and units[name].kind == "registry"]
+            own = units[place[1]].kind == "function" and len(tables) == 1
+            return (place[0], tables[0]) if own else place
+    return path
+
+
+def paths_at_head(lookup: Lookup, place: Place, module: str) -> Iterator[str]:
+    """Yield the dotted path of the definition that callers get at the head in place of this one, if the key led to it
+    or to its class.
+
+    :param module: the dotted path of the module of the new definition.
+    """
+    if lookup.before is None or lookup.after is None:
+        return
+    (file, name), (_, new) = lookup.before, lookup.after
+    if place[0] == file and f"{place[1]}.".startswith(f"{name}."):
+        yield f"{module}.{new}{place[1].removeprefix(name)}"
+
+
+def changed_imports(
+    files: Iterable[Changed], codes: Mapping[str, Code], trees: Mapping[str, str]
+) -> Iterator[tuple[Place, str]]:
+    """Yield each function that uses an imported name which leads to other code at the head, with a text about the name.
+
+    Functions that may carry signal are included, even if their own lines are equal.
+    """
+    for file, (_, old), (code, new) in files:
+        if old is None or new is None:
+            continue
+        modules = codes[BEFORE].module(old), code.module(new)
+        leads = {
+            name: found
+            for name, each in modules[1].names.items()
+            if each.kind == "import"
+            and modules[0].names.get(name, each).leads != each.leads
+            and (found := _changed_lead(file, name, codes, trees))
+        }
+        named = {*code.signals(file, new), *code.doubtful(file, new)} if leads else set()
+        for name in sorted(named & modules[1].units.keys()):
+            for used in sorted(modules[1].units[name].names & leads.keys()):
+                yield (file, name), f"{used} leads to {leads[used]} now"
+
+
+def _changed_lead(file: str, name: str, codes: Mapping[str, Code], trees: Mapping[str, str]) -> str:
+    """Return the dotted path to which a name leads at the head; empty if the code there is as before, or if it is not
+    the target's at either revision."""
+    places = [codes[side].find_unit(trees[side], f"{codes[side].module_of(file)}.{name}") for side in SIDES]
+    units = [
+        None if place is None else codes[side].module(codes[side].files(trees[side])[place[0]]).units[place[1]]
+        for side, place in zip(SIDES, places)
+    ]
+    if units == [None, None] or (units[0] is not None and units[0].like(units[1])):
+        return ""
+    if places[0] == places[1]:
+        return ""  # the definition itself has changed, and it is compared
+    last = places[1]
+    return "another package" if last is None else f"{codes[AFTER].module_of(last[0])}.{last[1]}"
