@@ -273,6 +273,26 @@ def test_a_changed_line_that_reads_the_machine_or_the_process_is_not_examined(py
     result.stdout.fnmatch_lines(["scenarios have at most * rows and * tokens, *, on the CPU, in one process: *"])
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_new_function_passes_only_if_its_lines_ran(pytester, clone, answers):
+    losses = clone / "demo_rl" / "losses.py"
+    body = "(loss_mat * loss_mask).sum()" if answers else "loss_mat.unknown()"
+    losses.write_text(
+        f"{losses.read_text()}\n\nAGGREGATIONS = {{}}\n\n\ndef register_aggregation(name):\n"
+        "    return lambda function: AGGREGATIONS.setdefault(name, function)\n\n\n"
+        f"@register_aggregation('sum')\ndef sum_loss(loss_mat, loss_mask, loss_agg_mode):\n    return {body}\n"
+    )
+    result = gate(pytester, f"--sentinel-repo={clone}", "-k", "sum_loss", "-rs")
+    if answers:
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["new: demo_rl.losses.sum_loss: no law of its contract breaks in 3 scenarios"])
+        result.stdout.fnmatch_lines(["4 signal lines changed (4 added, 0 deleted); 2 ran *"])
+    else:
+        assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+        result.stdout.fnmatch_lines(["*not examined: every call raised: *"])
+        result.stdout.fnmatch_lines(["not examined: demo_rl.losses.sum_loss: every call raised: *"])
+
+
 def test_parameters_in_another_order_are_not_examined(pytester, clone):
     """The adapter passes arguments by name, and upstream's own callers may pass them by position."""
     losses = clone / "demo_rl" / "losses.py"
@@ -316,7 +336,7 @@ def _without_losses(tree, callers: bool) -> None:
     """Remove the function. Its caller stays, or is removed too."""
     losses = tree / "demo_rl" / "losses.py"
     losses.write_text("X = 1\n")
-    (tree / "demo_rl" / "training.py").write_text("def step(batch):\n    return 0.0\n" if callers else "")
+    (tree / "demo_rl" / "training.py").write_text("def step(batch):\n    return agg_loss(*batch)\n" if callers else "")
 
 
 @pytest.fixture

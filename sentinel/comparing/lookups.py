@@ -53,24 +53,33 @@ def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: 
     }
     lookups = []
     for key, (file, now) in entries[AFTER].items():
-        old = entries[BEFORE].get(key) or _find_elsewhere(key, now, {file for file, _ in changed}, codes, trees)
-        if old is None:
-            if isinstance(key[0], str):  # such as os.environ
+        old = entries[BEFORE].get(key)
+        if isinstance(key[0], str):  # a registry of another package, such as os.environ
+            if not now.code if old is None else old[1].member != now.member and not _decorates_alike(old[1], now):
                 lookups.append(Lookup(str(now), None, None, (file, now.unit), now.line))
+            continue
+        old = old or _find_elsewhere(key, now, {file for file, _ in changed}, codes, trees)
+        if old is None:
             continue
         was, is_ = (_place(codes[side], trees[side], *each) for side, each in zip(SIDES, (old, (file, now))))
         if (was, is_) == (None, None) and old[1].member == now.member:
             continue
-        renamed = bool(now.code) and old[1].code == now.code
+        renamed = _decorates_alike(old[1], now)
         if was is not None and renamed:
             renamed = old[0] == file or not _stands(codes[AFTER], trees[AFTER], was)
         if was != is_ and not renamed:
             lookups.append(Lookup(str(now), was, is_, (file, now.unit), now.line))
     for key, (file, old_entry) in entries[BEFORE].items():
         was = _place(codes[BEFORE], trees[BEFORE], file, old_entry)
-        if key not in entries[AFTER] and was is not None and _stands(codes[AFTER], trees[AFTER], was):
+        gone = key not in entries[AFTER] and not isinstance(key[0], str)
+        if gone and was is not None and _stands(codes[AFTER], trees[AFTER], was):
             lookups.append(Lookup(str(old_entry), was, None, (file, old_entry.unit), old_entry.line))
     return lookups
+
+
+def _decorates_alike(old: Registration, now: Registration) -> bool:
+    """Return True if both entries decorate the same code."""
+    return bool(now.code) and old.code == now.code
 
 
 def _collect(files: Iterable[tuple[str, str | None]], code: Code, tree: str) -> dict[_Key, tuple[str, Registration]]:

@@ -155,7 +155,8 @@ class Patch:
     :param bound: the changed definitions that a boundary reaches. The others are signal functions without a binding.
     :param fields: the names of the dataclass fields at the base. A new field with such a name may hide a base class's
         field.
-    :param replaced: the place of a new function -> the function that it replaces.
+    :param counterparts: the place of a new or a removed function -> the function that corresponds to it at the other
+        revision.
     """
 
     def __init__(
@@ -163,9 +164,9 @@ class Patch:
         changes: Mapping[Place, tuple[Unit | None, Unit | None]],
         bound: Collection[Place] = (),
         fields: Collection[str] = (),
-        replaced: Mapping[Place, Unit] | None = None,
+        counterparts: Mapping[Place, Unit] | None = None,
     ) -> None:
-        self._fields, self._replaced = frozenset(fields), replaced or {}
+        self._fields, self._counterparts = frozenset(fields), counterparts or {}
         self._places = frozenset(changes)
         self._changes = _without_moved(changes)
         self._bound = frozenset(bound)
@@ -355,7 +356,7 @@ class Patch:
             return unit is not None and unit.kind == "field" and place[1].rpartition(".")[2] in self._fields
         if unit.kind in _DEFAULTS:
             return True
-        other = other or self._replaced.get(place)
+        other = other or self._counterparts.get(place)
         if not number and other is not None and _reordered(unit, other):
             return True  # this affects callers that pass arguments by position; adapters pass them by name
         same = {part for statement in (statements(other) if other is not None else ()) for part in statement.parts}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import copy
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from functools import cached_property
 
 from sentinel.comparing.lookups import Lookup, changed_imports, changed_lookups, paths_at_head
 from sentinel.comparing.observations import AFTER, BEFORE, OTHER, SIDES
 from sentinel.comparing.other_files import Files, files_of, list_changed_files
-from sentinel.comparing.patch import Patch, other_changes
+from sentinel.comparing.patch import Patch, function_in, other_changes
 from sentinel.comparing.reached import (
     Code,
     Place,
@@ -24,7 +27,7 @@ from sentinel.comparing.reached import (
     signal_changes,
 )
 from sentinel.comparing.results import BoundaryDiff
-from sentinel.comparing.units import Modules, Unit
+from sentinel.comparing.units import Bare, Modules, Unit
 from sentinel.contracts.call import CALL
 from sentinel.deciding.law_session import Subject
 from sentinel.deciding.runner import Runner
@@ -37,6 +40,9 @@ from sentinel.targets.checkout import Checkout
 
 #: A changed definition: (its place, the definition at the base, the definition at the head).
 Change = tuple[Place, Unit | None, Unit | None]
+
+#: Two functions with this similarity or more are nearly the same.
+_NEARLY = 0.8
 
 #: The most callers of a removed function that are named.
 _CALLERS = 3
@@ -88,6 +94,8 @@ class Selection:
         self.moved: dict[str, Mapping[str, str]] = {}
         #: boundary -> its file and definition before and after, with the same body and another name
         self._renames: dict[str, tuple[tuple[str, Unit], tuple[str, Unit]]] = {}
+        #: boundary -> the same for a similar body
+        self._followed: dict[str, tuple[tuple[str, Unit], tuple[str, Unit]]] = {}
         #: boundary -> the key that led to it and leads elsewhere at the head, and the dotted path of what it leads to
         self.redirects: dict[str, tuple[Lookup, str]] = {}
         self.left_out: dict[str, str] = {}
@@ -185,6 +193,7 @@ class Selection:
     def _replaces_another(self, definition: Definition) -> bool:
         unit = self._unit(AFTER, definition)
         replacing = {lookup.after for lookup, _ in self.redirects.values()}
+        replacing |= {(file, unit.name) for _, (file, unit) in self._followed.values()}
         return unit is not None and (definition.file, unit.name) in replacing
 
     def _changed_by_redirect(self, subject: Subject, changed: list[Change]) -> list[Change]:
@@ -201,10 +210,13 @@ class Selection:
             key=lambda item: item[0],
         )  # fmt: skip
 
-    def _replaced(self) -> dict[Place, Unit]:
-        """Return the definitions that other ones replace, by the place of the new one."""
+    def _counterparts(self) -> dict[Place, Unit]:
+        """Return, by place, the definition at the other revision that a new or a removed definition corresponds to."""
         pairs = ((lookup.after, lookup.before) for lookup, _ in self.redirects.values())
-        return {new: unit for new, old in pairs if new and old and (unit := self._defined(BEFORE, old)) is not None}
+        other = {new: unit for new, old in pairs if new and old and (unit := self._defined(BEFORE, old)) is not None}
+        for (old_file, old), (new_file, new) in self._followed.values():
+            other |= {(old_file, old.name): new, (new_file, new.name): old}
+        return other
 
     def binding(self, side: str, subject: Subject) -> Binding:
         """Return the binding of a boundary. If its key leads elsewhere at the head, the head's has that path."""
@@ -240,7 +252,7 @@ class Selection:
             return replace(result, state="new")
         callers = self._callers(subject)
         lost = f"it is removed, and its callers are still there: {', '.join(callers)}" if callers else ""
-        alike = tuple(f"{path} ({file}:{unit.span[0]})" for path, file, unit in self._alike(subject))
+        alike = tuple(f"{path} ({file}:{unit.span[0]})" for _, path, file, unit in self._alike(subject))
         return replace(result, state="gone", renamed=alike, lost=lost, reason=lost)
 
     def _sight(self, side: str, binding: Binding) -> Sighting:
@@ -248,15 +260,17 @@ class Selection:
 
     def _follow(self, subject: Subject) -> Subject:
         """Return the subject with the function's new path, if the function has moved and its body is nearly the
-        same, or if it has another name and the same body."""
+        same, or if a new function has a similar body."""
         older = [self.checkouts[BEFORE]]
         lack = self._runner.absence(self.target.name, subject.binding, self.checkouts[AFTER], older)
         if lack is None:
             return subject
         place, moved = lack.place, lack.moved
-        if not moved and lack.name == lack.needed and lack.needed in subject.binding.paths:
+        if not moved and lack.needed in subject.binding.paths:
             place = self._renamed(subject)
-            moved = {lack.needed: place} if place else {}
+            depth = 1 + sum(part[:1].isupper() for part in lack.needed.split(".")[-2:-1])  # a method has a class
+            modules = (path.rsplit(".", depth)[0] for path in (lack.needed, place))
+            moved = {lack.needed: place, next(modules): next(modules)} if place else {}
         if not moved:
             return subject
         self.moved[subject.name] = moved
@@ -365,7 +379,7 @@ class Selection:
         units = (item for each in reached if each is not None for item in each.units.items())
         fields = {name.rpartition(".")[2] for (_, name), unit in units if unit.kind == "field"}
         signal = {} if self.boundaries else self._signal_changes()
-        return Patch({**signal, **bound}, bound, fields, self._replaced())
+        return Patch({**signal, **bound}, bound, fields, self._counterparts())
 
     @cached_property
     def effects(self) -> list[str]:
@@ -485,63 +499,84 @@ class Selection:
         return next((unit for unit in units if unit.span == definition.name.span), None)
 
     def _callers(self, subject: Subject) -> list[str]:
-        """Return at most three functions that use a boundary at the base and still exist at the head."""
-        before, after = (self.codes[side] for side in SIDES)
-        definition = self._find(BEFORE, subject)
+        """Return at most three functions that use a boundary at the base and still name it at the head."""
         name = subject.boundary.rpartition(".")[2]
-        later = dict(after.definitions.sources(self.trees[AFTER]))
+        later = dict(self.codes[AFTER].definitions.sources(self.trees[AFTER]))
         callers = []
-        for file, blob in sorted(before.definitions.sources(self.trees[BEFORE])):
-            still = after.module(later[file]).units if file in later else {}
-            for path, unit in before.module(blob).units.items():
-                itself = definition is not None and definition.place == (blob, unit.span)
-                names = name in unit.names or name in unit.attributes
-                if names and not itself and unit.kind == "function" and path in still:
-                    callers.append(f"{self.target.module_of(file)}.{path}")
+        for file, path in self._users(subject):
+            unit = self.codes[AFTER].module(later[file]).units.get(path) if file in later else None
+            if unit is not None and unit.kind == "function" and name in unit.names | unit.attributes:
+                callers.append(f"{self.target.module_of(file)}.{path}")
         return callers[:_CALLERS]
 
+    def _users(self, subject: Subject) -> Iterator[Place]:
+        """Yield the other definitions that name a boundary at the base."""
+        code, definition = self.codes[BEFORE], self._find(BEFORE, subject)
+        name = subject.boundary.rpartition(".")[2]
+        for file, blob in sorted(code.definitions.sources(self.trees[BEFORE])):
+            for path, unit in code.module(blob).units.items() if code.names(blob, [name]) else ():
+                itself = definition is not None and definition.place == (blob, unit.span)
+                if name in unit.names | unit.attributes and not itself:
+                    yield file, path
+
     def _renamed(self, subject: Subject) -> str:
-        """Return the dotted path of the only new function that has the body of a removed boundary, and note both
-        definitions. Return an empty string if there is no such function, or if there are several."""
+        """Return the dotted path of the new function that a removed boundary has become, and note both definitions.
+
+        It is the new function with the most similar body. If the body is not nearly the same, or if others are as
+        similar, a former caller must name it now. Return an empty string if there is no such function.
+        """
         definition = self._find(BEFORE, subject)
         old = self._unit(BEFORE, definition) if definition is not None else None
-        if definition is None or old is None:
+        alike = sorted(self._alike(subject), key=lambda each: -each[0])
+        if definition is None or old is None or not alike:
             return ""
-        name = re.compile(rf"\b{re.escape(old.name.rpartition('.')[2])}\b")
-        same = [
-            (path, file, unit)
-            for path, file, unit in self._alike(subject)
-            if replace(old, text=name.sub(path.rpartition(".")[2], old.text)).like(unit)
-        ]
-        if len(same) != 1:
+        first = [each for each in alike if each[0] == alike[0][0]]
+        called = [each for each in alike if self._is_called_now(subject, each[3].name)]
+        chosen = first if len(first) == 1 and first[0][0] >= _NEARLY else called[:1]
+        if not chosen:
             return ""
-        [(path, file, unit)] = same
-        self._renames[subject.name] = (definition.file, old), (file, unit)
+        [(similarity, path, file, unit)] = chosen
+        pair = (definition.file, old), (file, unit)
+        if similarity == 1:
+            self._renames[subject.name] = pair
+        else:
+            self._followed[subject.name] = pair
         return path
 
-    def _alike(self, subject: Subject) -> Iterator[tuple[str, str, Unit]]:
-        """Yield new functions that may be a removed boundary under another name, because at least half of their lines
-        are the same, each with its dotted path and its file."""
+    def _is_called_now(self, subject: Subject, name: str) -> bool:
+        """Return True if a definition that named a boundary at the base names this function at the head."""
+        last = name.rpartition(".")[2]
+        units = (self._defined(AFTER, place) for place in self._users(subject))
+        return any(unit is not None and last in unit.names | unit.attributes for unit in units)
+
+    def _alike(self, subject: Subject) -> Iterator[tuple[float, str, str, Unit]]:
+        """Yield new functions that may be a removed boundary under another name, because their code is similar, each
+        with the similarity from 0 to 1, its dotted path and its file."""
         own, other = self.codes[BEFORE], self.codes[AFTER]
         definition = self._find(BEFORE, subject)
-        if definition is None:
+        unit = self._unit(BEFORE, definition) if definition is not None else None
+        if unit is None:
             return
         before = dict(own.definitions.sources(self.trees[BEFORE]))
-        sought = _lines(self._unit(BEFORE, definition))
+        sought = _tokens(unit)
         for file, blob in sorted(other.definitions.sources(self.trees[AFTER])):
             if before.get(file) == blob:
                 continue
             units_before = own.module(before[file]).units if file in before else {}
-            for name, unit in other.module(blob).units.items():
-                if unit.kind != "function" or name in units_before:
+            for name, each in other.module(blob).units.items():
+                if each.kind != "function" or name in units_before:
                     continue
-                lines = _lines(unit)
-                if len(sought & lines) >= ALIKE * max(len(sought), len(lines), 2):
-                    yield f"{self.target.module_of(file)}.{name}", file, unit
+                matcher = SequenceMatcher(None, sought, _tokens(each), autojunk=False)
+                if matcher.real_quick_ratio() >= ALIKE <= matcher.quick_ratio() and matcher.ratio() >= ALIKE:
+                    yield matcher.ratio(), f"{self.target.module_of(file)}.{name}", file, each
 
 
-def _lines(unit: Unit | None) -> frozenset[str]:
-    return frozenset(line.strip() for line in unit.text.splitlines() if line.strip()) if unit else frozenset()
+def _tokens(unit: Unit) -> list[str]:
+    """Return the words and signs of a function, without its name, annotations, docstring and comments."""
+    parsed = function_in(unit)
+    text = ast.unparse(Bare().visit(copy.deepcopy(parsed[0]))) if parsed is not None else unit.text
+    own = unit.name.rpartition(".")[2]
+    return ["" if each == own else each for each in re.findall(r"\w+|\S", text)]
 
 
 def _describe(subject: Subject, sides: Mapping[str, Sighting]) -> BoundaryDiff:

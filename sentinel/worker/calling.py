@@ -175,12 +175,16 @@ def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[Modul
     return module, value, owner
 
 
-def is_registered(member: Any, roots: tuple[str, ...]) -> bool:
-    """Return True if a registry of the framework has a function or a class as a value.
+def is_registered(path: str, roots: tuple[str, ...]) -> bool:
+    """Return True if a registry of the framework has the function at a dotted path, or its class, as a value.
 
     A registry is a mapping at the level of a module, or in a class or an object there.
     """
-    sought = inspect.unwrap(member)
+    try:
+        _, function, owner = resolve(path, roots, near=False)
+    except DriftError:
+        return False
+    sought = inspect.unwrap(owner or function)
     for module in list(sys.modules.values()):
         if str(getattr(module, "__file__", None) or "").startswith(roots):
             for value in list(vars(module).values()):

@@ -175,12 +175,11 @@ def find_boundary(
     :param at: a path to try first. It counts only if a registry of the framework has the function or its class.
     :raises DriftError: if the checkout has none of the paths, or lacks a module that the adapter needs for the call.
     """
-    for path in (*filter(None, [at]), *binding.paths, *(MOVED[name] for name in binding.paths if name in MOVED)):
+    paths = [*binding.paths, *(MOVED[name] for name in binding.paths if name in MOVED)]
+    for path in [at, *paths] if at and calling.is_registered(at, roots) else paths:
         try:
             module, function, owner = calling.resolve(path, roots, near=False)
         except DriftError:
-            continue
-        if path == at and not calling.is_registered(owner or function, roots):
             continue
         if isinstance(function, property):
             function = function.fget

@@ -511,24 +511,48 @@ def test_a_renamed_function_with_the_same_body_is_the_same_code(run_sentinel, tr
     one = tree("one", code)
     [found] = run_sentinel("diff", "tiny", one, tree("other", renamed), "--json", *FEW).json()["boundaries"]
     assert (found["state"], found["judgement"]) == ("same code", "")
-    wrong = tree("wrong", renamed.replace("loss_mask.sum()", "loss_mask.numel()"))
-    [found] = run_sentinel("diff", "tiny", one, wrong, "--json", *FEW).json()["boundaries"]
-    assert (found["state"], found["judgement"]) == ("gone", "worse")
+
+
+@pytest.mark.parametrize(
+    ("now", "state", "judgement"),
+    [
+        ("(loss_mat * loss_mask).sum() / loss_mask.numel()", "differs", "worse"),
+        ("(loss_mask * loss_mat).sum() / loss_mask.sum()", "same numbers", ""),
+    ],
+)
+@pytest.mark.parametrize("file", ["losses.py", "other.py"])
+def test_a_renamed_and_modified_function_is_compared(run_sentinel, tree, now, state, judgement, file):
+    code = CODE.format(returned="(loss_mat * loss_mask).sum() / loss_mask.sum()")
+    caller = "\n\ndef step(*batch):\n    return agg_loss(*batch)\n"
+    one, other = tree("one", code + caller), tree("other", caller.replace("agg_loss", "aggregated"))
+    place = Path(other.partition(":")[2]) / "tiny" / file
+    text = CODE.format(returned=now).replace("agg_loss", "aggregated")
+    place.write_text(text + (caller.replace("agg_loss", "aggregated") if file == "losses.py" else ""))
+    [found] = run_sentinel("diff", "tiny", one, other, "--json", *FEW).json()["boundaries"]
+    assert (found["state"], found["judgement"]) == (state, judgement), found
+    assert found["places"]["after"].startswith(f"tiny.{file[:-3]}.aggregated (tiny/{file}:")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_removed_function_without_a_similar_one_is_worse_if_it_is_still_called(run_sentinel, tree, named):
+    body = "\n".join(f"    part_{n} = (loss_mat * loss_mask).sum() / {n}" for n in range(1, 5))
+    code = f"def agg_loss(loss_mat, loss_mask, loss_agg_mode='token-mean'):\n{body}\n    return part_1\n"
+    caller = "\n\ndef step(batch):\n    return {}\n"
+    one = tree("one", code + caller.format("agg_loss(*batch)"))
+    other = tree("other", "def unrelated(x):\n    return x\n" + caller.format("agg_loss(*batch)" if named else "batch"))
+    [found] = run_sentinel("diff", "tiny", one, other, "--json", *FEW).json()["boundaries"]
+    assert (found["state"], found["judgement"]) == ("gone", "worse" if named else "")
 
 
 def test_a_removed_function_is_searched_under_another_name(run_sentinel, tree):
+    """Two new functions are as similar, and no caller names one of them."""
     body = "\n".join(f"    part_{n} = loss_mat[:, {n}:].sum() / loss_mask[:, {n}:].sum()" for n in range(4))
     code = f"def agg_loss(loss_mat, loss_mask):\n{body}\n    return part_0\n"
-    one, other = (
-        tree("one", code),
-        tree("other", code.replace("agg_loss", "aggregated").replace("part_0\n", "part_1\n")),
-    )
+    both = "\n\n".join(code.replace("agg_loss", name).replace("part_0\n", "part_1\n") for name in ("first", "second"))
+    one, other = tree("one", code), tree("other", both)
     answer = run_sentinel("diff", "tiny", one, other)
     assert answer.status == 2
-    assert (
-        "gone: tiny.losses.agg_loss (tiny/losses.py:1)\n  perhaps tiny.losses.aggregated (tiny/losses.py:1)"
-        in answer.out
-    )
+    assert "gone: tiny.losses.agg_loss (tiny/losses.py:1)\n  perhaps tiny.losses.first (tiny/losses.py:1)" in answer.out
     assert "new: tiny.losses.agg_loss" in run_sentinel("diff", "tiny", other, one).out
 
 
@@ -1453,7 +1477,8 @@ def other(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 {entry}
 """
 ENTRIES = {
-    "a decorator": '@registered("mean")\ndef newer(loss_mat, loss_mask, loss_agg_mode="token-mean"):\n    return 1 * {other}',
+    "a decorator": '@registered("mean")\ndef newer(loss_mat, loss_mask, loss_agg_mode="token-mean"):\n    return 1 * '
+    "{other}",
     "an assignment": 'LOSSES["mean"] = other',
     "a call": 'registered("mean")(other)',
     "a lookup of an enumeration": "class Names:\n    MEAN = 'mean'\n\n\nLOSSES[Names.MEAN] = other",
