@@ -1,14 +1,16 @@
-"""Count the bindings that still answer at later releases: `python benchmarks/ageing.py TARGET=REF[,REF…] …`.
+"""Count the bindings that still work at later releases: `python benchmarks/ageing.py TARGET=REF[,REF…] …`.
 
-1. The bindings that count are those that answer at the base: the commit of `reports/coverage.json`, or `--base
+1. A binding is counted if its boundary can be called at the base: the commit of `reports/coverage.json`, or `--base
 TARGET=REF`.
-2. At each later ref, a binding answers under a path that its adapter names, answers under a path that Sentinel found by
-itself, is removed (the checkout has no such function, and no other file has its class or function), or breaks. The
-causes of the last two are listed.
+2. At each later ref, a binding is in one of four states. *answer*: its boundary can be called under a path that the
+adapter names. *found at a new path*: it can be called under a path that Sentinel found by itself. *removed*: the
+checkout has no such function, and no other file defines its class or function. *break*: anything else. The reasons of
+the last two states are listed.
 
-Both come from a quick run of the laws, in a process of its own. With `--at COMMIT` this project's whole tree of that
-commit runs, so the adapters are those of that day. Without refs, each target is run at `git:main`. `--markdown` prints
-the table for a job's summary; `--goal SHARE` exits with 1 if fewer of the bindings that were not removed answer.
+Both steps run `pytest --sentinel-laws=quick` in a separate process. With `--at COMMIT` they use this project's tree of
+that commit, and so its adapters of that time. Without refs, each target is tried at `git:main`. `--markdown` prints the
+table for a job's summary. `--goal SHARE` exits with 1 if the share of working bindings, among those that were not
+removed, is lower.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ PATHS = (
 
 
 def project_at(commit: str, folder: Path) -> Path:
-    """Unpack this project's tree of a commit."""
+    """Unpack this project's files at a commit, and return the folder."""
     packed = subprocess.run(["git", "-C", ROOT, "archive", commit], check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(folder, filter="data")
@@ -56,7 +58,7 @@ def run(project: Path, *arguments: str) -> str:
 
 
 def states(project: Path, target: str, ref: str, known: set[str]) -> dict[str, tuple[str, str]]:
-    """Return state and reason of each binding, from the evidence of a quick run of its laws.
+    """Run the laws and return binding -> (state, reason).
 
     :param known: the paths that the adapter names.
     :raises SystemExit: if the run wrote no evidence.
@@ -73,7 +75,10 @@ def states(project: Path, target: str, ref: str, known: set[str]) -> dict[str, t
 
 
 def state(target: str, ref: str, documents: list[dict[str, Any]], known: set[str]) -> tuple[str, str]:
-    """Return state and reason of one binding, from the evidence of its laws."""
+    """Return (state, reason) of one binding.
+
+    :param documents: the evidence files of its laws.
+    """
     found = {each["boundary"]["found"] for each in documents if each["verdict"] in ("fixed", "reproduced", "changed")}
     if found:
         return ("answer" if found & known else "found at a new path"), ""
@@ -88,7 +93,7 @@ def state(target: str, ref: str, documents: list[dict[str, Any]], known: set[str
 
 
 def elsewhere(target: str, ref: str, path: str) -> list[str]:
-    """Return the files that define a function or its class, if the file of its module no longer does."""
+    """Return the files that define a function (or, for a method, its class); empty if its old file still does."""
     checkout = open_checkout(bundled_catalog().targets[target], Ref.parse(ref), store=MirrorStore())
     *modules, name = path.split(".")
     if modules[-1][:1].isupper():

@@ -1,10 +1,10 @@
-"""Count the alarms that `sentinel pulls` would have raised on merged commits, with recipes off.
+"""Count the alarms that `sentinel pulls` would have raised on commits that were merged, with recipes off.
 
     python benchmarks/alarms.py TARGET COUNT [--to FILE] [--before DATE]
 
-Takes the newest commits of the target's branch that touch code that a boundary reaches, without further selection, and
-compares each with its parent, as an open pull request is compared. Known bugs are not decided, so only laws raise
-alarms. If a recipe names the commit as the one that introduced its bug, the output notes it; a person reads the other
+This takes the newest COUNT commits of the target's branch that change code which a boundary reaches, and compares each
+with its parent, as an open pull request is compared with its base. Recipes are not run, so only laws raise alarms. If a
+recipe names the commit as the one that introduced its bug, the output contains the bug. A person has to judge the other
 alarms.
 """
 

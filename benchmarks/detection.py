@@ -1,14 +1,14 @@
-"""Measure how many known bugs the laws detect alone: `python benchmarks/detection.py`.
+"""Measure how many known bugs laws detect without recipes: `python benchmarks/detection.py`.
 
-Recipes are switched off. For each bug that upstream has fixed (a recipe with a git pin for each verdict), a search at
-the buggy parent checks the laws of the recipe's contract at its boundary, without the recipe's scenario. A bug counts
-as flagged if any law breaks in a confirmed scenario.
+The bugs are those that upstream has fixed: a recipe has one git pin with the bug and one without it. At the buggy
+revision, a search checks the laws of the recipe's contract at the recipe's boundary, without using the recipe's
+scenario. A bug counts as flagged if any law breaks in a confirmed scenario.
 
-With `--corpus FILE` (JSON lines: parent, fix) it searches the bugs of that list at the parent, with every contract that
-the boundary is bound to. A bug counts if a shrunk scenario breaks a law at the parent and breaks none at the fix.
+With `--corpus FILE` (JSON lines: parent, fix) only the bugs of that list count, and the search uses every contract that
+the boundary is bound to. A bug counts as flagged if a shrunk scenario breaks a law at the parent that holds at the fix.
 
-It needs the mirrors in the mirror store (`sentinel mirror add TARGET`). A boundary of the generic contract `call` has
-no laws: its bug counts as missed.
+This needs the targets' mirrors (`sentinel mirror add TARGET`). The generic contract `call` has no laws, so bugs of its
+boundaries count as missed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from sentinel.worker.client import Options
 
 CATALOG = bundled_catalog()
 
-#: Scenarios of one search, and the most calls for shrinking.
+#: Number of scenarios of one search, and maximum number of calls to shrink a finding.
 ENOUGH, SHRINKING = 400, 20
 
-#: Scenarios of a search at the parents of a corpus.
+#: Number of scenarios of one search with `--corpus`.
 SEEN = 50
 
 
@@ -44,9 +44,9 @@ SEEN = 50
 class Case:
     """The result for one bug.
 
-    :ivar laws: those that broke in a confirmed scenario.
-    :ivar tried: scenarios until the first broke, or all.
-    :ivar missed: why none broke; empty if one did.
+    :ivar laws: the laws that broke in a confirmed scenario.
+    :ivar tried: number of scenarios until the first law broke, or of all.
+    :ivar missed: why no law broke; empty if one did.
     """
 
     bug: str
@@ -57,7 +57,7 @@ class Case:
 
 
 def fixed_bugs() -> list[Job]:
-    """Return the buggy parent of every bug that has a git pin for each verdict."""
+    """Return a job at the buggy revision of every recipe that has git pins both with and without the bug."""
     jobs = []
     for recipe in find_recipes(CATALOG):
         pins = {pin.expect: pin.ref for pin in reversed(recipe.pins) if pin.ref.kind == "git"}
@@ -73,7 +73,7 @@ def subject_of(recipe: Recipe) -> Subject | None:
 
 
 def search_until_broken(runner: Runner, job: Job) -> Case:
-    """Search until a law breaks."""
+    """Search at the buggy revision until a law breaks or all scenarios were tried."""
     bug, ref = job.recipe.bug_id, job.ref
     subject = subject_of(job.recipe)
     if subject is None:
@@ -93,7 +93,7 @@ def search_until_broken(runner: Runner, job: Job) -> Case:
 
 
 def search_and_compare(runner: Runner, job: Job) -> Case:
-    """Search at the parent, and try the shrunk scenarios that break a law at the fix."""
+    """Search at the parent, and run each shrunk scenario that breaks a law again at the fix."""
     recipe, missed = job.recipe, f"the contract {job.recipe.contract} has no laws here"
     fix = next(pin.ref for pin in recipe.pins if pin.expect == "fixed")
     for subject in subjects(CATALOG, recipe.target)[0]:
@@ -117,7 +117,7 @@ def search_and_compare(runner: Runner, job: Job) -> Case:
 
 
 def holds(session: LawSession, finding: Finding) -> bool:
-    """Return True if the law of a finding applies to its scenario here, and holds."""
+    """Return True if the finding's law holds for its scenario in this session, False if it breaks or does not apply."""
     [trial] = session.try_(finding.subject, [(finding.law, finding.trial.variants)])
     return trial.case is not None and not trial.violations
 
@@ -128,7 +128,7 @@ def of_corpus(file: Path) -> set[tuple[str, str]]:
 
 
 def why(search: BoundarySearch) -> str:
-    """Return why no law broke: they held, or every call raised."""
+    """Return why no law broke: every law held, or every call raised."""
     outcomes = search.outcomes.values()
     refused = sum((outcome.refused for outcome in outcomes), Counter[str]())
     if any(outcome.judged for outcome in outcomes) or not refused:

@@ -1,12 +1,12 @@
 """Measure how often `sentinel diff` finds known differences without the recipes' scenarios, or reports false ones.
 
     python benchmarks/differences.py recipes [TARGET ...]        the base and the head of each recipe that has both
-    python benchmarks/differences.py comments [TARGET[=PAIRS] …] commits that change a bound file, and no code in it
-    python benchmarks/differences.py cost TARGET A B [GLOB ...]  the time of the second revision, relative to the first
+    python benchmarks/differences.py comments [TARGET[=PAIRS] …] commits that change only comments of a bound file
+    python benchmarks/differences.py cost TARGET A B [GLOB ...]  the time that the second revision adds
 
-`recipes` counts a recipe as seen if its boundary differs on drawn scenarios, in numbers or in a law that one side
-breaks. `comments` calls boundaries that reach the changed file and no changed code (at most five, drawn by the commit),
-with 20 scenarios each.
+`recipes` counts a recipe as seen if its boundary differs between base and head on random scenarios: in numbers, or
+because only one of the two breaks a law. `comments` compares the boundaries that reach the changed file but no changed
+code (at most five, sampled with the commit as the seed), with 20 scenarios each; every difference is false.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _seen(
 
 
 def comments(catalog: Catalog, names: Sequence[str]) -> None:
-    """Compare the newest commits that touch a file of some boundaries but no code that these reach."""
+    """Compare the newest commits that change a file which boundaries reach, but no code which they reach."""
     store, total, wrong = MirrorStore(), 0, 0
     for name, _, pairs in (each.partition("=") for each in names):
         wanted = int(pairs or 10)
@@ -110,7 +110,7 @@ def comments(catalog: Catalog, names: Sequence[str]) -> None:
                     runner.discard(name, ref)
                 differing = [item.name for item in found if item.state == "differs"]
                 scenarios = sum(item.scenarios for item in found)
-                asked = bool(scenarios or differing)  # does not count if every call raised
+                asked = bool(scenarios or differing)  # if every call raised, the commit does not count
                 total, wrong, wanted = total + asked, wrong + bool(differing), wanted - asked
                 print(
                     f"{name} {commit.sha[:9]} {commit.subject[:60]!r}: {scenarios} scenarios, {differing}", flush=True
@@ -138,7 +138,7 @@ def _commented(code: Code, before: str, after: str) -> list[str]:
 
 
 def cost(catalog: Catalog, name: str, one: str, other: str, *globs: str, examples: int = 20) -> None:
-    """Measure the same scenarios at the first revision alone, and then at both.
+    """Print how much longer a search at both revisions takes than a search at the first, with the same scenarios.
 
     Boundaries that reach no changed code are left out.
     """
@@ -148,7 +148,7 @@ def cost(catalog: Catalog, name: str, one: str, other: str, *globs: str, example
         asked = [each.subject for each in comparison.selection.candidates.values() if not each.result.state]
         seconds: dict[str, float] = defaultdict(float)
         for subject in asked:
-            drawn_scenarios(subject, 0, 0, examples)  # both sides must return
+            drawn_scenarios(subject, 0, 0, examples)  # drawn here, so that neither measurement includes the drawing
             one_, other_ = (comparison.processes.open(side, subject).law_session for side in SIDES)
             for way, pair in (("alone", Alone(one_.fresh())), ("both", Pair(one_.fresh(), other_.fresh()))):
                 search = BoundarySearch(pair, subject, 0, numbers_stay_for(subject.laws))

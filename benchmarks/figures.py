@@ -1,6 +1,7 @@
-"""Write the README's figures that follow from recipes, laws and committed evidence: ``python benchmarks/figures.py``.
+"""Update the README's figures that follow from recipes and laws: ``python benchmarks/figures.py``.
 
-Each figure appears once in the README, in the words of its pattern. Measured figures name the benchmark that gave them.
+Each figure is found by a pattern that matches the README exactly once. Measured figures are not updated; the README
+names the benchmark of each.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ README = ROOT / "README.md"
 
 
 def figures() -> dict[str, tuple[object, ...]]:
-    """Return pattern -> figures; the pattern has a group for each figure."""
+    """Return pattern -> figures; each pattern has one group per figure."""
     catalog = bundled_catalog()
     recipes = find_recipes(catalog)
     rows = [row(recipe.target, recipe.document) for recipe in recipes]
     every = [(recipe, pin) for recipe in recipes for pin in recipe.pins]
     verl = [(recipe, pin) for recipe, pin in every if recipe.target == "verl"]
-    commits = [pin.ref for _, pin in verl if pin.ref.kind == "git"]  # before the first command there is no mirror
+    commits = [pin.ref for _, pin in verl if pin.ref.kind == "git"]  # deselected: a new user has no mirror
     counts = Counter(pin.expect for _, pin in verl if pin.ref.kind == "pypi")
     newest = {
         verdict: [recipe for recipe, pin in verl if str(pin.ref) == "pypi:0.9.1" and pin.expect == verdict]

@@ -1,15 +1,16 @@
-"""Measure histories, as ratios in one run: `python benchmarks/history.py`.
+"""Measure sweeps over a framework's history, as ratios in one run: `python benchmarks/history.py`.
 
-It needs a full mirror of verl in the mirror store (`sentinel mirror add verl`) and measures in an empty results store:
+It needs a full mirror of verl (`sentinel mirror add verl`), starts without stored results, and measures
 
-1. A sweep of one recipe over every commit of main, compared with one fresh process for each commit (extrapolated from a
-sample); the largest size of working copies on disk; the memory of the controller.
-2. The same again, with nothing new.
-3. A bisection over the whole of main, with nothing known.
-4. The number of distinct closures as the commits grow.
-5. With `--main-job`, sweeps of the main job's recipes over all of main of every target, with nothing known.
+1. a sweep of one recipe over every commit of main, compared with one fresh process for each commit (extrapolated from a
+sample); the maximum size of working copies on disk; and the memory of the controller;
+2. the same sweep again, without new commits;
+3. a bisection over all commits of main, without stored results;
+4. the number of distinct closures among the first commits, for each tenth of the commits;
+5. with `--main-job`, sweeps of the main job's recipes over all commits of each target, without stored results.
 
-Times are wall-clock seconds, and CPU seconds of all processes, which other work on the machine does not stretch.
+Times are given in wall-clock seconds and in CPU seconds of all processes. Other work on the machine does not affect the
+latter.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from sentinel.sources.home import size_of
 
 CATALOG = bundled_catalog()
 
-#: The work of a script that decides one commit: start Python, import torch, make a checkout, probe.
+#: A script that gives a recipe's verdict at one commit: import torch, make a checkout, call the boundary.
 FRESH = """
 import sys
 from sentinel.recipes.catalog import bundled_catalog
@@ -58,7 +59,7 @@ runner.close()
 """
 
 
-#: The recipes of the main job: the pull requests that the project began with.
+#: Target -> recipes of the main job: the bugs of the pull requests that the project started with.
 MAIN_JOB = {
     "verl": ("VERL-REJECTED-ROW-G*", "VERL-REJECTED-ROW-R*", "VERL-REJECTED-GROUP-OPO"),
     "roll": ("ROLL-AGGLOSS-TOKENMEAN-MASK",),
@@ -69,7 +70,7 @@ MAIN_JOB = {
 
 
 def clock(action: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Return wall-clock seconds, CPU seconds and the result of an action."""
+    """Run an action; return (wall-clock seconds, CPU seconds of all processes, its result)."""
     start, own = time.perf_counter(), time.process_time()
     with CpuTime() as below:
         result = action()
@@ -77,7 +78,7 @@ def clock(action: Callable[[], Any]) -> tuple[float, float, Any]:
 
 
 class Watch(ABC):
-    """Calls a function repeatedly while a block runs."""
+    """A context manager that calls :meth:`look` every :attr:`every` seconds, in a thread."""
 
     every = 1.0
 
@@ -102,10 +103,10 @@ class Watch(ABC):
 
 
 class CpuTime(Watch):
-    """Measures the CPU time of every process below this one while a block runs, from /proc, twenty times a second.
+    """Measures the CPU time of all descendants of this process, by reading /proc twenty times a second.
 
-    ``getrusage`` does not include them, because a worker's processes are not waited for. The last moments of each are
-    missed.
+    ``getrusage`` counts only children that this process waits for, which excludes a worker's processes. What a process
+    uses after the last reading is missed.
     """
 
     every = 0.05
@@ -137,7 +138,7 @@ class CpuTime(Watch):
 
 
 class Watcher(Watch):
-    """Measures the largest size of a folder while a block runs."""
+    """Measures the maximum size of a folder, in bytes."""
 
     every = 2.0
 
@@ -152,14 +153,14 @@ class Watcher(Watch):
 
 
 def own_home(folder: Path) -> MirrorStore:
-    """Return the store of an empty home that has the user's mirrors."""
+    """Make an empty Sentinel home that shares the user's mirrors, and return its store."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mirrors").symlink_to(Home.default().mirrors)
     return MirrorStore(Home(folder))
 
 
 def fresh(recipe: Recipe, shas: list[str], home: Path) -> None:
-    """Decide each commit in a process of its own."""
+    """Compute a recipe's verdict at each commit, each in a separate process."""
     environment = {**os.environ, "SENTINEL_HOME": str(home)}
     for sha in shas:
         command = [sys.executable, "-c", FRESH, recipe.target, recipe.bug_id, sha]
@@ -167,7 +168,7 @@ def fresh(recipe: Recipe, shas: list[str], home: Path) -> None:
 
 
 def curve(record: dict[str, Any], ledger: Ledger, recipe: Recipe) -> list[tuple[int, int]]:
-    """Return (commits, distinct closures among them) for each tenth of the commits."""
+    """Return (number of commits, number of distinct closures among them) after each tenth of the commits."""
     _, commits, _ = ledger.select(Selection(record["source"]["ref"]))
     with ledger.decider([recipe]) as decide:
         seen: set[tuple[str, str]] = set()
@@ -181,7 +182,7 @@ def curve(record: dict[str, Any], ledger: Ledger, recipe: Recipe) -> list[tuple[
 
 
 def main_job(folder: Path) -> dict[str, float]:
-    """Return target -> seconds of the main job's sweeps."""
+    """Run the main job's sweeps; return target -> seconds."""
     taken = {}
     for name, bugs in MAIN_JOB.items():
         target = CATALOG.targets[name]

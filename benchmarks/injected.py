@@ -1,13 +1,13 @@
-"""Inject bugs into real trainings of TRL; report which of them watching finds, and at which step.
+"""Inject bugs into real training runs of TRL; report which of them watching finds, and at which step.
 
     pip install trl==1.16.0                       (or have it on PYTHONPATH)
-    python benchmarks/injected.py                 every bug, and four trainings without one: ten minutes of a core
+    python benchmarks/injected.py                 every bug, and four runs without one: ten minutes of a core
     python benchmarks/injected.py --only 'dpo-*' --steps 20
     python benchmarks/injected.py --only grpo-rows-for-tokens --steps 40 --picture docs/watch.svg      with matplotlib
 
-Each training and its checker are processes of their own, forked from one that has parsed TRL. The model has a few
-thousand parameters and runs on the CPU. The bug is injected into TRL's code in memory; the files on disk stay correct.
-Every step is checked, and training begins when the checker has read the functions.
+Each training run and its checker are separate processes, forked from one process that has imported TRL and bound its
+functions. The model has a few thousand parameters and runs on the CPU. The bug is injected into TRL's code in memory;
+the files on disk stay correct. Every step is checked.
 """
 
 from __future__ import annotations
@@ -31,12 +31,16 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 
-#: Steps within which a bug must be found; steps of a training without a bug; steps that are compared bit for bit.
+#: Steps within which a bug must be found; steps of a run without a bug; and steps after which the parameters of a
+#: watched and an unwatched run must be identical.
 _WITHIN, _CLEAN, _SAME = 20, 200, 4
 
 
 def edited(owner: Any, name: str, *changes: str) -> None:
-    """Replace a method by a version with edited source: old text, new text, and so on."""
+    """Replace a method with a copy whose source is edited.
+
+    :param changes: alternates the text to find, which must occur exactly once, and its replacement.
+    """
     function = inspect.unwrap(inspect.getattr_static(owner, name))
     source = inspect.getsource(function)  # indented like the body of a function
     for old, new in zip(changes[::2], changes[1::2]):
@@ -59,7 +63,7 @@ def _in(trainer: str, method: str, *changes: str) -> Callable[[], None]:
 
 
 def _collated(change: Callable[[dict[str, Any]], None]) -> Callable[[Any], None]:
-    """Return an injection that changes the return value of the trainer's collator."""
+    """Return an injection that passes each batch of the trainer's collator to ``change``, which modifies it."""
 
     def inject(trainer: Any) -> None:
         collator = trainer.data_collator
@@ -91,7 +95,11 @@ def _reference_is_policy(trainer: Any) -> None:
 
 
 def _at_each_step(action: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return an injection into the framework's own loop, because a callback of the user would not be judged."""
+    """Return an injection that runs ``action`` after each step.
+
+    It patches transformers' own loop instead of adding a callback, because the checker does not report what the user's
+    callbacks do.
+    """
 
     def inject(_: Any) -> None:
         transformers = importlib.import_module("transformers")
@@ -148,7 +156,7 @@ _STALE = (
     "generation_batch['advantages'], self._was = getattr(self, '_was', fresh), fresh"
 )
 
-#: Name -> the injection, applied before or after the trainer is made.
+#: Bug -> its injection. Those in ``BEFORE`` run before the trainer is made; those in ``AFTER`` get the trainer.
 BEFORE: Mapping[str, Callable[[], None]] = {
     "grpo-rows-for-tokens": _in(
         "GRPOTrainer", _LOSS, "            loss = (per_token_loss * mask).sum() / normalizer",
@@ -247,10 +255,11 @@ def trainer_of(
 ) -> Any:
     """Make a trainer of TRL with a small model that learns to add numbers.
 
+    :param referred: whether GRPO and RLOO use a reference model (``beta`` > 0).
     :param hidden: the model's width; ``layers`` is its number of layers.
-    :param tokens: the most tokens of a response.
-    :param words_more: further words of its vocabulary, which no prompt has.
-    :param more: settings of the trainer.
+    :param tokens: maximum number of tokens of a response.
+    :param words_more: number of additional words in the vocabulary, which no prompt uses.
+    :param more: settings of the GRPO or RLOO trainer.
     """
     import torch
     import trl
@@ -300,7 +309,7 @@ def trainer_of(
 
 
 class Prepared:
-    """A checker that has read TRL's functions once; it and each training are forked from this process."""
+    """A process in which a checker has prepared TRL's functions, so that each run can be forked from it."""
 
     def __init__(self) -> None:
         import warnings
@@ -317,7 +326,7 @@ class Prepared:
         warnings.simplefilter("ignore")
         self._catalog = bundled_catalog()
         self.checker = Checker(self._catalog, "trl", Path("unused"))
-        with contextlib.redirect_stdout(io.StringIO()):  # adapters call functions, and some of these print
+        with contextlib.redirect_stdout(io.StringIO()):  # preparing calls functions of TRL, and some of them print
             self.checker.prepare([name for name in sys.modules if name.partition(".")[0] == "trl"])
 
     def trained(
@@ -330,14 +339,15 @@ class Prepared:
         ranks: int = 1,
         **budget: float,
     ) -> dict[str, Any]:
-        """Train with a bug (or, given a trainer's name, without) and return the findings and the logs.
+        """Train and return the findings and the logs.
 
-        :param attach: called with the trainer and the watcher.
-        :param size: sizes for :func:`trainer_of`.
-        :param made: another injection and another trainer: a function to call before the trainer is made, and one that
-            makes it in a folder.
-        :param ranks: processes that train together.
-        :param budget: of the watcher; ``every=0`` switches it off.
+        :param name: a bug to inject, or a kind of trainer, such as "grpo", to train without a bug.
+        :param attach: called with the trainer and the watching session before training starts.
+        :param size: keyword arguments for :func:`trainer_of`.
+        :param made: replaces both the injection and the trainer: a function to call before the trainer is made, and
+            one that makes the trainer, given its output folder.
+        :param ranks: number of processes that train together.
+        :param budget: fields of the watcher's budget; ``every=0`` trains without watching.
         """
         read, write = os.pipe()
         pid = os.fork()
@@ -365,15 +375,17 @@ _EACH: Mapping[str, Any] = {"every": 1, "share": 1.0}
 
 
 def forked(checker: Any, changes: Callable[[], None], events: str = "", ranks: int = 1) -> Any:
-    """Return a function that watches with a checker forked from this process, which has read the functions.
+    """Return a subclass of ``Watching`` that forks its checker from this process instead of starting a new one.
 
-    :param changes: edits of the run alone; the checker has the code on disk.
-    :param events: the file of a run of several ranks, which this function forks.
+    If there are several ranks, this function forks them, and returns in each of them.
+
+    :param changes: injects the bug. It is called after the checker was forked, so the checker keeps the correct code.
+    :param events: the events file, needed only for several ranks.
     """
     from sentinel.tools.watch.link import Watching
 
     def serving(events: str, count: int) -> list[Any]:
-        """Fork a checker of this many processes, and return their ends of its connections."""
+        """Fork a checker for ``count`` ranks, and return each rank's end of its connection to the checker."""
         pairs = [Pipe() for _ in range(count)]
         if os.fork() == 0:
             try:
@@ -460,7 +472,7 @@ def _mean(logs: list[dict[str, Any]], key: str) -> float | None:
 
 
 def _shown(one: Mapping[str, Any], clean: Mapping[str, Any]) -> str:
-    """Return the logged values that the bug changes, as text."""
+    """Format the mean logged loss and reward without and with the bug."""
     pairs = [
         (key, _mean(clean["logs"][: len(one["logs"])], key), _mean(one["logs"], key)) for key in ("loss", "reward")
     ]
@@ -468,7 +480,7 @@ def _shown(one: Mapping[str, Any], clean: Mapping[str, Any]) -> str:
 
 
 def picture(one: Mapping[str, Any], clean: Mapping[str, Any], file: str) -> None:
-    """Plot the logged losses of two trainings, and the steps of the findings."""
+    """Plot the logged losses of a run with the bug and one without it, and mark the steps of the findings."""
     import matplotlib  # type: ignore[import-not-found, unused-ignore]
 
     matplotlib.use("svg")

@@ -1,18 +1,19 @@
 """Measure how many mutants the laws kill: `python benchmarks/mutation.py`.
 
-One expression of a boundary's real code (or of a function that it calls) is changed at a time, at fixed commits of the
-five mains. The laws of its contract are checked as in a quick search: on the scenarios of recipes, the first
-:data:`QUICK` drawn ones, and the glimpses. Violations of the unchanged code do not count. A mutant is
+Each mutant changes one expression in the real code of a boundary, or of a function that the boundary calls, at a fixed
+commit of each of five frameworks. The laws of the contract are checked as in a quick search: on the recipes' scenarios,
+on the first :data:`QUICK` random scenarios, and on glimpses (one additional scenario for each choice of each input).
+Violations that the unchanged code has too do not count. A mutant is
 
-* `killed`: a law breaks in a scenario in which it held before (`glimpsed`: in a glimpse only);
-* `survived`: an output differs in one of :data:`WIDE` scenarios, and no law breaks in the quick search (`late`: one
-  breaks within those scenarios);
+* `killed`: a law breaks in a scenario in which it held before (`glimpsed`: only in a glimpse);
+* `survived`: an output differs in one of :data:`WIDE` random scenarios, but the quick search breaks no law (`late`: one
+  of these scenarios breaks a law);
 * `loud`: it raises where the original did not, and differs in nothing else, so users notice it;
-* `quiet`: the same numbers in all scenarios, so equivalent as far as was tried;
+* `quiet`: its outputs equal the original's in all scenarios, so it may be equivalent;
 * `unreached`: no scenario evaluates the changed expression.
 
-The code is changed in a session forked from the process that has imported the checkout, so the checkout is not touched
-and a mutant costs a fork. It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`).
+The code is changed in memory, in a process forked from the one that has imported the checkout, so the files stay
+unchanged and a mutant costs only a fork. This needs the mirrors of the five frameworks (`sentinel mirror add TARGET`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
-#: The mains of August 2026.
+#: The newest commits of August 2026.
 MAIN = {
     "verl": "1dda039b9c6311889a9c9a26040677e1254814f9",
     "roll": "8eb27cc2dc34c4d1310b169d9b86d339004d811a",
@@ -55,14 +56,14 @@ MAIN = {
     "slime": "624b824a898ab0ec1fcb4d373004c7f3852bf515",
     "skyrl": "a9564572eb8e91076be43c1bd5e4615e3de17265",
 }
-#: Scenarios of a quick search, and scenarios to find whether a mutant has any effect.
+#: Number of random scenarios in a quick search, and number to find out whether a mutant has any effect.
 QUICK, WIDE = 6, 24
-#: The most boundaries at which one mutant is tried.
+#: Maximum number of boundaries at which one mutant is tried.
 JUDGES = 3
 
 # -- judges ------------------------------------------------------------------------------------------------------------
 
-#: An adapter that changes the code of one function when a session loads it, also if decorators wrap the function.
+#: An adapter that replaces one function's code object when it is loaded, even if decorators wrap the function.
 _ADAPTER = """
 import sys
 from pathlib import Path
@@ -102,7 +103,7 @@ if not changed:
 """
 
 
-#: The plans of one scenario: each law with its variants.
+#: The checks of one scenario: pairs of a law and the variants of the scenario that this law compares.
 Scenario = list[Plan]
 
 
@@ -110,9 +111,9 @@ Scenario = list[Plan]
 class Outcome:
     """The result of a mutant.
 
-    :ivar boundary: the boundary that shows it.
-    :ivar laws: the laws that broke.
-    :ivar detail: the difference.
+    :ivar fate: one of :data:`FATES`.
+    :ivar boundary: the boundary that was called.
+    :ivar detail: how an output differs, or the exception.
     """
 
     fate: str
@@ -123,7 +124,7 @@ class Outcome:
 
 
 class Judge:
-    """One unchanged boundary: its scenarios, its results, and the laws that it breaks."""
+    """One boundary, with its scenarios, and the results and violations of its unchanged code."""
 
     def __init__(
         self, law_session: LawSession, subject: Subject, recipes: Sequence[Recipe], seed: int, constants: Constants
@@ -149,9 +150,10 @@ class Judge:
 
     @cached_property
     def _stages(self) -> Mapping[str, Sequence[Scenario]]:
-        """Return, for each stage of a search, the plans of its scenarios.
+        """Return the scenarios of each stage of a search.
 
-        The stages are a quick search, one scenario for each choice of each input, and a longer search.
+        ``drawn``: the recipes' scenarios and the first random ones. ``glimpsed``: one for each choice of each input.
+        ``late``: further random scenarios.
         """
         glimpsed: dict[int, Scenario] = {}
         for law, variants in glimpses(self.subject, self._seed, self.subject.laws, self._constants):
@@ -183,8 +185,9 @@ class Judge:
     def outcome(self, mutant: Path, exploding: Callable[[], Path]) -> Outcome:
         """Return the outcome of a mutant at this boundary.
 
-        :param mutant: the adapter that makes it.
-        :param exploding: returns the adapter of the mutant in which the expression raises.
+        :param mutant: the adapter file that makes the change.
+        :param exploding: returns an adapter file that makes the changed expression raise. If no output changes with it
+            either, the expression is never evaluated.
         """
         law_session, subject = self._law_session.fresh(), replace(self.subject, adapter=str(mutant))
         fate, detail = "quiet", ""
@@ -237,7 +240,7 @@ class Judge:
             return str(error)
 
     def _differs(self, law_session: LawSession, subject: Subject) -> tuple[str, str]:
-        """Return how a mutant's numbers differ, and how it raises where the original does not."""
+        """Return (fate, detail): "survived" if an output differs, "loud" if it only raises, otherwise "quiet"."""
         loud = ""
         for stage, scenarios in self._stages.items():
             for plans, original in zip(scenarios, self._did[stage]):
@@ -257,7 +260,7 @@ class Judge:
 
 
 class Court:
-    """A random sample of a target's boundaries at its main, and the mutants of the functions that they run."""
+    """A random sample of a target's boundaries, from which mutants of the functions that they run are drawn."""
 
     def __init__(self, target: str, boundaries: Sequence[str], most: int, seed: int, folder: Path) -> None:
         catalog = bundled_catalog()
@@ -265,7 +268,7 @@ class Court:
         self._folder, self._real, self._seed = folder, adapter.file, seed
         (folder / "__init__.py").touch()
         folder.chmod(0o755)
-        # Contained processes may read the folders of adapters only.
+        # The sandbox can read only the folders of adapters, so the folder of the mutants is listed as one.
         seen = replace(catalog, adapters={**catalog.adapters, "mutants": replace(adapter, file=folder / "__init__.py")})
         found = sorted(subjects(catalog, target, boundaries)[0], key=lambda item: self._lot(item.boundary))[:most]
         self.runner = Runner(seen, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
@@ -287,7 +290,7 @@ class Court:
         parser.shutdown()
 
     def sample(self, most: int, operators: Mapping[str, Operator]) -> list[Mutant]:
-        """Return a random sample of mutants, drawn from the functions in turn, so that none dominates."""
+        """Return a random sample of mutants. It takes from each function in turn, so that no function dominates."""
         ran = {path for judge in self.judges for path in judge.ran}
         own = {path for judge in self.judges for path in judge.subject.binding.paths}
         files = {place[1] for path in own if (place := self._place(path))}
@@ -301,9 +304,9 @@ class Court:
         return [mutant for _, mutant in zip(range(most), turns)]
 
     def try_mutant(self, mutant: Mutant) -> Outcome:
-        """Return the outcome of a mutant: of the first boundary that kills it, else the strongest outcome.
+        """Try a mutant at the boundaries that run its function, until one kills it; return the strongest outcome.
 
-        Boundaries of the mutant's own function are tried first.
+        If the function is a boundary itself, that boundary is tried first.
         """
         path = f"{mutant.module}.{mutant.function}"
         judges = sorted((j for j in self.judges if path in j.ran), key=lambda j: path not in j.subject.binding.paths)
@@ -318,7 +321,7 @@ class Court:
         return hashlib.sha256(f"{self._seed} {text}".encode()).hexdigest()
 
     def _place(self, path: str) -> tuple[str, str, str] | None:
-        """Return the source, the file and the qualified name of a function that ran."""
+        """Return (source, file, qualified name) of the function with this dotted path; None if it is in no file."""
         parts = path.split(".")
         for root in self._checkout.import_roots:
             for end in range(len(parts) - 1, 0, -1):
@@ -335,12 +338,15 @@ class Court:
         return file
 
 
-#: The strongest outcome first; it counts if several boundaries run a mutant.
+#: Outcomes, strongest first. If several boundaries run a mutant, the strongest counts.
 FATES = ("drawn", "glimpsed", "late", "survived", "loud", "quiet", "unreached", "not applied")
 
 
 def table(rows: Sequence[tuple[str, Outcome]]) -> str:
-    """Return the outcomes as a Markdown table. The share is of mutants that differ and do not raise."""
+    """Format the outcomes as a Markdown table.
+
+    The column *share* is the number of killed mutants divided by the number of mutants with a different output.
+    """
     lines = ["| | killed | of these glimpsed | late | survived | share | loud | quiet | unreached |"]
     lines.append("| --- " + "| ---: " * 8 + "|")
     for name in [*sorted({name for name, _ in rows}), "all"]:
