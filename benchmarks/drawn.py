@@ -1,13 +1,13 @@
-"""Watch correct trainings of TRL that are drawn by seed, and report the alarms; or trainings with invented bugs.
+"""Watch random correct training runs of TRL, or training runs with invented bugs, and report the alarms.
 
-    python benchmarks/drawn.py --seeds 0-59               sixty correct trainings: each alarm is false
+    python benchmarks/drawn.py --seeds 0-59               sixty correct runs: each alarm is false
     python benchmarks/drawn.py --correct                  the nine that raised a false alarm in November 2026
-    python benchmarks/drawn.py --bugs                     thirty bugs, each in a training without another alarm
+    python benchmarks/drawn.py --bugs                     thirty bugs; each run raises no alarm without its bug
 
-A correct training is a random choice among documented options: trainer, loss type, schedule, optimizer, precision,
-model, adapters, packing, accumulation, data loading, evaluation, two ranks, a checkpoint to resume from, and code of a
-user (a subclass, a loss, a scheduler, a callback, a reward). Every step is checked. Each training is a process of its
-own with a model of a few thousand parameters; nothing is downloaded.
+The seed of a correct run chooses among documented options: trainer, loss type, schedule, optimizer, precision, model,
+LoRA, packing, accumulation, data loading, evaluation, two ranks, a checkpoint to resume from, and a user's own code (a
+subclass, a loss, a scheduler, a callback, a reward). Every step is checked. Each run is a separate process, with a
+model of a few thousand parameters; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from injected import Prepared, edited
 
-#: Steps of a training.
+#: Number of steps in a run.
 _STEPS = 4
 _Options = dict[str, Any]
 
@@ -32,7 +32,7 @@ def _module(name: str) -> Any:
     return importlib.import_module(name)
 
 
-# -- a training from a description -------------------------------------------------------------------------------------
+# -- a training run from its description -------------------------------------------------------------------------------
 
 
 def _tokenizer(eos_is_pad: bool = False) -> Any:
@@ -150,10 +150,11 @@ def _rows(kind: str, form: str, margins: bool = False) -> list[dict[str, Any]]:
 def build(setup: Mapping[str, Any], steps: int, folder: str) -> Any:
     """Make the trainer that a setup describes.
 
-    :param setup: ``kind`` of trainer; ``options`` of its configuration; and, if given, ``model``, ``dtype``,
-        ``dropout``, ``lora`` (options of the adapter), ``rewards``, ``form`` of the rows, ``own`` (code of a user),
-        ``after`` (changes the trainer), ``parts`` (further arguments of the trainer), ``evaluates``, ``streams``, and
-        ``resumes``: in a process of its own (``alone``), or in the one of the first steps (``here``).
+    :param setup: ``kind`` is the kind of trainer, and ``options`` are the options of its configuration. Optional keys:
+        ``model``, ``dtype``, ``dropout``, ``lora`` (options of ``LoraConfig``), ``rewards``, ``form`` (of the dataset's
+        rows), ``own`` (the user's own code: keys of ``_OWN``), ``after`` (a function that changes the trainer),
+        ``parts`` (further arguments of the trainer), ``evaluates``, ``streams``, and ``resumes``. ``resumes`` first
+        trains to a checkpoint, in a separate process (``alone``) or in this one (``here``).
     """
     import torch
 
@@ -205,7 +206,7 @@ def build(setup: Mapping[str, Any], steps: int, folder: str) -> Any:
     return trainer
 
 
-# -- code of a user ----------------------------------------------------------------------------------------------------
+# -- the user's own code -----------------------------------------------------------------------------------------------
 
 
 def _scheduler_of_user(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
@@ -440,7 +441,7 @@ _OWN: Mapping[str, Callable[[Any, Any, Any, int], tuple[Any, _Options]]] = {
     "optimizer": _optimizer_of_user, "collator": _collator_of_user, "trains twice": _trains_twice,
 }  # fmt: skip
 
-#: The correct trainings that raised a false alarm in November 2026.
+#: The correct runs that raised a false alarm in November 2026.
 CORRECT: Mapping[str, _Options] = {
     "label smoothing": {"kind": "sft", "options": {"label_smoothing_factor": 0.1}},
     "router loss": {"kind": "sft", "model": "mixtral", "options": {"router_aux_loss_coef": 0.02}},
@@ -458,7 +459,7 @@ CORRECT: Mapping[str, _Options] = {
 
 
 def draw(seed: int) -> _Options:
-    """Draw a correct training."""
+    """Return the setup of a random correct run."""
     rng = random.Random(seed)
 
     def some(chance: float) -> bool:
@@ -529,7 +530,7 @@ def draw(seed: int) -> _Options:
 
 
 def _draw_run(rng: random.Random, setup: _Options, options: _Options) -> None:
-    """Draw how the training is run: its adapters, data loading, evaluation, ranks, and whether it resumes."""
+    """Draw variants of LoRA, data loading, evaluation, ranks, and whether the run resumes from a checkpoint."""
     kind, own = setup["kind"], setup["own"]
     if "lora" in setup and rng.random() < 0.5:
         setup["lora"] |= rng.choice(({"use_dora": True}, {"use_rslora": True}, {"init_lora_weights": "pissa"},
@@ -558,7 +559,7 @@ def _draw_run(rng: random.Random, setup: _Options, options: _Options) -> None:
 
 
 def _draw_pairs(rng: random.Random, setup: _Options, options: _Options) -> None:
-    later = random.Random(f"pairs {setup['seed']}")  # options that older seeds did not have
+    later = random.Random(f"pairs {setup['seed']}")  # for options added later, so that old draws stay the same
     if setup["kind"] == "reward":
         options["center_rewards_coefficient"] = rng.choice((None, None, 0.01))
         if isinstance(setup.get("lora"), dict):
@@ -676,7 +677,7 @@ _LOSS, _MAKE = "_compute_loss", "_generate_and_score_completions"
 
 
 def _in(trainer: str, method: str, *changes: str) -> Callable[[], None]:
-    """Return an injection that edits a method of a trainer: old text, new text, and so on."""
+    """Return an injection that edits a method of a trainer. ``changes`` alternates old text and its replacement."""
 
     def inject() -> None:
         trl = _module("trl")
@@ -918,7 +919,7 @@ def _grpo(**options: Any) -> _Options:
     return {"kind": "grpo", "options": options}
 
 
-#: Name -> a training, and the injection. Written before the invariants that they test.
+#: Bug -> (setup of a run, injection). The bugs were written before the invariants that they test.
 BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
     "grpo-kl-of-the-other-direction": (_grpo(beta=0.2, num_iterations=2), _in(
         "GRPOTrainer", _LOSS,
@@ -1019,7 +1020,7 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
         "GRPOTrainer", _LOSS, "attention_mask = torch.cat([prompt_mask, completion_mask], dim=1)",
         "attention_mask = torch.cat([torch.ones_like(prompt_mask), completion_mask], dim=1)")),
     "class-resumed-without-moments": ({"kind": "sft", "resumes": "alone", "options": {}}, _optimizer_not_loaded),
-    # What somebody found in November 2026 that was missed, and more of the same kinds.
+    # Bugs that somebody found to be missed in November 2026, and further bugs of the same kinds.
     "missed-grpo-tokens-of-one-rank": ({**_grpo(), "ranks": 2}, _in(
         "GRPOTrainer", _MAKE, "self.accelerator.gather(loss_mask.sum()).sum()", "loss_mask.sum()")),
     "missed-grpo-tokens-with-padding": (_grpo(), _in(
@@ -1068,7 +1069,7 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
     "missed-evaluation-doubles-the-loss": (_EVALUATING, _evaluates(lambda self, loss: 2 * loss)),
     "missed-evaluation-moves-the-model": (_EVALUATING, _evaluates(_moved)),
     "missed-evaluation-with-dropout": ({**_EVALUATING, "model": "gpt2", "dropout": 0.1}, _evaluates_in_training_mode),
-    # What was missed in a third trial, and more of the same kinds.
+    # Bugs that were missed in a third trial, and further bugs of the same kinds.
     "trial-sft-first-labels-counted": ({"kind": "sft", "form": "text"}, _of_transformers(
         "Trainer", "_get_num_items_in_batch", 'batch["labels"][..., 1:]', 'batch["labels"]')),
     "trial-sft-warm-up-rounded-down": ({"kind": "sft", "options": {"warmup_steps": 0.3}}, _of_transformers(

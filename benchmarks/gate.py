@@ -1,17 +1,18 @@
-"""Measure the gate: injected bugs, refactorings and real fixes, each compared with its base as a pull request is.
+"""Measure the gate on injected bugs, refactorings and reversed fixes, each compared with its base like a pull request.
 
     python benchmarks/gate.py --mutants 200 --refactorings 100 --fixes 60 --seed 1 [--corpus FILE] [--processes 2]
     python benchmarks/gate.py          write the results of benchmarks/gate.jsonl into the README's table
 
-A mutant changes one expression of one line, which is drawn from all lines of the nine mains that stand in a function of
-the inventory (before any exclusion) and that an operator of mutants.py changes. Refactorings are drawn from the bound
-functions. A fix is reversed: the fixed revision is the base, the one with the bug is the head, recipes are off, and
-only boundaries count that are the recipe's or that reach its function. ``--new-fixes N`` takes the first N fixes of
-new_fixes.jsonl, which were chosen by the rule in unseen.py before Sentinel ran on them.
+A mutant changes one expression of one line. The line is drawn from all lines of the nine main branches that are in a
+function of the inventory (before any exclusion) and that an operator of mutants.py can change. Refactorings change
+random bound functions. A fix is reversed: the fixed revision is the base, and the revision with the bug is the head.
+Recipes are off, and only two kinds of boundaries are compared: the recipe's own, and those that reach the recipe's
+function. ``--new-fixes N`` takes the first N fixes of new_fixes.jsonl, which were chosen by the rule in unseen.py
+before Sentinel ran on them.
 
-Every result is one line of FILE (``--to``), and what FILE has is not computed again, so that an interrupted run
-continues. If only some are computed, these are the first that were drawn. A person adds ``verdict`` (``equivalent`` or
-``miss``) and ``note`` to each mutant that is *same*.
+Each result is written as one line of FILE (``--to``). Results that FILE already has are not computed again, so an
+interrupted run can be continued. Jobs run in the order in which they were drawn. A person adds ``verdict``
+(``equivalent`` or ``miss``) and ``note`` to each mutant with the outcome *same*.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ _DROPPED_MODE = (
     "f845a46a178aaa9b1f9bc1c9d3a93c8487eb6279", "3e3d9372a5988c7f8fba7e3775a0e7e68180a891",
 )  # fmt: skip
 
-#: Jobs that are ordered by target together, so that a framework is not imported anew for each.
+#: Number of jobs that are sorted by target before they run, so that fewer imports of frameworks are needed.
 _BLOCK = 20
 
 
 @cache
 def inventory(name: str) -> tuple[str, dict[str, str], tuple[Function, ...]]:
-    """Return a target's main commit, its sources, and its signal functions."""
+    """Return (newest commit of a target's branch, file -> source, signal functions)."""
     target = CATALOG.targets[name]
     sha = STORE.resolve(target, target.branch)
     trees = GitTrees(STORE.path(name))
@@ -101,7 +102,10 @@ def signal_lines() -> list[tuple[str, str, str, int]]:
 
 
 def line_mutants(source: str, file: str, function: str, line: int) -> list[tuple[Mutant, str]]:
-    """Return the mutants of a line, each with the changed source. Only the statement around it is parsed again."""
+    """Return the mutants of a line, each with the changed source of the file.
+
+    To save time, only the top-level statement around the line is parsed for each mutant.
+    """
     lines = source.splitlines(keepends=True)
     around = next(node for node in ast.parse(source).body if node.lineno <= line <= (node.end_lineno or 0))
     first, last = around.lineno - 1, around.end_lineno or 0
@@ -114,7 +118,7 @@ def line_mutants(source: str, file: str, function: str, line: int) -> list[tuple
 
 
 def draw_mutants(seed: int, count: int) -> Iterator[tuple[Row, str]]:
-    """Yield rows with the changed source of a file."""
+    """Yield random mutants as (row, changed source of the file)."""
     chosen, lines = random.Random(f"mutants {seed}"), signal_lines()
     chosen.shuffle(lines)
     number = 0
@@ -145,7 +149,7 @@ def draw_refactorings(seed: int, count: int) -> Iterator[tuple[Row, str]]:
 
 
 def draw_fixes(seed: int, count: int, corpus: Path | None) -> Iterator[Row]:
-    """Yield reversed fixes: those of the corpus, then the pairs of recipes in random order."""
+    """Yield reversed fixes: verl #945, then those of the corpus, then those of recipes in random order."""
     number = 0
     several = [json.loads(line) for line in corpus.read_text().splitlines()] if corpus is not None else []
     pairs = [_DROPPED_MODE]
@@ -164,13 +168,13 @@ def draw_fixes(seed: int, count: int, corpus: Path | None) -> Iterator[Row]:
 
 
 def draw_new_fixes(count: int) -> Iterator[Row]:
-    """Yield reversed fixes that no recipe and no earlier list names, in the order in which they were drawn."""
+    """Yield the reversed fixes of new_fixes.jsonl, which no recipe and no earlier list names, in the order drawn."""
     chosen = [row for row in read(NEW_FIXES) if "dropped" not in row]
     yield from ({"kind": "new fix", "seed": 1, **row, "number": place} for place, row in enumerate(chosen[:count]))
 
 
 class Bench:
-    """Compares in one process. The checkout of a main and the process that has imported it are kept."""
+    """Runs comparisons one after the other, and keeps the base's checkout and the process that imported it."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self._folder, self._seconds = folder, seconds
@@ -189,7 +193,10 @@ class Bench:
         self._runner = None
 
     def judge_change(self, row: Row, source: str) -> Row:
-        """Compare the main with a tree in which one file has another source."""
+        """Compare the target's main branch with a copy in which one file is replaced.
+
+        :param source: the new source of that file.
+        """
         name = row["target"]
         if name not in self._trees:
             self._trees[name] = self._folder / f"{name}-{os.getpid()}"
@@ -239,7 +246,11 @@ def _parse(text: str) -> Ref | None:
 
 
 def _describe(comparison: Comparison, boundary: str, until: float) -> Row:
-    """Return the gate's outcome. The comparison ends with the first boundary that is worse."""
+    """Run the comparison until a boundary is worse, and return the gate's outcome with its reason.
+
+    :param boundary: the function of a fix: only this boundary, and those that reach this function, are compared.
+    :param until: the time (``time.monotonic``) after which no further boundary is compared.
+    """
     names, results = comparison.to_call(), list[BoundaryDiff]()
     if boundary:
         tail = boundary.rpartition(".")[2]
@@ -307,7 +318,7 @@ def draw(options: argparse.Namespace) -> Iterator[Job]:
 
 
 def work(options: argparse.Namespace, place: int) -> None:
-    """Do every n-th job that the file lacks. Jobs are drawn as they are needed."""
+    """Run every n-th job whose result the file lacks, for n processes. Jobs are drawn only when needed."""
     done = {key(row) for row in read(options.to)}
     jobs = (job for job in draw(options) if job[0]["number"] % options.processes == place and key(job[0]) not in done)
     with tempfile.TemporaryDirectory() as folder, closing(Bench(Path(folder), options.seconds)) as bench:
@@ -338,9 +349,9 @@ _GROUPS: list[tuple[str, Callable[[Row], bool]]] = [
 
 
 def results(rows: Sequence[Row]) -> dict[str, tuple[int, str]]:
-    """Return a group's title -> its number of rows and how many have which outcome.
+    """Return title of a group -> (number of rows, text with the count of each outcome).
 
-    *Better* counts as other, and a failing test of the framework as worse.
+    The outcome *better* counts as *other*. A failing test of the framework has the outcome *worse*.
     """
     found = {}
     for title, belongs in _GROUPS:
@@ -353,7 +364,7 @@ def results(rows: Sequence[Row]) -> dict[str, tuple[int, str]]:
 
 
 def rewritten(text: str) -> str:
-    """Return the README's text with the current results in the rows of its table that have a group's title."""
+    """Return the README's text with the current results in its table. A row is found by its group's title."""
     for title, (count, result) in results(read(DATA)).items():
         rows = re.compile(rf"^\| \d+ {re.escape(title)} \| [^|]* \|", re.MULTILINE)
         text, replaced = rows.subn(f"| {count} {title} | {result} |", text)  # no result has a backslash

@@ -1,11 +1,11 @@
 """Check the inventory of `sentinel coverage`: `python benchmarks/inventory.py`.
 
-1. Coverage of every target at the last commit of its branch, written into the table of docs/coverage.md.
-2. Recall: how many boundaries of known bugs are in the inventory, at the revisions that have the bugs. Known bugs are
-the recipes, and the lines of `--corpus FILE` (JSON: target, boundary, parent). A target without an adapter needs
-`--mirror TARGET=DIR`; its package is searched at the top and below `src/`.
-3. Bound boundaries at the last commit that are not in the inventory.
-4. With `--sample N`: N random functions of the inventory and N others, for a person to read.
+1. The coverage of every target at the newest commit of its branch is written into the table of docs/coverage.md.
+2. Recall: how many functions with known bugs are in the inventory, at the revisions that have the bugs. Known bugs are
+those of recipes, and those of `--corpus FILE` (JSON lines: target, boundary, parent). A target without an adapter needs
+`--mirror TARGET=DIR`; its package is searched at the top of the repository and in `src/`.
+3. The bound functions at the newest commit that are not in the inventory.
+4. With `--sample N`: N random functions of the inventory and N random other functions, for a person to read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Upstream:
         return commit(self.mirror, sha).tree
 
     def has(self, tree: str, path: str) -> bool | None:
-        """Return whether the inventory has a boundary; None if the tree has no function of that path."""
+        """Return whether the inventory contains a boundary; None if the tree has no function with that path."""
         names = binding.paths if (binding := self.target.binding(path)) else (path,)
         found = next(filter(None, (self.definitions.find(tree, name) for name in names)), None)
         if found is None or found.name.kind != "function":
@@ -62,7 +62,7 @@ class Upstream:
         return {function.span for function in signal_functions(body, self.target.module_of(file))}
 
     def others(self, tree: str, found: Coverage) -> Iterator[str]:
-        """Yield the functions that carry no signal."""
+        """Yield the functions of a tree that are not in the inventory ``found``, as text."""
         inside = {(function.file, function.line) for function in found.functions}
         for file, blob in sorted(self.definitions.sources(tree)):
             for node in ast.walk(ast.parse(self.trees.blob(blob))):
@@ -73,7 +73,7 @@ class Upstream:
 
 
 def known_bugs(corpora: list[Path]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (set, target, boundary, commit with the bug) of every known bug."""
+    """Yield (source of the bug, target, boundary, commit with the bug) for each known bug."""
     for recipe in find_recipes(CATALOG):
         for pin in recipe.pins:
             if pin.ref.kind == "git" and pin.expect != "unavailable":

@@ -1,12 +1,13 @@
 """Measure the main job, as ratios in one run: `python benchmarks/main_job.py`.
 
-It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Three measurements, each with a baseline:
+It needs the mirrors of all targets (`sentinel mirror add TARGET`). It makes three measurements, each with a baseline:
 
-1. All shipped recipes over all git pins, warm. Baselines: one fresh process for each verdict, as in the runner scripts
-of the published reports (import torch, import the boundary's module, call it); and the least possible: one import of
-torch plus the distinct target imports spread over the cores.
+1. All recipes at all their git pins, when checkouts and byte code exist already. The first baseline is a fresh process
+for each verdict, as the runner scripts in published reports use (import torch, import the boundary's module, call it).
+The second is a lower bound for any design: one import of torch, plus each distinct import of a target, spread over the
+cores.
 2. pytest's start-up with the plugin installed but not used, compared with ``-p no:sentinel``.
-3. One more recipe on an already imported target, compared with a bare fork + backward + exit of the same process.
+3. One more recipe on an imported target, compared with a bare fork, backward pass and exit of the same process.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def runner(catalog: Catalog = CATALOG) -> Runner:
 
 
 def verdicts(jobs: list[Job]) -> list[Verdict]:
-    """Decide every job through the runner, as pytest does."""
+    """Return the verdict of every job, computed by the runner as in a pytest run."""
     run = runner()
     run.start(TARGETS)
     run.plan(jobs)
@@ -63,14 +64,14 @@ def verdicts(jobs: list[Job]) -> list[Verdict]:
 
 
 def decidable(jobs: list[Job]) -> list[Job]:
-    """Return the jobs that this machine can decide; some code needs a newer Python."""
+    """Return the jobs that can run on this machine. Some code needs a newer Python."""
     return [job for job, verdict in zip(jobs, verdicts(jobs)) if verdict.kind not in NOT_HERE]
 
 
 def decide_all(jobs: list[Job]) -> None:
-    """Decide all jobs.
+    """Compute all verdicts.
 
-    :raises SystemExit: if a verdict is not the one that its pin expects.
+    :raises SystemExit: if a verdict differs from the one that its pin expects.
     """
     wrong = [job for job, verdict in zip(jobs, verdicts(jobs)) if verdict.name != job.expect]
     if wrong:
@@ -80,7 +81,10 @@ def decide_all(jobs: list[Job]) -> None:
 
 
 def fresh_process_each(jobs: list[Job]) -> None:
-    """Decide each job in a fresh process, one after the other. It imports only torch and the target's own imports."""
+    """Compute each verdict in a fresh process, one after the other.
+
+    The process imports torch and the boundary's module, but not the packages that a target preloads.
+    """
     adapters = {name: replace(a, target=replace(a.target, preload=())) for name, a in CATALOG.adapters.items()}
     catalog = replace(CATALOG, adapters=adapters)
     for job in jobs:
@@ -96,10 +100,10 @@ def torch_import() -> float:
 
 
 def target_imports(jobs: list[Job]) -> float:
-    """Return the seconds to import the real packages that targets need, and the boundary modules of each (target, ref).
+    """Return the seconds that all imports of targets take: preloaded packages, and modules of boundaries at each ref.
 
-    The imports run one after the other in forks of one preloader, so that nothing competes. The packages count once,
-    although each fresh process would pay for them again, so this is a lower bound.
+    The imports run one after the other in forks of one preloader, so that they do not slow each other down. Preloaded
+    packages count only once, although each fresh process would import them again, so this is a lower bound.
     """
     groups: dict[tuple[str, Ref], list[Recipe]] = {}
     for job in jobs:
@@ -127,7 +131,10 @@ def target_imports(jobs: list[Job]) -> float:
 
 
 def one_more_recipe(jobs: list[Job], repeats: int) -> tuple[float, float]:
-    """Return the median seconds of (a probe of a recipe, a bare fork + backward + exit) in the same target process."""
+    """Return (median seconds of one recipe's verdict, median seconds of a bare fork, backward pass and exit).
+
+    Both run in the same target process.
+    """
     job = next(job for job in jobs if job.recipe.contract == "loss_aggregation")
     run = runner()
     run.start([job.recipe.target])
@@ -144,7 +151,7 @@ def one_more_recipe(jobs: list[Job], repeats: int) -> tuple[float, float]:
 def startup(repeats: int) -> float:
     """Return the CPU seconds that the plugin adds to `pytest` on one empty test, as the median of pairs.
 
-    CPU seconds are used because start-up does not wait, and other work on the machine then does not count.
+    CPU seconds do not depend on other work on the machine.
     """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "test_nothing.py").write_text("def test_nothing():\n    pass\n")

@@ -1,7 +1,7 @@
-"""Make mutants: change one expression of a function in ways that corrupt a training signal.
+"""Make mutants: copies of a file in which one expression is changed in a way that corrupts a training signal.
 
-An operator takes an expression and yields replacements. The rest of the file stays the same byte for byte, so that
-functions are still found at their lines.
+An operator takes an expression and yields replacements for it. The rest of the file is not changed, so functions stay
+at their lines.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-#: ``operator(node, defaults)``: ``defaults`` are the literal defaults of the function's parameters.
+#: Parameter -> its default in the function's signature, if that is a literal. Operators are called with
+#: ``operator(node, defaults)``.
 Defaults = Mapping[str, ast.expr]
 Edits = Iterator[ast.expr]
 Operator = Callable[[ast.expr, Defaults], Edits]
 
 
 def _expression(text: str, **parts: ast.expr) -> ast.expr:
-    """Parse an expression in which names stand for parts."""
+    """Parse an expression, and replace each name that is a key of ``parts`` with its value."""
 
     class Fill(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
@@ -31,7 +32,7 @@ def _expression(text: str, **parts: ast.expr) -> ast.expr:
 
 
 def _with(node: Any, **fields: Any) -> Any:
-    """Return a copy of a node with other fields."""
+    """Return a copy of a node in which these fields are replaced."""
     made = copy.copy(node)
     for name, value in fields.items():
         setattr(made, name, value)
@@ -39,7 +40,7 @@ def _with(node: Any, **fields: Any) -> Any:
 
 
 def _called(node: ast.expr) -> str:
-    """Return the last part of the name that a call calls; empty for other nodes."""
+    """Return the last part of the called function's name; "" if the node is not a call of a named function."""
     function = node.func if isinstance(node, ast.Call) else None
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
@@ -210,7 +211,7 @@ def _ignored(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _stale(node: ast.expr, defaults: Defaults) -> Edits:
-    """Replace an assignment to a name that it reads by the name's old value."""
+    """Drop an update: ``x = f(x)`` becomes ``x = x``, and ``x += y`` becomes ``x += 0``."""
     for name in getattr(node, "assigned", ()):
         if any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node)):
             yield ast.Name(name, ast.Load())
@@ -218,7 +219,7 @@ def _stale(node: ast.expr, defaults: Defaults) -> Edits:
         yield ast.Constant(1 if isinstance(node.augments, (ast.Mult, ast.Div)) else 0)
 
 
-#: The first half; laws, domains and scenarios were improved with its survivors.
+#: The first half. Laws, domains and scenarios were improved to kill mutants of these operators that had survived.
 FIRST: dict[str, Operator] = {
     "drop a mask": _drop_mask,
     "invert a mask": _invert_mask,
@@ -236,11 +237,11 @@ FIRST: dict[str, Operator] = {
     "a stale value": _stale,
 }
 
-# -- the second half, from another reading of the collection of bugs ---------------------------------------------------
+# -- the second half, written after reading the collection of bugs again -----------------------------------------------
 
 
 def _cast(node: ast.expr, defaults: Defaults) -> Edits:
-    """Compute a log-softmax in bfloat16, or use a bool mask as row numbers."""
+    """Drop a cast. Models bugs such as a log-softmax in bfloat16, or a bool mask used as row numbers."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if _called(node) in ("float", "double", "long", "int", "bool", "type_as") or (
             _called(node) in ("to", "astype") and "device" not in ast.unparse(node)
@@ -252,7 +253,7 @@ def _cast(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _broadcast(node: ast.expr, defaults: Defaults) -> Edits:
-    """Broadcast a per-row number along the wrong axis."""
+    """Drop an ``unsqueeze``, ``expand`` or ``keepdim``, so that a number per row is broadcast along the wrong axis."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if _called(node) in ("unsqueeze", "expand_as", "expand"):
             yield node.func.value
@@ -262,7 +263,10 @@ def _broadcast(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _other_branch(node: ast.expr, defaults: Defaults) -> Edits:
-    """Take the other branch: the bound for negative advantages for positive ones, or local for global."""
+    """Take the other branch of a conditional expression or of ``where``.
+
+    Models bugs such as using the bound for negative advantages for positive ones, or a local value for a global one.
+    """
     if isinstance(node, ast.IfExp):
         yield node.body
         yield node.orelse
@@ -281,7 +285,7 @@ def _condition(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _swapped(node: ast.expr, defaults: Defaults) -> Edits:
-    """Swap related inputs: the reference's log-probs for the actor's."""
+    """Swap two operands or arguments, such as the log-probs of the actor and the reference."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Sub, ast.Div)):
         yield _with(node, left=node.right, right=node.left)
     if isinstance(node, ast.Call) and len(node.args) > 1 and all(isinstance(item, ast.Name) for item in node.args[:2]):
@@ -289,7 +293,7 @@ def _swapped(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _precedence(node: ast.expr, defaults: Defaults) -> Edits:
-    """Drop brackets: r - mean / std for (r - mean) / std."""
+    """Drop brackets: ``(r - mean) / std`` becomes ``r - mean / std``."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
         for side, other in (("left", node.right), ("right", node.left)):
             inner = getattr(node, side)
@@ -300,7 +304,7 @@ def _precedence(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _transform(node: ast.expr, defaults: Defaults) -> Edits:
-    """Drop or add a transformation: a log-ratio for a ratio, a variance for a deviation."""
+    """Drop a transformation, such as the ``exp`` of a log-ratio or the ``sqrt`` of a variance."""
     if isinstance(node, ast.Call) and _called(node) in (
         "exp",
         "log",
@@ -319,7 +323,7 @@ def _transform(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _shared(node: ast.expr, defaults: Defaults) -> Edits:
-    """Share one object instead of copies, so that inputs are modified."""
+    """Drop a copy, so that a later change also modifies the original."""
     if isinstance(node, ast.Call) and _called(node) in ("clone", "copy", "deepcopy"):
         value = node.args[0] if node.args else getattr(node.func, "value", None)
         if value is not None:
@@ -368,7 +372,7 @@ def _row_order(node: ast.expr, defaults: Defaults) -> Edits:
         yield _expression("call.flip(0)", call=node) if _called(node) == "argsort" else node.args[0]
 
 
-#: Not used for tuning; its result is reported as measured.
+#: The second half. Nothing was tuned with these operators.
 SECOND: dict[str, Operator] = {
     "no cast": _cast,
     "another broadcast": _broadcast,
@@ -422,7 +426,7 @@ def _shifted_more(node: ast.expr, defaults: Defaults) -> Edits:
                 return
 
 
-#: All operators, with the bugs of a maintainer's trial that no operator above makes.
+#: All operators. The last two make bugs from a maintainer's trial that no operator above makes.
 EVERY: dict[str, Operator] = {
     **FIRST,
     **SECOND,
@@ -433,7 +437,7 @@ EVERY: dict[str, Operator] = {
 # -- mutants -----------------------------------------------------------------------------------------------------------
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-#: Calls that carry no signal.
+#: Syntax that carries no signal, and names of functions whose calls carry none.
 _NO_SIGNAL = (ast.Raise, ast.Assert, ast.JoinedStr, ast.ClassDef)
 _LOGS = ("logger", "logging", "print", "warnings")
 
@@ -467,14 +471,17 @@ class Mutant:
 
     @property
     def lot(self) -> str:
-        """The text that, after a seed, determines its place in a sample."""
+        """A text that identifies the mutant. Its hash, together with a seed, determines the order of a sample."""
         return f"{self.file} {self.function} {self.line} {self.operator} {self.before} {self.after}"
 
 
 def mutants(
     source: str, file: str, function: str, operators: Mapping[str, Operator], line: int | None = None
 ) -> Iterator[Mutant]:
-    """Yield every mutant of one function of a file, or of one line of it."""
+    """Yield every distinct mutant of a function.
+
+    :param line: if given, only expressions that begin at this line are changed.
+    """
     tree = ast.parse(source)
     node = _function(tree, function.split("."))
     if node is None:
@@ -518,7 +525,11 @@ def _function(node: ast.AST, path: Sequence[str]) -> ast.FunctionDef | ast.Async
 
 
 def _expressions(nodes: Sequence[ast.AST]) -> Iterator[ast.expr]:
-    """Yield the expressions that compute something, and mark assignments and augmented assignments."""
+    """Yield the expressions that compute something, without those in log messages, asserts and raises.
+
+    The value of an assignment gets an attribute with the assigned names, or with the operator of an augmented
+    assignment.
+    """
     for node in nodes:
         if isinstance(node, ast.Assign):
             vars(node.value)["assigned"] = [target.id for target in node.targets if isinstance(target, ast.Name)]

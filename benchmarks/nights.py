@@ -1,12 +1,12 @@
-"""Run the nightly workflow's shell steps night after night, on mirrors whose branch is reset to past days.
+"""Run the shell steps of the nightly workflow for several past days, on mirrors that are reset to each day.
 
     python benchmarks/nights.py FOLDER FIRST_DAY NIGHTS [--targets slime,roll] [--longest SECONDS]
 
-FOLDER gets a clean copy of the repository, a home, and seeds: copies of mirrors whose branch ends with the last commit
-of a day and whose tags are from before it. The day before the first runs too, without output, because a night is
-compared with the one before it. Time limits of the workflow (`timeout`) are replaced by --longest. After each night its
-evidence is accepted, as a person does, so that the next is compared with it. For each night a line lists the steps that
-failed, the summary of the numbers, and the time.
+FOLDER gets a clean clone of this repository, a Sentinel home, and copies of the mirrors. In these copies, the branch
+ends with the last commit of the day, and later tags are removed. The day before FIRST_DAY runs too, because each night
+is compared with the night before it. After each night its evidence is accepted, as a person would do, so that the next
+night is compared with it. --longest replaces the time limits of the workflow (`timeout`). For each night, one line
+lists the steps that failed, the lines of the summary with numbers, and the time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def put_back(seed: Path, mirror: Path, day: date) -> str:
-    """Copy a mirror as it was at the end of a day: the branch, and the tags of that time."""
+    """Reset a copy of a mirror to the end of a day: its branch, and the tags that existed by then.
+
+    :param seed: the copy, which is made if it does not exist.
+    :return: the last commit of the branch on that day.
+    """
     if not seed.exists():
         git(mirror.parent, "clone", "-q", "--mirror", "--shared", str(mirror), str(seed))
     until = f"{day.isoformat()}T23:59:59Z"

@@ -1,11 +1,12 @@
-"""Measure which injected bugs a framework's own CPU tests notice, as a maintainer's alternative to the gate.
+"""Measure which injected bugs a framework's own CPU tests detect, for comparison with the gate.
 
     python benchmarks/own_tests.py verl --python VENV/bin/python --tests 'tests/**/*_on_cpu.py' --mutants 30
 
-VENV has the framework's requirements, pytest and pytest-timeout. The mutants are the first that gate.py draws whose
-function is bound, or reached according to gate.jsonl. For each, the tests run whose file imports the changed module,
-directly or through one other module, that do not start Ray, and that pass in the unchanged tree. A mutant is *worse* if
-one of them fails, *same* if all pass, and *not examined* if there are none. Results are lines of gate.jsonl.
+VENV needs the framework's requirements, pytest and pytest-timeout. The mutants are the first ones drawn by gate.py
+whose function is bound, or was reached according to gate.jsonl. For each mutant, a test runs if three conditions hold:
+its file imports the changed module (directly or through one other module), it does not start Ray, and it passes in the
+unchanged tree. The mutant is *worse* if one of these tests fails, *same* if all pass, and *not examined* if there is no
+such test. Results are appended to gate.jsonl.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def imports(source: str, module: str) -> set[str]:
 
 
 class OwnTests:
-    """The tests of one framework's main. The unchanged tree is in a folder; a mutant replaces one of its files."""
+    """Runs the tests of a framework's main branch in a folder, in which a mutant temporarily replaces one file."""
 
     def __init__(self, name: str, python: str, patterns: list[str], folder: Path, seconds: float) -> None:
         self._folder, self._seconds, self._target = folder, seconds, CATALOG.targets[name]
@@ -74,7 +75,7 @@ class OwnTests:
         return imports(file.read_text(), f"{module}.__init__" if file.stem == "__init__" else module)
 
     def _run(self, *arguments: str) -> tuple[list[str], list[str]]:
-        """Return the tests that pass, and those that fail."""
+        """Run pytest and return (passed tests, failed tests)."""
         path = ":".join(str(self._folder / root.import_root) for root in self._target.roots)
         offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
         environment = {**os.environ, **offline, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -89,14 +90,14 @@ class OwnTests:
         ]
 
     def _learn(self, files: list[str]) -> None:
-        """Store which tests of some files fail in the unchanged tree; None if none of a file passes."""
+        """Run test files in the unchanged tree, and store the tests of each that fail, or None if no test passes."""
         passed, failed = self._run(*files) if files else ([], [])
         for file in files:
             broken = [name for name in failed if name.startswith(file)]
             self._known[file] = broken if any(name.startswith(f"{file}::") for name in passed) else None
 
     def judge(self, file: str, source: str) -> dict[str, Any]:
-        """Return the outcome of a mutant: whether a test fails that passes in the unchanged tree."""
+        """Run the tests with a mutant. The outcome is *worse* if a test fails that passes in the unchanged tree."""
         module = self.module_of(self._folder / file)
         users = {module, *(each for each, used in self._inside.items() if module in used)}
         several = [test for test, used in self._uses.items() if used & users]

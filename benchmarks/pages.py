@@ -1,8 +1,8 @@
-"""Try each page of ``findings/`` as its receiver would: apply the patch, run its test and its runner before and after.
+"""Check each page of ``findings/`` as its receiver would: run its test and its runner without and with its patch.
 
     python benchmarks/pages.py --mirrors ~/.cache/sentinel/mirrors --python PYTHON --python nemorl=OTHER [BUG ...]
 
-The only inputs are a clone of upstream at the page's commit and the page's folder. Each PYTHON needs pytest, torch and
+The only inputs are the page's folder and a clone of upstream at the page's commit. Each PYTHON needs pytest, torch and
 the framework's own requirements.
 """
 
@@ -63,7 +63,12 @@ def main() -> int:
 def try_page(
     page: Path, mirror: Path, folder: Path, pythons: list[str], noconftest: bool, logs: Path | None
 ) -> tuple[str, list[str], list[str]]:
-    """Return whether the patch applies, pytest's results before and after, and the runner's exit statuses."""
+    """Return ("ok" or why the patch does not apply, pytest's results, the runner's exit statuses).
+
+    The lists have one entry without the patch and one with it.
+
+    :param pythons: the interpreter for pytest, and the one for the runner.
+    """
     clone = folder / "upstream"
     patch, text = page / "fix.patch", (page / "PULL_REQUEST.md").read_text("utf-8")
     commit = patch.read_text("utf-8").split()[1]

@@ -1,12 +1,12 @@
-"""Run trainings with and without a bug through TrainCheck (PyPI), for comparison with `benchmarks/drawn.py`.
+"""Check training runs with and without a bug with TrainCheck (PyPI), for comparison with `benchmarks/drawn.py`.
 
     python -m venv peers && peers/bin/pip install traincheck trl==1.16.0 peft
     python benchmarks/peers.py peers/bin --bugs 'sft-*' --correct 2
 
-For each kind of trainer, TrainCheck collects a trace of a correct training, infers its invariants, collects a trace of
-each training with a bug and of correct trainings drawn by seed (those of `drawn.py --seeds`), and checks them. A bug is
-named if more invariants fail than in the same training without the bug. A training takes about a minute of a core.
-TrainCheck 0.2.0 needs a build of torch that finds its device: on a machine without a GPU, install one for the CPU.
+For each kind of trainer, TrainCheck infers invariants from the trace of one correct run. It then checks them on traces
+of other runs: those with a bug, and random correct runs (those of `drawn.py --seeds`). A bug counts as found if more
+invariants fail than in the same run without the bug. A run takes about a minute of a core. On a machine without a GPU,
+TrainCheck 0.2.0 needs a build of torch for the CPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 from drawn import _STEPS, BUGS, build, draw
 
-#: The script that TrainCheck traces: it must assign the model to a variable.
+#: The script that TrainCheck traces. TrainCheck finds the model by the name of a variable.
 _SCRIPT = """
 import os
 import sys
@@ -40,7 +40,10 @@ trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
 
 
 def setup_of(name: str) -> dict[str, Any]:
-    """Return a training: of a bug, of a seed, or the usual one of a kind."""
+    """Return the setup of a run.
+
+    :param name: a bug; a bug followed by " (correct)", for the same run without the bug; a seed; or a kind of trainer.
+    """
     bug = name.removesuffix(" (correct)")
     if bug in BUGS:
         return dict(BUGS[bug][0])
@@ -61,7 +64,7 @@ class Peer:
         self._done: dict[str, tuple[int, int, float]] = {}
 
     def _run(self, program: str, *words: str, name: str = "") -> float:
-        """Run a program, and return its CPU time."""
+        """Run a program of TrainCheck, and return its CPU time in seconds."""
         code = str(Path(__file__).parent.absolute())
         environment = {**os.environ, "PEERS_CODE": code, "PEERS_NAME": name, "OMP_NUM_THREADS": "1"}
         began = _used()
@@ -72,7 +75,7 @@ class Peer:
         return _used() - began
 
     def invariants(self, kind: str) -> Path:
-        """Infer the invariants of a correct training of this kind, once."""
+        """Return the file of invariants for this kind of trainer. It is inferred at the first call."""
         if kind not in self._inferred:
             words = "-p", "training.py", "--models-to-track", "model", "--output-dir", f"of-{kind}"
             self._run("traincheck-collect", *words, name=kind)
@@ -81,7 +84,7 @@ class Peer:
         return self._inferred[kind]
 
     def failures(self, name: str) -> tuple[int, int, float]:
-        """Return how many invariants fail in a training, how many were checked, and the slowdown of collecting."""
+        """Return (failed invariants, checked invariants, time of the traced run divided by that of a bare run)."""
         same = name if name in BUGS else repr(setup_of(name))
         if same not in self._done:
             self._done[same] = self._failures(name)
@@ -101,13 +104,13 @@ class Peer:
 
 
 def _used() -> float:
-    """Return the CPU time of all programs that have ended."""
+    """Return the CPU time, in seconds, of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _several(file: Path) -> list[Any]:
-    """Parse the JSON objects that a file has one after the other."""
+    """Parse a file that consists of several JSON objects one after the other."""
     text, decoder, found, place = file.read_text(encoding="utf-8"), json.JSONDecoder(), list[Any](), 0
     while (rest := text[place:].lstrip()) and rest:
         one, length = decoder.raw_decode(rest)

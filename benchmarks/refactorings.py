@@ -14,7 +14,12 @@ Edit = tuple[int, int, str]
 
 
 def refactor(source: str, name: str, kind: str, chosen: random.Random) -> tuple[str, int] | None:
-    """Return the source with one refactoring of a function, and the line; None if there is no place for it."""
+    """Apply a random refactoring of one kind to a function.
+
+    :param name: the function's qualified name.
+    :param kind: a key of :data:`KINDS`.
+    :return: the new source, and the line of the first change; None if this kind is not possible in the function.
+    """
     tree = ast.parse(source)
     where = Positions(source)
     function = find_function(tree, name)
@@ -36,14 +41,14 @@ def refactor(source: str, name: str, kind: str, chosen: random.Random) -> tuple[
     return changed, line
 
 
-#: Syntax whose names cannot be followed, or whose positions Python 3.11 gives wrongly.
+#: Syntax that would make a refactoring unsafe. A function that contains it is not refactored.
 _OPAQUE = (ast.Nonlocal, ast.Global, ast.Yield, ast.YieldFrom)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _PURE = (ast.Name, ast.Attribute, ast.Constant)
 
 
 class Positions:
-    """The byte offsets of nodes."""
+    """Converts positions of syntax nodes into byte offsets in the source."""
 
     def __init__(self, source: str) -> None:
         self.content = source.encode()
@@ -72,7 +77,7 @@ def _reads_locals(node: ast.AST) -> bool:
 
 
 def _own_nodes(function: Function) -> Iterator[ast.AST]:
-    """Yield the nodes of a function without those of inner scopes and of formatted strings."""
+    """Yield the nodes of a function, without those inside nested functions, comprehensions, classes and f-strings."""
     queue: list[ast.AST] = list(function.body)
     while queue:
         node = queue.pop(0)
@@ -190,7 +195,7 @@ def _hint(tree: ast.Module, function: Function, where: Positions) -> Iterator[li
 
 
 def _arithmetic(tree: ast.Module, function: Function, where: Positions) -> Iterator[list[Edit]]:
-    """Swap the factors of a product, or turn a comparison round; IEEE arithmetic gives the same bits."""
+    """Swap the factors of a product or the sides of a comparison. In IEEE arithmetic, the result has the same bits."""
     turned = {ast.Lt: ">", ast.Gt: "<", ast.LtE: ">=", ast.GtE: "<="}
     for node in _own_nodes(function):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):

@@ -1,13 +1,13 @@
 """Measure searches, as ratios in one run: `python benchmarks/search.py`.
 
-It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Four measurements:
+It needs the mirrors of five targets (`sentinel mirror add TARGET`), and makes four measurements:
 
-1. Scenarios per second of a search (Hypothesis here, the boundary and the oracle in their sessions), compared with a
-bare loop in one process: the same strategy, boundary, oracle and laws, without isolation.
-2. `--sentinel-laws=quick` for each target at one ref, and for all five: seconds on this machine.
-3. The same for all five with `-n 2`, compared with `-n 1` and with a run without xdist, where one process searches on
-every core.
-4. The comparison of a function with a changed copy whose numbers are equal, compared with the scenarios of one side.
+1. Scenarios per second of an isolated search, in which boundary and oracle run in processes of their own, compared with
+a loop in one process without isolation: same scenarios, boundary, oracle and laws.
+2. Seconds of `--sentinel-laws=quick`, for each target at one ref, and for all five together.
+3. Seconds of the latter with `-n 2`, compared with `-n 1`, and with a run without xdist, which searches on all cores.
+4. Time to compare a function with a changed copy that returns equal numbers, divided by the time to run the same
+scenarios at one revision.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sentinel.worker.client import Options
 
 CATALOG = bundled_catalog()
 
-#: The mains of August 2026.
+#: The newest commits of August 2026.
 MAIN = {
     "verl": "1dda039b9c6311889a9c9a26040677e1254814f9",
     "roll": "8eb27cc2dc34c4d1310b169d9b86d339004d811a",
@@ -81,7 +81,10 @@ def chosen() -> list[Subject]:
 
 
 def rate(law_session: LawSession, examples: int) -> float:
-    """Return scenarios per second over the chosen boundaries, without the first of each, which imports it."""
+    """Return scenarios per second over the chosen boundaries.
+
+    The first scenario of each boundary is not timed, because it imports the module.
+    """
     searches = [BoundarySearch(law_session, subject, 0) for subject in chosen()]
     for search in searches:
         search.run(1)
@@ -102,7 +105,10 @@ def isolated(examples: int) -> float:
 
 
 def compared(examples: int) -> float:
-    """Return the time of comparing functions with a copy that has one more statement, divided by that of one side."""
+    """Return the time to compare functions with copies of them, divided by the time to search at one revision.
+
+    The copies contain one additional statement without effect, so the numbers are equal.
+    """
     target, ref = CATALOG.targets["verl"], Ref("git", MAIN["verl"])
     first, *others = BOUNDARIES
     run = Runner(CATALOG, lambda name, ref, pull: open_checkout(name, ref, pull=pull), Options())
@@ -126,7 +132,7 @@ def compared(examples: int) -> float:
                 seconds["both"] += time.perf_counter() - start
         bindings = [subject.binding for subject in chosen()]
         searches = [
-            # One law that calls each scenario once; a comparison calls it once at each side.
+            # This law calls the function once per scenario; a comparison calls it once per scenario and revision.
             BoundarySearch(
                 run.open_target("verl", ref, bindings).law_session, replace(subject, laws=(the_oracle_agrees,)), 0
             )
@@ -143,7 +149,7 @@ def compared(examples: int) -> float:
 
 
 def bare(examples: int) -> float:
-    """Measure in a process of its own, because it imports torch and the target."""
+    """Run :func:`bare_here` in a new process, because it imports torch and the target."""
     command = [sys.executable, __file__, "--bare", str(examples)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
@@ -164,7 +170,7 @@ def bare_here(examples: int) -> float:
 
 
 def quick(targets: tuple[str, ...], *options: str) -> float:
-    """Return the seconds of a pytest run. Broken laws do not matter here."""
+    """Return the seconds of a pytest run with quick laws, whether or not laws are broken."""
     with tempfile.TemporaryDirectory() as folder:
         refs = [f"--sentinel-ref={target}=git:{MAIN[target]}" for target in targets]
         command = [

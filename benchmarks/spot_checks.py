@@ -1,8 +1,8 @@
 """Check recorded histories: `python benchmarks/spot_checks.py --from reports/history --sample 60`.
 
-A record is made by probing each distinct closure once. Here random transitions into or out of a decided verdict are
-checked: both neighbours (the last commit of one run, the first of the next) are decided from scratch, with a checkout
-of the whole commit and a new target process. Any difference is an error of the sweep. It needs full mirrors.
+A sweep calls a function only once for each distinct closure. This benchmark draws random places in the history at which
+the verdict changes, and computes the verdicts of the last commit before and the first commit after the change again,
+with a checkout of the whole commit and a new process. Any difference is an error of the sweep. It needs full mirrors.
 
 exit status: 0 all agree, 1 some do not
 """
@@ -31,7 +31,10 @@ RECIPES = {recipe.bug_id: recipe for recipe in find_recipes(CATALOG, tuple(CATAL
 
 
 def transitions(folder: Path) -> list[tuple[Recipe, dict[str, Any], dict[str, Any]]]:
-    """Return each pair of neighbouring runs, one of them decided, of each git record whose recipe is still shipped."""
+    """Return (recipe, run, next run) for each change of verdict in the git histories of current recipes.
+
+    A run is a series of commits with the same verdict. At least one of the two verdicts is conclusive.
+    """
     found = []
     for record in require_all(folder):
         recipe = RECIPES.get(record["bug_id"])
@@ -42,7 +45,7 @@ def transitions(folder: Path) -> list[tuple[Recipe, dict[str, Any], dict[str, An
 
 
 def decided(runner: Runner, recipe: Recipe, sha: str) -> str:
-    """Return the verdict from scratch, with its kind of reason if it has one."""
+    """Compute the verdict at a commit without stored results; return it with the kind of its reason, if any."""
     verdict = runner.decide(Job(recipe, Ref("git", sha))).verdict
     runner.discard(recipe.target, Ref("git", sha))
     return _named(verdict.name, verdict.kind)

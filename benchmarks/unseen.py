@@ -1,22 +1,22 @@
-"""Measure how many bugs that it does not know Sentinel would find: `python benchmarks/unseen.py`.
+"""Measure how many bugs without a recipe Sentinel would find: `python benchmarks/unseen.py`.
 
-1. Without `--bugs`, the static share. Candidates are mined from whole histories (`sentinel mirror add TARGET`):
-first-parent commits of the branch whose subject mentions a mistake, that change a function, and that neither a recipe
-nor a line of `--known FILE` names by commit or pull request. The output counts candidates by the best state of the
-functions that they change: bound, not bound, or outside the inventory (docs/coverage.md). A candidate is not a verified
-bug: its subject may mean a crash.
-2. With `--bugs FILE` (JSON lines: id, target, parent, fix, boundary; each bug was run at parent and fix before any law
-was tried), recipes are off, and every bound function that reaches the fix's changes is compared at parent and fix
-(`sentinel diff`). A bug is found by an oracle or another law that the parent breaks and the fix keeps, or by numbers
-alone. Laws that the fix breaks and the parent keeps are listed too.
-3. With `--draw SEED`, candidates for the gate's new fixes (benchmarks/new_fixes.jsonl) in random order. The rule was
-written before any result was seen. A candidate is a first-parent commit of one of the mains whose subject matches
-SPEAKS or ALSO and not ASIDE; that changes a signal function of the inventory which both sides have; and that no
-recipe, adapter or line of `--known FILE` names. FILE is each earlier benchmarks/*.jsonl and each corpus. A person
-reads candidates in this order, and decides from the diff alone, before Sentinel runs, whether each is a fix. It is one
-if, without raising an exception, the parent computes something wrong that a run samples, trains on, or reports about
-its training (loss, KL, rewards, gradients), and the fix corrects it in a signal function. Nothing is dropped because
-Sentinel could not examine it.
+1. Without `--bugs`, count commits that may fix a bug, by the state of the functions that they change: bound, not bound,
+or outside the inventory (docs/coverage.md). If a commit changes several functions, the best state counts. Candidates
+are first-parent commits of the targets' branches. Their subject mentions a mistake, they change a function, and neither
+a recipe nor a line of `--known FILE` names the commit or its pull request. A candidate is not a verified bug: its
+subject may refer to a crash.
+2. With `--bugs FILE` (JSON lines: id, target, parent, fix, boundary), compare every bound function that reaches the
+fix's changes at parent and fix (`sentinel diff`), with recipes off. Each bug in the list was reproduced at parent and
+fix before any law was tried. A bug is found if the oracle or another law is broken at the parent and holds at the fix,
+or if the numbers differ. Laws that hold at the parent and are broken at the fix are listed too.
+3. With `--draw SEED`, print candidates for the gate's new fixes (benchmarks/new_fixes.jsonl) in random order. The rule
+was written before any result was seen. A candidate is a first-parent commit of a main branch. Its subject matches
+SPEAKS or ALSO, and not ASIDE; it changes a signal function of the inventory that exists on both sides; and no recipe,
+adapter or line of `--known FILE` names it. (Give each earlier benchmarks/*.jsonl and each corpus as FILE.) A person
+reads the candidates in this order, and decides from the diff alone, before Sentinel runs, whether each is a fix. A
+commit is a fix if the parent, without raising an exception, computes a wrong value that a run samples, trains on, or
+reports about its training (loss, KL, rewards, gradients), and if the commit corrects this value in a signal function.
+No fix is dropped because Sentinel cannot examine it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ ASIDE = re.compile(
     r"\b(revert|docs?|readme|typos?|ci|lint|format(ting)?|pre-commit|tests?|docker\w*|install\w*)\b", re.I
 )
 
-#: Where a bug is, by the dotted path of its function; the first pattern that matches.
+#: Kind of code -> pattern for the dotted path of the function with the bug. The first matching pattern counts.
 PLACES = {
     "rewards and graders": r"reward|extract_utils|score",
     "rollouts, agents, requests to engines": (
@@ -84,7 +84,7 @@ PLACES = {
     "other": "",
 }
 
-#: Scenarios of one boundary.
+#: Number of scenarios for each boundary.
 EXAMPLES = 25
 
 
@@ -98,7 +98,7 @@ class Touched:
 class Candidate:
     """A commit that may fix a bug.
 
-    :ivar state: the best state of the functions that it changes.
+    :ivar state: the best state among the functions that it changes.
     """
 
     target: str
@@ -115,7 +115,7 @@ class Candidate:
 
 
 class Known:
-    """The commits and pull requests of a target that recipes, its adapter and other records name."""
+    """The commits and pull requests of a target that are named by recipes, by its adapter or in ``records``."""
 
     def __init__(self, target: str, records: list[Path]) -> None:
         files = [file for folder in CATALOG.recipe_folders for file in (folder / target).rglob("*.yaml")]
@@ -132,7 +132,7 @@ class Known:
 
 
 class Miner:
-    """The candidates of one target."""
+    """Finds commits of one target that may fix a bug."""
 
     def __init__(self, target: Target, store: MirrorStore) -> None:
         self.target, self.mirror = target, store.path(target.name)
@@ -142,14 +142,14 @@ class Miner:
         self.texts = lru_cache(maxsize=256)(self._texts)
 
     def pairs(self, known: Known, *patterns: re.Pattern[str]) -> Iterator[tuple[commits.Commit, commits.Commit]]:
-        """Yield parent and commit where the commit's subject matches a pattern, is not aside, and is not known."""
+        """Yield (parent, commit) for each unknown commit whose subject matches one of the patterns, but not ASIDE."""
         for parent, commit in pairwise(commits.history(self.mirror, self.head)):
             speaks = any(pattern.search(commit.subject) for pattern in patterns)
             if speaks and not ASIDE.search(commit.subject) and commit not in known:
                 yield parent, commit
 
     def candidate(self, parent: commits.Commit, commit: commits.Commit) -> Candidate | None:
-        """Return the candidate; None if the commit changes no file that both sides have."""
+        """Return the candidate; None if the commit changes no source file that exists before and after it."""
         old, new = (dict(self.definitions.sources(one.tree)) for one in (parent, commit))
         changed = [(file, old[file], new[file]) for file in old if new.get(file, old[file]) != old[file]]
         where = self.target.name, commit.sha, parent.sha, commit.date[:10], commit.subject
@@ -158,7 +158,8 @@ class Miner:
     def touched(self, tree: str, changed: Sequence[tuple[str, str, str]]) -> Iterator[Touched]:
         """Yield the functions of the inventory whose code has changed.
 
-        :param changed: (file, blob in the tree, blob afterwards).
+        :param tree: the parent's tree.
+        :param changed: (file, blob at the parent, blob at the commit).
         """
         sources = {}
         for file, old, new in changed:
@@ -170,7 +171,7 @@ class Miner:
                 yield Touched(one.path, one.state)
 
     def _texts(self, file: str, blob: str) -> list[tuple[Function, str]]:
-        """Return the signal functions of a file, each with its code, without comments and docstrings."""
+        """Return the signal functions of a file, each with a dump of its code without comments and docstrings."""
         try:
             tree = syntax_of(self.trees.blob(blob))
         except (SyntaxError, LargeObjectError):
@@ -225,9 +226,10 @@ class Bug:
 class Seen:
     """The result for one bug.
 
-    :ivar rank: its best rank; 0 if it is missed.
-    :ivar how: the law and function that show it; or why it is missed.
-    :ivar brought: laws that the fix breaks and the parent keeps, each with its function.
+    :ivar by: "oracle", "law" or "numbers"; empty if the bug is missed.
+    :ivar how: the law and the function that show the bug, or why it is missed.
+    :ivar brought: laws that hold at the parent and are broken at the fix, each with its function.
+    :ivar compared: the compared functions, each with its state.
     """
 
     bug: Bug
@@ -270,7 +272,7 @@ def seen(runner: Runner, target: Target, bug: Bug) -> Seen:
 
 
 def places(told: Sequence[Seen]) -> Iterator[str]:
-    """Yield lines: where the bugs are, how many are found, and of how many a bound function reaches the change."""
+    """Yield a line for each kind of code: its number of bugs, how many are found, and what reaches their functions."""
     counts: dict[str, Counter[str]] = {name: Counter() for name in PLACES}
     for one in told:
         name = next(name for name, pattern in PLACES.items() if re.search(pattern, one.bug.boundary))
@@ -283,14 +285,14 @@ def places(told: Sequence[Seen]) -> Iterator[str]:
 
 
 def look(bugs: Sequence[Bug], file: Path) -> list[Seen]:
-    """Try each bug once. Results in the file are not computed again."""
+    """Examine each bug, unless the file has its result already; append results to the file and return all."""
     known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     told = [Seen(**{**line, "bug": Bug(**line["bug"])}) for line in known]
     there = {one.bug for one in told}
     for bug in bugs:
         if bug in there:
             continue
-        # Each bug in a process of its own, so that they cannot affect each other.
+        # Each bug gets new processes, so that bugs cannot affect each other.
         runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options(timeout=10))
         try:
             told.append(seen(runner, CATALOG.targets[bug.target], bug))

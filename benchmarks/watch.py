@@ -1,13 +1,13 @@
-"""Measure the cost of watching: of a call that is not copied, of a copied call, and of a training step.
+"""Measure the cost of watching, for a call whose arguments are not copied, for copies, and for a training step.
 
     python benchmarks/watch.py
     python benchmarks/watch.py --memory               with TRL 1.16.0: the memory of the checker
     python benchmarks/watch.py --grpo 1500            real steps of GRPO, as short as possible
-    python benchmarks/watch.py --grpo 100 --long      and of about a second
+    python benchmarks/watch.py --grpo 100 --long      real steps of GRPO of about a second
 
-Results are ratios in one process on one machine, by its own CPU time. The first training step is a forward and a
-backward pass of a small network, and one call of a watched function on a batch of 64 responses of 512 tokens. The GRPO
-model has a few thousand parameters, so watching adds a larger share to its steps than in any real run.
+Results are ratios of CPU times in one process. Without an option, a training step is a forward and a backward pass of a
+small network, with one call of a watched function on a batch of 64 responses of 512 tokens. The GRPO model has a few
+thousand parameters. Its steps are short, so watching adds a larger share to them than in any real run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import sentinel.tools.watch
 from sentinel.tools.watch.wrapping import Budget, Plan, Watcher
 
 _CALLS, _STEPS = 200_000, 400
-#: A model of three million parameters, with steps of about a second.
+#: With ``--long``: a model of three million parameters, whose steps take about a second.
 _LONG = {"hidden": 256, "layers": 4, "tokens": 64, "words_more": 2000}
 
 
@@ -45,33 +45,36 @@ def _module() -> ModuleType:
 
 
 def _seconds(action: Callable[[], object], times: int) -> float:
-    """Return the CPU time of this process, so that other work on the machine does not count."""
+    """Return the seconds of CPU time for one call of ``action``, averaged over ``times`` calls."""
     began = time.process_time()
     for _ in range(times):
         action()
     return (time.process_time() - began) / times
 
 
-#: The steps of one block, in random order: not watched, watched, and watched and checked.
+#: The steps of one block, which are shuffled: not watched, watched, and watched with a check of the step.
 _BLOCK = ("bare",) * 4 + ("watched",) * 4 + ("looked",) * 2
-#: Of a hundred steps at the default rate: one that is checked, and one of which a call is copied.
+#: Number of steps in a hundred that cost as much as a checked one at the default rate: one step is checked, and in
+#: another one a call's arguments are copied.
 _OF_HUNDRED = 2
 
 
 class _Clock:
-    """Replaces ``time`` in the watcher in checked steps, so that its own clocks measure as this benchmark does.
+    """Replaces the module ``time`` in the watcher during checked steps, so that the watcher measures CPU time too.
 
-    Other steps keep the usual clock, because reading the CPU time takes 2 µs, which is ten times as long.
+    Other steps keep the usual clock, because reading the CPU time takes 2 µs, ten times as long.
     """
 
     perf_counter = staticmethod(time.thread_time)
 
 
 def switched(file: Path) -> Callable[[Any, Any], None]:
-    """Return a function that makes a training switch watching on and off between steps, and times each step.
+    """Return a function that adds a callback to a trainer, which switches watching on and off and times each step.
 
-    Both kinds of steps run in one process, next to each other, because two processes with the same work differ by
-    several per cent through their memory layout.
+    Watched and unwatched steps alternate in one process, because two processes with the same work differ by several
+    per cent in time, due to their memory layout.
+
+    :param file: gets the measured times, as JSON.
     """
 
     def attach(trainer: Any, watching: Any) -> None:
@@ -128,26 +131,27 @@ def switched(file: Path) -> Callable[[Any, Any], None]:
     return attach
 
 
-#: Steps to warm up, and seconds in which the sending thread is idle.
+#: Number of steps to warm up, and seconds during which the idle sending thread is measured.
 _FIRST, _IDLE = 10, 5.0
 
 
 def _middle(values: list[float]) -> float:
-    """Return the mean without the lowest and highest fifth.
-
-    One step in a hundred takes six times as long as the others.
-    """
+    """Return the mean without the lowest and the highest fifth: one step in a hundred takes six times as long."""
     fifth = len(values) // 5
     return statistics.fmean(sorted(values)[fifth : len(values) - fifth])
 
 
 def _beside(block: list[dict[str, Any]], row: dict[str, Any]) -> float:
-    """Return the mean time of the unwatched steps of a block, without this one."""
+    """Return the median time of a block's unwatched steps, without this step."""
     return statistics.median(float(other["took"]) for other in block if other["kind"] == "bare" and other is not row)
 
 
 def _of_blocks(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> dict[str, float]:
-    """Return how much more a step costs than the unwatched steps of its block."""
+    """Return the seconds of an unwatched step, the seconds that each other kind of step adds, and the added share.
+
+    :param sent: CPU seconds of the sending thread for each checked step.
+    :param idle: share of a core that the idle sending thread uses.
+    """
     than_beside: dict[str, list[float]] = {kind: [] for kind in _BLOCK}
     for block in blocks:
         for row in block:
@@ -159,9 +163,9 @@ def _of_blocks(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> 
 
 
 def of_grpo(steps: int, size: dict[str, Any]) -> None:
-    """Measure steps of the real trainer, watched and not watched in random order, in CPU time of their thread.
+    """Print CPU times of real GRPO steps, watched and not watched in random order.
 
-    Intervals are 95% bootstrap intervals over blocks.
+    The intervals are 95% bootstrap intervals over blocks of steps.
     """
     from injected import Prepared
 
@@ -196,7 +200,7 @@ def of_grpo(steps: int, size: dict[str, Any]) -> None:
 
 
 def of_memory() -> None:
-    """Print the memory that the checker of a run of TRL uses by itself, and with what it shares with the run."""
+    """Print the memory of a checker for TRL: what it uses alone, and its total with the pages that it shares."""
     import importlib
 
     watching = sentinel.tools.watch.start("trl", Path(tempfile.mkdtemp()) / "events.jsonl")

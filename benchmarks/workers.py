@@ -1,12 +1,12 @@
-"""Run real training steps of frameworks' workers under watch, first as they are, and then with an injected bug.
+"""Watch real training steps of frameworks' workers, first with unchanged code, and then with an injected bug.
 
-    python benchmarks/workers.py                      every framework whose worker's step an adapter drives, at main
+    python benchmarks/workers.py                      every framework whose adapter binds a worker's step, at main
     python benchmarks/workers.py verl skyrl --ref git:main --steps 20
 
-A step is the framework's own update of a policy (microbatches, loss, backward pass, metrics), with the adapter's
-stand-ins for the parts that need a cluster; a table of logits replaces the model. The advantages are the framework's
-own too, if its GRPO is a function. The bug doubles the return value of the loss inside the step or, if that is not
-watched, of another function.
+A step is the framework's own update of a policy: microbatches, loss, backward pass and metrics. The adapter's stand-ins
+replace the parts that need a cluster, and a table of logits replaces the model. The framework also computes the
+advantages, if its GRPO is a separate function. The injected bug doubles the return value of the loss inside the step;
+if the loss is not watched, it doubles the return value of another function.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from sentinel.tools.watch.wrapping import Budget, Watcher
 from sentinel.worker import calling, probe, stubs, tensors
 
 _WORDS, _DRAWN = 5, 600
-#: Losses to call if no worker's step runs here.
+#: Contracts to try in this order: a worker's step, and if none can be called, a loss.
 _LOSSES = ("policy_update", "policy_loss")
-#: Ranks are threads to adapters, and a training of one process does not need them.
+#: Inputs of a scenario that are replaced: adapters simulate ranks by threads, and this training needs only one rank.
 _ONE = {"dp_size": 1, "max_tokens_per_microbatch": None}
 
 
@@ -51,7 +51,7 @@ _SCRATCH = tempfile.TemporaryDirectory()
 
 
 def imported(target: Any, ref: str) -> tuple[str, ...]:
-    """Import a framework in this process as a worker does; return its import roots."""
+    """Prepare this process for imports of a framework, as a worker does; return the framework's import roots."""
     checkout = open_checkout(target, Ref.parse(ref))
     roots = tuple(str(root) for root in checkout.import_roots)
     sys.path[:0] = roots
@@ -59,17 +59,20 @@ def imported(target: Any, ref: str) -> tuple[str, ...]:
     for name in target.preload:
         with contextlib.suppress(ImportError):
             __import__(name)
-    os.chdir(_SCRATCH.name)  # one of them writes logs at import
+    os.chdir(_SCRATCH.name)  # a framework writes logs into the current folder when it is imported
     stubs.ImportRecorder(places, target.packages, target.stub_versions, target.preload).install()
     return roots
 
 
-#: (a function that calls a boundary and measures it, a scenario for its adapter).
+#: (function that calls a boundary and returns the contract's outputs, scenario for the call).
 Called = tuple[Callable[[dict[str, Any]], Mapping[str, Any]], dict[str, Any]]
 
 
 def called(subject: Subject, target: Any, roots: tuple[str, ...]) -> Called | None:
-    """Return how a boundary is called; None if this revision does not have it."""
+    """Return how to call a boundary, with a scenario on which the call succeeds.
+
+    Return None if this revision does not have the boundary, or if no drawn scenario is suitable.
+    """
     try:
         calling.answer_at_import(target.at_import, roots)
         boundary = probe.find_boundary(subject.binding, roots, frozenset(subject.scenario_inputs), "cpu")
@@ -97,7 +100,7 @@ def built(inputs: dict[str, Any], **changed: Any) -> dict[str, Any]:
 
 
 class Training:
-    """Training of a policy that is a table of logits and learns to emit one word."""
+    """Trains a policy, which is a table of logits, to emit one word."""
 
     def __init__(self, update: Called, advantage: Called | None):
         self._update, self._advantage = update, advantage
@@ -130,7 +133,7 @@ class Training:
         if self._advantage is not None:
             measure, inputs = self._advantage
             last = valid * (valid.cumsum(-1) == valid.sum(-1, keepdim=True))
-            with contextlib.suppress(Exception):  # it needs rows that this policy does not have
+            with contextlib.suppress(Exception):  # the framework's function may need inputs that are missing here
                 given = {"token_level_rewards": rewards[:, None] * last, "response_mask": self._mask}
                 made: torch.Tensor = measure(built(inputs, group=["p"] * len(rewards), **given))["advantages"]
                 return made.float() * valid
@@ -138,7 +141,7 @@ class Training:
 
 
 def doubled(watcher: Watcher, plans: list[Any]) -> None:
-    """Inject the bug into the functions of these plans, until the watcher restores them."""
+    """Double the return values of the functions in these plans, until the watcher restores the functions."""
 
     def twice(original: Any) -> Any:
         def called(args: Any, kwargs: Any) -> Any:
@@ -155,7 +158,10 @@ def doubled(watcher: Watcher, plans: list[Any]) -> None:
 
 
 def watched(checker: Checker, target: Any, training: Training, steps: int, bug: list[Any]) -> dict[str, Any]:
-    """Train next to a checker; return its findings and the rewards."""
+    """Train under watch; return the findings, the watcher's counts and the mean reward of each step.
+
+    :param bug: plans of the functions into which the bug is injected; empty for none.
+    """
 
     bugs = Watcher(Budget())
     kind = forked(checker, lambda: doubled(bugs, bug))
