@@ -1159,7 +1159,7 @@ _SMALL = (
     ),
     Binding(f"{_PPO}.length_penalty.apply_length_penalties", "overlong_penalty", call=_punished, stand_ins=(_RECORD,)),
     balanced_partition("openrlhf.utils.seqlen_balancing.karmarkar_karp"),
-    # Bound without equal sizes: with them, the parts may differ by more than the longest item.
+    # Equal sizes are not tested, because with them, the totals of the parts may differ by more than the longest item.
     balanced_partition(
         "openrlhf.utils.seqlen_balancing.greedy_partition", fixed={"equal_size": False},
         call=partial(kit.call_with, leading=("lengths", "parts"), takes=(), equal_size=False),

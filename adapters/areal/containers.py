@@ -90,7 +90,8 @@ def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Pad a packed batch with AReaL's function: each sequence to a multiple of four tokens, and the batch to 256
     tokens.
 
-    Samples are read at the offsets in the returned batch. If these overlap, tokens are missing in the result.
+    Samples are read back at the offsets in the returned batch. The result is empty if these leave too little room for a
+    sample.
     """
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
@@ -124,7 +125,7 @@ def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Distribute trajectories over ranks. Trajectories of one prompt stay together.
 
-    The result is empty if the indices that AReaL returns are not those of the parts.
+    The result is empty if the indices that AReaL returns do not match the trajectories of each rank.
     """
     lengths = inputs["lengths"]
     items = [{"attention_mask": torch.ones(1, length), "place": place} for place, length in enumerate(lengths)]
@@ -196,8 +197,9 @@ def _paired(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _synced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Allocate microbatches on two ranks, both of which must get the same number. The other rank needs as many
-    microbatches as there are rows.
+    """Allocate microbatches on two ranks, which must both get the same number of microbatches.
+
+    Rank 1 has the scenario's rows. Each row of rank 0 fills a microbatch, so rank 0 needs one microbatch for each row.
     """
     lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=budget)

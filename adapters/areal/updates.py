@@ -22,8 +22,8 @@ _ARGUMENTS = "areal.api.cli_args"
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one update of AReaL's actor and return the gradient with respect to the log-probs.
 
-    Each token has a unique id, with which the stand-in model looks up its log-prob, in any order of tokens. The value
-    at position t belongs to token t + 1. The loss is averaged over ranks, as FSDP averages gradients.
+    Each token has a unique id, with which the stand-in model looks up the token's log-prob, so AReaL may reorder
+    tokens. The value at position t belongs to token t + 1. The loss is averaged over ranks, as FSDP averages gradients.
     """
     mask, count, named = inputs["response_mask"].bool(), inputs["dp_size"], kit.named_tokens(inputs)
     named.pop("rewards")

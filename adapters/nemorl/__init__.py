@@ -300,7 +300,11 @@ def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the group number of each rollout, by its prompt. Prompts differ in one token."""
+    """Return the group number of each rollout, which follows from its prompt.
+
+    The prompts of two groups differ in one token.
+    """
+
     labels = inputs["labels"].tolist()
     groups = list(dict.fromkeys(labels))
     answer = message("assistant", [5, 6], generation_logprobs=torch.zeros(2))

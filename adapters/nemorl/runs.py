@@ -20,10 +20,10 @@ from sentinel.binding.kit import torch
 
 from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, Options, Words, message
 
-#: The number of rows in a step, two for each prompt; the lowest number of a training prompt; the lowest number of a
-#: validation prompt.
+#: ``_ROWS`` is the number of rows in a step, two for each prompt. Training prompts are numbered from ``_NAMES``, and
+#: validation prompts from ``_VALIDATION``.
 _ROWS, _NAMES, _VALIDATION = 4, 10, 100
-#: The most updates, and the most validation batches, of a run.
+#: Maximum number of calls of ``train`` in a run. A call is an update or a validation batch.
 _MOST = 30
 
 

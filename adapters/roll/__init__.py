@@ -139,8 +139,11 @@ def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call ROLL's aggregation of losses. If there are row weights, only some versions can count rows without a
-    token."""
+    """Call ROLL's aggregation of losses.
+
+    :raises AbsentError: for versions that take row weights but cannot count rows without a token, if the scenario needs
+        that.
+    """
 
     if "weights" in boundary.parameters and "global_valid_samples" not in boundary.parameters:
         empty = not (inputs["response_mask"] != 0).any(-1).all()
@@ -179,7 +182,7 @@ def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke(names, n_sample=kit.group_size(inputs))
 
 
-#: For each (level of the mean, level of the standard deviation), the value that older configurations have for both.
+#: (level of the mean, level of the standard deviation) -> (grouping, method) of older configurations.
 _METHODS = {
     (None, None): ("batch", "identity"),
     ("batch", None): ("batch", "mean"),
@@ -391,7 +394,7 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     return {"per_token_loss": losses, "clip_fraction": worker._cached_metrics.get(metric)}
 
 
-#: These functions do not aggregate. Here the loss of a batch is the sum over its tokens.
+#: These functions return a loss per token. The bindings define the loss of a batch as the sum over its tokens.
 _SUM = aggregated("token-sum")
 
 

@@ -140,7 +140,8 @@ def _student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.function(worker, data, torch.cat([ours, last], 1))[0]}
 
 
-#: Masked tokens have the same logits on both sides, and these objectives cannot compare equal logits.
+#: The adapter sets the logits of masked tokens to 0 for both models. These objectives fail for equal logits, so no mask
+#: is drawn for them.
 _FULL: Mapping[str, tuple[Any, ...]] = {"response_mask": ("full",)}
 
 
@@ -167,7 +168,8 @@ _DISTILLATION = (
             f"{_STRATEGY}.op_compute_topk_probs_and_indices",
         )
     ),
-    # Skewed and adaptive divergences have a mixture of only one distribution, so they are the forward or reverse KL.
+    # The options of skewed and adaptive divergences are chosen so that only one of the two distributions has a weight.
+    # The divergence is then the forward or the reverse KL.
     *(
         _distillation(f"{_DIVERGENCE}.VariousDivergence.compute_{name}_divergence", beta, objective, **options)
         for name, beta, objective, options in (

@@ -88,7 +88,7 @@ def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"kept": _masked(boundary, mask, torch.zeros(len(mask)), max_len_mask=True)}
 
 
-#: Options of a rollout for which ROLL's fields have other names.
+#: Options of a rollout. A keyword gives ROLL's field for the option if its name differs.
 _OPTIONS = kit.fields(
     "temperature top_p top_k max_new_tokens repetition_penalty", stop="stop_strings", greedy=kit.DRAWS
 )
