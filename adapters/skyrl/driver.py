@@ -60,7 +60,8 @@ def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
 
 _CORRECTION = "trainer.algorithm.off_policy_correction"
-#: Configurations. With the first, the training step ignores rollout log-probs. With the others, it reads them.
+#: Configurations. With the first one, the training step ignores rollout log-probs. With each of the others, it reads
+#: them.
 _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
     {}, {f"{_CORRECTION}.tis_ratio_type": "token"}, {f"{_CORRECTION}.sequence_mask_metric": "product"},
     {f"{_CORRECTION}.outlier_token_is_threshold_high": 100.0},

@@ -30,11 +30,12 @@ from .shared import (
     with_options,
 )
 
-#: The styles of SkyRL's masks. It aligns every response-level tensor on the right, with padding on the left.
+#: The styles of the masks that a search draws. SkyRL aligns every response-level tensor on the right, with padding on
+#: the left.
 RIGHT_ALIGNED = ("full", "left")
 
 
-#: The two switches of each estimator in versions where estimators have no names.
+#: KL estimator -> the arguments that select it in versions in which estimators have no names.
 _SWITCHES = {"k1": {}, "abs": {"use_abs_kl": True}, "k3": {"use_kl_estimator_k3": True}}
 
 

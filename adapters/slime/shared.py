@@ -152,12 +152,14 @@ def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
 
 
 def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
-    """Join the parts that all ranks have of each sample."""
+    """Join the ranks' parts of each sample.
+
+    If a rank did not return exactly its own tokens, the sample is NaN (0 for integers), so no comparison accepts it.
+    """
     samples = []
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
         whole = [len(part) for part in row] == [len(part) for part in own_places]
-        # NaN, which no comparison accepts, if a rank does not return exactly its own tokens.
         samples.append(torch.cat(row)[order] if whole else _nothing(row[0], len(order)))
     return samples
 
@@ -172,7 +174,7 @@ def as_rows(samples: list[Any], width: int) -> Any:
 
 
 def full_lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the same two lists as :func:`valid_counts`, if each sample includes its padding."""
+    """Return the same two lists as :func:`valid_counts`, but count padding as part of the response."""
     rows, tokens = inputs["response_mask"].shape
     return {"response_lengths": [tokens] * rows, "total_lengths": [tokens + 1] * rows}
 

@@ -259,8 +259,8 @@ def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run a training step through slime's own schedule, iterator, loss and metrics.
 
-    Megatron divides the sum over microbatches by their number and averages over ranks, or divides the sum over all
-    ranks by the number of tokens that slime passes.
+    The adapter adds up the losses of all microbatches and ranks, and divides the sum as Megatron does: by the number of
+    microbatches and ranks or, if slime's loss is per token, by the number of tokens that slime returns.
     """
     mask, ranks = inputs["response_mask"] != 0, inputs["dp_size"]
     rows, width = mask.shape

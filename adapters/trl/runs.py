@@ -217,8 +217,8 @@ def _of_trainer(
 
 
 class _Server:
-    """A stand-in for TRL's vLLM server, without HTTP. Completions depend on everything in a request, and log-probs on
-    the request's tokens.
+    """A stand-in for TRL's vLLM server, and for its HTTP response. Completions depend on everything in a request, and
+    log-probs depend on the request's tokens.
     """
 
     status_code, text, headers = 200, "", {}
@@ -303,7 +303,7 @@ def _fused(module: Any) -> Iterator[None]:
 
 @contextmanager
 def _served() -> Iterator[None]:
-    """Answer the requests of TRL's clients of a vLLM server."""
+    """Replace the HTTP requests of TRL's vLLM client by calls of :class:`_Server`."""
     import requests
 
     with ExitStack() as swaps:
@@ -321,7 +321,7 @@ def _served() -> Iterator[None]:
 
 @contextmanager
 def _loaded() -> Iterator[None]:
-    """Let the library's loaders return the small model and its tokenizer."""
+    """Replace transformers' ``from_pretrained`` methods by functions that return the small model and its tokenizer."""
     transformers: Any = importlib.import_module("transformers")
     made = {name: partial(_make_model, 1) for name in ("AutoModelForCausalLM", "LlamaForCausalLM")}
     for name in ("AutoModelForSequenceClassification", "LlamaForSequenceClassification"):

@@ -306,8 +306,11 @@ def _completion_ends(micro: Any) -> str:
 
 
 def _grpo_batch(micro: Any) -> str:
-    """Describe a batch without the log-probs of the policy that generated it, if it is used after a step; otherwise
-    describe completions that do not end with the first end token."""
+    """Describe the fault of a batch. Return "" if there is none.
+
+    The log-probs of the policy that generated the batch must not be missing if the batch is used after an optimizer
+    step, and the mask of each completion must end with the first end token.
+    """
     options, batch = micro.options, micro.batch
     uses = (options.get("steps_per_generation") or 1) * (options.get("num_iterations") or 1)
     if not micro.evaluating and options["gradient_accumulation_steps"] % uses and "old_per_token_logps" not in batch:
@@ -319,15 +322,20 @@ def _grpo_batch(micro: Any) -> str:
 
 
 def _generated_epoch(options: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many prompts an epoch leaves out, because it only has whole generation batches, and how often it loads
-    each other prompt."""
+    """Return (maximum number of prompts that an epoch leaves out, number of times that it loads each other prompt).
+
+    An epoch consists of whole generation batches, so it may leave out prompts.
+    """
     peers = options["num_generations"]
     uses = options["num_iterations"] * options["steps_per_generation"]
     return options["generation_batch_size"] // peers - 1, peers * uses
 
 
 def _synchronized(args: Any, step: int) -> float | None:
-    """Return the share of the policy in the reference (TR-DPO, arXiv:2404.09656) after a step."""
+    """Return the weight with which the policy is mixed into the reference after a step (TR-DPO, arXiv:2404.09656).
+
+    Return 0 if the reference is not updated after this step, and None if it is never updated.
+    """
     if not args.sync_ref_model:
         return None
     return 0.0 if step % args.ref_model_sync_steps else float(args.ref_model_mixup_alpha)
@@ -850,7 +858,7 @@ def _sft_collated(collator: Any, rows: Any, batch: Any) -> str:
 
 
 def _unwatched(options: Mapping[str, Any]) -> list[str]:
-    """Describe the parts of a training that no invariant can check."""
+    """Describe the parts of a training run that no invariant can check with these options."""
     parts = ["the backward pass from log-probs to parameters, because the output layer is fused with the log-probs"]
     if options.get("use_liger_kernel"):
         parts = ["the loss and its backward pass, which another package computes (use_liger_kernel)"]
@@ -861,7 +869,7 @@ def _unwatched(options: Mapping[str, Any]) -> list[str]:
     return parts
 
 
-# -- what is known of each trainer -------------------------------------------------------------------------------------
+# -- the options and methods of each trainer ---------------------------------------------------------------------------
 
 
 def _words(text: str) -> frozenset[str]:
@@ -928,7 +936,8 @@ _SETTINGS = {
     "generation_config.max_new_tokens": partial(_generated, "max_completion_length"),
     "generation_config.do_sample": lambda options: None if options.get("generation_kwargs") else True,
 }
-#: The parts that a trainer lacks if it learns from a dataset's answers, and those that it lacks if it generates.
+#: The parts that a trainer lacks: ``_OFFLINE`` if it learns from the answers of a dataset, and ``_GENERATES`` if it
+#: generates answers itself.
 _OFFLINE = frozenset({"advantages", "samples", "prompts", "completions"})
 _GENERATES = frozenset({"tokens", "collators", "labels"})
 _SCORES = ("_generate_and_score_completions", "_calculate_rewards", "_generate", "_prepare_inputs")

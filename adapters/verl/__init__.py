@@ -160,7 +160,8 @@ _METRICS = {
 _RETURNED = ("actor/pg_clipfrac", "actor/ppo_kl", "actor/pg_clipfrac_lower")
 
 
-#: Loss options that the configuration class of some versions does not declare. There, the trainer sets them.
+#: Loss options that the configuration class of some versions does not declare. In these versions, the trainer adds them
+#: to the configuration object.
 _PUT_THERE = frozenset({"rollout_correction"})
 
 
@@ -497,7 +498,7 @@ def _kl(function: str, *estimators: str, **more: Any) -> Binding:
 
 
 def _as_verl_has_them(*bindings: Binding) -> tuple[Binding, ...]:
-    """Return the bindings for float dtypes up to float32, because verl's masks are float32."""
+    """Return the bindings without float64, because verl's masks are float32."""
     return tuple(replace(binding, dtypes=("float32", "bfloat16", "float16")) for binding in bindings)
 
 

@@ -255,7 +255,7 @@ _UPDATES = (
 )  # fmt: skip
 
 
-# -- the losses of its model engines, driven by the real loop of the FSDP engine on a table of log-probs ---------------
+# -- the losses of verl's model engines, in the real loop of the FSDP engine, with a table of log-probs as the model ---
 
 _ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 _LOSSES = "verl.workers.utils.losses"
