@@ -498,7 +498,7 @@ def _kl(function: str, *estimators: str, **more: Any) -> Binding:
 
 
 def _as_verl_has_them(*bindings: Binding) -> tuple[Binding, ...]:
-    """Return the bindings without float64, because verl's masks are float32."""
+    """Return the bindings with float32 and 16-bit dtypes only, because verl's masks are float32."""
     return tuple(replace(binding, dtypes=("float32", "bfloat16", "float16")) for binding in bindings)
 
 
