@@ -747,7 +747,7 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack sequences into one row, and read each sequence back at the beginning that NeMo-RL returns for it."""
+    """Pack sequences into one row with NeMo-RL, and unpack them. The result is empty if the positions are wrong."""
     samples = inputs["samples"]
     ids = torch.nn.utils.rnn.pad_sequence([sample["token_ids"] for sample in samples], batch_first=True)
     lengths = torch.tensor([len(sample["token_ids"]) for sample in samples])
@@ -761,7 +761,7 @@ def _packed_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tensor_padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad either each row, or the whole tensor. The teacher's log-probs are never longer than the tensor."""
+    """Pad with NeMo-RL's function, which takes one row or, for a teacher's log-probs, the whole tensor."""
     values, length = inputs["values"], inputs["length"]
     if "pad_side" in boundary.parameters:
         rows = [boundary.function(row, length, inputs["side"], inputs["pad_value"]) for row in values]

@@ -507,8 +507,8 @@ def _ranges(inputs: Mapping[str, Any], data: Any) -> list[tuple[int, int]]:
 
 
 def _united(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Unite two of verl's containers. One has all tensors; the other has the remaining columns, and again one of the
-    tensors.
+    """Unite two of verl's containers. The first has all tensors. The second has all other columns, and one of the
+    tensors again.
     """
     names, owner = _names(data), boundary.owner
     one = owner.select(data, names["batch_keys"], [], names["meta_info_keys"])
