@@ -2,7 +2,7 @@
 
     python benchmarks/drawn.py --seeds 0-59               sixty correct runs: each alarm is false
     python benchmarks/drawn.py --correct                  the nine that raised a false alarm in November 2026
-    python benchmarks/drawn.py --bugs                     thirty bugs; each run raises no alarm without its bug
+    python benchmarks/drawn.py --bugs                     invented bugs; each run raises no alarm without its bug
 
 The seed of a correct run chooses among documented options: trainer, loss type, schedule, optimizer, precision, model,
 LoRA, packing, accumulation, data loading, evaluation, two ranks, a checkpoint to resume from, and a user's own code (a
@@ -1020,7 +1020,7 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
         "GRPOTrainer", _LOSS, "attention_mask = torch.cat([prompt_mask, completion_mask], dim=1)",
         "attention_mask = torch.cat([torch.ones_like(prompt_mask), completion_mask], dim=1)")),
     "class-resumed-without-moments": ({"kind": "sft", "resumes": "alone", "options": {}}, _optimizer_not_loaded),
-    # Bugs that somebody found to be missed in November 2026, and further bugs of the same kinds.
+    # Bugs that watching missed in November 2026, and further bugs of the same kinds.
     "missed-grpo-tokens-of-one-rank": ({**_grpo(), "ranks": 2}, _in(
         "GRPOTrainer", _MAKE, "self.accelerator.gather(loss_mask.sum()).sum()", "loss_mask.sum()")),
     "missed-grpo-tokens-with-padding": (_grpo(), _in(
@@ -1069,7 +1069,7 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
     "missed-evaluation-doubles-the-loss": (_EVALUATING, _evaluates(lambda self, loss: 2 * loss)),
     "missed-evaluation-moves-the-model": (_EVALUATING, _evaluates(_moved)),
     "missed-evaluation-with-dropout": ({**_EVALUATING, "model": "gpt2", "dropout": 0.1}, _evaluates_in_training_mode),
-    # Bugs that were missed in a third trial, and further bugs of the same kinds.
+    # Bugs that watching missed in a third trial, and further bugs of the same kinds.
     "trial-sft-first-labels-counted": ({"kind": "sft", "form": "text"}, _of_transformers(
         "Trainer", "_get_num_items_in_batch", 'batch["labels"][..., 1:]', 'batch["labels"]')),
     "trial-sft-warm-up-rounded-down": ({"kind": "sft", "options": {"warmup_steps": 0.3}}, _of_transformers(

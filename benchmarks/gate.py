@@ -11,8 +11,8 @@ function. ``--new-fixes N`` takes the first N fixes of new_fixes.jsonl, which we
 before Sentinel ran on them.
 
 Each result is written as one line of FILE (``--to``). Results that FILE already has are not computed again, so an
-interrupted run can be continued. Jobs run in the order in which they were drawn. A person adds ``verdict``
-(``equivalent`` or ``miss``) and ``note`` to each mutant with the outcome *same*.
+interrupted run can be continued. The jobs that are drawn first run first. A person adds ``verdict`` (``equivalent`` or
+``miss``) and ``note`` to each mutant with the outcome *same*.
 """
 
 from __future__ import annotations
