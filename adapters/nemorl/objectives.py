@@ -14,7 +14,8 @@ from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, PREPARED, SAMPLING, confi
 
 _MODES = {"token-mean": True, "seq-mean-token-mean": False}
 
-#: The keys that the configuration must have in all versions, and the defaults of keys that later versions added.
+#: Key of the loss configuration in any version -> its default. A version that lacks a key behaves as if the key had this
+#: default.
 _OPTIONS: Mapping[str, Any] = {
     "reference_policy_kl_penalty": 0.0,
     "reference_policy_kl_type": "k3",
@@ -58,7 +59,7 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
 
 
 def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
-    """Call one of NeMo-RL's losses through the wrapper that is the boundary. All sequences are on one rank, padded or
+    """Call one of NeMo-RL's losses through a wrapper, which is the boundary. All sequences are on one rank, padded or
     packed.
     """
     # Logits cannot give a probability of 1.
@@ -83,7 +84,7 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
 
 
 def _losses(boundary: Any) -> Any:
-    """Return the module that defines NeMo-RL's losses, because the wrappers are defined in another module."""
+    """Return the module that defines NeMo-RL's losses. If the boundary is a wrapper, it is in another module."""
     return boundary.imported[LOSSES] if "wrapper" in boundary.path else boundary.module
 
 

@@ -205,7 +205,8 @@ class _Run:
     # -- NeMo-Gym
 
     def run_examples(self, examples: Sequence[Mapping[str, Any]], head_server_config: Any) -> list[Any]:
-        """Answer the examples, the last one first. Answers without a reward have faults that NeMo-RL penalises."""
+        """Return answers to the examples, in reverse order. An answer with the reward 0 has a fault that NeMo-RL
+        penalises."""
         if examples[0]["prompt"] < _VALIDATION and len(self._list("versions")) == self._updates:
             self._list("versions").append(self._loaded)
         results = []
@@ -276,7 +277,7 @@ class _Run:
 
 
 def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gym: bool) -> Any:
-    """Make the configuration of an algorithm. All other options have NeMo-RL's defaults.
+    """Make the configuration of an algorithm. Options that are not set here have NeMo-RL's defaults.
 
     :param waits: whether rollouts are coroutines.
     :param gym: whether NeMo-Gym runs the rollouts.
@@ -338,7 +339,7 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gy
 
 
 class _Answer:
-    """A stand-in for the answer of an actor, which can be awaited or passed to ``ray.get``."""
+    """A stand-in for the reference that a Ray actor's method returns. It can be awaited or passed to ``ray.get``."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -349,7 +350,7 @@ class _Answer:
 
 
 class _Actor:
-    """A stand-in for a Ray actor. Its methods run at once."""
+    """A stand-in for a Ray actor. Its methods run immediately, in this process."""
 
     def __init__(self, made: Any) -> None:
         self._made = made

@@ -21,7 +21,7 @@ _MCORE, _MEGATRON = f"{_WORKERS}.megatron_policy_worker", "nemo_rl.models.megatr
 _MODULES = (f"{_AUTOMODEL}.data", f"{_AUTOMODEL}.train", "nemo_rl.models.dtensor.parallelize", "nemo_rl.utils.nsys")
 
 
-#: The largest difference of log-probs for which the ratio and its square are finite in every dtype.
+#: Maximum difference of log-probs for which the ratio and its square are finite in every dtype.
 _LARGEST = 40.0
 
 
@@ -43,7 +43,7 @@ class _Optimizer:
 
 
 def _sequences(boundary: Any, inputs: Mapping[str, Any], **columns: Any) -> Any:
-    """Make a batch of whole sequences. Each token selects its entry of the table."""
+    """Make a batch of whole sequences. Each token's id selects an entry of the model's table."""
     mask = inputs["response_mask"] != 0
     ids = torch.tensor(kit.token_ids(torch.ones_like(mask)))
     ends = (mask * torch.arange(1, mask.shape[1] + 1)).amax(-1) + 1
@@ -55,7 +55,7 @@ def _sequences(boundary: Any, inputs: Mapping[str, Any], **columns: Any) -> Any:
 
 
 def _dynamic(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with which the driver shards a batch by number of tokens, or none if it shards by rows."""
+    """Return the options with which the driver splits a batch by tokens; empty if it splits the batch by rows."""
     budget = inputs[_BUDGET]
     if budget is None:
         return {}

@@ -41,7 +41,7 @@ _RLVR_PG = "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker"
 _AGENTIC_PG = "roll.pipeline.agentic.agentic_actor_pg_worker.ActorWorker"
 _CONFIG_OF = {"rlvr": (_RLVR_CONFIG, "RLVRConfig"), "agentic": (_AGENTIC_CONFIG, "AgenticConfig")}
 
-#: The names of the contract's estimators in ROLL.
+#: KL estimator of the contract -> its name in ROLL.
 _ESTIMATORS = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "k3"}
 
 _ONLY_FULL = {"response_mask": ("full",)}
@@ -819,7 +819,7 @@ TARGET = Target(
             )
             for function in ("apply_kl_penalty", "compute_token_reward")
         ),
-        # Until August 2025, when reward_norm replaced this function.
+        # This function existed until August 2025, when reward_norm replaced it.
         normalised_rewards(
             f"{_FUNCTIONALS}.batch_reward_norm",
             partial(

@@ -99,7 +99,7 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
         kit.swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
         kit.swap(boundary.module, "BatchFeature", _Features),
     ):
-        # For images, the batch has features of the model, which are not checked.
+        # The batch also has the model's inputs for images, which are not checked.
         batch = boundary.function(
             collator, [{**sample, "image": ["image"], "image_flag": True} for sample in inputs["samples"]]
         )
@@ -269,7 +269,7 @@ BINDINGS = (
     Binding(
         f"{_TURNS}.token_ids_to_assistant_mask", "trained_tokens", call=_trained_of_a_chat,
         requires=(f"{_TURNS}.split_by_token(messages)",), stand_ins=(_TOKENIZER,),
-        # An environment has no turns of tools, and makes the system message itself.
+        # ROLL's environments have no tool messages, and add the system message themselves.
         fixed={"trains": "all", "max_tokens": None, "after_an_answer": (), "default_system": False},
     ),
     Binding(

@@ -85,7 +85,7 @@ def _policy(
     """Bind one of SkyRL's policy losses.
 
     :param knobs, settings, behaviour: as in :func:`_policy_loss`.
-    :param fixed: the values of these options in the oracle.
+    :param fixed: the oracle's inputs that correspond to the options of ``settings``.
     """
     call = partial(_policy_loss, dict(knobs), settings, behaviour)
     path, summed = f"{PPO}.{function}", "token-sum"

@@ -258,7 +258,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     settings = _settings(kit.Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
     policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # only in some versions
     made = boundary.owner(settings, kit.Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
-    if inputs["heard_as"] == "again":  # the user has set a chat template
+    if inputs["heard_as"] == "again":  # as if the user had set a chat template
         made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
     sampling = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
     with kit.swap(boundary.module.skyrl_gym, "make", engine.make):

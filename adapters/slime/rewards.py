@@ -72,7 +72,7 @@ _REWARDS = (
     rule_reward(f"{_HUB}.batched_async_rm", "boxed", call=_batched, imports=(TYPES,), stand_ins=(ARGS,)),
     rule_reward(
         f"{_HUB}.async_rm", "boxed", notations="expressions", call=_rule, imports=(TYPES,), stand_ins=(ARGS,),
-        # The rule of a dataset requires the wording of that dataset.
+        # Rules for a single dataset are left out, because they require the wording of that dataset.
         accepts={"rule": ("math", "boxed_math")},
     ),
     rule_reward(f"{_HUB}.math_utils.grade_answer_verl", notations="expressions"),
