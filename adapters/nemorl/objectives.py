@@ -14,8 +14,8 @@ from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, PREPARED, SAMPLING, confi
 
 _MODES = {"token-mean": True, "seq-mean-token-mean": False}
 
-#: Key of the loss configuration in any version -> its default. A version that lacks a key behaves as if the key had this
-#: default.
+#: Key of the loss configuration in any version -> its default. A version that lacks a key behaves as if the key had
+#: this default.
 _OPTIONS: Mapping[str, Any] = {
     "reference_policy_kl_penalty": 0.0,
     "reference_policy_kl_type": "k3",
