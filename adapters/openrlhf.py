@@ -1139,7 +1139,7 @@ _SMALL = (
         for statistic in ("sum", "mean")
     ),
     Binding(
-        f"{_UTILS}._logsumexp_by_chunk", "token_log_probs", call=_by_chunks, dtypes=("float32", "float64"),
+        f"{_UTILS}._logsumexp_by_chunk", "token_log_probs", call=_by_chunks,
         fixed={"temperature": 1.0, "with_entropy": False},
     ),
     _collation("openrlhf.utils.utils.remove_pad_token", _without_padding),

@@ -291,8 +291,7 @@ def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
     fixed = {"temperature": 1.0, "with_entropy": with_entropy}
-    # No 16-bit dtypes, because mixed precision does not lower the precision of these functions.
-    return Binding(f"{_TORCH}.{function}", "token_log_probs", call=call, fixed=fixed, dtypes=("float32", "float64"))
+    return Binding(f"{_TORCH}.{function}", "token_log_probs", call=call, fixed=fixed)
 
 
 def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

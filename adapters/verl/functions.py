@@ -21,7 +21,7 @@ _PROTOCOL, _CORE = "verl.protocol", "verl.trainer.ppo.core_algos"
 _DATA, _METRIC = f"{_PROTOCOL}.DataProto", "verl.utils.metric.utils"
 _TENSORDICT, _ULYSSES = "verl.utils.tensordict_utils", "verl.utils.ulysses"
 _OFF_POLICY = "verl.trainer.ppo.rollout_corr_helper"
-_FLOATS, _ROWS = ("float32", "float64"), ("full", "right")
+_ROWS = ("full", "right")
 
 # -- log-probs and losses ----------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ def _penalised_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 def _logits(path: str, call: Callable[..., Any], **more: Any) -> Binding:
     more["fixed"] = {"temperature": 1.0, "with_entropy": False, **more.get("fixed", {})}
-    return Binding(path, "token_log_probs", call=call, **{"dtypes": _FLOATS, **more})
+    return Binding(path, "token_log_probs", call=call, **more)
 
 
 _UNPACKS = StandIn("flash_attn", "replaces the kernels that pad and unpad rows; the rows are the same")
@@ -149,12 +149,11 @@ _LOSSES = (
     ),
     _logits(f"{_TORCH}.log_probs_from_logits_all_rmpad", partial(_without_padding, True), stand_ins=(_UNPACKS,)),
     Binding(
-        f"{_TORCH}.post_process_logits", "token_log_probs", call=_scaled, fixed={"with_entropy": False}, dtypes=_FLOATS,
+        f"{_TORCH}.post_process_logits", "token_log_probs", call=_scaled, fixed={"with_entropy": False},
     ),
-    _logits("verl.trainer.distillation.fsdp.losses._chunked_topk_log_probs", _of_top, dtypes=("float32",)),
+    _logits("verl.trainer.distillation.fsdp.losses._chunked_topk_log_probs", _of_top),
     Binding(
         "verl.utils.experimental.torch_functional.FusedLinearForPPO.forward", "token_log_probs", call=_fused,
-        dtypes=("float32",),
     ),
     Binding(
         f"{_CORE}.compute_entropy_loss", "loss_aggregation", call=_entropy_loss,
@@ -164,11 +163,11 @@ _LOSSES = (
     Binding(
         "verl.trainer.distillation.fsdp.losses.kl_divergence", "distillation_loss",
         call=partial(kit.call_divergence, of_logits=False), accepts={"response_mask": _ROWS},
-        fixed={"beta": 0.0, "temperature": 1.0, "batch_num_tokens": None}, dtypes=("float32",),
+        fixed={"beta": 0.0, "temperature": 1.0, "batch_num_tokens": None},
     ),
     Binding(
         "verl.trainer.distillation.fsdp.losses.compute_forward_kl_topk", "distillation_loss", call=_top_divergence,
-        fixed={"beta": 0.0, "temperature": 1.0, "batch_num_tokens": None}, dtypes=("float32",),
+        fixed={"beta": 0.0, "temperature": 1.0, "batch_num_tokens": None},
     ),
     Binding(f"{_CORE}.compute_rewards", "discounted_return", call=_penalised, fixed=_TOKEN_REWARDS),
     Binding(
@@ -433,7 +432,7 @@ _OF_RM = "verl.utils.dataset.rm_dataset.RMDataset"
 _FALLBACK = "verl.utils.attention_utils._fallback"
 _RIGHT = {"side": "right"}
 _PADDED = (
-    Binding(f"{_TORCH}.pad_2d_list_to_length", "column_padding", call=_listed, fixed=_RIGHT, dtypes=("float32",)),
+    Binding(f"{_TORCH}.pad_2d_list_to_length", "column_padding", call=_listed, fixed=_RIGHT),
     *(
         Binding(
             path, "column_padding", call=partial(kit.call_padding_to_multiple, pads), fixed=_RIGHT, accepts=_NO_VALUE,

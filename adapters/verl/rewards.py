@@ -253,12 +253,10 @@ def _run_single(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _ENDS = {"response_mask": ("full", "right")}
-#: Rewards are float32, whatever the dtype of the scores is.
-_SINGLE = ("float32",)
 
 
 def _lays(path: str, call: Any, *stand_ins: StandIn, **more: Any) -> Binding:
-    common: dict[str, Any] = {"imports": (_PROTOCOL,), "accepts": _ENDS, "dtypes": _SINGLE}
+    common: dict[str, Any] = {"imports": (_PROTOCOL,), "accepts": _ENDS}
     return Binding(path, "token_reward", call=call, stand_ins=stand_ins, **common, **more)
 
 
@@ -294,7 +292,6 @@ def _punishes(path: str, call: Any, line: str, *stand_ins: StandIn, **more: Any)
         imports=(_PROTOCOL,),
         stand_ins=stand_ins,
         accepts=_ENDS,
-        dtypes=_SINGLE,
         dialects=(
             Dialect(
                 "beyond_limit",

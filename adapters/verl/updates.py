@@ -559,7 +559,6 @@ _ENGINES = (
         call=_engine_log_probs,
         imports=(_TENSORDICT,),
         stand_ins=(ENGINE, MODEL),
-        dtypes=("float32", "float64"),
     ),
     Binding(
         f"{_LOSSES}.sft_loss",
