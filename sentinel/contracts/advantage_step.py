@@ -27,7 +27,8 @@ _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the advantage step and observe its outputs. At tokens that the loss masks, advantages and returns are 0."""
+    """Call the advantage step and observe its outputs. Set advantages and returns to 0 where the returned loss mask is
+    0."""
     outputs = call(**{**inputs, "reward_norm": _sized(inputs["reward_norm"], inputs["group"])})
     observation = {key: outputs[key] for key in _KEYS}
     for key in ("advantages", "returns"):
@@ -110,8 +111,8 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Lay out each row as a prompt of at least one token, generated tokens, and padding.
 
     Every row has a generated token, because trainers drop rollouts without one. If advantages are normalised,
-    ``mask_no_eos_with_zero`` is switched off: the advantages of a row whose reward was set to 0 still count in the
-    normalisation, so that the row has an effect that an absent row does not have.
+    ``mask_no_eos_with_zero`` is switched off, because a row whose reward was set to 0 would still count in that
+    normalisation, unlike an absent row.
     """
     attention, generated = (inputs[name].array() != 0 for name in ("attention_mask", "loss_mask"))
     rows, tokens = attention.shape
@@ -214,8 +215,8 @@ ADVANTAGE_STEP = Contract(
     oracle=_oracle,
     law="a_rejected_row_is_an_absent_row",
     aliases={"loss_mask_before_roll": "loss_mask"},
-    # padding_is_invisible is not listed: a row has no EOS if it fills the batch's length. groups_are_isolated is not
-    # listed: a normalisation may use the whole batch.
+    # padding_is_invisible is not listed: a row without padding counts as a row without EOS, so padding changes the
+    # result. groups_are_isolated is not listed: a normalisation may use the whole batch.
     laws=tuple(law for law in LAWS_OF_TOKENS if law not in ("padding_is_invisible", "groups_are_isolated")),
     mask="loss_mask",
     arrange=_arrange,

@@ -8,12 +8,12 @@ from typing import Any
 
 from sentinel.contracts.contract import Choose, Input, Observed, returned, rule
 
-#: Numbers of tokens on both sides of a block, the simplest first.
+#: The ways to split one block of text: (student tokens, teacher tokens), the simplest first.
 _BLOCKS = ((1, 1), (1, 2), (2, 1), (3, 1), (1, 3), (2, 2))
 
 
 def _oracle_token_alignment(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut the text wherever a token ends on both sides. The tokens between two cuts form a chunk."""
+    """Cut the text wherever both tokenizers end a token. The tokens between two cuts form a chunk."""
     ends = [[len("".join(inputs[side][: place + 1])) for place in range(len(inputs[side]))] for side in _SIDES]
     cuts = sorted({*ends[0]} & {*ends[1]})
     chunks = [[sum(cut < end for cut in cuts) for end in own] for own in ends]
@@ -25,12 +25,12 @@ _SIDES = ("student", "teacher")
 
 
 def _arrange_token_alignment(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw blocks of text that the two sides split into different tokens. No letter occurs twice, so that there is
-    only one alignment."""
+    """Draw blocks of text that the two tokenizers split differently. No letter occurs twice, so that there is only one
+    alignment."""
     letters, sides = iter(string.ascii_letters), ([], [])  # type: tuple[Any, tuple[list[str], list[str]]]
     counts = (1, 1)
     for block in range(choose.integer(1, 7)):
-        # A (2, 2) block and the next one could form one chunk, unless the next is (1, 1).
+        # A (2, 2) block is followed by a (1, 1) block, because it could form one chunk with any other block.
         counts = choose.one_of(_BLOCKS) if counts != (2, 2) else (1, 1)
         text = [next(letters) for _ in range(3 if counts == (2, 2) else max(counts))]
         text[0] = f" {text[0]}" if block and choose.integer(0, 1) else text[0]

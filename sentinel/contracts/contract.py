@@ -220,7 +220,8 @@ class Contract:
     :ivar source: the paper or definition that the contract follows.
     :ivar observes: every key that :attr:`measure` returns; a recipe that expects any other key is invalid.
     :ivar oracle: the reference in float64: canonical inputs to canonical outputs, written from :attr:`source`.
-    :ivar law: the name of the law that decides a recipe without expected values; if empty, the oracle decides.
+    :ivar law: the name of the law that gives the verdict of a recipe without expected values. The default is
+        ``the_oracle_agrees`` if there is an oracle.
     :ivar open_keys: whether boundaries of this contract may add keys (only the generic ``call``).
     :ivar aliases: another name, used by frameworks or recipes -> the input or observed key.
     :ivar laws: the names of the laws that every boundary of the contract must satisfy; a search checks them.
@@ -231,8 +232,8 @@ class Contract:
     :ivar parts: ``parts(inputs, choose) -> [inputs, ...]``: splits a batch into microbatches or ranks, with the global
         normalisers. Their losses and gradients add up to those of the batch (``parts_add_up``). Runs in the controller.
         Raises :class:`~sentinel.laws.law.DoesNotApply` if the scenario cannot be split.
-    :ivar put_text: ``put_text(inputs, text, length) -> [(inputs, defined), ...]``: puts a string that the code searches
-        into the scenario's text, or makes the text ``length`` characters long. ``defined`` is False if the contract
+    :ivar put_text: ``put_text(inputs, text, length) -> [(inputs, defined), ...]``: puts a string that the code looks
+        for into the scenario's text, or makes the text ``length`` characters long. ``defined`` is False if the contract
         does not define the result, because it depends on what the code does with the string.
     """
 

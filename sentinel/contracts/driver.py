@@ -87,7 +87,7 @@ TRAINING_INPUT = Contract(
 
 
 def _measure_router_replay(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe, for each router and microbatch, whether the router replays routes, and which microbatch these belong to.
+    """Observe, for each microbatch, whether a router replays another microbatch's routes, or a wrong number of routes.
 
     The adapter returns ``model_calls``, one per microbatch in order: ``{"tokens": int, "routers": [{"action": str |
     None, "routes_of": microbatch whose routes are set, or None, "rows": number of routes}]}``.

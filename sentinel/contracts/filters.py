@@ -31,15 +31,14 @@ from sentinel.values.literals import tensor
 # -- dynamic sampling --------------------------------------------------------------------------------------------------
 
 
-#: Rewards whose mean over several equal rows may be inexact, so that their computed deviation is not exactly 0.
+#: Rewards that floats represent inexactly. The computed deviation of several equal ones may differ from 0.
 _ROUNDED = (0.1, 0.9)
 
 
 def _measure_group_filter(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compare the returned rows with the rows that were passed in.
 
-    :param call: returns the ``numbers`` of the returned rows and their ``rewards``, which a framework may round to
-        float32.
+    :param call: returns the ``numbers`` of the kept rows and their ``rewards``, which a framework may round to float32.
     """
     outputs = call(**inputs)
     numbers = list(outputs["numbers"])
@@ -62,7 +61,7 @@ def _oracle_group_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_group_filter(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Arrange the groups as the function requires. The last group often has equal rewards."""
+    """Arrange the groups as the function requires, and often give the last group equal rewards."""
     inputs = lay_out_groups(inputs, choose)
     rewards = inputs["rewards"]
     if choose.integer(0, 2) < 2:

@@ -175,7 +175,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: Log-probs of tokens, and shares of the remaining probability for one other token.
+#: Log-probs of tokens that a search draws, and shares of the remaining probability that one other token gets.
 _TOKEN_LOG_PROBS = (-1.0, -0.5, -2.0, -0.125, 0.0)
 _OTHER_SHARES = (0.5, 1.0, 0.1)
 

@@ -220,7 +220,7 @@ def _singular(word: str) -> str:
 
 
 def _assign(contract: Contract, inputs: Sequence[Input], parameters: Sequence[str]) -> dict[str, str]:
-    """Return a matching of inputs to parameters that is as large as possible."""
+    """Match as many inputs as possible, each to a parameter of its own; return input -> parameter."""
     ranks = {item.name: {name: fits(contract, item.name, name) for name in parameters} for item in inputs}
     options = {
         name: sorted((parameter for parameter in of if of[parameter] is not None), key=lambda each: of[each] or 0)

@@ -209,8 +209,8 @@ def lay_out_groups(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: Positions of rewards, the simplest first. ``outcome``: the last valid token of each row. ``rejected``: these, and the
-#: last token of each rejected row. ``masked``: these, and all masked tokens. ``every``: every token.
+#: Positions of rewards, the simplest first; each style adds positions to the previous one. ``outcome``: the last valid
+#: token of each row. ``rejected``: the last token of each rejected row. ``masked``: all masked tokens. ``every``: all.
 REWARD_STYLES = ("outcome", "rejected", "masked", "every")
 
 
@@ -278,7 +278,7 @@ REWARD_NORMALISATION = rule(
 def _measure_advantage_normalisation(
     call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Observe normalised advantages at valid tokens, and whether the others are 0 if the contract requires that."""
+    """Observe normalised advantages at valid tokens, and the sum of magnitudes on masked tokens if it must be 0."""
     output = call(**inputs)["normalised"]
     valid = inputs["response_mask"] != 0
     left = 0.0 if inputs["masked_output"] == "any" else float(torch.where(valid, 0.0, output).abs().sum())

@@ -52,7 +52,7 @@ def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
 
 def _oracle_balanced_partition(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Sort by length and take one sequence per part at a time; the longest goes to the part with the smallest load. The
-    loads of two parts then differ by at most the longest sequence."""
+    loads of two parts then differ by at most the length of the longest sequence."""
     labels = inputs["prompts"] or list(range(len(inputs["lengths"])))
     size = inputs["minibatch_size"] or len(labels)
     dealt: list[list[int]] = [[] for _ in range(inputs["parts"])]
@@ -69,8 +69,8 @@ def _oracle_balanced_partition(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_balanced_partition(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw at least one sequence (or group) per part. If parts must have equal size, draw a multiple of their
-    number."""
+    """Draw at least one sequence (or group) per part. If parts must have equal size, draw a multiple of the number of
+    parts."""
     parts, turns = inputs["parts"], choose.one_of((2, 1, 3))
     minibatches = choose.integer(2, 3) if inputs["keep_minibatches"] else 1
     even = inputs["equal_size"] or inputs["keep_minibatches"]

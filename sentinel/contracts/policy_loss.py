@@ -1,7 +1,7 @@
 """Define the contract of policy losses, which reduce log-probs, old log-probs and advantages to a scalar.
 
-Throughout, ``r`` is the ratio ``p / p_old`` (:func:`~sentinel.contracts.aggregation.log_ratio`), ``A`` the advantage,
-``sg`` the stopped gradient. Papers state objectives to maximise; the loss is the negative objective.
+Throughout, ``r`` is the ratio ``p / p_old`` (:func:`~sentinel.contracts.aggregation.log_ratio`), ``A`` is the
+advantage, and ``sg`` stops the gradient. Papers state objectives to maximise; the loss is the negative objective.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _squared_log_ratio(step: Step) -> Losses:
     """Compute the loss of Kimi k1.5, equation 3. Its gradient is ``A grad log p - beta / 2 grad (log r)^2`` with the
     ratio of whole responses; with token ratios it is DRO's loss: ``-A log p + beta / 2 (log r)^2``.
 
-    The square of a response is distributed evenly over its tokens.
+    The squared log-ratio of a response is distributed evenly over its tokens.
     """
     penalty = step.log_ratio.square()
     if step.inputs["ratio_level"] == "sequence":
@@ -228,8 +228,8 @@ def _topr(step: Step) -> Losses:
 def _clip_cov(step: Step) -> Losses:
     """Compute Clip-Cov's loss (arXiv:2505.22617, section 4.1): PPO's loss, but 0 at random tokens of high covariance.
 
-    These are tokens that PPO does not clip and whose covariance is between the bounds. Their number is
-    ``cov_share`` of the valid tokens, but at least one.
+    The tokens are drawn from those that PPO does not clip and whose covariance is between the bounds. The number of
+    drawn tokens is ``cov_share`` of the valid tokens, but at least one.
     """
     ppo, covariance = _clipped_surrogate(step), _covariance(step)
     low, high = step.inputs["cov_low"], step.inputs["cov_high"]
@@ -396,7 +396,7 @@ def _weights(step: Step) -> Any:
 
 
 def _k1(step: Step) -> Any:
-    """Compute ``log p_old - log p``, clamped as in the ratio if ratios are per token and ``reported_log_ratio`` is
+    """Compute ``log p_old - log p``, with the clamp of the ratio if ratios are per token and ``reported_log_ratio`` is
     ``cut``."""
     logs = log_ratio(step.log_probs.detach(), step.old_log_probs, step.valid)
     cut = step.inputs["ratio_level"] == "token" and step.inputs["reported_log_ratio"] == "cut"

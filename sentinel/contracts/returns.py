@@ -43,7 +43,7 @@ def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
     rewards, values, gamma = inputs["token_level_rewards"], inputs["values"], inputs["gamma"]
     valid = inputs["response_mask"] != 0
     if inputs["masked_steps"] not in ("skipped", "counted"):
-        raise DoesNotApply(f"no definition of masked steps as {inputs['masked_steps']!r}")
+        raise DoesNotApply(f"the oracle does not define advantages for masked_steps={inputs['masked_steps']!r}")
     advantages, returns = torch.zeros_like(rewards), torch.zeros_like(rewards)
     for row, counts in enumerate(valid):
         step = counts if inputs["masked_steps"] == "skipped" else torch.ones_like(counts)
@@ -156,7 +156,7 @@ def _returns(rewards: Any, penalty: Any, counts: Any, inputs: Mapping[str, Any])
     elif inputs["masked_steps"] == "skipped":
         returns[counts] = _discounted((earned - penalty)[counts], gamma)
     else:
-        raise DoesNotApply(f"no definition of masked steps as {inputs['masked_steps']!r}")
+        raise DoesNotApply(f"the oracle does not define returns for masked_steps={inputs['masked_steps']!r}")
     return returns
 
 

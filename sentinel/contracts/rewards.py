@@ -184,10 +184,9 @@ def _form(text: str) -> str:
 def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[Mapping[str, Any], bool]]:
     """Put a string into a response. Without a string, put plain words before the answer.
 
-    The answer is repeated after the string, so that either every statement of the answer is right or every one is
-    wrong. The result counts as undefined if only the string marks the answer, or if the string follows the usual
-    wording, because a grader may or may not read the answer there. For example, some graders take everything after
-    ``</think>`` as the answer.
+    The string is followed by the same answer, so that all answers in the response are right or all are wrong. The
+    contract does not define the score if only the string marks the answer, or if the string comes after the usual
+    wording: some graders read the answer there, such as those that take everything after ``</think>``, and some do not.
     """
     inputs = {**inputs, "notation": "as_is", "right_answer": None}
     usual = WORDINGS.get(inputs["wording"], inputs["wording"])

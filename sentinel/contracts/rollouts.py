@@ -52,8 +52,8 @@ def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Give every turn at least one word and an end token.
 
-    The environment may also answer the last turn. The limit applies only to episodes of one turn; in a longer one, the
-    engine limits each turn.
+    The environment may also respond to the last turn. The limit applies only to episodes of one turn; in longer
+    episodes, the engine limits each turn.
     """
     turns = choose.integer(1, inputs["turns"])
     inputs["said"] = [choose.integer(2, 4) for _ in range(turns)]
@@ -159,7 +159,7 @@ class WeightEngine:
 
     Sleep of level 1 keeps the weights, level 2 discards them. ``reload`` restores the initial checkpoint, version 0.
 
-    :ivar versions: for each call of ``generate``, the version of the weights; -1 if the engine slept or had none.
+    :ivar versions: for each call of ``generate``, the version of the weights; -1 if the engine slept or had no weights.
     """
 
     _MEMORY = ("weights", "kv_cache")
@@ -312,8 +312,8 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
     """Observe the sampling request that the framework makes from a configuration.
 
     ``call`` returns the ``request`` with the engine's names, and the configured value of each option
-    (``configured``). A second call sets no option. The two requests must not differ in anything else, because an option
-    must not affect another one.
+    (``configured``). A second call sets no option. Apart from the options that the scenario sets, the two requests must
+    be equal.
     """
     outputs, untouched = call(**inputs), call(**dict.fromkeys(inputs))
     request, configured = _understood(outputs["request"]), outputs["configured"]

@@ -348,7 +348,7 @@ def _measure_column_padding(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 def _oracle_column_padding(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Add the missing padding columns to the values, in the same dtype.
 
-    Surplus columns are removed at the side of the padding.
+    If ``longer`` is ``cut``, surplus columns are removed at the side of the padding.
     """
     values = inputs["values"]
     missing = max(inputs["length"] - values.shape[1], 0)

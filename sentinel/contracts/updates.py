@@ -3,8 +3,8 @@
 The model is a table: the forward pass of a token returns its entry of ``log_probs``. The gradient on the table
 includes everything that the worker does with the loss. A binding gives the worker
 
-* a model (or forward step) that returns these rows of ``log_probs`` for the rows that it receives, as the same tensor,
-  so that gradients reach it;
+* a model (or forward step) that returns, for the rows that it receives, the same rows of ``log_probs``; it does not
+  copy them, so that gradients reach the table;
 * an optimizer that accumulates the gradient in ``step`` and clears it in ``zero_grad``. It changes no parameter, so
   that every mini-batch uses the same parameters.
 
@@ -191,7 +191,7 @@ CUTTING = (
     ),
 )
 
-#: A search varies this only for bindings that simulate other ranks: they list the values in ``accepts``.
+#: A search varies this input only for bindings that simulate other ranks and list its values in ``accepts``.
 PADDING_MICROBATCHES = Input(
     "padding_microbatches",
     "integer",

@@ -79,7 +79,7 @@ VALUE_LOSS = Contract(
             "number",
             "clip range of a value around its old value; default: no clip",
             default=None,
-            # No value of the domain is exactly at a bound, where the gradient is undefined.
+            # Drawn values are never exactly at one of these bounds, where the gradient is undefined.
             choices=(None, 0.2, 0.6),
             knob=True,
         ),

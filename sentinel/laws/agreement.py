@@ -86,9 +86,11 @@ class Scale:
         return roundings * self.count * condition * epsilon * self.magnitude
 
     def limit(self, dtype: str) -> float:
-        """Return the magnitude of the right value above which an infinite result counts as overflow and is accepted.
+        """Return the largest correct value for which an infinite result is wrong. Above it, infinity is accepted as
+        overflow.
 
-        If the square of a sum of N inputs overflows, as it easily does in float16, every infinite result is accepted.
+        The limit is 0 (every infinite result is accepted) if the square of a sum of N inputs overflows, as it easily
+        does in float16.
         """
         if dtype not in FLOATS:
             return math.inf
@@ -108,13 +110,13 @@ def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mappin
             if not isinstance(value, Tensor) or id(value) in ids:
                 continue
             ids.add(id(value))
-            if name == mask:  # a mask has no part in N and S, because a count of tokens is exact
+            if name == mask:  # a mask does not contribute to N and S, because counting tokens is exact
                 dtype = _coarser(dtype, value.dtype)
                 continue
             size = _largest(value, valid if axes(contract, scenario, name) in PER_TOKEN else None)
             declared = contract.input(name) if contract is not None else None
             count = max(count, math.prod(value.shape))
-            # At least 1, because intermediate log-probs are not 0 even if all logits and results are.
+            # S is at least 1 for logits. Even if all logits and results are 0, intermediate log-probs are not.
             of_a_distribution = declared is not None and "vocabulary" in declared.shape
             magnitude = max(magnitude, size, float(of_a_distribution))
             dtype = _coarser(dtype, value.dtype)
@@ -163,10 +165,10 @@ def numbers(value: Any) -> tuple[Numbers, str] | None:
 class Match:
     """The rows and tokens of one variant that correspond to rows and tokens of a second variant.
 
-    :ivar rows: their indices in the first variant, and in the same order their indices in the second; None if all rows
-        correspond.
+    :ivar rows: indices of the corresponding rows in the first variant and, in the same order, in the second; None if
+        all rows correspond.
     :ivar columns: the same for tokens.
-    :ivar scalars: whether numbers of the whole batch are compared too.
+    :ivar scalars: whether scalars, which belong to the whole batch, are compared too.
     """
 
     rows: tuple[Indices, Indices] | None = None
@@ -249,8 +251,9 @@ def same(
 ) -> list[Violation]:
     """Compare the observations of two variants at corresponding rows and tokens, and return the violations.
 
-    If there is an oracle, a key is skipped if the oracle's values for the two variants differ by more than rounding
-    explains. The observed values of any other key may differ by rounding and, in addition, by as much as the oracle's.
+    The oracle's values, if there are any, tell how much each key should change between the variants. A key whose
+    oracle values differ by more than rounding error is skipped. For every other key, the observed values may differ by
+    the rounding bound plus the difference of the oracle's values.
 
     :param prefix: the text with which the detail of every violation begins.
     :raises DoesNotApply: if nothing in the observation can be compared.
@@ -281,7 +284,7 @@ def same(
 
 
 def _demands(values: Numbers, counts: Flags | None) -> bool:
-    """Return True if at least one of these numbers is finite and at a position that is compared."""
+    """Return True if one of the compared positions has a finite number, or if no position is compared."""
     counting = values if counts is None else values[np.broadcast_to(counts, values.shape)]
     return not counting.size or bool(np.isfinite(counting).any())
 
@@ -294,7 +297,7 @@ def aligned(
     observation: Mapping[str, Mapping[str, Any]], first: str, second: str, item: Observed, match: Match = WHOLE
 ) -> tuple[Numbers, Numbers, str] | None:
     """Return a key's values in both variants at corresponding positions, and the coarser of the two dtypes. Return None
-    if one of them has no numbers at these positions."""
+    if one of the variants has no numbers at these positions."""
     values = [numbers(observation[variant].get(item.key)) for variant in (first, second)]
     if values[0] is None or values[1] is None:
         return None
@@ -351,7 +354,7 @@ def _movement(
 def each_number(
     case: Case, variant: str, roles: Roles = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
-    """Yield the numeric observed keys that have one of these roles, each with its values, their dtype and a mask of the
+    """Yield the numeric observed keys whose role is in ``roles``, each with its values, their dtype and a mask of the
     positions to compare.
     """
     for item in observed_keys(case, variant):
@@ -362,7 +365,7 @@ def each_number(
 
 
 def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, Answer]]:
-    """Yield each variant and key with numbers of both the framework and the oracle.
+    """Yield each variant and observed key for which both the framework and the oracle returned numbers.
 
     :raises DoesNotApply: if there is no oracle.
     """
@@ -400,9 +403,10 @@ class Answer:
 
 
 def disagreements(case: Case, roles: Roles) -> list[Violation]:
-    """Return the places where the framework's numbers of these roles differ from the oracle's by more than rounding.
+    """Return where the framework and the oracle differ by more than rounding error.
 
-    :raises DoesNotApply: if the framework and the oracle have no such number in common.
+    :param roles: compare only the observed keys that have one of these roles.
+    :raises DoesNotApply: if no such key has numbers from both the framework and the oracle.
     """
     violations, answers = [], list(against_oracle(case, roles))
     if not answers:

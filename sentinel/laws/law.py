@@ -24,9 +24,9 @@ class Case:
     :ivar contract: the boundary's contract, whose symbolic shapes define rows and tokens; None for a published recipe.
     :ivar effects: variant -> the side effects of the call, if the law needs them (:attr:`Law.watches`): ``mutated``
         (names of changed inputs), ``globals`` (changed global state), ``again`` (the observation of a repeated call).
-    :ivar coarsest: a float dtype; the rounding bound is at least that of this dtype, even if no input or output has it.
-        It is set if a violation in single precision is repeated in double, because the boundary may still compute in
-        single precision.
+    :ivar coarsest: a float dtype. The rounding bound is at least that of this dtype, even if no input or output has it.
+        A search sets it when it repeats a single-precision violation in double precision, because the boundary may
+        still compute in single precision.
     """
 
     inputs: Mapping[str, Inputs]
@@ -49,7 +49,8 @@ class Case:
 class Violation:
     """One observed value that breaks a law.
 
-    :ivar demanded: the right value; None if the law does not define it: two outputs disagree, and either may be wrong.
+    :ivar demanded: the correct value; None if the law cannot tell it, because two outputs disagree and either may be
+        wrong.
     :ivar symptom: ``value`` (a wrong number), ``non-finite`` (a NaN or infinity where a number belongs), or a word that
         the law defines. Violations of one law with different symptoms are reported separately.
     :ivar apart: the difference per element between two outputs, if the law compares outputs; None otherwise.

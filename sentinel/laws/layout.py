@@ -79,8 +79,8 @@ def row_count(contract: Contract | None, inputs: Inputs) -> int:
 
 
 def over(valid: Flags, dimensions: int) -> Flags:
-    """Append dimensions of size 1 to an array for rows or tokens, so that it broadcasts over a value's further
-    dimensions."""
+    """Append dimensions of size 1 to a mask of rows or tokens until it has this number of dimensions, so that it
+    broadcasts."""
     return valid.reshape(*valid.shape, *[1] * (dimensions - valid.ndim))
 
 
@@ -119,7 +119,7 @@ def pick_rows(contract: Contract | None, inputs: Inputs, rows: Indices) -> dict[
 def permutation(contract: Contract | None, one: Inputs, other: Inputs) -> Indices:
     """Return, for each row of ``other``, the index of the same row in ``one``. Equal rows are matched in order.
 
-    :raises DoesNotApply: if the two do not have the same rows.
+    :raises DoesNotApply: if ``one`` and ``other`` do not have the same rows.
     """
     places: dict[Any, list[int]] = {}
     for place, row in enumerate(_row_keys(contract, one)):
@@ -143,7 +143,7 @@ def _row_keys(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]
 
 
 def like(value: Tensor, array: npt.NDArray[Any], dtype: str = "") -> Tensor:
-    """Return a copy of a tensor literal with other values; also with another dtype if one is given."""
+    """Return a copy of a tensor literal with the values of ``array``, and with ``dtype`` if it is given."""
     made = from_array(array, dtype or value.dtype)
     return replace(value, dtype=made.dtype, shape=made.shape, data=made.data)
 

@@ -32,8 +32,8 @@ JUNK = (7.0, -3.0, 1e4, math.inf, math.nan)
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
     """Make variants with other values on the masked tokens of one input, or of all inputs.
 
-    NaN and infinity are put into all rows. Finite numbers are put only into rows that also have a valid token, because
-    ``a_rejected_row_is_an_absent_row`` checks rows without one and would report the same bug.
+    NaN and infinity are put into all rows. Finite numbers are put only into rows that also have a valid token: for
+    rows without a valid token, ``a_rejected_row_is_an_absent_row`` would report the same bug.
     """
     valid = mask_of(contract, inputs)
     names = float_inputs(contract, inputs, *PER_TOKEN)

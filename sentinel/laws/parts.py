@@ -22,7 +22,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     return {BASELINE: inputs, **{f"part_{number}": part for number, part in enumerate(parts, start=1)}}
 
 
-# ``by_algorithm``, because the loss of some algorithms averages over tokens that it selects from the whole batch.
+# ``by_algorithm``, because some algorithms average the loss over tokens that they select from the whole batch.
 @law(
     "losses and gradients of microbatches and ranks add up to those of the whole batch, however it is split",
     vary=_vary,

@@ -46,8 +46,8 @@ def normalisation_laws(case: Case) -> Iterator[Violation]:
     """Check that shifting scores does not change centred advantages, and that scaling does not change normalised ones.
 
     For an estimator that subtracts a mean, ``f(r + c) == f(r)``. For an estimator that divides by a standard deviation,
-    ``f(a r) == f(r)`` if a > 0. The oracle decides which of the two applies, and whether the mean is over a group or
-    the batch: if the oracle's value does not change, the framework's value must not change. If the oracle's value
+    ``f(a r) == f(r)`` if a > 0. The oracle tells which of these equations applies, and whether the mean is over a group
+    or the batch: if the oracle's value does not change, the framework's value must not change. If the oracle's value
     changes a little, for example because an epsilon is added to the deviation, the framework's value may change as
     much.
 
@@ -87,8 +87,8 @@ def _rows(contract: Contract, inputs: Inputs, choose: Choose) -> Flags:
 
 
 def _tokens(contract: Contract, inputs: Inputs, name: str, rows: Flags) -> Numbers:
-    """Return 1 for the tokens to shift and 0 for the others. If the scores are rewards, only each row's last valid
-    token is shifted; otherwise, all valid tokens are."""
+    """Return 1 for the tokens to shift and 0 for all other tokens. Rewards are shifted at each row's last valid token
+    only, other scores at all valid tokens."""
     valid = valid_tokens(contract, inputs)
     counts = np.ones(inputs[name].shape, dtype=bool) if valid is None else valid
     declared = contract.input(name)

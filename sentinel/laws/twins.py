@@ -49,8 +49,8 @@ def twins_agree(case: Case) -> Iterator[Violation]:
             yield from same(case, first, other, prefix="the two implementations disagree: ")
             continue
         for item in same(case, first, other, prefix="in another precision, ", roles=("output", "gradient")):
-            # A search takes the symptom `value` for rounding if it vanishes in float64. This variant would always
-            # vanish, because it differs from the baseline only in precision.
+            # A search repeats a violation with the symptom `value` in float64, and drops it as rounding if it vanishes.
+            # This violation would always vanish, because the two variants differ only in precision.
             yield replace(item, symptom="precision") if item.symptom == "value" else item
 
 

@@ -1,4 +1,4 @@
-"""Watch a training run: copy calls of the target's boundaries, and check them in a separate process.
+"""Watch a training run: copy the arguments and results of some calls of boundaries, and check them in another process.
 
     import sentinel.tools.watch
 

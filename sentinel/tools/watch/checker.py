@@ -1,4 +1,4 @@
-"""The checker of a watched run: reads calls of the run's processes as scenarios, and checks laws on them.
+"""The checker of a watched run: converts calls that the run's processes send to scenarios, and checks laws on them.
 
 The checker is a separate process that imports the same modules of the framework as the run does, and uses no
 accelerator. Violations go to the events file and to standard error. If the checker ends, hangs or fails, the
@@ -49,17 +49,17 @@ from sentinel.worker import answers, calling, probe, stubs
 from sentinel.worker.answers import Failed, Replies
 from sentinel.worker.serving import Server
 
-#: The most rows and tokens of a call that laws vary. The limits are small because rounding hides differences in a large
-#: call.
+#: Maximum number of rows, and of tokens, that laws vary in a recorded call. The limits are small because rounding hides
+#: differences in a large batch.
 MOST_ROWS, MOST_TOKENS = 8, 12
-#: The most received messages that wait to be handled. A process waits until its messages are received, so it must not
-#: also wait for a slow check.
+#: Maximum number of received messages that wait to be handled. A process of the run blocks until its messages are
+#: received, so the checker receives them before it has handled all earlier ones.
 _RECEIVED = 32
-#: Seconds without receiving a message after which the checker counts as busy.
+#: The checker counts as busy if it has not looked for messages for this many seconds.
 _LATE = 1.0
-#: The first calls of each boundary that laws vary. Of later calls, laws check only the result.
+#: Number of calls per boundary whose inputs the laws vary. For later calls, laws check only the result.
 _VARIED = 20
-#: Largest number of elements of a tensor in a written scenario.
+#: Maximum number of elements of a tensor in a scenario that is written to the events file.
 _MOST_WRITTEN = 4096
 #: Size in bytes at which the events file is rotated, and the number of rotated files that are kept.
 _LARGEST = 16 << 20
@@ -83,7 +83,7 @@ _NAMES = 4
 
 
 class OwnSession(LawSession):
-    """Calls the run's copy of the boundary in this process."""
+    """Calls boundaries in this process, in the copy of the framework that the run uses."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = roots
@@ -125,7 +125,7 @@ class Process:
     waits: bool = False
 
     def send(self, *message: Any) -> None:
-        with contextlib.suppress(OSError):  # so that the end of a process is noticed soon
+        with contextlib.suppress(OSError):  # the process may have ended; receiving from it reports that
             self.connection.send(message)
 
 
@@ -158,8 +158,8 @@ class Checker:
         self._ranks: dict[int, int | None] = {}
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
-        #: Numbers of the readings for which a process has reported whether it watches the function, and of those it
-        #: watches.
+        #: Numbers of the readings for which a process has reported whether it could wrap the function, and of those for
+        #: which it could.
         self._answered: set[int] = set()
         self._watched: set[int] = set()
         self._names: set[str] = set()
@@ -287,8 +287,7 @@ class Checker:
                 self._waiting.append((number, subject))
 
     def _offer(self) -> None:
-        """Make processes copy calls of the functions that the checker can read by now. Notify a process when all its
-        functions are read."""
+        """Tell each waiting process which functions to watch. Notify it when the checker has read all its functions."""
         for process in self._processes.values():
             if not process.waits:
                 continue
@@ -349,7 +348,7 @@ class Checker:
             _say(line)
 
     def _producers(self, modules: set[str]) -> tuple[tuple[str, str], ...]:
-        """Return the functions that compute advantages."""
+        """Return the bound functions of these modules that compute advantages."""
         functions = []
         for subject in self._subjects:
             makes = any(item.key in ("advantages", "normalised") for item in subject.contract.observes)
@@ -367,7 +366,7 @@ class Checker:
             self._not["checked"][process.memory.failed.pop()] += 1
 
     def _tell_facts(self, process: Process) -> None:
-        """Print which invariants of a trainer are checked, and why the others are not."""
+        """Print which invariants of a trainer will be checked, and why other invariants will not."""
         facts, skipped = process.memory.facts, process.memory.skipped
         every = [one for one in INVARIANTS if not one.note and one.name not in self._without]
         reasons = {one.name: one.unless(facts, process.memory.steps) for one in every}
@@ -419,8 +418,7 @@ class Checker:
         return self._kinds[kind] == 1
 
     def _plan(self, number: int, subject: Subject) -> None:
-        """Find out how calls of a boundary can be read as scenarios, and tell the run's processes to copy such
-        calls."""
+        """Find out how to convert calls of a boundary to scenarios, or record why that is not possible."""
         boundary = None
         try:
             boundary = probe.find_boundary(subject.binding, self._roots, frozenset(subject.scenario_inputs), "cpu")
@@ -495,7 +493,7 @@ class Checker:
     def _violations(
         self, number: int, reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]
     ) -> Iterator[tuple[Law, Violation, Mapping[str, Any], str]]:
-        """Check the run's result, then call the run's copy of the function on a few rows of the call."""
+        """Check the result of a recorded call. Then call the function again on variants of a few of its rows."""
         subject = reading.subject
         search = BoundarySearch(self._session, subject, 0)
         yield from self._of_the_result(reading, search, inputs, observed)
@@ -716,7 +714,7 @@ def _elements(inputs: Mapping[str, Any]) -> int:
 
 
 def _causes(causes: Mapping[str, int], noun: str = "") -> Iterator[str]:
-    """Yield a line for each of the first few causes, and a line with the number of the others.
+    """Yield a line for each of the first few causes, and a line with the number of further causes.
 
     :param noun: what the causes count; empty to leave out the counts.
     """

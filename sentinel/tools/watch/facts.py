@@ -24,7 +24,7 @@ _HARMLESS = (
 )
 #: Kinds of distributed training in which a process has only a part of each parameter.
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
-#: Methods of every trainer whose places are given in messages.
+#: Methods that every trainer has. Messages name the file and line of these methods.
 _METHODS = (
     "compute_loss",
     "evaluation_loop",
@@ -43,10 +43,11 @@ _STEP_CALLBACKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step"
 def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ()) -> dict[str, Any]:
     """Return the facts of a trainer.
 
-    ``class`` is the first class of the framework. ``own`` has the methods that the user has overridden, with their
-    places. ``callbacks`` has the methods of the user's callbacks that are called within a step. ``options`` is the
-    configuration, and ``changed`` lists the framework's options that are not at their defaults. ``random`` has the
-    reasons why two forward passes differ. ``places`` has the source lines of all these methods.
+    ``class`` is the first class in the trainer's MRO that the user did not write. ``own`` has the methods that the user
+    has overridden, each with the class that overrides it. ``callbacks`` has the methods of the user's callbacks that
+    are called within a step. ``options`` is the configuration, and ``changed`` lists the framework's options that are
+    not at their defaults. ``random`` has the reasons why two forward passes differ. ``places`` has the files and lines
+    of the trainer's methods.
     """
     theirs, kinds = {*packages, "transformers"}, type(trainer).__mro__
     users = kinds[: next((place for place, one in enumerate(kinds) if _root(one) in theirs), len(kinds))]
@@ -212,7 +213,7 @@ def _random(trainer: Any) -> Iterator[str]:
 
 
 def active_dropout(model: Any) -> str:
-    """Return the name of a dropout of a model in training mode; empty if there is none."""
+    """Return the name and the rate of an active dropout module; empty if there is none."""
     for name, module in model.named_modules() if model.training else ():
         rate = getattr(module, "p", 0.0) if "Dropout" in type(module).__name__ else 0.0
         if module.training and isinstance(rate, float) and rate:
@@ -236,7 +237,6 @@ def is_optimizer_of(trainer: Any, optimizer: Any) -> bool:
 
 
 def _optimizer_of(trainer: Any) -> Any:
-    """Return the trainer's optimizer without its wrappers."""
     own: Any = getattr(trainer, "optimizer", None)
     while hasattr(own, "optimizer"):
         own = own.optimizer
