@@ -129,7 +129,7 @@ class Memory:
         return "".join(f"\n  {line}" for line in lines if line)
 
 
-#: Options that are left out of messages, and the most options that a message shows.
+#: Options that messages leave out, and the maximum number of options in a message.
 _ASIDE = ("bf16", "logging_steps", "gradient_checkpointing", "log_completions", "generation_batch_size")
 _SETTINGS = 6
 
@@ -224,7 +224,7 @@ def _synchronizes(wanted: bool) -> Unless:
 def _trains_on_completions(facts: Mapping[str, Any], steps: Steps | None) -> str:
     options, columns = facts["options"], facts.get("given", {}).get("columns")
     chosen = options.get("completion_only_loss", False)
-    if chosen is None:  # then the trainer decides by the dataset's columns, if they are known
+    if chosen is None:  # the default: the trainer chooses by the dataset's columns
         chosen = columns is None or "prompt" in columns
     return "" if chosen or options.get("assistant_only_loss") else ELSEWHERE
 
@@ -400,7 +400,7 @@ def _labels_are_tokens(kind: str, values: Mapping[str, Any], memory: dict[str, A
 def _prompts_are_masked(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     options, batch = values["facts"]["options"], values["batch"]
     labels, attention = batch.get("labels"), batch.get("attention_mask")
-    # With the default option, the trainer decides by the dataset's columns.
+    # If the option has its default, the trainer sets its own attribute by the dataset's columns.
     chosen = options.get("completion_only_loss"), values["attributes"].get("completion_only_loss")
     partly = True in (*chosen, options.get("assistant_only_loss"))
     if labels is None or attention is None or not partly or labels.shape != attention.shape:
@@ -451,7 +451,7 @@ def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     ratio = loss / expected if abs(expected) > 100 * rounding + 1e-9 else math.nan
     shown = f" ({ratio:.4g} times as much)" if math.isfinite(ratio) else ""
     steps = values["attributes"].get("current_gradient_accumulation_steps") or 1
-    close = 1e-4 + rounding / abs(expected or 1.0)  # another ratio of about this size has another cause
+    close = 1e-4 + rounding / abs(expected or 1.0)  # a ratio that is further from the factor has another cause
     factor = next((one for one in (steps, 1 / steps) if steps > 1 and _near(ratio, one, close)), 1)
     if factor != 1 and values.get("evaluating"):
         how = "multiplied" if factor > 1 else "divided"
@@ -467,8 +467,8 @@ def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
     """Compare the gradient of a micro-batch's loss with the documented loss's gradient, for each output of the model.
 
     Gradients are divided by the gradient of the loss itself, so that a scaled loss does not matter. The documented
-    gradient is computed three times, with outputs that differ by their rounding, because near a clip bound either side
-    is right.
+    gradient is computed for the observed outputs, and for outputs moved by their rounding error in both directions:
+    near a clip bound, the gradient on either side of the bound is right.
     """
     scale, slopes = values["slope"], values["slopes"]
     if scale is None or not scale or not any(slopes):
@@ -483,7 +483,7 @@ def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
                 raise DoesNotApply("the documented gradient of this batch is not finite")
             got = torch.zeros_like(expected[0]) if gradient is None else gradient.double() / float(scale)
             low, high, size = expected.amin(0), expected.amax(0), expected.abs().amax(0)
-            # Outputs of tokens without a label are filled with 0, so that their gradient goes nowhere.
+            # Log-probs of tokens without a label are set to 0. Their gradients have no effect and are not compared.
             shown = values["forwards"][place]["reported"]["log_probs"]
             used = shown != 0 if getattr(shown, "shape", None) == got.shape else torch.ones_like(got, dtype=torch.bool)
             most = 4 * (high - low) + 1e-3 * size + 1e-4 * (size * used).max()
@@ -613,7 +613,7 @@ def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
 
 
 def _resumed_elsewhere(facts: Mapping[str, Any]) -> str:
-    """Describe how the place at which a training resumes differs from the checkpoint's; empty if it does not."""
+    """Describe how the step or batch at which a training resumes differs from the checkpoint's; empty if it does not."""
     step, options, epoch = facts.get("saved_step"), facts["options"], facts.get("epoch", {})
     if step is None:
         return ""
@@ -622,7 +622,7 @@ def _resumed_elsewhere(facts: Mapping[str, Any]) -> str:
     batches, accumulated = epoch.get("batches"), options["gradient_accumulation_steps"]
     if not batches or options.get("ignore_data_skip"):
         return ""
-    # Versions of transformers before 4.46 do not count the step of the last batches of an epoch.
+    # Before 4.46, transformers did not count an incomplete last step of an epoch.
     per_epoch = {max(batches // accumulated, 1), math.ceil(batches / accumulated)}
     expected = {step % one * accumulated for one in per_epoch}
     if facts["skipped"] in expected:
@@ -710,7 +710,8 @@ def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any])
     return how if memory["equal"] >= _EQUAL else ""
 
 
-#: A relative change of a weight that must change log-probs, and the number of batches with equal log-probs to report.
+#: Relative change of a weight after which log-probs must have changed, and number of batches with unchanged log-probs
+#: after which this is reported.
 _MOVED, _EQUAL = 1e-3, 2
 
 
@@ -735,8 +736,8 @@ def _batch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
 def _samples(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     """Test whether the completions are samples of the policy.
 
-    For samples, the likelihood ratio of the policy at another temperature and the policy has mean 1. It therefore
-    exceeds 1/p with a probability of at most p, however long the run is (Ville's inequality).
+    If they are, the likelihood ratio between the policy at another temperature and the policy has mean 1. The product
+    of these ratios therefore exceeds 1/p with a probability of at most p, however long the run is (Ville's inequality).
     """
     one, mask = _policy(values), values["batch"].get("completion_mask")
     if not values["fresh"] or "entropy" not in one or mask is None:
@@ -961,7 +962,7 @@ _ENDS = "the dataset has no length, so the step at its end may have other micro-
 
 
 def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    if memory.get("step") != values.get("step"):  # the event that ended a step may be lost
+    if memory.get("step") != values.get("step"):  # the event that ends a step may have been dropped
         memory.update(step=values.get("step"), batches=[])
     if kind == "consumed":
         options, age = values["facts"]["options"], values.get("age", 0)
@@ -973,7 +974,7 @@ def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
         before = memory.setdefault("batches", [])
         again = values["facts"]["options"].get("num_iterations", 1) > 1  # a batch may be used again within a step
 
-        # A collapsed policy repeats itself.
+        # Batches of a collapsed policy are not compared, because it generates equal rows.
         many = any(rows["advantages"].reshape(-1)) and len(set(batch)) == len(batch)
         if many and batch in before and not again:
             return "two micro-batches of one step have the same rows"
@@ -1136,11 +1137,12 @@ def _ranks_agree(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -
     if kind != "answers":
         return f"{min(apart)} differs between processes" if apart else ""
     alike = memory.pop("alike", 0)
-    memory["alike"] = alike if not compared else alike + 1 if same else 0  # once may be a dataset's end
+    # Equal rows are reported only the second time in a row, because the end of a dataset may cause them once.
+    memory["alike"] = alike if not compared else alike + 1 if same else 0
     return "two processes train on the same rows" if same and memory["alike"] > 1 else ""
 
 
-#: The most moments whose data are stored until all processes have reported them.
+#: Maximum number of moments whose observations are stored until all processes have reported theirs.
 _KEPT = 64
 
 INVARIANTS = (

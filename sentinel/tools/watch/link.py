@@ -1,4 +1,4 @@
-"""Connect a watched run with its checker. A thread sends copied calls, and receives which functions to copy."""
+"""Connect a watched run with its checker. A thread sends the recorded calls, and receives the functions to watch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OF_RANKS = (
 
 
 class _Attaching:
-    """An import finder that notices the import of a trainer's module, so that it is observed before a trainer is
+    """An import finder that wraps the functions of a trainer's module right after its import, before a trainer is
     created."""
 
     def __init__(self, modules: set[str], attach: Callable[[], None]) -> None:
@@ -115,13 +115,15 @@ class Watching:
                 str(place),
                 *words,
             ]
+            # The checker must outlive this process, because other processes use it too. A shell starts it, because Ray
+            # kills the children of a worker that ends.
             started = subprocess.run(
                 ["sh", "-c", '"$@" </dev/null >/dev/null & echo $!', "sh", *command],
                 pass_fds=[listening.fileno()],
                 env=environment,
                 stdout=subprocess.PIPE,
-                start_new_session=True,  # the checker must survive this process, because others use it; a shell is
-                check=True,  # between the two, as Ray kills the children of a worker that ends
+                start_new_session=True,
+                check=True,
             )
             self.checker = int(started.stdout)
 
@@ -134,14 +136,14 @@ class Watching:
         self.stop()
 
     def ready(self, seconds: float = 120.0) -> bool:
-        """Wait until the checker has read the loaded functions. Return False on a timeout.
+        """Wait until all functions that are loaded so far are watched. Return False on a timeout.
 
-        Short runs may need this, because a call can be copied only after its function was read.
+        Short runs may need this, because the calls of a function are recorded only after the checker has read it.
         """
         return not self._ending.is_set() and self._ready.wait(seconds)
 
     def stop(self) -> None:
-        """Restore every function's code, and wait briefly until copied calls are checked."""
+        """Restore every function's code, and wait briefly until the recorded calls are checked."""
         if os.getpid() != self._pid or self._ending.is_set():
             return
         with contextlib.suppress(ValueError):
@@ -150,7 +152,7 @@ class Watching:
         self.watcher.restore()
         self._ending.set()
         self._thread.join(PATIENCE)
-        self.watcher.restore()  # functions that the checker offered and that were not watched yet
+        self.watcher.restore()  # functions that the thread has wrapped in the meantime
         self._connection.close()
 
     def _talk(self) -> None:
@@ -186,9 +188,10 @@ class Watching:
             print(f"sentinel watch: this process is no longer watched: {gone}", file=sys.stderr)
 
     def _send_all(self) -> bool:
-        """Send queued events and calls in the order in which they occurred, and return True if there were any.
+        """Send all queued events, then all queued calls, and return True if there were any.
 
-        The checker must know a new trainer's settings, for example, before it gets the trainer's calls.
+        Calls are taken from their queue first, so that every event that preceded a call is sent before it. For example,
+        the checker needs a trainer's settings before the trainer's calls.
         """
         calls = list(_drained(self.watcher.copies))
         several = [*_drained(self.watcher.events), *calls]
@@ -210,7 +213,7 @@ class Watching:
         distributed: Any = sys.modules.get("torch.distributed")
         variable = os.environ.get("RANK", "")
         rank = int(variable) if variable.isdigit() else None
-        with contextlib.suppress(Exception):  # its end does not matter, and tests replace it
+        with contextlib.suppress(Exception):  # torch.distributed may be missing, shut down, or replaced by a test
             if distributed.is_available() and distributed.is_initialized():
                 rank = int(distributed.get_rank())
         if rank != self._rank:
@@ -259,7 +262,7 @@ def _drained(waiting: queue.Queue[Any]) -> Iterator[Any]:
 
 
 def _steps(target: str) -> Sequence[Steps]:
-    """Return what the target's adapter declares about the trainers of the target."""
+    """Return the adapter's declarations for the target's trainers."""
     from sentinel.recipes.catalog import bundled_catalog
 
     targets = bundled_catalog().targets
@@ -278,10 +281,10 @@ def start(
 
     :param target: a name of ``sentinel list targets``.
     :param events: file that receives one line of JSON per kind of violation, and a last line with counts.
-    :param every: copy at most one of this many calls of a boundary.
-    :param share: largest share of the run's time that copies may take.
-    :param capture: what is written of a call that breaks a law: only numbers, and only if the call is small, or the
-        whole call with the names of its groups.
+    :param every: record at most one in this many calls of each boundary.
+    :param share: maximum share of the run's time that recording may take.
+    :param capture: what to write about a call that breaks a law. ``numbers``: its numbers, and only if the call is
+        small. ``full``: the whole call with the names of its groups.
     :param without: names of invariants of the training to skip.
     """
     from sentinel.recipes.catalog import bundled_catalog

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-#: Seconds that a run waits at its end until copied calls are checked, and seconds that the command waits for a checker
-#: that still runs.
+#: Seconds that a run waits at its end until its recorded calls are checked, and seconds that the command waits for a
+#: checker that still runs.
 PATIENCE, LONG_PATIENCE = 20.0, 300.0
 #: Seconds that a process waits while another process connects.
 _PATIENCE = 5.0

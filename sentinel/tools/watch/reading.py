@@ -34,19 +34,19 @@ from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker import probe, stubs, tensors
 from sentinel.worker.calling import Boundary
 
-#: Number of example calls from which a reading is derived, and the most scenarios that are drawn to get them.
+#: Number of example calls from which a reading is derived, and maximum number of scenarios that are drawn to get them.
 _CALLS, _DRAWN = 24, 400
 #: Number of example calls in which parts are changed one by one, to find the parts that have no effect.
 _TURNED = 18
 #: Roles of the observed keys of a result and its gradients.
 _OF_RESULTS = ("output", "gradient", "metric", "decision")
-#: Among the possible values of an input that a call may lack, stands for the value that the call has.
+#: Stands for the value in the call, among the possible values of an input that only some calls contain.
 _SHOWN = object()
-#: As the replacement of a part, stands for a value that differs from the part's own.
+#: Stands for another valid value than the part's own, as the replacement of a part of a call.
 _ANOTHER = object()
 #: Roles of the keys that scale with the loss.
 _SCALED = ("output", "gradient")
-#: The most combinations of values that are tried for the options that no part of a call shows.
+#: Maximum number of combinations of values that are tried for the options that no part of a call shows.
 _COMBINATIONS = 256
 _DEEPEST = 3
 
@@ -93,9 +93,9 @@ class Reading:
         per response instead of one per token); ``sum`` (the sum of a response); ``mostly`` (in at least half of the
         adapter's calls). If a call has the difference of two inputs, one is read as ``difference`` and the other as 0
         (``zero``).
-    :ivar open: the inputs that no part of a call shows, each with its possible values.
+    :ivar open: the inputs that no part of a call shows, or only in some calls; each with its possible values.
     :ivar keys: the contract's keys that a result determines; empty until these keys are known.
-    :ivar idle: parts that are not copied, because they have no effect on the adapter's calls.
+    :ivar idle: parts that are not copied, because they do not affect the results of the adapter's calls.
     :ivar scaling: parts that multiply a loss and its gradients in every scenario, such as the number of micro-batches
         of a step. Their values may differ from the adapter's call.
     """
@@ -124,7 +124,7 @@ class Reading:
             inputs = self._inputs(parts, dict(zip(self.open, choice)))
             try:
                 made = self._made(inputs)
-            except Exception as error:  # not a scenario of this version
+            except Exception as error:  # this version of the framework does not accept the scenario
                 why = f"{why.partition(':')[0]}: {error}"[:200] if fewest > len(self.plan.paths) else why
                 continue
             if not all(accepts(contract, binding, item, inputs) for item in contract.inputs if item.domain == "mask"):
@@ -145,8 +145,8 @@ class Reading:
         the run's call.
 
         Examples of such parts are the prompt of a batch, and values that only an inactive option reads. Parts that are
-        not copied from the run must not affect the result. :func:`_idle` has shown this for the adapter's own
-        calls; it is checked again with the replaced parts.
+        not copied from the run must not affect the result. :func:`_idle` has checked this for the adapter's own calls;
+        this method checks it again after the replacement.
         """
         usual = _with(self, inputs, {})
         if usual is None:
@@ -281,7 +281,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     """Find out how to read a boundary's inputs from its calls, and check the reading with the run's own function.
 
     :raises Unreadable: if there is no reading, or the reading does not reproduce the observation.
-    :raises Exception: if the adapter called the function for fewer than two scenarios: its most frequent error.
+    :raises Exception: the most frequent error of the drawn scenarios, if fewer than two led to a call of the function.
     """
     errors: list[Exception] = []
     calls = list(itertools.islice(_calls(subject, boundary, errors), _CALLS))
@@ -400,7 +400,7 @@ def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -
 
 
 def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Order scenarios so that the first one of each combination of choices comes first."""
+    """Order scenarios so that each combination of choices occurs once before any combination occurs again."""
     first: dict[Any, Mapping[str, Any]] = {}
     for live in scenarios:
         choice = [live[name] is None if _SHOWN in may else live[name] for name, may in reading.open.items()]
@@ -570,7 +570,7 @@ def _calls(
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
     """Draw scenarios. Yield each with the arguments of the adapter's call and the results of its stand-ins' methods.
 
-    If a scenario raises an exception, append this to ``errors`` and continue with the next scenario.
+    If a scenario raises an exception, append the exception to ``errors`` and continue with the next scenario.
     """
     for place in range(_DRAWN):
         data = hashlib.shake_256(f"{subject.name} {place}".encode()).digest(4096)
@@ -579,7 +579,7 @@ def _calls(
             arguments, answers = _heard(boundary, inputs)
         except Unreadable:
             raise
-        except Exception as error:  # the scenario is invalid, or not of this version
+        except Exception as error:  # the scenario is invalid, or this version of the framework does not accept it
             if stubs.state().used:
                 raise Unreadable(
                     f"it calls {stubs.state().used[0]}, which the checker leaves out to save memory"
@@ -626,7 +626,7 @@ def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
 
 
 class _LossWithGradient(torch.autograd.Function):
-    """Adds a gradient that was recorded in the run to a loss, in place of a computed one."""
+    """Gives a loss the gradient that was recorded in the run, in place of a computed one."""
 
     @staticmethod
     def forward(ctx: Any, loss: Any, part: Any, gradient: Any) -> Any:

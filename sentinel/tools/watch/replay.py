@@ -23,7 +23,7 @@ from sentinel.values.documents import json_data
 from sentinel.values.files import GENERATED, read_text
 from sentinel.values.literals import Tensor, untyped
 
-#: The most calls that are made to shrink one violation.
+#: Maximum number of calls that are made to shrink one violation.
 _SHRINKING = 300
 
 
@@ -62,7 +62,7 @@ def violations(file: Path) -> list[dict[str, Any]]:
 
 
 def _event(line: str, place: str) -> dict[str, Any]:
-    """Parse a line of an events file by its published schema."""
+    """Parse a line of an events file, and validate it against the published schema."""
     try:
         event = json_data(line)
         kind = event.get("event") if isinstance(event, dict) else None

@@ -26,7 +26,7 @@ def tokens_of(ids: Any, mask: Any) -> list[list[int]]:
     return [[one for one, kept in zip(*row) if kept] for row in zip(ids.tolist(), chosen)]
 
 
-#: The most rows of a dataset that are compared with their text.
+#: Maximum number of rows of a dataset that are compared with their text.
 _ROWS = 32
 
 

@@ -1,7 +1,7 @@
 """Start watching when a package of the target is imported, if the environment requests it.
 
 The file ``sentinel_watch.pth`` makes every Python process with ``SENTINEL_WATCH=TARGET[:EVENTS]`` in its environment
-import this module. Launchers and tools do not import the target, so nothing starts there.
+import this module. In launchers and tools, which do not import the target, watching does not start.
 """
 
 from __future__ import annotations

@@ -43,11 +43,11 @@ from sentinel.tools.watch.wrapping import Made, Watcher, function_at
 
 #: Number of parameters that are observed in one step, and number of observed elements of each parameter.
 _PARAMETERS, _ELEMENTS = 8, 4096
-#: The most logits that are recomputed to check a loss: if all tokens are recomputed, and if only a sample is.
+#: Maximum number of logits that are recomputed to check a loss: for all tokens, and for a sample of the tokens.
 _LOGITS, _FEW_LOGITS = 1 << 24, 1 << 20
 #: Generation options that have the same name in the trainer's configuration.
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-#: Model options that change logits in another way than by a factor.
+#: Model options that change the logits after the last layer.
 _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
 #: Fields of a model's output that a loss may use.
 _REPORTED = ("log_probs", "entropy", "log_sum_sq_probs", "aux_loss")
@@ -55,11 +55,11 @@ _REPORTED = ("log_probs", "entropy", "log_sum_sq_probs", "aux_loss")
 TILTS = (-0.5, -0.2, 0.2, 0.5, 1.0)
 #: Number of batches that are observed of one evaluation.
 _EVALUATED = 2
-#: Longest plan of an epoch, in rows, that is compared with the dataset.
+#: Maximum number of rows of an epoch whose plan is compared with the dataset.
 _PLANNED = 1 << 19
-#: Number of synchronizations of the reference that are observed even in steps that are not.
+#: Number of synchronizations of the reference that are observed even if their steps are not.
 _SYNCHRONIZED = 4
-#: Of this many observed steps, one has a forward pass that is repeated with other tokens in the padding.
+#: In one of this many observed steps, a forward pass is repeated with other tokens in the padding.
 _DISTURBED = 16
 #: A forward pass is repeated only if each of its tensors has one of these names.
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k"}
@@ -132,12 +132,12 @@ class Training:
         self._wrapped: set[FunctionType] = set()
 
     def attach(self, producers: tuple[tuple[str, str], ...] = ()) -> None:
-        """Attach to the modules that have been imported so far.
+        """Wrap the observed functions of all modules that have been imported so far.
 
-        :param producers: module and qualified name of functions that return the rows of a batch as a mapping. The
-            methods that compute advantages in documented trainers are always attached.
+        :param producers: additional functions to wrap, as (module, qualified name). Each returns the rows of a batch as
+            a mapping. The advantage methods of the trainers that the adapter documents are wrapped in any case.
         """
-        with self._attaching:  # an import and the sending thread may attach at the same time
+        with self._attaching:  # an import and the sending thread may call this at the same time
             self._attach(producers)
 
     def _attach(self, producers: tuple[tuple[str, str], ...]) -> None:
@@ -170,7 +170,7 @@ class Training:
             makes = one.methods.get("advantages", ())[:1]
             places += [(module, f"{kind}.{name}", self._around(self._produce, self._hold)) for name in makes]
         for module, name, wrapper in places:
-            path = f"{module}.{name}"  # classes of several modules may have one name
+            path = f"{module}.{name}"  # classes in different modules may have the same name
             if path not in self._attached and self._watcher.replace(module, name, wrapper):
                 self._attached.add(path)
 
@@ -288,7 +288,7 @@ class Training:
             self._resumed_at(trainer)
             methods = [name for one in self._steps for several in one.methods.values() for name in several]
             facts = {**facts_of(trainer, self._packages, methods), **self._notes.get(trainer, {})}
-            if not self._send("facts", {}, facts):  # without its facts, this trainer is not judged
+            if not self._send("facts", {}, facts):  # a trainer is not checked before its facts are sent
                 return
             self._compiled, self._resumed = bool(facts["compiled"]), bool(facts.get("checkpoint"))
             self._random = facts["random"] or facts["distributed"] in SHARDED
@@ -752,7 +752,7 @@ class Training:
         self._before = [
             (name, one, group, _piece(one), None if one.grad is None else _piece(one.grad), _state(optimiser, one))
             for name, one, group in self._sampled(trainer, optimiser)
-            if float(group["lr"]) or self._resumed  # no warm-up
+            if float(group["lr"]) or self._resumed  # in a warm-up, the rate may be 0
         ]
         names = [name for name, one in trainer.model.named_parameters() if one.requires_grad and id(one) not in held]
         reference: dict[str, tuple[Any, ...]] = {}
@@ -855,7 +855,7 @@ class Training:
             self._look, self._cost = False, self._cost / 2  # one slow step may be an outlier
         self._spent, self._ended = budget.spent, began
 
-    # -- limits: never end the run, and never exceed the measured time ---------------------------------------------
+    # -- limits: never end the run, and never exceed the time budget -----------------------------------------------
 
     def _around(self, before: Any = lambda args, kwargs: None, after: Any = lambda args, result: None) -> Made:
         """Return a wrapper that passes the arguments of each call to ``before``, and its result to ``after``."""
@@ -942,7 +942,8 @@ def _state_of(trainer: Any) -> dict[str, Any]:
 
 
 def _reported(output: Any) -> dict[str, Any]:
-    """Return the outputs of a model that a loss may use. Logits are included only for a classifier, which has few."""
+    """Return the outputs of a model that a loss may use. Logits are included only for a classifier, whose logits are
+    small."""
     logits = getattr(output, "logits", None)
     scores = logits if getattr(logits, "dim", int)() == 2 else None
     return {**{name: getattr(output, name, None) for name in _REPORTED}, "scores": scores}
@@ -1026,7 +1027,8 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
 
 
 def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -> tuple[str, Any, Any]:
-    """Return the kind of tokens that must not affect other tokens of a forward pass, their mask, and the others' mask.
+    """Return a kind of tokens that must not affect other tokens of a forward pass, with the masks of these tokens and
+    of the tokens that they must not affect.
 
     The kind is ``padding``, which must not affect real tokens, or ``document``: the first document of each row, which
     must not affect later documents. The kind is empty if the pass has neither. The padding is read from the batch,

@@ -67,7 +67,7 @@ class Copier:
         self._labels: dict[str, str] = {}
 
     def copy(self, value: Any, depth: int = 0) -> Any:
-        """Copy a value without leaving its device, so that only another thread has to wait for the device.
+        """Copy a value on its own device, so that the training does not wait for the device; the sending thread does.
 
         :raises NotCopied: if the value is too large, or has no plain content.
         """

@@ -1,4 +1,4 @@
-"""Watch functions of a training run: copy some calls for the checker, and change no call.
+"""Watch functions of a training run: record some calls for the checker, without changing any call.
 
 The code of a watched function is replaced in place, so that existing references to it (in a registry, an importing
 module, a bound method) are watched too, and the object stays the same.
@@ -27,7 +27,7 @@ Made = Callable[[Callable[..., Any]], Callable[..., Any]]
 _NUMBERS = itertools.count()
 #: Reason why a function is not watched if the checker read it too late, or not at all.
 ENDED = "the run ended before the function was read"
-#: Seconds that a copy may always take in one step.
+#: Seconds that copying may take in every step, whatever the budget.
 _UNNOTICED = 0.02
 #: At the start, copies may take as much time as their share of a run of this many seconds, so that a short run is
 #: examined.
@@ -37,7 +37,7 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 
 @dataclass(frozen=True)
 class Plan:
-    """The parts to copy of one boundary's calls.
+    """The parts of one boundary's calls that are copied.
 
     :ivar methods: module and qualified name of each method whose result is a part of the call, by the method's name.
     :ivar differentiable: the parts of which the gradient is copied too.
@@ -74,10 +74,10 @@ class Call(NamedTuple):
 class Budget:
     """The share of a run's time that copies may take.
 
-    :ivar share: largest share of the time since the start that copies may take. In the first :data:`_AT_FIRST` seconds,
+    :ivar share: maximum share of the time since the start that copies may take. In the first :data:`_AT_FIRST` seconds,
         copies may already take this share of :data:`_AT_FIRST`. Later, the copies of one step may take five times this
         share of the step, or :data:`_UNNOTICED` seconds if that is more.
-    :ivar every: copy at most one of this many calls of a boundary.
+    :ivar every: copy at most one in this many calls of a boundary.
     :ivar sending: seconds that the sending thread has used.
     """
 
