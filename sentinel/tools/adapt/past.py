@@ -18,7 +18,7 @@ from sentinel.sources.gittrees import GitTrees
 from sentinel.tools.adapt.project import Project
 from sentinel.tools.adapt.proposals import Proposal
 
-#: The number of evenly spaced commits to read; up to twice as many, because the distance is rounded down.
+#: Number of evenly spaced commits to read. Up to twice as many are read, because the distance is rounded down.
 _COMMITS = 40
 
 

@@ -29,10 +29,10 @@ AXIS = Code("kit.AXIS")
 _HELPER = re.compile(
     r"_?(pre|post)_?process|_?(update|log|get|collect|build|reduce|gather|prepare)_\w*(metrics?|stats|logs)|__init__"
 )
-#: By annotation, a value for a parameter that matches no input. It makes the function callable.
+#: Annotation -> a value for a required parameter that matches no input, so that the function can be called.
 _PLACEHOLDERS = {"bool": False, "int": 1, "float": 1.0, "str": ""}
 _TENSORS = re.compile(r"tensor|Sequence|List|list\[|ndarray|Batch|Dict|dict", re.I)
-#: By name, a value for a parameter that is a bound. No scenario reaches it, so the bound has no effect.
+#: (pattern of a name, value): for a parameter that is a bound, a value that no scenario reaches.
 _BOUNDS = ((r"ratio|frac", 0.0), (r"min|lower|floor", -1e4), (r"max|upper|cap|limit", 1e4))
 #: Names of parameters: for the step of a learning-rate schedule, and for the response and the correct answer of a
 #: reward rule.
@@ -46,8 +46,8 @@ _TRUTH = re.compile(
 )
 #: Names of parameters for an identifier of each row.
 _ROW_NAMES = re.compile(r"(\w+_)?(uuids?|(traj|trajectory|row|sample|request|response)_ids?)")
-#: By annotation, the form in which a function takes numbers: one vector (``row``) or a list of vectors (``rows``), and
-#: the type of a vector.
+#: (pattern of an annotation, form): whether a function takes numbers as one vector (``row``) or as a list of vectors
+#: (``rows``), and the type of a vector.
 _VECTORS = (
     (r"(list|Sequence|Iterable|tuple)\[(list|Sequence)\[(float|int|bool)", ("rows", "list")),
     (r"(list|Sequence|Iterable|tuple)\[(np\.|numpy\.)?(nd)?array", ("rows", "array")),

@@ -1,4 +1,4 @@
-"""Read from the source of a function its parameters, the uses of these in the body, and the returned values."""
+"""Read a function's parameters, their uses in the body, and the returned values from its source."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ from sentinel.testing.alternatives import explaining, other_settings
 from sentinel.tools.adapt.project import Project
 from sentinel.worker.client import Options
 
-#: Limits: scenarios per boundary; scenarios per attempt with other choices; attempts with other choices; calls to
-#: shrink a finding.
+#: Limits: ``_SCENARIOS`` scenarios per boundary; ``_ATTEMPTS`` attempts with other choices, of ``_FEW`` scenarios each;
+#: ``_SHRINKING`` calls to shrink a finding.
 _SCENARIOS, _FEW, _ATTEMPTS, _SHRINKING = 60, 30, 12, 60
 _ORACLE = "the_oracle_agrees"
 

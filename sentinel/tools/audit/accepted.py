@@ -16,7 +16,7 @@ from sentinel.errors import SentinelError
 from sentinel.tools.audit.options import assigned_in, called, choices_of, name_of, parsed, text_of
 from sentinel.values.files import regular_bytes
 
-#: The most bytes of a file and the most files that are read.
+#: Maximum size of a file that is read, in bytes, and maximum number of files that are parsed.
 _LARGEST, _MOST = 2_000_000, 200
 
 
@@ -42,7 +42,7 @@ def accepted_values(folders: Iterable[Path], options: Mapping[str, str]) -> dict
 
 
 def _trees(folders: Iterable[Path], names: Iterable[str]) -> Iterator[ast.Module]:
-    """Yield the parsed files that compare a name and raise."""
+    """Yield the parsed files that compare one of these names with something and contain a raise or an assert."""
     listed = "|".join(map(re.escape, names))
     pattern = re.compile(rf"\b({listed})\b[^\n]*(==|\bin\b)".encode())
     left = _MOST

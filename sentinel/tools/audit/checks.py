@@ -1,7 +1,7 @@
-"""Follow the checks of a configuration class on given settings, from its source: ``__post_init__`` and validators.
+"""Evaluate the checks of a configuration class (``__post_init__`` and validators) for given settings, from its source.
 
-Nothing is imported or executed. Statements whose values are known are followed; what depends on anything else counts as
-unknown and decides nothing. So an exception is reported only if the class certainly raises it.
+Nothing is imported or executed. Expressions of known values are evaluated; all other values count as unknown. An
+exception is reported only if the class certainly raises it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Raised:
 
     :ivar kind: the exception's class.
     :ivar message: its text; an ellipsis stands for values that are not known.
-    :ivar names: the options that the conditions before it read.
+    :ivar names: the options in the conditions that lead to the exception.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Raised:
 
 
 class _End(Exception):
-    """Raised to end a method: with an exception of the checked code, or because it is not known what runs next."""
+    """Raised to end the evaluation, because the checked code raises, or because the next statement is unknown."""
 
     def __init__(self, raised: Raised | None = None) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class _Run:
     left: int = _MOST_STATEMENTS
 
     def method(self, name: str, after: int) -> Any:
-        """Run the first method of this name, beginning with the given class."""
+        """Evaluate the first method of this name, starting with the class at index ``after`` of the lineage."""
         place = next((place for place in range(after, len(self.methods)) if name in self.methods[place]), None)
         if place is None:
             return UNKNOWN
@@ -134,7 +134,8 @@ class _Run:
         return None
 
     def inherited(self, name: str, after: int) -> Any:
-        """Run a method of a base class. If its end is not known, what it assigns is unknown."""
+        """Evaluate a method of a base class. If the evaluation cannot be finished, treat the fields that the method may
+        assign as unknown."""
         try:
             return self.method(name, after)
         except _End as end:
@@ -157,7 +158,7 @@ class _Run:
                 raise _End
             before = len(self.read)
             self.statement(node)
-            del self.read[before:]  # an exception leaves them: they are the options of the conditions before it
+            del self.read[before:]  # skipped by an exception, which keeps the options of the conditions that led to it
 
     def statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.If):
@@ -195,7 +196,7 @@ class _Run:
             self.forget(node)
 
     def forget(self, node: ast.AST) -> None:
-        """Treat everything that a statement may assign as unknown. End if it may leave the method."""
+        """Treat everything that a statement may assign as unknown. End the evaluation if it may leave the method."""
         for part in ast.walk(node):
             if isinstance(part, (ast.Return, ast.Break, ast.Continue)):
                 raise _End
@@ -272,7 +273,7 @@ class _Run:
         return UNKNOWN
 
     def together(self, node: ast.BoolOp) -> Any:
-        """Evaluate ``and`` or ``or``. One part may decide although others are unknown."""
+        """Evaluate ``and`` or ``or``. The result may be known even if some operands are unknown."""
         ends, unknown, value = isinstance(node.op, ast.Or), False, None
         for part in node.values:
             value = self.value(part)
@@ -288,7 +289,7 @@ class _Run:
         if one is UNKNOWN or other is UNKNOWN or kind not in _OPERATORS:
             return UNKNOWN
         if kind is ast.Mult and not all(isinstance(side, (int, float)) for side in (one, other)):
-            return UNKNOWN  # a long text
+            return UNKNOWN  # repeating a string might exhaust the memory
         return _OPERATORS[kind](one, other)
 
     def call(self, node: ast.Call) -> Any:

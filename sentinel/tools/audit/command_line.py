@@ -22,8 +22,9 @@ from sentinel.values.files import read_bytes, read_text
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-#: Placeholders for text that only a shell can compute. They stand for: one word; any number of words, which may be
-#: options; at most one word, which is not an option. They contain NUL because no argument can contain it.
+#: Placeholders for text that only a shell can compute. ``UNKNOWN`` stands for one word, ``_ANY_NUMBER`` for any number
+#: of words, which may be options, and ``_ONE`` for at most one word, which is not an option. They contain NUL because
+#: no argument can contain it.
 UNKNOWN = "\0"
 _ANY_NUMBER = "\1\0"
 _ONE = "\2\0"
@@ -36,8 +37,8 @@ _DEEPEST = 5
 #: Parts of an ``export`` or ``declare`` that only a shell can compute.
 _COMPUTED = ("string", "concatenation", "command_substitution", "expansion", "simple_expansion")
 
-#: The most characters of a script with its variables substituted. A few lines that double a variable would exhaust the
-#: memory.
+#: Maximum number of characters of a script with its variables substituted. Without a limit, a few lines that double a
+#: variable would exhaust the memory.
 _MOST_TEXT = 2 << 20
 _ASSIGNMENT = re.compile(r"\+{0,2}[A-Za-z_][\w/@]*(\.[\w/@-]+)*=")
 _OPTION = re.compile(r"--?[A-Za-z_]")
@@ -78,7 +79,7 @@ class CommandLine:
 
     :ivar settings: the settings in order, each as ``KEY=VALUE`` with a value in YAML, as ``--set`` takes them.
     :ivar unknown: the settings whose values only a shell can compute.
-    :ivar further: the words that may contain any options, each with its line.
+    :ivar further: the words of the script that may expand to any options, each with its line.
     :ivar words: the arguments that are neither options nor assignments.
     :ivar where: the script's file and line; empty for a command that the user gave.
     :ivar others: the places of the script's other commands that run a Python program, or a script that was not read.
@@ -116,7 +117,7 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
     unknown: list[str] = []
     single: list[str] = []
     first, program = _program(words)
-    wrapper = _script_in(words[:first]) if program else None  # such a program may add options to those that it gets
+    wrapper = _script_in(words[:first]) if program else None  # a wrapper script may add options to those that it gets
     further = [word for word in words[:first] if word in _ADDING or word == wrapper != program]
     for name, values in _arguments(words[first:]):
         any_option = UNKNOWN in name or not name
@@ -264,7 +265,7 @@ class _Script:
     file: Path
     arguments: Sequence[str] = ()
     left: int = _MOST_TEXT
-    #: The number of functions, other files and texts in which the current text lies. Each has arguments of its own.
+    #: How deeply the current text is nested in functions, other files and evaluated texts. Each has its own arguments.
     inside: int = 0
     arrays: dict[str, list[str]] = field(default_factory=dict)
     #: For each variable, the places that assign it: the numbers of functions; 0 outside of functions; -1 for an
@@ -427,7 +428,7 @@ class _Script:
         if text is None or path == self.file or depth >= _DEEPEST:
             self.unread.append(place)
             return
-        before, doubted = self.arrays, self.doubted  # the script runs in a process of its own
+        before, doubted = self.arrays, self.doubted  # the script runs in another process and cannot change them
         self.arrays = {name: words for name, words in before.items() if name in self.exported}
         if self.exports_all:
             self.arrays = {name: [_ANY_NUMBER] for name in before}
@@ -573,7 +574,7 @@ class _Script:
         text = "".join(map(self._text, default))
         own = plain[1].isdigit() and bool(self.arguments or self.inside)  # an argument of the script
         if not text or own or self.doubted or not _is_plain(text.replace(_ONE, "")):
-            return f"{text} {UNKNOWN}".strip()  # the environment may have options
+            return f"{text} {UNKNOWN}".strip()  # the environment may set the variable to options
         self.assumed[plain[1]] = text
         return text
 

@@ -17,7 +17,7 @@ from sentinel.errors import SentinelError
 from sentinel.tools.audit.files import read_mapping, settings_of
 from sentinel.values.files import read_bytes
 
-#: The most files that are read for one configuration. The largest known has about thirty.
+#: Maximum number of files that are read for one configuration. The largest known configuration has about thirty.
 _MOST = 200
 _DEEPEST = 12
 

@@ -43,10 +43,10 @@ from sentinel.worker import interpreters
 #: The file's name, in the folder of the target's recipes.
 FILE = "options.toml"
 
-#: Maximum bytes of a file that is read; larger files are generated.
+#: Skip files larger than this, in bytes: nobody writes so many options by hand.
 _LARGEST = 4_000_000
 
-#: For each action of a flag, the value that the flag sets, and its default.
+#: Action of an argparse flag -> the value that the flag sets; action -> the default.
 _SET_BY = {"store_true": "true", "store_false": "false"}
 _FLAGS = {"store_true": "false", "store_false": "true"}
 
@@ -136,8 +136,8 @@ def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
 def newest_with(target: Target, options: Options, name: str) -> tuple[str, str]:
     """Return the newest release whose file declares an option, and the release after that one.
 
-    Either is "" if it does not exist. Only the file of these options is read, and not the classes that it imports; and
-    only in releases whose history the mirror has.
+    Either is "" if it does not exist. Only the file that declares the options is read, without the classes that it
+    imports, and only at releases in the mirror.
     """
     store, last = MirrorStore(), re.escape(name.rpartition(".")[2])
     if not store.has(target.name):
@@ -148,7 +148,7 @@ def newest_with(target: Target, options: Options, name: str) -> tuple[str, str]:
         tags = [tag.name for tag in releases(store.path(target.name))][::-1][:_MOST_RELEASES]
         words = ("grep", "-l", "-E", "-e", pattern, *(f"refs/tags/{tag}" for tag in tags), "--", options.file)
         found = run(store.path(target.name), *words).out.decode(errors="replace") if tags else ""
-        # The last part of the name is there. It may belong to another section.
+        # In these releases, the file contains the last part of the name, perhaps in another section.
         having = {line.partition(":")[0].removeprefix("refs/tags/") for line in found.splitlines()}
         pairs = [pair for pair in zip(tags, ("", *tags)) if pair[0] in having][:_MOST_READ]
         return next((pair for pair in pairs if name in _at_release(target, options, pair[0])), ("", ""))
@@ -170,10 +170,10 @@ def _at_release(target: Target, options: Options, tag: str) -> Options:
     return replace(options, options={})
 
 
-#: The most releases of which the file is parsed.
+#: Maximum number of releases at which the file is parsed.
 _MOST_READ = 8
 
-#: The most releases in which an option is looked up.
+#: Maximum number of releases in which an option is looked up.
 _MOST_RELEASES = 100
 
 
@@ -296,8 +296,9 @@ def search_path(
 ) -> tuple[list[Path], list[str]]:
     """Return the folders in which configuration files are looked up, and a message for each entry that was left out.
 
-    The configuration's own entries (``hydra.searchpath``) come first, then the copy's folders. Hydra imports the
-    package of a ``pkg://`` entry; here it is the package's folder in the copy, and nothing is imported.
+    The configuration's own entries (``hydra.searchpath``) come first, then the folders of the audited copy. Hydra would
+    import the package of a ``pkg://`` entry. This function imports nothing: it uses the package's folder in the audited
+    copy.
     """
     node = data.get("hydra")
     written = node.get("searchpath") if isinstance(node, dict) else None

@@ -20,7 +20,7 @@ _REFERRED = re.compile(r"\$\{(?:oc\.select: *)?([A-Za-z_][\w.]*)[ ,}]")
 
 _NO_NAMES = ("true", "false", "null", "{…}")
 
-#: The most unknown settings for which a similar option is looked up.
+#: Maximum number of unknown settings for which a similar option is looked up.
 _MOST = 30
 
 
@@ -64,7 +64,7 @@ class Training:
     :ivar doubtful: options that code which was not read may set. Their defaults are not used. A name that ends with a
         dot is a section; the empty name stands for all options.
     :ivar trainers: the names of the trainer classes that the script uses, and of their base classes; empty if unknown.
-    :ivar apart: for the dotted path of a function that belongs to a trainer the script does not use, this trainer.
+    :ivar apart: dotted path of a function -> the trainer that it belongs to, if the script does not use this trainer.
     """
 
     configuration: Mapping[str, str]
@@ -104,8 +104,8 @@ class Training:
 
     @cached_property
     def nested(self) -> Mapping[str, str]:
-        """Map each setting in a section that does not exist to an option that has the name of the setting without the
-        section.
+        """Map each setting of a section that does not exist to the option that has the setting's name without this
+        section; settings without such an option are left out.
 
         A parser of flat options does not read such settings; the user's own code may read them.
         """
@@ -229,7 +229,7 @@ def training(
     """Return the training run of a configuration, with the trainer whose options fit the configuration best.
 
     :param made_by: the configuration class that a script calls; it determines the trainer. If it is empty or belongs to
-        no trainer, the trainer is the one with the most of the settings among its options.
+        no trainer, the trainer is the one whose options include the most settings.
     :param added: settings that need not be options of the trainer.
     :param typed: settings from a command line; the name of a flag may differ from the setting that it sets.
     :param hidden: options that code which was not read may set, as in :attr:`Training.doubtful`.
@@ -241,7 +241,7 @@ def training(
     if best is None:
         return Training(configuration)
     run = Training(meanings[best], trainers[best], (*trainers[:best], *trainers[best + 1 :]), added)
-    unknown = (*run.unknown(), *run.unread())  # argparse accepts a flag's name without its end
+    unknown = (*run.unknown(), *run.unread())  # argparse accepts abbreviated names of flags
     short = {name for name in trainers[best].options if any(map(name.startswith, unknown))}
     meant = filter(None, (*run.meant().values(), *run.nested.values()))
     return replace(run, doubtful=hidden | frozenset(meant) | short)

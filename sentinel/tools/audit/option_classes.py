@@ -28,8 +28,8 @@ from sentinel.tools.audit.options import (
 
 _DEEPEST = 12
 
-#: The most sections that are read. Without a limit, twelve classes of which each has ten fields of the next class's
-#: type would give 10^12 sections.
+#: Maximum number of sections that are read. Without a limit, twelve classes, each with ten fields of the next class's
+#: type, would give 10^12 sections.
 _MOST = 2000
 
 #: Returns the file of a dotted module; None if it is not found.
@@ -77,7 +77,7 @@ def checks_of_class(file: Path, name: str, find: Find) -> dict[str, Checked]:
     modules = _Modules(find)
     owner = modules.class_named(modules.read(file), name)
     for _ in modules.options(owner) if owner else ():
-        pass  # reads the sections
+        pass  # iterating reads the sections
     return {prefix: _checked(modules.lineage(one)) for prefix, one in modules.owners.items()}
 
 

@@ -116,10 +116,10 @@ class Options:
         return name not in self.options and any(other.startswith(f"{name}.") for other in self.options)
 
 
-#: Maximum bytes of a file that is read; larger files are generated.
+#: Reject files larger than this, in bytes: nobody writes so much Python by hand.
 _LARGEST = 4_000_000
 
-#: The most options that a wrong name is compared with. The largest trainer has about 2,000.
+#: Maximum number of options that an unknown name is compared with. The largest trainer has about 2,000.
 _MOST = 5000
 
 

@@ -27,7 +27,7 @@ from sentinel.values.files import read_text
 _DEEPEST = 20
 #: The most configurations of one class that a script may make, and the most names that one configuration may have.
 _MOST = 20
-#: The most characters of the script's code in a message.
+#: Maximum number of characters of the script's code in a message.
 _LONGEST = 80
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -46,7 +46,8 @@ class Call:
     :ivar settings: the values of the arguments that could be read, by dotted name.
     :ivar unread: the dotted names of the other arguments; for unpacked arguments, ``**name`` and ``*name``.
     :ivar later: the options that statements after the call set.
-    :ivar silent: those of them that statements assign, which raises no error if the class has no such option.
+    :ivar silent: the options in ``later`` that statements assign as attributes, which raises no error if the class has
+        no such option.
     :ivar lines: for each option, the line that sets it.
     :ivar own: if the script calls its own subclass of the class, the fields that this subclass declares.
     """
@@ -117,10 +118,10 @@ _CONFIGURATION = re.compile(r".*(Config|Args|Arguments|Options|Settings|Params|P
 
 
 def _fields(tree: ast.Module) -> frozenset[str]:
-    """Return the fields that the script's subclasses of configurations declare, without fields that are sections of a
-    class that the script defines, too.
+    """Return the fields that the script's own configuration classes declare.
 
-    Such a field is not a new section: the script only extends the class of an existing section.
+    Fields whose type is another of these classes are left out: they are not new sections, because the script only
+    extends the class of an existing section.
     """
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     own = {node.name: node for node in classes if any(map(_CONFIGURATION.fullmatch, map(name_of, node.bases)))}

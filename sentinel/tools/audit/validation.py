@@ -16,7 +16,7 @@ from sentinel.tools.audit.effective import Training
 from sentinel.tools.audit.option_classes import Checked, Find, checks_of_class
 from sentinel.tools.audit.options import Options
 
-#: The numbers of processes that are tried if it is not known how many a run has.
+#: Numbers of processes to try if the number of a run's processes is unknown.
 _PROCESSES = (1, 2, 4, 8)
 #: The field of a configuration that has the number of processes.
 _WORLD_SIZE = "world_size"
@@ -25,7 +25,8 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
 def with_accepted(run: Training, target: Target, checkout: Checkout) -> Training:
-    """Return the run, whose options have the values that the version's code accepts, if it checks them."""
+    """Return the run. If the version's code checks the value of an option, the option's choices are the accepted
+    values."""
     options = run.options
     if options is None:
         return run
@@ -83,7 +84,7 @@ def rejections(
         if first is None or any(each is None or each.kind != first.kind for each in raised):
             continue
         if _raised(checked, _values(options, prefix, None), sizes[0]) is not None:
-            continue  # the defaults alone raise it: what makes the class accept them is not known
+            continue  # the defaults raise it too, so the class must accept them for a reason that was not read
         depends = len({each.message for each in raised if each}) > 1
         names = tuple(name for name in (f"{prefix}{each}" for each in first.names) if name in given)
         found.append(Rejection(first, names, sizes if depends else ()))

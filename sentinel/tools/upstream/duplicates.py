@@ -90,7 +90,8 @@ def _recipes(recipe: Recipe, others: Sequence[Recipe]) -> Source:
 def likeness(recipe: Recipe, other: Recipe) -> list[str]:
     """Return what two recipes of a target have in common; empty if they are unlikely to be about the same bug.
 
-    They may be if they name the same pull request, or the same law and the same (kind of) boundary.
+    Two recipes may be about the same bug if they name the same pull request, or the same law and the same (kind of)
+    boundary.
     """
     pull = recipe.upstream.get("pull")
     same = {

@@ -28,7 +28,7 @@ class Side:
     """One of the two revisions of a bundle.
 
     :ivar name: ``base`` or ``head``.
-    :ivar decision: the decision about the bug at the revision.
+    :ivar decision: the recipe's verdict at the revision, with its measurement.
     :ivar tried: the outcome of the runner there; None if it was not tested.
     """
 
@@ -75,7 +75,7 @@ class Exporter:
         self._environment.close()
 
     def export(self, recipe: Recipe, base: Ref, head: Ref | None, check: bool = True) -> Bundle:
-        """Decide the bug at both revisions, and write the runner.
+        """Run the recipe at both revisions, and write the runner.
 
         :param check: whether to test the runner at both revisions. If it disagrees with the evidence, it is left out.
         """
@@ -95,7 +95,7 @@ class Exporter:
     def _case(self, bundle: Bundle) -> Case:
         """Record the calls that the recipe makes at the base, for a runner to repeat.
 
-        :raises NoRunner: if the bug could not be decided at the base.
+        :raises NoRunner: if the recipe could not be run at the base.
         """
         recipe, decision = bundle.recipe, bundle.sides[0].decision
         measured, checkout = decision.measurement, decision.checkout

@@ -22,10 +22,10 @@ class Head:
     """The verdict of a recipe at the head of a pull request.
 
     :ivar verdict: ``fixes`` if the recipe is ``reproduced`` at the base of the pull request and ``fixed`` at the head;
-        ``absent`` if the base lacks the bug or the function; otherwise the recipe's verdict at the head or, if it is
-        undecided at the base, that verdict.
+        ``absent`` if the base lacks the bug or the function; otherwise the recipe's verdict at the head or, if its
+        verdict at the base is inconclusive, the verdict at the base.
     :ivar open: whether the pull request is open: GitHub creates a merge commit only for open pull requests.
-    :ivar reason: why the recipe could not be decided; empty if it was.
+    :ivar reason: why the recipe has no conclusive verdict; empty if it has one.
     """
 
     bug_id: str

@@ -125,8 +125,8 @@ def _audit(arguments: argparse.Namespace) -> int:
             return _open(arguments, target, opener(settings, notify))
 
     def find_program(name: str) -> Path | None:
-        """Return the file of a Python program or module that the copy contains; None for a module of the framework's
-        packages."""
+        """Return the file of a Python program or module that the audited copy contains; None for a module of the
+        framework's packages."""
         checkout, _ = opened()
         top = checkout.source if arguments.repo and checkout.source else checkout.path
         found = (
@@ -282,8 +282,8 @@ def _of_program(run: Training, launch: Launch, find: Find, boundaries: Iterable[
 
     Modules are also looked up in the script's folder.
 
-    :param boundaries: dotted paths of functions. For each, it is determined whether it belongs to a trainer that the
-        script does not use.
+    :param boundaries: dotted paths of functions. Those that belong to a trainer that the script does not use are added
+        to :attr:`Training.apart`.
     """
     if launch.program is None:
         return run
@@ -347,7 +347,7 @@ def _of_settings(
         own = launch.made_by == options.made_by != "" and name in launch.places
         broken = own and name not in launch.silent
         newest, since = newest_with(target, options, name)
-        if since:  # even a similar option is a different one
+        if since:  # the name is not misspelled, so a similar option is a different one
             near = f"; {since} removed it ({newest} has it)"
         elif newest:
             near = f"; the newest release, {newest}, has it"
@@ -380,7 +380,7 @@ def _of_settings(
     return rejected, lines
 
 
-#: The most lines of one kind that are printed, and the most characters of a value.
+#: Maximum number of printed lines of one kind, and maximum number of characters of a value.
 _MOST_LINES, _LONGEST = 10, 80
 
 
@@ -413,7 +413,7 @@ _CAUSES = {
 
 
 def _undecided(decisions: Sequence[Decision]) -> list[str]:
-    """List the known bugs that were not decided, grouped by cause."""
+    """List the known bugs without a conclusive verdict, grouped by cause."""
     groups: dict[str, list[Decision]] = {}
     for item in decisions:
         if item.verdict.name == "changed":
@@ -461,8 +461,8 @@ class Bug:
 
     @property
     def answer(self) -> str:
-        """Return ``hits`` if the settings trigger the bug, ``does not`` if they do not, and ``only if`` if further
-        conditions or unread settings decide."""
+        """Return ``hits`` if the settings trigger the bug, ``does not`` if they do not, and ``only if`` if it depends on
+        further conditions or unread settings."""
         if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
             return "hits"
         return "does not" if self.reach.answer == "not reached" else "only if"
@@ -497,7 +497,7 @@ def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[T
             continue
         known = {name: text for name, text in values.items() if name in options}
         twice = [name for name in known if name in configuration]
-        # If a name is not an option, the program interprets the file in its own way.
+        # If the file has a name that is not an option, the program may interpret the file in its own way.
         unread = list(known) if len(known) < len(values) else twice
         configuration |= known | dict.fromkeys(unread, NOT_KNOWN)
         if len(known) < len(values) or not values:
@@ -535,7 +535,7 @@ def _meant(name: str, options: Iterable[str]) -> list[str]:
 def _decide(
     checkout: Checkout, ref: Ref, catalog: Catalog, settings: Settings, target: Target, reuse: bool
 ) -> tuple[list[Decision], list[str]]:
-    """Return the decisions about known bugs in a copy of the framework, and the copy's own changes.
+    """Return the verdicts of the target's recipes on a copy of the framework, and lines about the copy's own changes.
 
     :param reuse: whether stored verdicts of a release may be used; these come without observations.
     """
@@ -548,7 +548,7 @@ def _decide(
     with progress() as notify, closing(runner_of(catalog, settings, opened=opened)) as runner:
         changes = _changes(target, ref, checkout, opener(settings, notify))
         stored = None
-        fixed = {"pypi": checkout.version, "git": checkout.commit}.get(ref.kind)  # code that cannot change
+        fixed = {"pypi": checkout.version, "git": checkout.commit}.get(ref.kind)  # a revision that cannot change
         if fixed and reuse:
             ref = Ref(ref.kind, fixed)
             stored = ReleaseVerdicts(catalog, settings, target, recipes, ClosureVerdictStore())
@@ -687,8 +687,7 @@ def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
 
 
 def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[str, str]:
-    """Return the settings that avoid a bug. Return none unless a trainer has all these settings and accepts their
-    values."""
+    """Return the settings that avoid a bug, if a trainer has all of them and accepts their values; otherwise none."""
 
     def takes(trainer: Options, name: str, value: str) -> bool:
         option = trainer.options.get(name)

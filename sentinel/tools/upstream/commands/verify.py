@@ -1,4 +1,4 @@
-"""``sentinel verify``: decide the recipe in evidence again with upstream's code, and compare the results."""
+"""``sentinel verify``: run the recipe of recorded evidence again on upstream's code, and compare the results."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class _Verifier:
             return Outcome.could_not(file, subject, str(error), origin)
         outcome = "same" if verification.same else "different"
         if outcome == "same" and recorded["kind"] in _OF_THIS_MACHINE:
-            outcome = "undecided"  # both decisions failed for a reason of the machine, so they confirm nothing
+            outcome = "undecided"  # both runs failed for a reason of the machine, so they confirm nothing
         return Outcome(file, outcome, subject, verification.conclusion, origin, verification)
 
     def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:
@@ -278,7 +278,7 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, 
 
 
 def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
-    """Return a recipe with the scenario that a search drew and without expected values, so that the law decides."""
+    """Return a recipe with the scenario that a search drew. It has no expected values, so the law gives the verdict."""
     law = catalog.laws.get(str(recorded["law"]))
     if law is None:
         raise SentinelError(f"it is evidence of a law, {recorded['law']!r}, which does not exist here")
@@ -316,8 +316,8 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
 def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
     """Compare recorded evidence with a new decision.
 
-    In addition to :func:`~sentinel.reports.baseline.verify_report`, this checks that the recorded fields that no
-    comparison reads follow from the recipe and the observation.
+    This also checks the recorded fields that :func:`~sentinel.reports.baseline.verify_report` does not compare: they
+    must follow from the recipe and the observation.
     """
     now = evidence(decision)
     verification = verify_report(recorded, now)
