@@ -104,7 +104,7 @@ _READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, _write_a
 
 
 class Function(LawSession):
-    """A bound function of one framework. If it does not support the scenario's settings, it is called with its own.
+    """A bound function of one framework. It is called with its own settings where it does not support the scenario's.
 
     :ivar convert: None if the function is bound to the compared contract. If it is bound to another one: the subject
         for that contract, and functions that convert scenarios to it and observations back.
@@ -296,7 +296,8 @@ class Compared:
 
     :ivar place: the file and line of the function's definition; empty if unknown.
     :ivar scenarios: the number of scenarios on which the two functions were compared.
-    :ivar bugs: the known bugs that the function has at its revision. They are decided only if it differs.
+    :ivar bugs: the known bugs that the function has at its revision. Their recipes are run only if the function differs
+        from the reference.
     :ivar reason: why the function was not compared; empty if it was.
     """
 
@@ -313,8 +314,8 @@ class Frameworks:
     """Compares functions of several targets, each at one ref.
 
     :ivar targets: the names of the targets. The reference is a function of the first that has one.
-    :ivar refs: the ref of each target; the key None holds the ref of all targets without an entry. Without both, it is
-        the target's branch.
+    :ivar refs: the ref of each target; the key None holds the ref of all targets without an entry. A target for which
+        both are missing is compared at its branch.
     :ivar examples: the number of scenarios for each pair of functions.
     :ivar reference: the name of the function with which all others are compared.
     :ivar opened: the opened targets.
@@ -394,7 +395,7 @@ class Frameworks:
         return Compared(other.name, place, outcome.judged, differences, bugs)
 
     def _known_bugs(self, function: Function) -> Iterator[str]:
-        """Decide the recipes for a function at its ref, and yield the ids of the bugs that are present."""
+        """Run the recipes for a function at its ref, and yield the ids of the bugs that are present."""
         binding = function.subject.binding
         for recipe in (each for each in self.recipes if each.target == function.opened.target):
             if recipe.boundary in binding.paths:

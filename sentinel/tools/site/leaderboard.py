@@ -26,8 +26,8 @@ class Place:
     :ivar fixed: the number of fixes of which ``fixed_after`` is the median.
     :ivar bound: the number of functions that carry training signal and are bound to a contract, and the number of all
         that carry training signal; None if unknown.
-    :ivar over_time: maps versions to the number of known bugs in them, in the order of time: the first and the last
-        release that was decided, then main.
+    :ivar over_time: maps versions to the number of known bugs that are present there, in the order of time: the oldest
+        and the newest release with a conclusive verdict, then main.
     """
 
     target: str
@@ -82,7 +82,8 @@ def _cells(rows: Sequence[Row]) -> dict[str, dict[str, tuple[Row, ...]]]:
 
 
 def _over_time(table: Table) -> dict[str, int]:
-    """Count the root causes in the first and the last release in which a bug was decided, and at main."""
+    """Count the root causes that are present at the oldest and the newest release with a conclusive verdict, and at
+    main."""
     rows = [row for row in table.rows if row.realism != "unreachable"]
     places = [n for n in range(len(table.versions)) if any(row.versions[n] in "x-" for row in rows)]
     chosen = sorted({*places[:2], *places[-1:]}, reverse=True)

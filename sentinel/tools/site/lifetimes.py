@@ -33,7 +33,7 @@ def lives(material: Material) -> Iterator[dict[str, Any]]:
 def life_of(bug: Bug) -> dict[str, Any] | None:
     """Return when a bug was present, from its histories; None if the bug has no history.
 
-    ``releases`` are the tags of the repository if these were decided, otherwise the PyPI releases.
+    ``releases`` are the repository's tags if the history has verdicts for them, otherwise the PyPI releases.
     """
     of_git = [record for record in bug.histories if record["source"]["kind"] == "git"]
     line = max(of_git, key=lambda record: int(record["commits"]), default=None)
@@ -60,7 +60,7 @@ def life_of(bug: Bug) -> dict[str, Any] | None:
 def _span(lifetime: Record) -> dict[str, Any]:
     """Return a period in which the bug was present.
 
-    ``open_start`` is True if the bug is present at the first decided commit and may be older.
+    ``open_start`` is True if the bug is present at the first commit with a verdict and may be older.
     """
     begun, ended = lifetime["introduced"], lifetime["ended"]
     return {
@@ -73,7 +73,7 @@ def _span(lifetime: Record) -> dict[str, Any]:
 
 
 def _stretches(runs: Sequence[Record]) -> Iterator[dict[str, str]]:
-    """Yield the periods in which the code existed and the bug was absent or could not be decided."""
+    """Yield the periods in which the code existed and the bug was absent, or its verdict was inconclusive."""
     for run in runs:
         state = state_of(run["verdict"], run["kind"])
         if state not in ("reproduced", "absent"):

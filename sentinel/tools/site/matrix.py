@@ -68,7 +68,7 @@ class Table:
     """The table of one target.
 
     :ivar versions: upstream's main, then the releases, newest first.
-    :ivar commit: the short hash of the commit of main that was decided.
+    :ivar commit: the short hash of the commit of main at which the recipes were run.
     """
 
     target: str

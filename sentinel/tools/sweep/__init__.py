@@ -1,1 +1,1 @@
-"""Decide recipes at every commit, tag or release of a framework."""
+"""Run recipes at every commit, tag or release of a framework."""

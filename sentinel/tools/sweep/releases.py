@@ -1,4 +1,4 @@
-"""Decide recipes in the PyPI releases of a target, without a git mirror."""
+"""Run recipes in the PyPI releases of a target, without a git mirror."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _order(text: str) -> Version:
 def sweep_releases(
     catalog: Catalog, settings: Settings, target: Target, recipes: Sequence[Recipe], notify: Progress | None = None
 ) -> Account:
-    """Decide each recipe in each release, and save the histories. Stored verdicts are reused."""
+    """Run each recipe in each release, and save the histories. Stored verdicts are reused."""
     store, releases = ClosureVerdictStore(), versions(target)
     verdicts = ReleaseVerdicts(catalog, settings, target, recipes, store)
     probed = 0

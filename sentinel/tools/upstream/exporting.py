@@ -28,7 +28,7 @@ class Side:
     """One of the two revisions of a bundle.
 
     :ivar name: ``base`` or ``head``.
-    :ivar decision: the recipe's verdict at the revision, with its measurement.
+    :ivar decision: the recipe's verdict at the revision, with everything that led to it.
     :ivar tried: the outcome of the runner there; None if it was not tested.
     """
 

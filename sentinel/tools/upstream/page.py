@@ -251,7 +251,7 @@ def trial_lines(target: str, tried: Mapping[str, Any]) -> Iterator[str]:
         mended = result["mended"]
         parts = [f"{mended or 'none'} trigger{'s' if mended == 1 else ''} the bug without the fix"]
         if result["unjudged"]:
-            parts.append(f"on {result['unjudged']} more, only outputs that the bug makes wrong differ")
+            parts.append(f"on {result['unjudged']} more, the fix changes only outputs that the bug affects")
         if result["refused"]:
             parts.append(f"{result['refused']} are rejected with and without the fix")
         rest = "all of them" if result["outside"] == result["scenarios"] else f"the other {result['outside']}"

@@ -35,7 +35,7 @@ OWN, OTHERS = 100, 6
 
 Files = Mapping[str, tuple[bytes, bytes]]
 
-#: The decisions without and with a fix.
+#: The verdicts of a recipe without and with a fix.
 Pair = tuple[Decision, Decision]
 
 
@@ -79,7 +79,7 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
         if fix is None:
             return opened(target, ref, pull)
         base = opened(target, fix.base, pull)
-        # Edits outside the package roots, such as tests, are not needed to decide, and the checkout lacks those files.
+        # Edits outside the package roots, such as tests, do not affect recipes, and the checkout lacks those files.
         inside = replace(fix, edits=tuple(e for e in fix.edits if any(e.file.startswith(f"{r}/") for r in base.roots)))
         blobs = checkouts.files(base)
 
@@ -150,9 +150,9 @@ def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: FixTrial) -> list[Pair]:
-    """Decide every recipe of the target without and with the fix, and record the verdicts and problems.
+    """Run every recipe of the target without and with the fix, and record the verdicts and problems.
 
-    :returns: the decisions about the fix's own bugs.
+    :returns: the verdicts of the fix's own bugs.
     """
     own: list[Pair] = []
     jobs = [[Job(recipe, ref) for recipe in recipes] for ref in (fix.base, fix.patched)]
@@ -186,7 +186,7 @@ def _draw(
 ) -> None:
     """Compare every boundary without and with the fix on drawn scenarios, and record the results and problems.
 
-    :param decided: the decisions about the fix's own bugs.
+    :param decided: the verdicts of the fix's own bugs.
     """
     bindings = [subject.binding for subject in chosen]
     opened = [runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
@@ -267,10 +267,10 @@ def _compared(
     cases: only keys differ that the bug changes in other scenarios, or a law is broken in the same way on both sides.
 
     :param sessions: the sessions without and with the fix.
-    :param about: the decisions about the bugs at this boundary, without and with the fix.
+    :param about: the verdicts of the bugs at this boundary, without and with the fix.
     :param count: the number of scenarios to draw.
-    :param own: what :func:`_own` returns for this boundary. Bugs of it that the fix exposes are listed under
-        ``uncovered``.
+    :param own: other known bugs of this boundary, as :func:`_own` returns them. Those that the fix exposes are listed
+        under ``uncovered``.
     """
     measured = [(one.measurement, two.measurement) for one, two in about]
     spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))

@@ -128,8 +128,8 @@ class UpstreamTests:
     ) -> dict[str, tuple[dict[str, str], str, str]]:
         """Run test files or single tests with pytest.
 
-        If no test runs, they are run again without any ``conftest.py``, which may start a cluster or a logger that does
-        not work here.
+        If no test runs, the tests are run again without any ``conftest.py``, which may start a cluster or a logger that
+        does not work here.
 
         :param side: ``without`` or ``with`` the fix.
         :param own_tests: whether these are the tests of the fix.

@@ -613,7 +613,7 @@ def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
 
 
 def _resumed_elsewhere(facts: Mapping[str, Any]) -> str:
-    """Describe how the step or batch at which a training resumes differs from the checkpoint's; empty if it does not."""
+    """Describe how the step or batch at which a training resumes differs from the checkpoint's; empty if both agree."""
     step, options, epoch = facts.get("saved_step"), facts["options"], facts.get("epoch", {})
     if step is None:
         return ""

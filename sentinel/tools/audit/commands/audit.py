@@ -461,8 +461,8 @@ class Bug:
 
     @property
     def answer(self) -> str:
-        """Return ``hits`` if the settings trigger the bug, ``does not`` if they do not, and ``only if`` if it depends on
-        further conditions or unread settings."""
+        """Return ``hits`` if the settings trigger the bug, ``does not`` if they do not, and ``only if`` if that depends
+        on further conditions or on settings that were not read."""
         if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
             return "hits"
         return "does not" if self.reach.answer == "not reached" else "only if"

@@ -1,4 +1,4 @@
-"""``sentinel sweep``: decide each recipe at every commit, tag or release of a target."""
+"""``sentinel sweep``: run each recipe at every commit, tag or release of a target."""
 
 from __future__ import annotations
 
