@@ -195,7 +195,8 @@ def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_trained_tokens(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a chat that ends with the policy: perhaps a system message; user or tool messages before each answer."""
+    """Draw a chat: an optional system message, then user or tool messages before each answer of the policy. The chat
+    ends with an answer."""
     conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if choose.integer(0, 1) else []
     conversation.append(["user", choose.integer(1, 3)])
     for turn in range(choose.integer(1, 3)):

@@ -214,7 +214,7 @@ def _measure_sequence_rejection(call: Callable[..., Mapping[str, Any]], inputs: 
     losses = outputs["policy_loss"] * kept
     rejected = ((kept == 0) & valid).any(dim=-1, keepdim=True)
     leaked = rejected & valid & (losses != 0)
-    # Positions number the tokens of the batch row by row, as frameworks concatenate them.
+    # A position is an index into the tokens of all rows, concatenated as frameworks do.
     positions = torch.nonzero(leaked.flatten()).flatten()
     return {
         "opsm_mask": kept,

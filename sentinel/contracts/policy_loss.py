@@ -71,7 +71,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Losses:
-    """The loss of each token, and flags for the tokens that clipping and dual clipping change."""
+    """The loss of each token, and flags for tokens whose loss is changed by clipping (``clipped``) or by dual clipping
+    (``second``)."""
 
     per_token: Any
     clipped: Any = None

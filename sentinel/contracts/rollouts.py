@@ -112,7 +112,8 @@ def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _oracle_rollout_collection(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a batch of the required size, or of all accepted rollouts if they are fewer; the other rollouts stay."""
+    """Return a batch of the required size, or of all accepted rollouts if they are fewer. The remaining rollouts stay
+    for the next batch."""
     accepted = [number for number in range(inputs["completed"]) if number not in inputs["rejected"]]
     return {"taken": accepted[: inputs["needed"]], "left": accepted[inputs["needed"] :]}
 

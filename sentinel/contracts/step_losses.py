@@ -280,7 +280,8 @@ def _pairs_cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict
 
 
 def _loss_types(item: Input) -> Input:
-    """Replace the input ``loss_type`` for whole updates, with only those losses that are means over responses."""
+    """Restrict the input ``loss_type`` to losses that are means over responses, for whole updates. Other inputs are
+    returned unchanged."""
     types = knob("loss_type", "sigmoid (DPO), ipo, kto or apo_zero", ("sigmoid", "ipo", "kto", "apo_zero"), REQUIRED)
     return types if item.name == "loss_type" else item
 

@@ -63,8 +63,8 @@ class Scale:
     """The quantities that determine how far rounding can move a result; N, K and S are those of the module's formula.
 
     :ivar count: N, the size of the largest input.
-    :ivar condition: K.
-    :ivar magnitude: S.
+    :ivar condition: K, the largest magnitude of an input in nats.
+    :ivar magnitude: S, the largest finite magnitude in inputs and outputs.
     :ivar inputs: the largest finite magnitude among the inputs alone.
     :ivar dtype: the coarsest float dtype of inputs and outputs; empty if there is no float.
     """
@@ -86,11 +86,10 @@ class Scale:
         return roundings * self.count * condition * epsilon * self.magnitude
 
     def limit(self, dtype: str) -> float:
-        """Return the largest correct value for which an infinite result is wrong. Above it, infinity is accepted as
-        overflow.
+        """Return the magnitude up to which a correct value must not give an infinite result.
 
-        The limit is 0 (every infinite result is accepted) if the square of a sum of N inputs overflows, as it easily
-        does in float16.
+        Above this limit, an infinite result is accepted as overflow. The limit is 0 (every infinite result is accepted)
+        if the square of a sum of N inputs overflows, as it easily does in float16.
         """
         if dtype not in FLOATS:
             return math.inf

@@ -76,7 +76,7 @@ class Law:
     :ivar vary: ``vary(contract, inputs, choose) -> {variant: inputs}``: returns the variants to compare. The first is
         the scenario itself, named :data:`BASELINE`. None if the law needs only one call, whose variant is named ``""``.
     :ivar watches: True if the check needs :attr:`Case.effects`.
-    :ivar twin: for a law about two boundaries, the name of the variant that calls the binding's twin.
+    :ivar twin: for a law about two implementations, the name of the variant that calls the second one.
     :ivar by_algorithm: True if the definitions of some algorithms in a family contradict the law.
     :raises DoesNotApply: ``check`` and ``vary`` raise it if the law does not apply to the scenario.
     """

@@ -98,7 +98,7 @@ def float_inputs(contract: Contract, inputs: Inputs, *shapes: tuple[str, ...]) -
 
 
 def entries(value: Any, shape: tuple[str, ...], rows: Indices | None = None, columns: Indices | None = None) -> Any:
-    """Return these rows and columns of an array or list. A value without rows is returned unchanged."""
+    """Select rows and columns of an array or list. A dimension that the value does not have is ignored."""
     if isinstance(value, Tensor):
         array = value.array()
         for axis, indices in (("batch", rows), ("tokens", columns)):
