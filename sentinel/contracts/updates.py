@@ -114,7 +114,7 @@ def _rows_of_an_update(inputs: Mapping[str, Any], part: slice) -> dict[str, Any]
     return {**inputs, **{name: inputs[name][part] for name in _TENSORS if inputs[name] is not None}}
 
 
-#: Global counts for an aggregation over the whole batch.
+#: Counts of a batch that is split across ranks. They are None, because the oracle aggregates over the whole batch.
 _WHOLE = dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size"))
 
 

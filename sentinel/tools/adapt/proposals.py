@@ -227,8 +227,8 @@ class NearMiss:
     reason: str
 
 
-#: The maximum number of proposals for one function. They differ in contract or layout; the results of the laws decide
-#: between them.
+#: The maximum number of proposals for one function. They differ in contract or layout; the proposal for which the laws
+#: give the best results is chosen.
 _MOST = 5
 
 
@@ -510,8 +510,6 @@ def _output(name: str, kind: Kind) -> str:
 
 @dataclass
 class _Draft:
-    """An unfinished proposal."""
-
     fixed: dict[str, Any] = field(default_factory=dict)
     accepts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -606,7 +604,7 @@ def _written(
     )
 
 
-#: For each layout, the question whether its assumption is right.
+#: For each layout, a question that asks the user whether the function takes tensors in this layout.
 _OF_GROUPS = {
     "group": "it takes no groups, so it is called once for each group. Is that right?",
     "groups": "it takes a list, so it gets one vector for each group. Is that right?",

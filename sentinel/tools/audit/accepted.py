@@ -112,7 +112,7 @@ def _compared(
 ) -> tuple[str, tuple[str, ...]]:
     """Return the name that a test compares with constants, and these constants. Both are empty for other tests.
 
-    :param several: the comparison with a list of constants, ``in`` or ``not in``.
+    :param several: the operator that compares the name with a list of constants: ``in`` or ``not in``.
     """
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) and several is ast.In:
         parts = [_compared(part, constants, several) for part in test.values]

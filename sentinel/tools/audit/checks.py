@@ -158,7 +158,7 @@ class _Run:
                 raise _End
             before = len(self.read)
             self.statement(node)
-            del self.read[before:]  # skipped by an exception, which keeps the options of the conditions that led to it
+            del self.read[before:]  # not reached if the code raises: the options in the conditions are then reported
 
     def statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.If):
@@ -206,7 +206,7 @@ class _Run:
                 self.forget_method(part)
 
     def forget_method(self, call: ast.Call) -> object:
-        """Treat what a method of the object may assign as unknown. Return :data:`UNKNOWN`."""
+        """Treat the fields that a call may assign as unknown. Return :data:`UNKNOWN` as the value of the call."""
         if any(name_of(each) == "self" for each in call.args) and called(call) not in ("getattr", "hasattr"):
             name = self.value(call.args[1]) if called(call) == "setattr" and len(call.args) > 1 else UNKNOWN
             known = [name] if isinstance(name, str) else self.fields  # a function of another file may set any field

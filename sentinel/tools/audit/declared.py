@@ -46,7 +46,7 @@ FILE = "options.toml"
 #: Skip files larger than this, in bytes: nobody writes so many options by hand.
 _LARGEST = 4_000_000
 
-#: Action of an argparse flag -> the value that the flag sets; action -> the default.
+#: Maps the action of an argparse flag to the value that the flag sets, and (``_FLAGS``) to the flag's default.
 _SET_BY = {"store_true": "true", "store_false": "false"}
 _FLAGS = {"store_true": "false", "store_false": "true"}
 

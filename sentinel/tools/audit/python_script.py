@@ -25,7 +25,7 @@ from sentinel.tools.audit.options import called, is_trainer, name_of
 from sentinel.values.files import read_text
 
 _DEEPEST = 20
-#: The most configurations of one class that a script may make, and the most names that one configuration may have.
+#: Maximum number of configurations of one class that a script may make.
 _MOST = 20
 #: Maximum number of characters of the script's code in a message.
 _LONGEST = 80
@@ -67,13 +67,13 @@ class Script:
     """The configuration that a script creates or changes.
 
     :ivar calls: the calls of configuration classes, the one with the most arguments first.
-    :ivar assigned: the options that it assigns to any object (``args.beta = 0.1``), with the line.
-    :ivar parsed: the configuration classes that it fills from its command line.
-    :ivar also_parsed: the other classes that it fills from its command line.
-    :ivar references: the reward functions and data that it names.
-    :ivar trainers: the dotted paths of the trainer classes that it uses; without a module if the script does not show
-        where a class comes from.
-    :ivar fields: the fields that its own subclasses of configurations declare.
+    :ivar assigned: the options that the script sets on any object (``args.beta = 0.1``), with the line.
+    :ivar parsed: the configuration classes that the script fills from its command line.
+    :ivar also_parsed: the other classes that the script fills from its command line.
+    :ivar references: the reward functions and data that the script names.
+    :ivar trainers: the dotted paths of the trainer classes that the script uses; without a module if the script does
+        not show where a class comes from.
+    :ivar fields: the fields that the script's own subclasses of configuration classes declare.
     """
 
     calls: list[Call]
@@ -202,7 +202,9 @@ class _Script:
                 self.derived[own.name] = call
 
     def assigned(self) -> Iterator[tuple[str, int]]:
-        """Yield the options that statements set on any object, except on containers that stay in the script."""
+        """Yield the options that statements set on any object, except on containers that are used only under the name
+        that the script gives them.
+        """
         stored = [node for node in self.nodes if isinstance(node, (ast.Name, ast.Attribute))]
         bound = Counter(_key(node) for node in stored if isinstance(node.ctx, ast.Store))
         bound.update(name for node in self.nodes if not isinstance(node, _NAMED) for name in _bindings(node))
@@ -566,7 +568,8 @@ _MAKERS = frozenset({"Counter", "OrderedDict", "defaultdict", "dict", "list", "s
 _LOGS = re.compile("debug|dumps?|error|info|log|warning|write")
 _CARRIERS = (ast.keyword, ast.Starred, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.IfExp, ast.BoolOp, ast.NamedExpr)
 _READS_A_CLASS = re.compile("cast|dataclass|fields|get_type_hints|issubclass|signature|super")
-#: Parts of a class that decide the defaults of all options, and parts of a field that decide the default of one option.
+#: Attributes of a class that determine the defaults of all its options, and attributes of a field that determine the
+#: default of one option.
 _DEFAULTS = re.compile(
     "default|default_factory|__(class|code|dataclass_fields|defaults|init|kwdefaults|new|post_init|setattr)__"
 )

@@ -21,8 +21,8 @@ class Reach:
     """Whether a training run triggers a bug, and why.
 
     :ivar answer: one of :data:`ANSWERS`.
-    :ivar because: the settings that decide the answer; if the answer is "not known", the values with which the bug is
-        reached.
+    :ivar because: the settings from which the answer follows; if the answer is "not known", the values with which the
+        bug is reached.
     :ivar where: the condition that must hold in addition to the settings.
     :ivar settings: whether the recipe names settings; otherwise ``where`` describes the runs that are affected.
     :ivar unread: settings that the answer depends on and that the user sets in a form that could not be read.

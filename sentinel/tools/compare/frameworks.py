@@ -98,16 +98,19 @@ def _read_as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}
 
 
-#: Maps a contract to another one whose functions compute the same with certain settings: the other contract's name,
-#: and three functions that convert settings and scenarios to it, and observations back.
+#: Contracts that can be compared through another contract, because functions of the other contract compute the same
+#: values with certain settings. Maps the contract to the name of the other one, and to three functions: the first two
+#: convert settings and scenarios to the other contract, and the third converts its observations back.
 _READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, _write_as_group, _read_as_rewards)}
 
 
 class Function(LawSession):
-    """A bound function of one framework. It is called with its own settings where it does not support the scenario's.
+    """A bound function of one framework. If it does not support a setting of a scenario, it is called with a setting
+    that it supports.
 
-    :ivar convert: None if the function is bound to the compared contract. If it is bound to another one: the subject
-        for that contract, and functions that convert scenarios to it and observations back.
+    :ivar convert: None if the function is bound to the compared contract. If it is bound to another contract: the
+        subject for the other contract, a function that converts scenarios to that contract, and a function that
+        converts its observations back.
     """
 
     def __init__(
@@ -195,7 +198,7 @@ class TwoFunctions(Pair):
             return Trial(variants, inapplicable=str(error))
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Drop the violations of a trial if they vanish in float64: they were rounding errors."""
+        """Drop the violations of a trial if there are none in float64, because then they were rounding errors."""
         trial = super()._closer(subject, law, trial)
         wide = widen(subject.contract, trial.variants) if trial.violations else None
         if wide is not None:

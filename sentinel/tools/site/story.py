@@ -125,7 +125,7 @@ _OLDER = re.compile(r"\b(parent|before|base)\b")
 
 
 def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
-    """Return (label, evidence) for all evidence of a bug, the labelled first.
+    """Return (label, evidence) for all evidence of a bug. Evidence with a label comes first.
 
     The labels are ``today`` (at main), ``base`` (with the bug) and ``fix`` (without it); all other evidence has an
     empty label.
@@ -248,7 +248,7 @@ def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_mask
 
 
 def _tells(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inputs]) -> bool:
-    """Return True if a value is not finite, or if another variant has a different value there."""
+    """Return True if a value is not finite, or if another variant has a different value at the same position."""
     _, key, i, j = place
     if isinstance(item, str) and item in TAGGED:
         return True

@@ -342,7 +342,7 @@ class _Writer:
         return "{\n" + "\n".join(lines) + "\n" + " " * indent + "}"
 
     def _note(self, node: Node) -> None:
-        """Remember the classes that the script must import to write a value."""
+        """Record the imports of the classes that occur in a value."""
         if node[0] in ("bare", "new", "made"):
             module, _, name = node[1].rpartition(".")
             if module == "argparse":

@@ -62,7 +62,6 @@ class Memory:
     """The state of all invariants for one process of the run: what they store between checks, how often each was
     checked, and why some were skipped.
 
-
     :ivar facts: the facts of the trainer, once they are known.
     :ivar skipped: reasons by the names of skipped invariants.
     :ivar failed: errors that checks raised and that have not been reported yet.
@@ -213,7 +212,8 @@ def _referred(facts: Mapping[str, Any], steps: Steps | None) -> str:
 
 
 def _synchronizes(wanted: bool) -> Unless:
-    """Return a condition that is met if the configuration synchronizes the reference with the policy, or does not."""
+    """Return a condition that is met if the option ``sync_ref_model`` (synchronize the reference with the policy) has
+    the wanted value."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         return "" if bool(facts.get("options", {}).get("sync_ref_model")) == wanted else ELSEWHERE
@@ -451,7 +451,7 @@ def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     ratio = loss / expected if abs(expected) > 100 * rounding + 1e-9 else math.nan
     shown = f" ({ratio:.4g} times as much)" if math.isfinite(ratio) else ""
     steps = values["attributes"].get("current_gradient_accumulation_steps") or 1
-    close = 1e-4 + rounding / abs(expected or 1.0)  # a ratio that is further from the factor has another cause
+    close = 1e-4 + rounding / abs(expected or 1.0)  # tolerance for the ratio to count as equal to the factor
     factor = next((one for one in (steps, 1 / steps) if steps > 1 and _near(ratio, one, close)), 1)
     if factor != 1 and values.get("evaluating"):
         how = "multiplied" if factor > 1 else "divided"
@@ -1111,7 +1111,8 @@ def _disturbed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
     )
 
 
-#: Largest change of a hidden state that counts as a rounding error, as a share of the largest hidden state.
+#: Largest change of a hidden state that counts as a rounding error, as a share of the largest hidden state: in single
+#: precision, and in half precision.
 _APART, _HALF_APART = 1e-3, 5e-2
 
 

@@ -42,7 +42,7 @@ _TURNED = 18
 _OF_RESULTS = ("output", "gradient", "metric", "decision")
 #: Stands for the value in the call, among the possible values of an input that only some calls contain.
 _SHOWN = object()
-#: Stands for another valid value than the part's own, as the replacement of a part of a call.
+#: Stands for any valid value that differs from the present value of a part, which it replaces.
 _ANOTHER = object()
 #: Roles of the keys that scale with the loss.
 _SCALED = ("output", "gradient")
@@ -93,7 +93,8 @@ class Reading:
         per response instead of one per token); ``sum`` (the sum of a response); ``mostly`` (in at least half of the
         adapter's calls). If a call has the difference of two inputs, one is read as ``difference`` and the other as 0
         (``zero``).
-    :ivar open: the inputs that no part of a call shows, or only in some calls; each with its possible values.
+    :ivar open: the inputs that no part of a call shows, or that a part shows only in some calls; each with its possible
+        values.
     :ivar keys: the contract's keys that a result determines; empty until these keys are known.
     :ivar idle: parts that are not copied, because they do not affect the results of the adapter's calls.
     :ivar scaling: parts that multiply a loss and its gradients in every scenario, such as the number of micro-batches
@@ -222,7 +223,7 @@ class Reading:
         made = self._made(inputs)
         others = {path: parts[path] for path in made if not _alike(parts[path], made[path])}
         usual, ratios = _with(self, inputs, {}), list[float | None]()
-        for more in ({}, dict.fromkeys(self.idle, _ANOTHER)):  # parts that are not copied have unknown values
+        for more in ({}, dict.fromkeys(self.idle, _ANOTHER)):  # idle parts are not copied, so any value is possible
             scaled = _with(self, inputs, {**others, **more})
             ratios.append(None if usual is None or scaled is None else _ratio(self, usual, scaled))
         ratio = ratios[0]

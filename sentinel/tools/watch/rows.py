@@ -14,7 +14,8 @@ from sentinel.targets import Steps
 
 
 def frozen(value: Any) -> Any:
-    """Copy nested lists and dictionaries, so that a reward function cannot change the copy; share other objects."""
+    """Copy nested lists and dictionaries, so that a reward function cannot change the copy. Other objects are not
+    copied."""
     if isinstance(value, (list, tuple)):
         return [frozen(one) for one in value]
     return {name: frozen(one) for name, one in value.items()} if isinstance(value, dict) else value
@@ -36,7 +37,7 @@ def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, An
 
     :param name: the trainer's attribute, which is a dataset or a mapping of several.
     :param given: what the trainer's constructor was given, as ``facts.arguments_of`` describes it.
-    :raises DoesNotApply: if they cannot be compared; the message is the reason.
+    :raises DoesNotApply: if tokens and texts cannot be compared; the message is the reason.
     """
     several: Any = getattr(trainer, name, None)
     if steps.tokens is None:

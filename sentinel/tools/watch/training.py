@@ -97,7 +97,7 @@ class Training:
         self._sampling: dict[str, Any] = {}
         self._numbers: dict[str, float] = {}
         self._cost = 0.0  # seconds that observing the last checked step took
-        self._spent = self._ended = 0.0  # the seconds spent by the end of the last step, and the time of this end
+        self._spent = self._ended = 0.0  # seconds spent until the end of the last step, and the time at this end
         self._held: list[tuple[str, Any, int | None]] | None = None
         self._settings = tuple(dict.fromkeys(path for one in steps for path in one.settings))
         self._given: dict[int, dict[str, Any]] = {}
@@ -109,13 +109,13 @@ class Training:
         self._evaluations = 0
         self._disturb, self._disturbing, self._random, self._compiled = True, False, True, False
         self._resumed = False
-        self._looks = self._age = 0  # ``_age`` counts the micro-batches that use the last rollout
+        self._looks = self._age = 0  # ``_age``: number of micro-batches that have used the last rollout
         self._raw: Any = None
         self._answer: Event | None = None  # the event of the loss that is being differentiated
         self._slopes: list[dict[str, Any]] = []  # the gradient of this loss, and those of the forward passes' outputs
         self._scored: list[dict[str, Any]] = []  # the forward passes that report log-probs while a batch is produced
         self._scoring: list[Any] = []
-        self._collated: tuple[str, str] | None = None  # a batch's fault, and why it was not compared
+        self._collated: tuple[str, str] | None = None  # what is wrong with a batch, and why it was not compared
         self._returned: list[tuple[Any, ...]] = []
         self._rewards: list[tuple[int, Any]] = []
         self._documented: Steps | None = None  # the declarations for the observed trainer
@@ -235,7 +235,7 @@ class Training:
         if not note.get("checkpoint") or "first_step" in note:
             return
         note["first_step"], known = trainer.state.global_step, note.get("random_state")
-        # Within an epoch, nothing but a callback draws random numbers after the state was loaded.
+        # If training resumes within an epoch, only callbacks draw random numbers after the state was loaded.
         if known is None or (known and note["skipped"]):
             note["random_state"] = _is_saved_state(trainer, note["checkpoint"])
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -243,8 +243,8 @@ class Training:
             note["saved_step"] = state["global_step"]
 
     def _collate(self, compare: Callable[[Any, Any, Any], str], args: tuple[Any, ...], batch: Any) -> None:
-        """Compare a collated batch with its rows. The result is sent only with the next micro-batch, because data are
-        loaded in advance, before the trainer is known."""
+        """Compare a collated batch with its rows. The result is sent with the next micro-batch, because the first data
+        are loaded before the trainer is known."""
         compared = self._collated is not None and not self._collated[1]
         if self._look and not compared and len(args) > 1:
             kind = type(args[0])
@@ -752,7 +752,7 @@ class Training:
         self._before = [
             (name, one, group, _piece(one), None if one.grad is None else _piece(one.grad), _state(optimiser, one))
             for name, one, group in self._sampled(trainer, optimiser)
-            if float(group["lr"]) or self._resumed  # in a warm-up, the rate may be 0
+            if float(group["lr"]) or self._resumed  # a rate of 0, as in a warm-up, changes no parameter
         ]
         names = [name for name, one in trainer.model.named_parameters() if one.requires_grad and id(one) not in held]
         reference: dict[str, tuple[Any, ...]] = {}

@@ -67,7 +67,7 @@ class Copier:
         self._labels: dict[str, str] = {}
 
     def copy(self, value: Any, depth: int = 0) -> Any:
-        """Copy a value on its own device, so that the training does not wait for the device; the sending thread does.
+        """Copy a value on its own device. The sending thread waits for the device later, so the training need not wait.
 
         :raises NotCopied: if the value is too large, or has no plain content.
         """

@@ -543,7 +543,7 @@ def _decide(
     decisions: list[Decision] = []
 
     def opened(of: Target, other: Ref, pull: int | None) -> Checkout:
-        return checkout if other == ref else opener(settings)(of, other, pull)  # a pin, to find a moved function
+        return checkout if other == ref else opener(settings)(of, other, pull)  # pins show where a function has moved
 
     with progress() as notify, closing(runner_of(catalog, settings, opened=opened)) as runner:
         changes = _changes(target, ref, checkout, opener(settings, notify))
