@@ -30,7 +30,7 @@ def _arrange_token_alignment(inputs: dict[str, Any], choose: Choose) -> dict[str
     letters, sides = iter(string.ascii_letters), ([], [])  # type: tuple[Any, tuple[list[str], list[str]]]
     counts = (1, 1)
     for block in range(choose.integer(1, 7)):
-        # A (2, 2) block is followed by a (1, 1) block, because it could form one chunk with any other block.
+        # After a (2, 2) block, only a (1, 1) block is drawn: any other block could join the chunk of the (2, 2) block.
         counts = choose.one_of(_BLOCKS) if counts != (2, 2) else (1, 1)
         text = [next(letters) for _ in range(3 if counts == (2, 2) else max(counts))]
         text[0] = f" {text[0]}" if block and choose.integer(0, 1) else text[0]

@@ -110,7 +110,7 @@ class ChatTokenizer:
         return_dict: bool = False,
         **options: Any,
     ) -> Any:
-        # A template that is passed in adds no system message.
+        # Only the tokenizer's own template may add a system message; one that the caller passes does not.
         writer = self if options.get("chat_template") is None else ChatTokenizer(False, self._shared)
         text = writer.written(conversation, add_generation_prompt)
         if not tokenize:

@@ -144,7 +144,7 @@ ROUTER_REPLAY = Contract(
             "expert that the rollout chose",
             dtype="int64",
             shape=("batch", "tokens", "layers", "top-k"),
-            choices=(None,),  # made in arrange, because no domain holds expert numbers
+            choices=(None,),  # the contract's ``arrange`` draws the experts, because no domain has expert numbers
         ),
         drawn("max_tokens_per_microbatch", "token budget of one microbatch", (4, 8, 100), REQUIRED),
         drawn(

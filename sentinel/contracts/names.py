@@ -10,7 +10,8 @@ from functools import lru_cache
 
 from sentinel.contracts.contract import REQUIRED, Contract, Input
 
-#: A word of a name -> its synonyms. The words of the empty key are ignored: ``policy_logps`` matches ``log_probs``.
+#: A word of a name -> its synonyms. The words under the empty key are ignored in names, so ``policy_logps`` matches
+#: ``log_probs``.
 _SAME_WORDS = {
     "logprob": "logp lp logpi",
     "advantage": "adv",

@@ -33,9 +33,9 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 def every_knob_counts(case: Case) -> Iterator[Violation]:
     """Check that changing a configuration option changes the result, if it changes the oracle's result.
 
-    An option counts as having no effect only if all outputs and gradients are equal bit by bit. Wrong effects are found
-    by ``the_oracle_agrees``. Catches sampling parameters that are ignored (ROLL's), a length check that never fires
-    (SkyRL #81), and a divisor that an aggregation mode ignores (verl #5417).
+    An option has no effect if all outputs and gradients stay equal bit by bit. An option with a wrong effect does not
+    break this law, but ``the_oracle_agrees``. Catches sampling parameters that are ignored (ROLL's), a length check
+    that never fires (SkyRL #81), and a divisor that an aggregation mode ignores (verl #5417).
     """
     first, others = first_two(case)
     if not case.oracle:

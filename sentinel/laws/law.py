@@ -49,8 +49,8 @@ class Case:
 class Violation:
     """One observed value that breaks a law.
 
-    :ivar demanded: the correct value; None if the law cannot tell it, because two outputs disagree and either may be
-        wrong.
+    :ivar demanded: the correct value; None if it is unknown, because the law compares two outputs of which either may
+        be wrong.
     :ivar symptom: ``value`` (a wrong number), ``non-finite`` (a NaN or infinity where a number belongs), or a word that
         the law defines. Violations of one law with different symptoms are reported separately.
     :ivar apart: the difference per element between two outputs, if the law compares outputs; None otherwise.

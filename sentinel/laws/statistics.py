@@ -64,7 +64,7 @@ def normalisation_laws(case: Case) -> Iterator[Violation]:
         try:
             yield from same(case, first, other, prefix="by definition the value stays, ", roles=("output",))
             applies = True
-        except DoesNotApply:  # such as scaling, if the definition does not divide by a deviation
+        except DoesNotApply:  # by definition the value changes, for example if scores are scaled but never normalised
             continue
     if not applies:
         raise DoesNotApply("by definition, the values change; or the observation has nothing to compare")

@@ -94,7 +94,7 @@ def _places(definitions: Definitions, tree: str, defining: object) -> dict[str, 
 
 
 def _note(proposal: Proposal, contract: Contract, then: frozenset[str], earlier: dict[str, list[str]]) -> None:
-    """Add to ``earlier`` the former name of each parameter that has been renamed, by input of the contract.
+    """Add the former name of each renamed parameter to ``earlier``, which maps inputs of the contract to such names.
 
     :param then: the names of the function's parameters at the earlier commit.
     """

@@ -123,7 +123,7 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
         search.run(_SCENARIOS)
     outcomes = [each for each in search.outcomes.values() if "adapter" in each.kinds.values()]
     errors = sum((each.refused for each in outcomes), Counter[str]())
-    if errors:  # the call in the adapter is wrong, so laws that hold in other scenarios mean little
+    if errors:  # the adapter makes a wrong call, so the results of the laws in other scenarios mean little
         (reason, count), tried = errors.most_common(1)[0], search.tried
         result.failed = f"{reason} (in {count} calls, {tried} scenarios)"
         return

@@ -315,7 +315,7 @@ def _finish(
         echo_json({"adapter": str(file) if file else None, "proposals": list(rows), "near": near, "packages": lists})
     else:
         echo_table(("function", "contract", "laws", "questions"), [_cells(row) for row in rows])
-        for row in rows if file is None else ():  # in a new adapter, the questions give the reasons
+        for row in rows if file is None else ():  # a new adapter has these reasons in its questions
             for law, reason in {**row["broken"], **({} if row["failed"] else row["not_judged"])}.items():
                 word = "breaks" if law in row["broken"] else "is not judged by"
                 echo(f"{row['function']} {word} {law}: {reason}")

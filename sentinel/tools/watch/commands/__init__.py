@@ -1,1 +1,1 @@
-"""Commands of the tool; :mod:`sentinel.commands` finds them."""
+"""Define the tool's commands; :mod:`sentinel.commands` finds them."""
