@@ -1,9 +1,10 @@
-// Filters that stand in the address, and buttons that copy. The pages say everything without this file.
+// Filters of the list of bugs, which are stored in the page's URL, and buttons that copy text. Without JavaScript, the
+// pages still show their whole content.
 "use strict";
 document.documentElement.classList.add("js");
 
-// What a bug needs and what a configuration says: as sentinel/recipes/affects.py and sentinel/tools/audit/reach.py have it,
-// but for defaults, which only the framework's own copy knows.
+// The following functions check whether a configuration triggers a bug. They follow sentinel/recipes/affects.py and
+// sentinel/tools/audit/reach.py, but do not know the defaults, which only a copy of the framework has.
 function number(text) {
   return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text.trim()) ? Number(text) : null;
 }
@@ -32,7 +33,7 @@ function words(name, condition) {
   return name + (/^(>=|<=|!=|>|<) /.test(condition) ? " " : "=") + condition;
 }
 
-// The text of a setting; null where only a run knows it, undefined where nothing is said.
+// Return the text of a setting; null if its value is known only in a run, and undefined if the setting is not given.
 function setting(given, name) {
   const parts = name.split(".");
   if (given.has(name)) return given.get(name).includes("$") ? null : given.get(name);
@@ -50,7 +51,7 @@ function reach([when, where], given, asks) {
   const met = [], unknown = [];
   for (const name of names) {
     const value = setting(given, name);
-    const bound = /^[<>]=? ([A-Za-z]\S*)$/.exec(when[name]); // another setting
+    const bound = /^[<>]=? ([A-Za-z]\S*)$/.exec(when[name]); // the condition compares with another setting
     const limit = bound ? setting(given, bound[1]) : "";
     if (limit === undefined || limit === null) unknown.push(words(name, when[name]));
     else if (value === undefined || value === null) unknown.push(words(name, when[name]));
@@ -62,7 +63,7 @@ function reach([when, where], given, asks) {
   return only ? { answer: "only", because: only } : { answer: "hits", because: met.join(", ") };
 }
 
-// Words as a shell splits them; no variable is known.
+// Split a command into words as a shell does. Variables are not expanded.
 function shellWords(text) {
   const found = text.replace(/\\\r?\n/g, " ").match(/(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+/g) || [];
   return found.map((word) => word.replace(/"((?:[^"\\]|\\.)*)"|'([^']*)'|\\(.)/g, (all, two, one, character) => two ?? one ?? character));
@@ -96,7 +97,8 @@ function ofCommand(text) {
   return given;
 }
 
-// Mappings and lists of YAML's block style, and what stands on one line; anchors and the rest are not known.
+// Read a simple YAML file: mappings and lists in block style, and mappings in braces on one line. All other YAML, such
+// as anchors, is not supported.
 function ofYaml(text) {
   const given = new Map(), above = [];
   for (const line of text.split(/\r?\n/)) {
@@ -135,12 +137,12 @@ function settings(text) {
   return command ? ofCommand(text) : ofYaml(text);
 }
 
-// Whether a bug is in a version (a letter of the row), and a configuration leads to it.
+// Return whether a bug is present in a version (one letter of the row), and whether a configuration triggers it.
 function answered(row, version, given) {
   const letter = version < 0 ? "x" : row.dataset.at[version];
   if (letter === "-") return { answer: "absent", because: "" };
   if (row.dataset.realism === "unreachable") return { answer: "hardening", because: "nothing in the framework gets there" };
-  const asks = row.dataset.realism === "configuration"; // no default leads to it: a user sets something
+  const asks = row.dataset.realism === "configuration"; // the defaults do not trigger the bug; a user must set an option
   const found = given ? JSON.parse(row.querySelector(".affects").textContent).map((entry) => reach(entry, given, asks)) : [{ answer: "there", because: "" }];
   const order = ["there", "hits", "only", "no"];
   const best = found.sort((one, other) => order.indexOf(one.answer) - order.indexOf(other.answer))[0] ||
@@ -165,7 +167,7 @@ function filters() {
   const texts = new Map(rows.map((row) => [row, `${row.textContent} ${row.dataset.boundary}`.toLowerCase()]));
   const count = form.querySelector("output"), all = count.textContent;
   const bugs = (some) => new Set(some.filter((row) => row.dataset.realism !== "unreachable")
-    .map((row) => `${row.dataset.target} ${row.dataset.root}`)).size; // recipes of one cause are one bug
+    .map((row) => `${row.dataset.target} ${row.dataset.root}`)).size; // recipes with the same root cause count as one bug
 
   function versions() {
     const chosen = named.target.selectedOptions[0], before = named.version.value;
@@ -212,7 +214,7 @@ function filters() {
     }
     list.replaceChildren(...shown, ...rows.filter((row) => row.hidden));
     const seen = Object.values(groups).flat();
-    const best = {}; // a bug counts once, by the worst that any of its recipes says
+    const best = {}; // each bug is counted once, under the worst answer of its recipes
     let told = [];
     for (const name of ["hits", "only", "unknown", "no"]) {
       const before = bugs(told);
@@ -226,7 +228,7 @@ function filters() {
   }
 
   function remember() {
-    const query = new URLSearchParams(); // a configuration stays in the page: it may be long, and nobody's business
+    const query = new URLSearchParams(); // without the configuration, which may be long and private
     for (const field of fields) if (field !== named.run && field.value.trim()) query.set(field.name, field.value.trim());
     const text = query.toString();
     history.replaceState(null, "", location.pathname + (text ? `?${text}` : "") + location.hash);
@@ -249,7 +251,7 @@ async function copy(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    const area = document.createElement("textarea"); // an older browser, or one that asks and was told no
+    const area = document.createElement("textarea"); // the browser is old, or the user denied it the clipboard
     area.value = text;
     document.body.append(area);
     area.select();
@@ -271,7 +273,8 @@ function copying() {
   }
 }
 
-// What scrolls by itself can be reached and scrolled with the keyboard; what does not is no stop on the way.
+// Make elements with scroll bars focusable, so that they can be scrolled with the keyboard. Other elements are not
+// focusable.
 function scrolling() {
   const seen = new ResizeObserver((entries) => {
     for (const { target } of entries) {
