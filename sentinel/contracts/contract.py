@@ -59,7 +59,7 @@ REQUIRED = Required()
 class Input:
     """An input of a contract.
 
-    :ivar name: the field's term for it.
+    :ivar name: the name that is most common in papers and frameworks.
     :ivar kind: ``tensor``; ``labels`` (one string or number per row); ``mapping`` (configuration, plain data); ``any``
         (a typed literal of the recipe language); or a scalar kind.
     :ivar meaning: one sentence, with the unit.

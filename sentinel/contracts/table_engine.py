@@ -196,7 +196,7 @@ def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], value
 
 
 def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int:
-    """Count non-assistant messages that are duplicated, or that are missing although an answer followed."""
+    """Count the non-assistant messages that are duplicated, or missing although the engine has answered them."""
     if not kept:
         return 0
     _, messages = chat(inputs)

@@ -147,7 +147,7 @@ def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, 
 
 
 def fitting(inputs: dict[str, Any], choose: Choose, mask: str = "response_mask") -> dict[str, Any]:
-    """Choose numbers of ranks and microbatches that divide the rows."""
+    """Replace a number of ranks, or of rows per microbatch, by 1 if it does not divide the number of rows."""
     rows, ranks = inputs[mask].shape[0], inputs.get("dp_size", 1)
     if rows % ranks:
         ranks = inputs["dp_size"] = 1

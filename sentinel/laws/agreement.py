@@ -336,7 +336,8 @@ def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Ma
 def _movement(
     case: Case, first: str, second: str, item: Observed, match: Match, counts: Flags | None, bound: float
 ) -> Numbers | float | None:
-    """Return by how much the oracle's values differ between two variants; None if by more than rounding explains."""
+    """Return by how much the oracle's values differ between two variants; None if they differ by more than rounding
+    error."""
     if not case.oracle or first not in case.oracle or second not in case.oracle:
         return 0.0
     pair = aligned(case.oracle, first, second, item, match)

@@ -467,7 +467,7 @@ def _is_optional(contract: Contract, name: str) -> bool:
 
 
 def _placeholder(parameter: Parameter) -> Any:
-    """Return a constant that fits a parameter's annotation; None if there is no annotation, or one of a tensor or
+    """Return a constant that fits a parameter's annotation; None if the annotation is missing, or names a tensor or a
     collection."""
     if not parameter.annotation or _TENSORS.search(parameter.annotation):
         return None

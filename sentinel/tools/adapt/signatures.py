@@ -16,8 +16,8 @@ _Def = ast.FunctionDef | ast.AsyncFunctionDef
 _TOKENS_FIRST = re.compile(
     r"[\[(]\s*(?:seq\w*|steps?|n_steps|t|l|num_steps)\s*,\s*(?:b|bs|bsz|batch\w*|n)\s*[\])]", re.I
 )
-#: Calls that suggest tokens on the first axis: a cumulative sum or a flip along it, or ``.view(1, -1)``, which adds it
-#: to a tensor with one number per row.
+#: Calls that suggest tokens on the first axis: a cumulative sum or a flip along this axis, or ``.view(1, -1)``, which
+#: adds this axis to a tensor with one number per row.
 _ALONG_THE_FIRST = re.compile(r"(cumsum|flip)\(([^()]*, )?(dims?=)?\[?0\]?\)$|\.view\(1, -1\)$")
 #: The largest constant that may be part of a definition.
 _LARGEST = 64

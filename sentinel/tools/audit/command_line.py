@@ -226,7 +226,7 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         elif _OPTION.match(word):
             name = word.lstrip("-")
         elif name:
-            option = word.startswith("-") or (word[0:1] == UNKNOWN and word[1:2] != "/" and values)  # or "$DIR/file"
+            option = word.startswith("-") or (word[0:1] == UNKNOWN and word[1:2] != "/" and values)  # not "$DIR/file"
             if UNKNOWN in word and option:
                 yield "", [word]
             values.append(word)

@@ -84,7 +84,7 @@ def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[st
 
 
 def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]:
-    """Map each commit that is in a pull request but not on the branch to the pull requests' numbers and its subject."""
+    """Map each commit that is in pull requests but not on the branch to their numbers and to the commit's subject."""
     heads = gitbinary.run_checked(git_dir, "for-each-ref", "--format=%(objectname) %(refname)", "refs/pull/*/head")
     by_sha: dict[str, list[int]] = defaultdict(list)
     by_ref: dict[str, str] = {}

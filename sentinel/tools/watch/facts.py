@@ -13,7 +13,7 @@ from enum import Enum
 from types import FunctionType
 from typing import Any
 
-#: Stands for a value that is not plain.
+#: Stands for a value that is not copied, such as an object: see :func:`plain`.
 SET = "set"
 #: Maximum length of a string or list that is taken as a setting. A longer string may be a text.
 _LONGEST = 64
@@ -198,7 +198,7 @@ def _changed(options: Any, packages: set[str]) -> Iterator[str]:
 
 
 def _random(trainer: Any) -> Iterator[str]:
-    """Yield the reasons why two forward passes of the trained model differ."""
+    """Yield the reasons why two forward passes of the trained model on the same inputs may differ."""
     rates = {
         (name, value)
         for module in trainer.model.modules()

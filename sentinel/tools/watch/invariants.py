@@ -429,7 +429,7 @@ def _mean_of_labels(kind: str, values: Mapping[str, Any], memory: dict[str, Any]
         raise DoesNotApply("the model adds a loss of its own")
     terms = -policy["log_probs"][learned].double()
     items = float(values["items"]) if values["items"] is not None else float(learned.sum())
-    # The count of labels is over all ranks, and the loss is that of one rank.
+    # If labels are counted over all ranks, the loss of one rank is multiplied by the number of ranks.
     shared = values.get("world", 1) if values["items"] is not None else 1
     expected, loss = float(terms.sum()) / max(items, 1.0) * shared, float(values["loss"])
     most = (2 * float(policy["bound"]) * len(terms) + 1e-3 * float(terms.abs().sum())) / max(items, 1.0) * shared

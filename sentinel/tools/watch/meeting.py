@@ -116,7 +116,7 @@ def last_call(listening: socket.socket, place: Path) -> Connection | None:
 def _alone(place: Path) -> Iterator[str]:
     """Hold the lock under which this user's processes open, join or leave a socket.
 
-    :return: the socket's path through the open folder, because paths of sockets have at most 108 bytes.
+    :return: a short path of the socket, through the open folder's descriptor. A socket's path has at most 108 bytes.
     """
     folder = os.open(place.parent, os.O_RDONLY)
     until = time.monotonic() + _PATIENCE

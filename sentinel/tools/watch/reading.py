@@ -556,7 +556,7 @@ def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
-        return every  # a call may have a rounded mean instead of its terms; only float32 scenarios show that
+        return every  # a mean in the call may be rounded to half precision, so only float32 scenarios are compared
     try:
         literals = ({each.name: item[each.name] for each in contract.inputs} for item in (drawn, inputs))
         one, two = (reading.of_results(probe.consult(contract, each)) for each in literals)

@@ -73,7 +73,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     interrupted = False
     with progress() as notify, closing(runner_of(catalog, settings, notify)) as runner:
         for name, ref in refs.items():
-            if name is not None:  # a ref that is named for a target must exist
+            if name is not None:  # a ref that the user gives for a single target must exist
                 runner.checkout(name, ref)
         recipes = find_recipes(catalog, targets)
         frameworks = Frameworks(catalog, runner, targets, refs, recipes, arguments.examples, arguments.seed, notify)
