@@ -285,7 +285,8 @@ class Contract:
         )
 
     def lacking(self, *has: str) -> dict[str, Any]:
-        """Return the defaults of the options that a function lacks, for the field ``fixed`` of its binding."""
+        """Return the defaults of all options except those in ``has``. The binding of a function that has only these
+        options fixes all others to their defaults."""
         return {item.name: item.default for item in self.inputs if item.knob and item.name not in has}
 
     def reference(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

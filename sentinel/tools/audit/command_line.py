@@ -143,7 +143,7 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
     )
 
 
-#: Options of launchers: the number of processes in all, and on each node.
+#: Options of launchers that set the number of processes: in total, and on each node.
 _IN_ALL = ("num_processes", "num-processes")
 _PER_NODE = ("nproc_per_node", "nproc-per-node", "num_gpus", "num-gpus")
 
@@ -475,7 +475,7 @@ class _Script:
         return path if path.is_file() else None
 
     def _output(self, node: Node) -> str:
-        """Return the text of ``$(cat FILE)`` or ``$(< FILE)``; UNKNOWN for any other command."""
+        """Return the text of ``$(cat FILE)`` or ``$(< FILE)``; a placeholder for the output of any other command."""
         words = [word for child in node.named_children for word in self._output_words(child)]
         file = self._file(words[1]) if len(words) == 2 and words[0] == "cat" else None
         if file is None:
