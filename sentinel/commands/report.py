@@ -54,7 +54,7 @@ def declare(commands: Commands) -> None:
     evidence_option(accept, "--from", *RUN)
     evidence_option(accept, "--to", "baseline", "the baseline", "reports")
     accept.add_argument(
-        "--prune", action="store_true", help="remove entries of the run's targets that it did not decide"
+        "--prune", action="store_true", help="also remove entries of the run's targets for which the run has no verdict"
     )
     for kind in report_kinds():
         kind.declare(own)

@@ -283,7 +283,7 @@ def same(
 
 
 def _demands(values: Numbers, counts: Flags | None) -> bool:
-    """Return True if one of the compared positions has a finite number, or if no position is compared."""
+    """Return True if required values demand something: if one of those that count is finite, or if none counts."""
     counting = values if counts is None else values[np.broadcast_to(counts, values.shape)]
     return not counting.size or bool(np.isfinite(counting).any())
 

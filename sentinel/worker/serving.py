@@ -374,14 +374,14 @@ class _LineTracer(_Tracer):
 
 
 class _OutsideContract(_LineTracer):
-    """Records values that the contract does not observe: the boundary's full return value, changes in its arguments,
-    the arguments that it passes to stand-ins, and its warnings. It also records the return values and changed arguments
-    of the named functions.
+    """Records values that the contract does not observe: the boundary's full return value, the arguments that it
+    mutates or passes to stand-ins, and its warnings.
 
-    :param functions: the named functions, by dotted path.
-    :param values: records the values of changed expressions.
-    :param gradients: whether to record the gradients of returned values instead of the values. Use nothing else from
-        such a call, because the backward pass may change tensors that the boundary needs later.
+    :param functions: dotted paths of other functions whose return values and mutated arguments are recorded too.
+    :param values: records the values of the expressions that the patch changes.
+    :param gradients: whether to record the gradients of returned values instead of the values. This runs a backward
+        pass during the call, which may change tensors that the boundary still needs, so ignore the call's other
+        results.
     """
 
     def __init__(

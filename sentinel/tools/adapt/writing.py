@@ -148,10 +148,9 @@ def _arguments(proposal: Proposal) -> dict[str, tuple[str, ...]]:
 
 
 def _outputs(proposal: Proposal) -> tuple[str, ...]:
-    """Return the outputs in the order in which the function returns them.
+    """Return the names of the outputs in the order in which the bound function returns them.
 
-    Return an empty tuple if they are not exactly the members of the returned tuple; the call then selects them with
-    ``reads``.
+    If the function does not return a tuple of exactly these outputs, return ``()``: the binding then uses ``reads``.
     """
     return tuple(sorted(proposal.reads, key=lambda name: proposal.reads[name] or 0)) if _in_order(proposal) else ()
 

@@ -202,8 +202,10 @@ class _Script:
                 self.derived[own.name] = call
 
     def assigned(self) -> Iterator[tuple[str, int]]:
-        """Yield the options that statements set on any object, except on containers that are used only under the name
-        that the script gives them.
+        """Yield the options that assignments set, such as ``config.lr = 1e-6``.
+
+        Assignments to the script's own dictionaries and lists are skipped if the script never passes these on, because
+        the framework cannot read them.
         """
         stored = [node for node in self.nodes if isinstance(node, (ast.Name, ast.Attribute))]
         bound = Counter(_key(node) for node in stored if isinstance(node.ctx, ast.Store))

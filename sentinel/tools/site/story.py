@@ -38,7 +38,7 @@ _ABOUT_MASKS = (
 
 Inputs = Mapping[str, Any]
 
-#: Maps (variant, input) to the marks of its leaking values.
+#: (variant, input) -> which of the input's values are masked and change the result anyway
 Leaks = Mapping[tuple[str, str], Marks]
 
 

@@ -69,14 +69,14 @@ ABSENT = "not there where it began"
 
 @dataclass(frozen=True)
 class Contribution:
-    """The input of the pages.
+    """What the pages of one upstream pull request are written from.
 
-    :ivar recipes: the recipes of the root cause. The folder of the pages is named after the first.
+    :ivar recipes: the recipes of the bugs with one root cause. The folder of the pages is named after the first.
     :ivar fix: the tested fix; None if Sentinel has none.
     :ivar document: the content of ``evidence.json``.
     :ivar diff, tests: the diffs of the code and of its tests, as the page shows them.
     :ivar patch: the whole change as a message that ``git am`` accepts.
-    :ivar unknown: cited numbers that no mirror can resolve, such as issues.
+    :ivar unknown: cited ``#numbers`` that the mirrors cannot resolve, such as those of issues.
     :ivar searches: queries with which a person searches GitHub for duplicates.
     :ivar logged: whether ``tests.log`` is next to the page.
     """

@@ -195,7 +195,7 @@ class Training:
             self._notes[trainer] = {"given": given, "made": attributes_of(trainer, self._settings), "tokens": tokens}
 
     def _resume(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Store the checkpoint from which a training resumes."""
+        """Note from which checkpoint a training run resumes."""
         checkpoint = kwargs.get("resume_from_checkpoint")
         self._resuming = {}
         if isinstance(checkpoint, str):

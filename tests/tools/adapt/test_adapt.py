@@ -318,7 +318,7 @@ def test_an_adapter_is_written_and_tried(tmp_path, capsys, monkeypatch):
     }
     text = (tmp_path / "mylab_adapter.py").read_text()
     assert 'bools=("response_mask",)' in text
-    assert "# - the oracle agrees with empty_rows='counted'. Is that intended? Then add" in text
+    assert "# - the oracle agrees only with empty_rows='counted'. If this is intended, add" in text
     assert "Dialect(" not in text.replace("dialects=(Dialect(", "")  # a person decides what is intended
 
     assert main(["adapt", "work"]) == 2  # nothing is overwritten

@@ -252,7 +252,7 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
     if result.dialects:
         several = ", ".join(f"{name}={value!r}" for name, value in result.dialects.items())
         dialects = ", ".join(f'Dialect("{name}", {value!r}, reason, link)' for name, value in result.dialects.items())
-        questions.append(f"the oracle agrees with {several}. Is that intended? Then add dialects=({dialects},).")
+        questions.append(f"the oracle agrees only with {several}. If this is intended, add dialects=({dialects},).")
     elif "the_oracle_agrees" in result.broken:
         difference = result.broken["the_oracle_agrees"]
         questions.append(f"the oracle disagrees ({difference}). Is that a bug, or another definition?")
