@@ -40,7 +40,7 @@ from mutants import EVERY, Mutant, _expressions, mutants
 from refactorings import KINDS, refactor
 
 from sentinel.comparing.comparison import Comparison
-from sentinel.comparing.patch import NO_EFFECT, PART
+from sentinel.comparing.patch import NO_EFFECT, PARTS
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.deciding.runner import Runner, runner_of
 from sentinel.errors import SentinelError
@@ -280,7 +280,7 @@ def _describe(comparison: Comparison, boundary: str, until: float) -> Row:
             item = outcomes[outcome]
             told = [each.law for each in item.broken.get("after", ())] or [each.symptom for each in item.differences]
             return {**row, "ran": True, "outcome": outcome, "by": item.name, "why": ", ".join(dict.fromkeys(told))}
-    partly, silent = (any(item.guard == guard for item in idle) for guard in (PART, NO_EFFECT))
+    partly, silent = (any(item.guard in guards for item in idle) for guards in (PARTS, (NO_EFFECT,)))
     row["ran"] = partly or silent or any(line[-1] for line in lines)
     if "same" in outcomes and whole and not idle:
         return {**row, "outcome": "same", "by": outcomes["same"].name, "why": ""}

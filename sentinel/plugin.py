@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -119,6 +120,15 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+@contextmanager
+def _without_traceback() -> Iterator[None]:
+    """Turn an interruption into pytest's exit, which is reported in one line."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise pytest.exit.Exception("sentinel: the run was interrupted", pytest.ExitCode.INTERRUPTED) from None
+
+
 class _Hooks:
     """Hooks that are registered only in runs that use Sentinel."""
 
@@ -132,11 +142,12 @@ class _Hooks:
         self._run.close()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Let SIGTERM interrupt a run as Ctrl-C does, so that a run that exceeds a time limit keeps its verdicts."""
-        if not self._run.is_worker and threading.current_thread() is threading.main_thread():
-            self._on_sigterm = signal.signal(signal.SIGTERM, _interrupt)
-        return (yield)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """End an interrupted run without a traceback: pytest prints the results, and what was not compared."""
+        if not session.config.option.collectonly:
+            self._run.plan_comparisons(session.items)
+        with _without_traceback():
+            return (yield)
 
     def pytest_report_header(self, config: pytest.Config) -> list[str]:
         run = self._run
@@ -146,13 +157,19 @@ class _Hooks:
     def pytest_sessionstart(self) -> None:
         from sentinel.errors import SentinelError
 
+        # SIGTERM interrupts a run as Ctrl-C does, so that a run that exceeds a time limit keeps its verdicts.
+        if not self._run.is_worker and threading.current_thread() is threading.main_thread():
+            self._on_sigterm = signal.signal(signal.SIGTERM, _interrupt)
         try:
             self._run.require_given()
         except SentinelError as error:
             raise pytest.UsageError(f"sentinel: {error}") from None
 
-    def pytest_collection(self) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
         self._run.warm_up()
+        with _without_traceback():
+            return (yield)
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> RecipeFile | None:
         from sentinel.recipes import SUFFIXES

@@ -22,7 +22,7 @@ def row(
     return {
         "target": "verl", "base": "git:main (1)", "head": "path:. (2)", "boundary": boundary, "outcome": outcome,
         "sentence": sentence, "places": places, "changed": [list(each) for each in changed], "lines": list(lines),
-        "beyond": [], "undecided": [], "blind": [], "names": [boundary] if boundary else [],
+        "scenario": [], "idle": [], "beyond": [], "undecided": [], "blind": [], "names": [boundary] if boundary else [],
         "cause": "", "here": [each[:5] for each in lines if each[-1]], "agrees": outcome in ("same", "not examined"),
         **more,
     }  # fmt: skip
@@ -133,3 +133,16 @@ def test_a_result_is_announced_by_its_sentence_or_its_callee():
     assert announce(row("v.grpo", "worse", "loss moved")) == "worse: v.grpo: loss moved"
     assert announce(row("v.caller", "worse", "loss moved", cause="v.grpo")) == "worse: v.caller: it calls v.grpo"
     assert announce(row("v.grpo", "same")) == ""
+
+
+def test_the_numbers_of_an_item_that_passes_have_their_scenario():
+    scenario = ["scenario:", '  loss_agg_mode = "seq-mean"']
+    _, lines = written(row("v.grpo", "other", "loss is 2 times the previous value", scenario=scenario))
+    place = next(place for place, line in enumerate(lines) if "loss is 2 times" in line)
+    assert lines[place + 1 : place + 3] == [f"  {line}" for line in scenario]
+
+
+def test_a_line_that_did_not_run_is_announced_with_its_guard():
+    idle = ["core.py:3 grpo (guarded by norm)"]
+    told = row("v.grpo", "not examined", "changed lines were not examined", idle=idle)
+    assert announce(told).endswith(": changed lines were not examined: core.py:3 grpo (guarded by norm)")

@@ -251,7 +251,7 @@ def test_ctrl_c_during_a_run_keeps_its_verdicts(times, folder, tmp_path, monkeyp
     status, text = finish(process)
     # The second signal may arrive while pytest handles the first. Python then ends with status 1 or by the signal.
     assert status in (pytest.ExitCode.INTERRUPTED, *([1, -signal.SIGINT] if times == 2 else [])), text
-    assert "KeyboardInterrupt" in text
+    assert times == 2 or "sentinel: the run was interrupted" in text
     assert all(gone(pid) for pid in (*pids, preloader))
     assert list(scratch.iterdir()) == []
     for file in (folder / "sentinel-reports").rglob("*"):

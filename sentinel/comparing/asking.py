@@ -24,7 +24,7 @@ from sentinel.comparing.observations import (
     flatten,
     numbers_stay_for,
 )
-from sentinel.comparing.patch import PART, Unexamined
+from sentinel.comparing.patch import PARTS, Unexamined
 from sentinel.comparing.processes import Processes, Runs
 from sentinel.comparing.reached import Place, names_in
 from sentinel.comparing.results import Difference
@@ -533,7 +533,7 @@ class Asking:
         if unit is None or unit.kind != "function":
             return []
         line = item.lines[0] - unit.span[0]
-        if item.guard == PART:
+        if item.guard in PARTS:
             return [each for each in conditions_inside(place, unit, line) if each]
         found: list[list[Condition]] = []
         for chain in chains_to(place, line, {**units, place: unit}, ran, CALLS_AWAY):
@@ -597,7 +597,7 @@ class Asking:
                 continue
             parts = {each.text: part for each in reached.units.values() if (part := _part(each)) is not None}
             part = parts.get(unit.text) or _part(unit)
-            callers, inside = [*parts.values()], item.guard == PART
+            callers, inside = [*parts.values()], item.guard in PARTS
             ways = ways_from(part, item.lines[0], callers, ran, CALLS_AWAY, inside) if part is not None else []
             for way in [each for each in ways[:_VALUES] if each not in tried][: _TURNS - len(tried)]:
                 tried.append(way)
@@ -690,7 +690,8 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
 
 
 def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Difference:
-    """Find the inputs that do not matter for a difference, and return it with :attr:`~Difference.idle` set."""
+    """Find the inputs that do not matter for a difference and those that decide it, and return it with
+    :attr:`~Difference.idle` and :attr:`~Difference.decides` set."""
     calls: dict[str, Inputs] = {"": difference.inputs}
     for item in subject.contract.inputs:
         now = difference.inputs.get(item.name)
@@ -710,7 +711,9 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
     # A value that both sides reject shows nothing.
     answered = [(name.partition(" ")[0], answers) for name, answers in seen.items() if name and any(answers)]
     matter = {name for name, answers in answered if protocol.encode(answers) != same}
-    return replace(difference, idle=frozenset(name for name, _ in answered) - matter)
+    equal = (name for name, (one, other) in answered if one and protocol.encode(one) == protocol.encode(other))
+    decides = frozenset(name for name in equal if not isinstance(difference.inputs[name], Tensor))
+    return replace(difference, idle=frozenset(name for name, _ in answered) - matter, decides=decides)
 
 
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:

@@ -35,8 +35,14 @@ _SEARCHES = 3
 #: First line, first column, last line, last column.
 Span = tuple[int, int, int, int]
 
-#: Reason why a line that ran is not fully examined.
-PART = "a condition or a default inside the line"
+#: Reasons why a line that ran is not fully examined.
+PART = "a condition inside the line"
+DEFAULT = "a default inside the line"
+VALUE = "a value outside of functions, whose use cannot be observed"
+HIDDEN = "a field of a base class, which it may hide"
+ORDER = "parameters in another order, which callers may pass by position"
+MACHINE = "the machine, the process or the time, which are the same in all scenarios"
+PARTS = (PART, DEFAULT, VALUE, HIDDEN, ORDER, MACHINE)
 
 #: Reason why a line that ran is not examined.
 NO_EFFECT = "it ran, but no compared result depends on it"
@@ -69,7 +75,8 @@ def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
     merged: dict[tuple[Any, ...], tuple[str, bool]] = {}
     for *line, guard, ran in lines:
         reason, before = merged.get(tuple(line), ("", False))
-        merged[tuple(line)] = PART if PART in (guard, reason) else guard or reason, ran or before
+        part = next((each for each in (guard, reason) if each in PARTS), "")
+        merged[tuple(line)] = part or guard or reason, ran or before
     return [(*line, "" if ran else guard, ran) for line, (guard, ran) in merged.items()]
 
 
@@ -335,7 +342,7 @@ class Patch:
         """Return the condition under which a statement runs; if it ran, why it still does not count as examined."""
         if number not in self._ran.get((side, place), ()):
             return every[number].guard
-        return PART if self._is_part(side, place, number) else NO_EFFECT
+        return self._part(side, place, number) or NO_EFFECT
 
     def list_not_run(self, side: str, place: Place) -> list[int]:
         """Return the changed statements of a definition that did not run, may have run only in part, or had no
@@ -346,26 +353,30 @@ class Patch:
             for number in self._changed.get(place, {}).get(side, ())
             if number not in ran
             or not self._matters.get((side, place, number), True)
-            or self._is_part(side, place, number)
+            or self._part(side, place, number)
         ]
 
-    def _is_part(self, side: str, place: Place, number: int) -> bool:
-        """Return True if a changed statement contains a changed part that might not have been evaluated."""
+    def _part(self, side: str, place: Place, number: int) -> str:
+        """Return one of :data:`PARTS` if a changed statement contains a changed part that might not have been evaluated
+        or whose effect no scenario shows; empty otherwise."""
         unit, other = self._changes[place][:: 1 if side == BEFORE else -1]
         if unit is None or (unit.kind != "function" and other is None):
-            return unit is not None and unit.kind == "field" and place[1].rpartition(".")[2] in self._fields
+            hides = unit is not None and unit.kind == "field" and place[1].rpartition(".")[2] in self._fields
+            return HIDDEN if hides else ""
         if unit.kind in _DEFAULTS:
-            return True
+            return VALUE
         other = other or self._counterparts.get(place)
         if not number and other is not None and _reordered(unit, other):
-            return True  # this affects callers that pass arguments by position; adapters pass them by name
+            return ORDER  # adapters pass arguments by name
         same = {part for statement in (statements(other) if other is not None else ()) for part in statement.parts}
         ran = self._instructions.get((side, place), ())
-        return any(
-            not spans or not all(any(_within(each, span) for each in ran) for span in spans)
-            for part, spans in statements(unit)[number].parts.items()
-            if part not in same
-        )
+        for part, spans in statements(unit)[number].parts.items():
+            if part not in same:
+                if not spans:
+                    return MACHINE if part.startswith(_READS_MACHINE) else DEFAULT
+                if not all(any(_within(each, span) for each in ran) for span in spans):
+                    return PART
+        return ""
 
     def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
         """Return the changed lines that were not examined, in these definitions or in all. Adjacent lines are
@@ -537,7 +548,8 @@ def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int =
         for each in _own_expressions(node):
             inner_parts = _optional_parts(each)
             if inner_parts is not None:
-                parts[ast.dump(each)] = tuple(span_in(part, skipped) for part in inner_parts)
+                kind = "" if inner_parts or not _reads_machine(each) else _READS_MACHINE
+                parts[kind + ast.dump(each)] = tuple(span_in(part, skipped) for part in inner_parts)
         yield Statement(key, (first - skipped, last - skipped), guard, parts, node, skipped)
     for name, block in blocks:
         within = guard
@@ -579,15 +591,28 @@ def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
         unobserved = bool(node.defaults or any(node.kw_defaults))
     if isinstance(node, ast.keyword):
         unobserved = node.arg in ("default", "default_factory")
-    if isinstance(node, ast.Attribute) and ast.unparse(node.value) in _MACHINE:
+    if _reads_machine(node):
         return []
     if isinstance(node, ast.Call):  # of mapping.get(key, default) and getattr(object, name, default)
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if _OF_THE_MACHINE.fullmatch(name):
-            return []
+        name = _called(node)
         most = {"get": 1, "pop": 1, "setdefault": 1, "next": 1, "getattr": 2}.get(name, len(node.args))
         unobserved = len(node.args) > most
     return [] if unobserved else None
+
+
+#: Begins the key of a part that reads the machine, the process or the time.
+_READS_MACHINE = "machine "
+
+
+def _reads_machine(node: ast.AST) -> bool:
+    """Return True if the value of an expression depends on the machine, the process or the time."""
+    if isinstance(node, ast.Attribute):
+        return ast.unparse(node.value) in _MACHINE
+    return isinstance(node, ast.Call) and bool(_OF_THE_MACHINE.fullmatch(_called(node)))
+
+
+def _called(node: ast.Call) -> str:
+    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
 
 
 @lru_cache(maxsize=4096)

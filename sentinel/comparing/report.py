@@ -12,7 +12,7 @@ import numpy as np
 
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
-from sentinel.comparing.patch import NO_EFFECT, Unexamined, coverage
+from sentinel.comparing.patch import DEFAULT, NO_EFFECT, PART, PARTS, Unexamined, coverage
 from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference
 from sentinel.contracts.formulas import formula_of
 from sentinel.deciding.law_session import SETTINGS
@@ -43,7 +43,7 @@ def summarise(compared: BoundaryDiff) -> str:
         parts.append(fails if item.law == ANSWERED else f"{breaks}: {item.statement}")
         parts += [f"the results follow the definition with {message(item.choice)}"] if item.choice else []
     function = compared.name.rpartition(".")[2]
-    moved = [describe_difference(item, function) + _describe_settings(item.inputs) for item in compared.differences[:1]]
+    moved = [describe_difference(item, function) + _describe_settings(item) for item in compared.differences[:1]]
     numbers_first = all(isinstance(item.answers[AFTER], Mapping) for item in compared.differences[:1])
     if brought or parts:
         parts = [*brought, *moved, *parts] if numbers_first else [*brought, *parts, *moved]
@@ -62,11 +62,12 @@ def summarise(compared: BoundaryDiff) -> str:
     return "; ".join(parts)
 
 
-def _describe_settings(inputs: Mapping[str, Any]) -> str:
-    """Return the options and conditions that were set in a scenario although perhaps no caller sets them, as text;
-    empty if there are none."""
-    settings = inputs.get(SETTINGS, {})
-    texts = [name if name.endswith((" is true", " is false")) else f"{name} = {settings[name]!r}" for name in settings]
+def _describe_settings(difference: Difference) -> str:
+    """Return the options that decide a difference, and the options and conditions that were set although perhaps no
+    caller sets them, as text; empty if there are none."""
+    settings = difference.inputs.get(SETTINGS, {})
+    options = {name: difference.inputs[name] for name in sorted(difference.decides)} | settings
+    texts = [name if name.endswith((" is true", " is false")) else f"{name} = {options[name]!r}" for name in options]
     return f", if {message(', '.join(texts))}" if texts else ""
 
 
@@ -347,6 +348,8 @@ def format_lines(item: Unexamined) -> str:
 
 def explain_guard(guard: str) -> str:
     """Return the reason why a changed line was not examined, as a report states it."""
+    if guard in PARTS:
+        return f"it ran, but perhaps not {guard}" if guard in (PART, DEFAULT) else f"it depends on {guard}"
     return guard if guard in ("", NO_EFFECT) else f"guarded by {guard}"
 
 
@@ -412,26 +415,58 @@ def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1
     if item.parameters:
         removed, new = (sorted({*item.parameters[a]} - {*item.parameters[b]}) for a, b in (SIDES, SIDES[::-1]))
         yield f"   parameters: {', '.join([*(f'-{name}' for name in removed), *(f'+{name}' for name in new)])}"
+    scenario: Mapping[str, Any] | None = None
     shown: list[Mapping[str, Any]] = []
     for difference in item.differences:
-        function, again = item.name.rpartition(".")[2], difference.inputs in shown
+        hidden = {*unsaid, *difference.idle}
+        inputs, function = _state(difference.inputs, hidden), item.name.rpartition(".")[2]
+        yield from (f"   {line}" for line in write_scenario(difference, hidden, function, inputs == scenario))
+        scenario = inputs
         shown.append(difference.inputs)
-        yield from (f"   {line}" for line in write_scenario(difference, unsaid, function, again))
     options = item.differences[0].inputs if item.differences else {}
     yield f"   definition: {formula_of(contract, options) or ' '.join(contract.source.split())}"
-    yield from (f"   {line}" for line in _list_laws(item))
+    yield from (f"   {line}" for line in _list_laws(item, shown, unsaid))
     yield ""
 
 
-def _list_laws(item: BoundaryDiff) -> Iterator[str]:
-    """Yield the violations that only one revision has, and the names of the laws that both revisions break."""
+def list_scenario(comparison: Comparison, item: BoundaryDiff) -> Iterator[str]:
+    """Yield the lines of the scenario to which the numbers in a boundary's sentence belong."""
+    unsaid = {each.name for each in comparison.catalog.contracts[item.contract].inputs if each.dialect}
+    for difference in item.differences[:1]:
+        inputs = _state(difference.inputs, {*unsaid, *difference.idle})
+        yield from ("scenario:", *(f"  {line}" for line in scenario_lines({"scenario": inputs})))
+
+
+def _list_laws(item: BoundaryDiff, shown: Sequence[Mapping[str, Any]], unsaid: Collection[str]) -> Iterator[str]:
+    """Yield the violations that only one revision has, and the names of the laws that both revisions break.
+
+    :param shown: the scenarios that the report has so far. A violation on another scenario is listed with its scenario,
+        or without numbers if there are several.
+    :param unsaid: inputs to leave out.
+    """
     broken = {side: [each for each in item.broken.get(side, ()) if each.law != ANSWERED] for side in SIDES}
     new = [each for each in broken[AFTER] if not each.already]
     _, further = split_by_law(broken[AFTER])
-    yield from (f"breaks now: {each.law}: {message(each.detail)}" for each in new)
     worse = {each.law for each in broken[AFTER]}
     fixed = [each for each in broken[BEFORE] if each.law not in worse]
-    yield from (f"broke before, holds now: {each.law}: {message(each.detail)}" for each in fixed)
+    labelled = [*(("breaks now", each) for each in new), *(("broke before, holds now", each) for each in fixed)]
+    elsewhere: dict[str, list[Broken]] = {}
+    for label, each in labelled:
+        if any(inputs in shown for inputs in each.variants.values()):
+            yield f"{label}: {each.law}: {message(each.detail)}"
+        else:
+            elsewhere.setdefault(label, []).append(each)
+    for label, several in elsewhere.items():
+        first, *others = several
+        yield f"{label}, in another scenario: {first.law}: {message(first.detail)}"
+        variants = {name: _state(inputs, unsaid) for name, inputs in first.variants.items()}
+        base = next(iter(variants.values()), {})
+        changed = {
+            name: {key: each[key] for key in each if base.get(key) != each[key]} for name, each in variants.items()
+        }
+        yield from (f"  {line}" for line in scenario_lines({"scenario": base, "variants": changed}))
+        if others:
+            yield f"{label}, in further scenarios: {', '.join(dict.fromkeys(each.law for each in others))}"
     if further:
         names = ", ".join(each.law for each in further)
         yield f"both revisions break these laws, and the results are further off now: {names}"
@@ -445,12 +480,12 @@ def write_scenario(
 ) -> Iterator[str]:
     """Yield the lines about a difference: its scenario, and the values before and after.
 
-    :param unsaid: inputs to leave out, in addition to those that do not matter.
-    :param again: whether the scenario was written before.
+    :param unsaid: inputs to leave out.
+    :param again: whether the scenario was written directly before.
     """
     whose = f" of {', '.join(difference.recipes)}" if difference.recipes else ""
     if not again:
-        inputs = _state(difference.inputs, {*unsaid, *difference.idle})
+        inputs = _state(difference.inputs, unsaid)
         yield f"scenario{whose}:"
         yield from (f"  {line}" for line in scenario_lines({"scenario": inputs}))
     before, after = (difference.answers[side] for side in SIDES)

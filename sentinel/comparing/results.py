@@ -21,6 +21,7 @@ class Difference:
     :ivar double: by side, the observation in float64 if the scenario has a coarser dtype.
     :ivar recipes: the known bugs whose scenario this is; empty for a drawn scenario.
     :ivar idle: the inputs that do not matter: with other values of them, both sides return the same as before.
+    :ivar decides: the options that decide whether the sides differ: with another value of them, both return the same.
     :ivar programming_error: the name of the exception, if one side raises it because of a mistake in its own code; see
         :func:`sentinel.worker.attribution.programming_error`.
     """
@@ -33,6 +34,7 @@ class Difference:
     recipes: tuple[str, ...] = ()
     programming_error: str = ""
     idle: frozenset[str] = frozenset()
+    decides: frozenset[str] = frozenset()
 
     @property
     def confirmed(self) -> bool:

@@ -83,10 +83,11 @@ class DifferenceItem(pytest.Item):
         if not self.examined and not result.lost:
             from sentinel.comparing.report import format_lines
 
-            idle = [format_lines(each) for each in result.unreached[:_SHOWN]]
-            more = f" and {len(result.unreached) - _SHOWN} more" if len(result.unreached) > _SHOWN else ""
+            idle = ", ".join(format_lines(each) for each in result.unreached[:_SHOWN])
+            idle += f" and {len(result.unreached) - _SHOWN} more" if len(result.unreached) > _SHOWN else ""
+            why = "; ".join(filter(None, [result.reason or result.share, idle]))
             state = "not examined" if result.state == "new" else result.state
-            pytest.skip(f"{state}: {result.reason or result.share or ', '.join(idle) + more}")
+            pytest.skip(f"{state}: {why}")
 
     def _allowed(self) -> bool:
         globs = self.run.settings.allowed_changes

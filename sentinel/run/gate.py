@@ -15,7 +15,16 @@ from urllib.parse import quote
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER
 from sentinel.comparing.patch import NO_EFFECT, Key, Line, coverage, describe_share, merge
-from sentinel.comparing.report import SIZES, explain_guard, join_names, list_others, name_revision, summarise
+from sentinel.comparing.report import (
+    SIZES,
+    explain_guard,
+    format_lines,
+    join_names,
+    list_others,
+    list_scenario,
+    name_revision,
+    summarise,
+)
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.reports.escaping import message
 from sentinel.reports.github import MOST, command
@@ -62,11 +71,24 @@ def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any
         "blind": [] if result is None else sorted(map(message, result.blind)),
         "here": sorted(map(list, here)),
         "agrees": result is not None and result.state in ("same numbers", "not examined") and not result.reason,
+        "scenario": [] if result is None else list(list_scenario(comparison, result)),
+        "idle": [] if result is None else [format_lines(each) for each in result.unreached[:_ENTRIES]],
         "lines": [list(line) for line in lines],
         "beyond": [] if result is not None else _beyond(comparison),
         "names": comparison.to_call(),
         "cause": "" if result is None else comparison.cause_of(result.name),
     }
+
+
+def planned_row(comparison: Comparison, names: Sequence[str]) -> Row:
+    """Return a row without a result, which names the boundaries that will be compared."""
+    base, head = (name_revision(checkout) for checkout in comparison.checkouts.values())
+    texts = {"target": comparison.target.name, "base": message(base), "head": message(head), "boundary": ""}
+    nothing: dict[str, Any] = {
+        key: [] for key in ("places", "changed", "undecided", "blind", "here", "lines", "beyond")
+    }
+    told = {"outcome": "same", "sentence": "", "agrees": False, "cause": "", "names": list(names)}
+    return {**texts, **nothing, **told}
 
 
 def _beyond(comparison: Comparison) -> list[str]:
@@ -108,7 +130,8 @@ def announce(row: Row) -> str:
     if not row["boundary"] or row["outcome"] == "same" or (row["agrees"] and row["sentence"] != _IDLE):
         return ""
     why = f"it calls {row['cause']}" if row["cause"] else row["sentence"]
-    return f"{row['outcome']}: {row['boundary']}: {why}"
+    idle = f": {'; '.join(row['idle'])}" if why == _IDLE and row["idle"] else ""
+    return f"{row['outcome']}: {row['boundary']}: {why}{idle}"
 
 
 def _examine(row: Row, rows: Sequence[Row], lines: Sequence[Line]) -> tuple[str, str]:
@@ -163,7 +186,8 @@ class Gate:
             waiting = _waiting(rows)
             if waiting:
                 yield f"not compared, because the run ended first: {join_names(waiting)}"
-            yield cover(rows)
+            if not waiting or any(row["lines"] for row in rows):
+                yield cover(rows)
             if any(row["lines"] and row["boundary"] for row in rows):
                 yield SIZES
 
@@ -253,6 +277,8 @@ def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
         where = f" (changed: {where})" if where and outcome in ("worse", "other", "better") else ""
         word = "warning: other" if outcome == "other" else outcome
         yield f"{word}: {first['boundary']}{where}: {first['sentence']}"
+        if outcome != "worse":  # a failed item prints its scenario
+            yield from (f"  {line}" for line in first["scenario"])
         if others:
             yield f"  and {join_names([row['boundary'] for row in others])}"
     if len(shown) > _LINES:

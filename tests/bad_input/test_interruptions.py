@@ -108,3 +108,26 @@ def _wait_until_gone(scratch: Path) -> None:
         finally:
             os.close(handle)
     assert _left_behind(scratch) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_gate_lists_what_was_not_compared(number, here, fixed_tree, tmp_path, begun):
+    """The first boundary hangs, so nothing has been compared when the signal arrives."""
+    head = copy_demo(tmp_path / "head", "fixed")
+    losses = head / "demo_rl" / "losses.py"
+    losses.write_text(losses.read_text().replace("    return ", "    import time\n    time.sleep(600)\n    return ", 1))
+    read, write = begun
+    run = subprocess.Popen(
+        [*PYTEST[:5], "--sentinel-target=demo", f"--sentinel-repo={head}", f"--sentinel-against=path:{fixed_tree}"],
+        cwd=here, env={**os.environ, "BEGUN": str(write)}, pass_fds=[write], stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    os.close(write)
+    _wait_for(read, b"agg_loss")
+    run.send_signal(number)
+    said, _ = run.communicate(timeout=LONG)
+    assert run.returncode == pytest.ExitCode.INTERRUPTED, said
+    assert "sentinel: the run was interrupted" in said
+    assert "KeyboardInterrupt" not in said
+    assert "not compared, because the run ended first: demo_rl.losses.agg_loss" in said
+    assert "no signal line changed" not in said

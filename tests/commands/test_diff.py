@@ -1047,7 +1047,7 @@ def test_a_partly_run_line_is_not_examined(run_sentinel, tree, line):
     before, after = (tree(name, ONE_LINE.format(line=text)) for name, text in (("one", "pass"), ("other", line)))
     answer = run_sentinel("diff", "tiny", before, after, *FEW)
     assert (answer.status, "no difference" in answer.out) == (2, False)
-    reason = "guarded by a condition or a default inside the line"
+    reason = "it ran, but perhaps not a condition inside the line"
     if " for " in line and sys.version_info >= (3, 12):  # the parts of a comprehension are not told apart
         reason = "it ran, but no compared result depends on it"
     assert f"tiny/losses.py:4 agg_loss ({reason}" in answer.out
@@ -1338,7 +1338,10 @@ def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree
     refs = tree("one", DEFAULTS.format(**values)), tree("other", DEFAULTS.format(**later))
     answer = run_sentinel("diff", "tiny", *refs, *FEW)
     assert (answer.status, "no difference" in answer.out) == (2, False)
-    assert "guarded by a condition or a default inside the line" in answer.out
+    kind = {"hidden": "a field of a base class", "scale": "a default inside the line"}.get(
+        changed, "a value outside of"
+    )
+    assert kind in answer.out
 
 
 @pytest.mark.parametrize("both", [True, False])
@@ -1550,3 +1553,16 @@ def test_a_removed_key_prevents_a_proof(run_sentinel, tree):
         "diff", "tiny", tree("one", code), tree("two", code.replace('@registered("mean")\n', "")), *FEW
     )
     assert "module-level code that may change other functions: tiny/losses.py:" in answer.out
+
+
+def test_the_option_under_which_a_difference_shows_is_named(run_sentinel, tree, tiny_catalog, monkeypatch):
+    adapter = tiny_catalog.adapters["tiny"]
+    modes = {"loss_agg_mode": ("token-mean", "seq-mean-token-sum")}
+    bindings = tuple(replace(each, accepts={**each.accepts, **modes}) for each in adapter.target.bindings)
+    both = replace(adapter, target=replace(adapter.target, bindings=bindings))
+    catalog = replace(tiny_catalog, adapters={"tiny": both}, recipe_folders=())
+    monkeypatch.setattr("sentinel.recipes.catalog.bundled_catalog", lambda: catalog)
+    code = CODE.format(returned=f"{RIGHT} if loss_agg_mode == 'token-mean' else (loss_mat * loss_mask).sum() * {{}}")
+    answer = run_sentinel("diff", "tiny", tree("one", code.format(1)), tree("other", code.format(2)), "--examples=20")
+    assert "loss is 2 times the previous value, if loss_agg_mode = 'seq-mean-token-sum'" in answer.out
+    assert 'loss_agg_mode = "seq-mean-token-sum"' in answer.out

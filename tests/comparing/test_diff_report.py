@@ -1,9 +1,19 @@
 """Sentences that describe a difference with numbers."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from sentinel.comparing.report import describe_difference, split_by_law, summarise, write_scenario
+from sentinel.comparing.observations import AFTER, BEFORE
+from sentinel.comparing.report import (
+    describe_difference,
+    split_by_law,
+    summarise,
+    write_difference,
+    write_scenario,
+)
 from sentinel.comparing.results import BoundaryDiff, Broken, Difference
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values.literals import tensor
 
 TWO = tensor([1.0, 2.0], "float32")
@@ -61,3 +71,40 @@ def test_a_law_is_either_newly_broken_or_broken_by_both_revisions():
     assert ([each.law for each in newly], [each.law for each in older]) == (["order"], ["oracle"])
     said = summarise(BoundaryDiff("f", "call", "differs", broken={"after": (new, *further)}))
     assert said == "breaks order: order does not matter; is further from oracle than before: as defined"
+
+
+def _shown(**parts):
+    """Return the report of a boundary as lines."""
+    comparison = SimpleNamespace(cause_of=lambda name: "", catalog=bundled_catalog())
+    return list(write_difference(comparison, BoundaryDiff("v.f", "loss_aggregation", "differs", **parts)))
+
+
+def test_a_violation_is_written_with_its_own_scenario():
+    answers = {BEFORE: {"loss": 1.0}, AFTER: {"loss": 2.0}}
+    first, second = ({"loss_agg_mode": mode} for mode in ("token-mean", "seq-mean-token-sum"))
+    broken = [Broken(f"law_{place}", "s", "value", f"loss: {place}", {"": each}) for place, each in
+              enumerate((first, second, {"loss_agg_mode": "x"}))]  # fmt: skip
+    lines = _shown(differences=(Difference("value", first, answers, {"loss": ""}),), broken={AFTER: tuple(broken)})
+    text = "\n".join(line.strip() for line in lines)
+    assert "breaks now: law_0: loss: 0\nbreaks now, in another scenario: law_1: loss: 1\n" in text
+    assert text.index("law_1: loss") < text.index('loss_agg_mode = "seq-mean-token-sum"')
+    assert "loss: 2" not in text
+    assert "in further scenarios: law_2" in text
+
+
+def test_a_scenario_is_left_out_only_directly_after_itself():
+    answers = {BEFORE: {"loss": 1.0}, AFTER: {"loss": 2.0}}
+    first, second = ({"loss_agg_mode": mode} for mode in ("token-mean", "seq-mean-token-sum"))
+    each = [Difference("value", inputs, answers, {"loss": ""}) for inputs in (first, first, second, first)]
+    lines = _shown(differences=tuple(each))
+    assert [line.split()[-1] for line in lines if "loss_agg_mode" in line] == [
+        '"token-mean"', '"seq-mean-token-sum"', '"token-mean"',
+    ]  # fmt: skip
+
+
+def test_the_option_that_decides_is_named():
+    answers = {BEFORE: {"loss": 1.0}, AFTER: {"loss": 2.0}}
+    inputs = {"loss_agg_mode": "seq-mean-token-sum"}
+    difference = Difference("value", inputs, answers, {"loss": ""}, decides=frozenset(inputs))
+    told = summarise(BoundaryDiff("v.f", "loss_aggregation", "differs", differences=(difference,)))
+    assert told == "loss is 2 times the previous value, if loss_agg_mode = 'seq-mean-token-sum'"
