@@ -144,8 +144,10 @@ class _Hooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """End an interrupted run without a traceback: pytest prints the results, and what was not compared."""
+        from sentinel.run.differences import note_planned
+
         if not session.config.option.collectonly:
-            self._run.plan_comparisons(session.items)
+            note_planned(self._run, session.items)
         with _without_traceback():
             return (yield)
 

@@ -286,7 +286,7 @@ class Comparison:
             return False
         patch = self.selection.patch
         ran = self._note_lines(subject.name, log, located, ())
-        entered = [place for place in located[AFTER] if patch.ran(place)]
+        entered = {place for _, place, _ in ran}
         return not log.answered or patch.needs_search(ran, {*self.selection.distances(subject.name), *entered})
 
     def _note_lines(

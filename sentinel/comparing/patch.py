@@ -29,8 +29,10 @@ from sentinel.search.inventory import names_signal
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # statements that cause no line event or have no effect
 
-#: The most full searches, at different boundaries, that try to run the same changed lines.
-_SEARCHES = 3
+#: The most full searches, at different boundaries, that try to run the same changed lines: at boundaries whose few
+#: scenarios run other changed lines of the function, and at boundaries whose few scenarios run none. The second number
+#: holds for a function that no full search has run; otherwise one full search is enough.
+_SEARCHES, _ATTEMPTS = 3, 2
 
 #: First line, first column, last line, last column.
 Span = tuple[int, int, int, int]
@@ -303,10 +305,12 @@ class Patch:
         """
         if not self._searched.issuperset(ran):
             return True
+        entered, searched = ({place for _, place, _ in each} for each in (ran, self._searched))
         return any(
             (side, place, number) not in self._searched
             for place in reached
-            if place in self._changed and self._searches[place] < _SEARCHES
+            if place in self._changed
+            and self._searches[place] < (_SEARCHES if place in entered else 1 if place in searched else _ATTEMPTS)
             for side, numbers in self._changed[place].items()
             for number in numbers
         )

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +151,16 @@ def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
             yield from session.genitems(node)
     except SentinelError as error:
         raise pytest.UsageError(f"sentinel: {error}") from None
+
+
+def note_planned(run: Run, items: Sequence[pytest.Item]) -> None:
+    """Note which boundaries will be compared, so that a run that ends first can list them."""
+    chosen = [item for item in items if isinstance(item, DifferenceItem)]
+    for comparison in {id(item.comparison): item.comparison for item in chosen}.values():
+        from sentinel.run.gate import planned_row
+
+        names = [item.boundary for item in chosen if item.comparison is comparison]
+        run.results.compared(f"diff/{comparison.target.name}", planned_row(comparison, names))
 
 
 def _mark(item: pytest.Item, target: str) -> pytest.Item:

@@ -314,16 +314,6 @@ class Run:
                 if isinstance(file, Path):  # so that pytest does not repeat the file's name before its next item
                     reporter.currentfspath = file
 
-    def plan_comparisons(self, items: Sequence[pytest.Item]) -> None:
-        """Note which boundaries will be compared, so that a run that ends first can list them."""
-        from sentinel.run.differences import DifferenceItem
-        from sentinel.run.gate import planned_row
-
-        chosen = [item for item in items if isinstance(item, DifferenceItem)]
-        for comparison in {id(item.comparison): item.comparison for item in chosen}.values():
-            names = [item.boundary for item in chosen if item.comparison is comparison]
-            self.results.compared(f"diff/{comparison.target.name}", planned_row(comparison, names))
-
     def compared(self, nodeid: str, row: dict[str, Any]) -> None:
         """Store the result of comparing a boundary, and print it if something differs."""
         from sentinel.run.gate import announce

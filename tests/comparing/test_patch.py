@@ -27,13 +27,18 @@ def test_a_boundary_needs_a_full_search_for_statements_that_no_full_search_ran()
 
 
 def test_only_a_few_full_searches_try_the_same_statements():
-    changes = patch("def loss(x):\n    return x\n", "def loss(x):\n    return -x\n")
-    asked = []
-    for _ in range(5):
-        asked.append(changes.needs_search([], [PLACE]))
-        changes.note_search([], [PLACE])
-    assert asked == [True, True, True, False, False]
-    assert not changes.needs_search([], [])  # a boundary that cannot reach it
+    """Fewer at boundaries whose scenarios never call the changed function, because they would only take time."""
+    code = "def loss(x, y):\n    if y is None:\n        return {}x\n    return {}y\n"
+    for entered, expected in ((False, [True, True, False, False]), (True, [True, True, True, False])):
+        changes = patch(code.format("", ""), code.format("-", "-"))
+        ran = changes.note(AFTER, changes.units(AFTER), [(PLACE[0], 4)]) if entered else set()
+        asked = []
+        for _ in range(4):
+            asked.append(changes.needs_search(ran, [PLACE]))
+            changes.note_search(ran, [PLACE])
+        assert asked == expected
+        assert not changes.needs_search([], [])  # a boundary that cannot reach it
+    assert not changes.needs_search([], [PLACE])  # another boundary's search has run it
 
 
 def test_patch_coverage_joins_adjacent_lines_with_one_reason():
