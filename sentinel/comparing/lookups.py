@@ -51,6 +51,7 @@ def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: 
     entries = {
         side: _collect(((file, blobs[side]) for file, blobs in changed), codes[side], trees[side]) for side in SIDES
     }
+    elsewhere = _find_elsewhere(entries, {file for file, _ in changed}, codes[BEFORE], trees[BEFORE])
     lookups = []
     for key, (file, now) in entries[AFTER].items():
         old = entries[BEFORE].get(key)
@@ -58,7 +59,7 @@ def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: 
             if not now.code if old is None else old[1].member != now.member and not _decorates_alike(old[1], now):
                 lookups.append(Lookup(str(now), None, None, (file, now.unit), now.line))
             continue
-        old = old or _find_elsewhere(key, now, {file for file, _ in changed}, codes, trees)
+        old = old or elsewhere.get(key)
         if old is None:
             continue
         was, is_ = (_place(codes[side], trees[side], *each) for side, each in zip(SIDES, (old, (file, now))))
@@ -92,16 +93,13 @@ def _collect(files: Iterable[tuple[str, str | None]], code: Code, tree: str) -> 
 
 
 def _find_elsewhere(
-    key: _Key, now: Registration, changed: Collection[str], codes: Mapping[str, Code], trees: Mapping[str, str]
-) -> tuple[str, Registration] | None:
-    """Return the entry that an unchanged file has for this key."""
-    code, tree = codes[BEFORE], trees[BEFORE]
-    for file, blob in sorted(code.files(tree).items()):
-        if file not in changed and code.names(blob, [now.key, now.key.upper()]):
-            there = _collect([(file, blob)], code, tree)
-            if key in there:
-                return there[key]
-    return None
+    entries: Mapping[str, Mapping[_Key, Any]], changed: Collection[str], code: Code, tree: str
+) -> dict[_Key, tuple[str, Registration]]:
+    """Return the base's entries in unchanged files for the keys that only the head's changed files have."""
+    words = {key for registry, key in entries[AFTER].keys() - entries[BEFORE].keys() if not isinstance(registry, str)}
+    words |= {word.upper() for word in words}
+    files = ((file, blob) for file, blob in sorted(code.files(tree).items()) if file not in changed)
+    return _collect([each for each in files if code.names(each[1], words)] if words else (), code, tree)
 
 
 def _stands(code: Code, tree: str, place: Place) -> bool:

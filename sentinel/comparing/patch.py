@@ -38,12 +38,12 @@ _SEARCHES, _ATTEMPTS = 3, 2
 Span = tuple[int, int, int, int]
 
 #: Reasons why a line that ran is not fully examined.
-PART = "a condition inside the line"
-DEFAULT = "a default inside the line"
-VALUE = "a value outside of functions, whose use cannot be observed"
-HIDDEN = "a field of a base class, which it may hide"
-ORDER = "parameters in another order, which callers may pass by position"
-MACHINE = "the machine, the process or the time, which are the same in all scenarios"
+PART = "a part of the line may not have run"
+DEFAULT = "a default in the line may not have been used"
+VALUE = "the use of a value outside of functions cannot be observed"
+HIDDEN = "it may hide a field of a base class"
+ORDER = "its parameters have another order, and callers may pass them by position"
+MACHINE = "it depends on the machine, the process or the time"
 PARTS = (PART, DEFAULT, VALUE, HIDDEN, ORDER, MACHINE)
 
 #: Reason why a line that ran is not examined.

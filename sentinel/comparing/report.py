@@ -12,7 +12,7 @@ import numpy as np
 
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
-from sentinel.comparing.patch import DEFAULT, NO_EFFECT, PART, PARTS, Unexamined, coverage
+from sentinel.comparing.patch import NO_EFFECT, PARTS, Unexamined, coverage
 from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference
 from sentinel.contracts.formulas import formula_of
 from sentinel.deciding.law_session import SETTINGS
@@ -348,9 +348,7 @@ def format_lines(item: Unexamined) -> str:
 
 def explain_guard(guard: str) -> str:
     """Return the reason why a changed line was not examined, as a report states it."""
-    if guard in PARTS:
-        return f"it ran, but perhaps not {guard}" if guard in (PART, DEFAULT) else f"it depends on {guard}"
-    return guard if guard in ("", NO_EFFECT) else f"guarded by {guard}"
+    return guard if guard in ("", NO_EFFECT, *PARTS) else f"guarded by {guard}"
 
 
 def list_beyond(comparison: Comparison) -> Iterator[str]:

@@ -1047,7 +1047,7 @@ def test_a_partly_run_line_is_not_examined(run_sentinel, tree, line):
     before, after = (tree(name, ONE_LINE.format(line=text)) for name, text in (("one", "pass"), ("other", line)))
     answer = run_sentinel("diff", "tiny", before, after, *FEW)
     assert (answer.status, "no difference" in answer.out) == (2, False)
-    reason = "it ran, but perhaps not a condition inside the line"
+    reason = "a part of the line may not have run"
     if " for " in line and sys.version_info >= (3, 12):  # the parts of a comprehension are not told apart
         reason = "it ran, but no compared result depends on it"
     assert f"tiny/losses.py:4 agg_loss ({reason}" in answer.out
@@ -1338,7 +1338,7 @@ def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree
     refs = tree("one", DEFAULTS.format(**values)), tree("other", DEFAULTS.format(**later))
     answer = run_sentinel("diff", "tiny", *refs, *FEW)
     assert (answer.status, "no difference" in answer.out) == (2, False)
-    kind = {"hidden": "a field of a base class", "scale": "a default inside the line"}.get(
+    kind = {"hidden": "it may hide a field", "scale": "a default in the line"}.get(
         changed, "a value outside of"
     )
     assert kind in answer.out
@@ -1566,3 +1566,17 @@ def test_the_option_under_which_a_difference_shows_is_named(run_sentinel, tree, 
     answer = run_sentinel("diff", "tiny", tree("one", code.format(1)), tree("other", code.format(2)), "--examples=20")
     assert "loss is 2 times the previous value, if loss_agg_mode = 'seq-mean-token-sum'" in answer.out
     assert 'loss_agg_mode = "seq-mean-token-sum"' in answer.out
+
+
+@pytest.mark.parametrize("other", [RIGHT, WRONG], ids=["right", "wrong"])
+def test_a_key_that_a_new_file_takes_over_is_compared(run_sentinel, tree, tmp_path, other):
+    """The file with the old function is unchanged."""
+    code = REGISTERED.format(other=RIGHT, entry="")
+    refs = [tree(name, code) for name in ("one", "other")]
+    newer = ENTRIES["a decorator"].replace("{other}", other)
+    (tmp_path / "other" / "tiny" / "more.py").write_text(
+        f"from tiny import losses\n\n\n{newer}\n".replace("@", "@losses.")
+    )
+    [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
+    assert (found["state"], found["judgement"]) == (("differs", "worse") if other == WRONG else ("same numbers", ""))
+    assert found["places"]["after"].startswith("tiny.more.newer (tiny/more.py:")
