@@ -1338,9 +1338,7 @@ def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree
     refs = tree("one", DEFAULTS.format(**values)), tree("other", DEFAULTS.format(**later))
     answer = run_sentinel("diff", "tiny", *refs, *FEW)
     assert (answer.status, "no difference" in answer.out) == (2, False)
-    kind = {"hidden": "it may hide a field", "scale": "a default in the line"}.get(
-        changed, "a value outside of"
-    )
+    kind = {"hidden": "it may hide a field", "scale": "a default in the line"}.get(changed, "a value outside of")
     assert kind in answer.out
 
 
