@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.reached import Code, Place
-from sentinel.comparing.units import Registration
+from sentinel.comparing.units import Registration, Unit
 
 #: A key: the place of its registry, or the registry's expression if another package defines it; and the key itself.
 _Key = tuple[Any, str]
@@ -67,14 +67,18 @@ def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: 
             continue
         renamed = _decorates_alike(old[1], now)
         if was is not None and renamed:
-            renamed = old[0] == file or not _stands(codes[AFTER], trees[AFTER], was)
+            renamed = old[0] == file or _unit(codes[AFTER], trees[AFTER], was) is None
         if was != is_ and not renamed:
             lookups.append(Lookup(str(now), was, is_, (file, now.unit), now.line))
-    for key, (file, old_entry) in entries[BEFORE].items():
-        was = _place(codes[BEFORE], trees[BEFORE], file, old_entry)
-        gone = key not in entries[AFTER] and not isinstance(key[0], str)
-        if gone and was is not None and _stands(codes[AFTER], trees[AFTER], was):
-            lookups.append(Lookup(str(old_entry), was, None, (file, old_entry.unit), old_entry.line))
+    still = {(key[1], entry.member) for key, (_, entry) in entries[AFTER].items()}  # perhaps of a registry that moved
+    for key, (file, entry) in entries[BEFORE].items():
+        if key in entries[AFTER] or (key[1], entry.member) in still or isinstance(key[0], str):
+            continue
+        was = _place(codes[BEFORE], trees[BEFORE], file, entry)
+        stands = was is not None and _unit(codes[AFTER], trees[AFTER], was) is not None
+        table = _unit(codes[BEFORE], trees[BEFORE], key[0])
+        if stands and table is not None and table.kind != "function":  # a function that keeps nothing is no registry
+            lookups.append(Lookup(str(entry), was, None, (file, entry.unit), entry.line))
     return lookups
 
 
@@ -102,9 +106,9 @@ def _find_elsewhere(
     return _collect([each for each in files if code.names(each[1], words)] if words else (), code, tree)
 
 
-def _stands(code: Code, tree: str, place: Place) -> bool:
+def _unit(code: Code, tree: str, place: Place) -> Unit | None:
     blob = code.files(tree).get(place[0])
-    return blob is not None and place[1] in code.module(blob).units
+    return None if blob is None else code.module(blob).units.get(place[1])
 
 
 def _place(code: Code, tree: str, file: str, entry: Registration) -> Place | None:

@@ -1551,6 +1551,11 @@ def test_a_removed_key_prevents_a_proof(run_sentinel, tree):
         "diff", "tiny", tree("one", code), tree("two", code.replace('@registered("mean")\n', "")), *FEW
     )
     assert "module-level code that may change other functions: tiny/losses.py:" in answer.out
+    marked = code.replace(
+        "def other", "def marked(text):\n    return lambda function: function\n\n\n@marked('old')\ndef other"
+    )
+    refs = tree("marked", marked), tree("unmarked", marked.replace("@marked('old')\n", ""))
+    assert "module-level code" not in run_sentinel("diff", "tiny", *refs, *FEW).out  # it keeps no functions
 
 
 def test_the_option_under_which_a_difference_shows_is_named(run_sentinel, tree, tiny_catalog, monkeypatch):
