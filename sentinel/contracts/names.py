@@ -84,6 +84,8 @@ SYNONYMS: Mapping[str, str] = {
     "gamma": "discount discount_factor",
     "lam": "gae_lam tau",
     "kl": "kls kl_penalty per_token_kl",
+    "entropy": "entropies token_entropy per_token_entropy ent entropy_bonus",
+    "entropy_coef": "ent_coef entropy_weight entropy_beta entropy_bonus_coef",
     "kl_coef": "beta kl_beta kl_weight kl_loss_coef",
     "kl_estimator": "kl_penalty kl_type estimator kind mode",
     "level": "is_level granularity",

@@ -221,7 +221,7 @@ def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[s
         return callable(fixed) or item.dialect or fixed == value
     if isinstance(value, Tensor):
         if item.domain == "mask":
-            return bool(_styles(value) & set(item.choices))
+            return bool(padding_of(value) & set(item.choices))
         drawn = item.domain and item.dtype == "float32" and value.dtype in FLOATS
         return not drawn or not binding.dtypes or value.dtype in binding.dtypes
     accepted = binding.accepts.get(item.name)
@@ -236,7 +236,7 @@ def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[s
     return any(other[item.name] == value for other in arrangements)
 
 
-def _styles(mask: Tensor) -> set[str]:
+def padding_of(mask: Tensor) -> set[str]:
     """Return the padding styles that a mask follows. Rows of zeros follow every style."""
     rows = mask.array() != 0
     rows = rows[rows.any(axis=-1)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
@@ -17,8 +18,8 @@ from sentinel.contracts.contract import REQUIRED, Contract, Input, Observed
 from sentinel.contracts.names import fits, match_names, suggest_names
 from sentinel.errors import nearest
 from sentinel.targets import Binding
-from sentinel.testing.forms import at_tokens, matchable, of_responses
-from sentinel.testing.ways import Mismatch
+from sentinel.testing.forms import TERMS, at_tokens, concerns, definitions, matchable, of_responses
+from sentinel.testing.ways import Mismatch, without_mask
 
 #: Contract -> the arguments that its ``measure`` passes in addition to the inputs, each with other names that a user's
 #: function may have for it.
@@ -98,6 +99,7 @@ class Function:
     :ivar record: called with the arguments before each call.
     :ivar inputs: the inputs of the call that ``call`` makes.
     :ivar used: whether it was called, or one of its attributes was read.
+    :ivar received: parameter -> the value that every call passed; ``...`` if calls passed tensors or several values.
     """
 
     f: Callable[..., Any]
@@ -108,6 +110,7 @@ class Function:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
     used: bool = False
+    received: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, /, *positional: Any, **named: Any) -> Any:
         self.used = True
@@ -116,6 +119,10 @@ class Function:
         positional = (*positional, *(named.pop(name) for name in first))
         if self.record is not None:
             self.record(positional, named)
+        with contextlib.suppress(TypeError):  # the call itself raises it, too
+            for name, value in self.__signature__.bind_partial(*positional, **named).arguments.items():
+                plain = value is None or isinstance(value, (bool, int, float, str))
+                self.received[name] = value if plain and self.received.get(name, value) == value else ...
         try:
             return self.f(*positional, **named)
         except BaseException as error:
@@ -173,7 +180,6 @@ class Bound:
     :ivar call: the file and line of ``call``; empty without it.
     :ivar of_call: text of an exception -> the exception, for those that ``call`` raised outside the function.
     :ivar derived: parameter -> the input that its value is computed from.
-    :ivar left: parameter to which no call passes a value -> its default.
     :ivar given: parameter to which every call passes a value -> its default, which is never used.
     :ivar sizes: dimension of the inputs -> its largest size in a call so far.
     """
@@ -188,9 +194,27 @@ class Bound:
     call: str = ""
     of_call: dict[str, BaseException] = field(default_factory=dict)
     derived: Mapping[str, str] = field(default_factory=dict)
-    left: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Return the defaults of the function's parameters."""
+        parameters = self.function.__signature__.parameters.items()
+        return {name: each.default for name, each in parameters if each.default is not each.empty}
+
+    @property
+    def left(self) -> dict[str, Any]:
+        """Return the parameters to which no call passed a value so far, with their defaults."""
+        passed = {*self.function.received, *(() if self.call else {*self.names.values(), *self.derived})}
+        return {name: default for name, default in self.defaults.items() if name not in passed}
+
+    @property
+    def off(self) -> dict[str, Any]:
+        """Return the parameters that were None, False or 0 in every call so far, with this value."""
+        values = {**self.left, **self.function.received}
+        numbers = (bool, int, float)
+        return {name: each for name, each in values.items() if each is None or (isinstance(each, numbers) and not each)}
 
     def note_sizes(self, inputs: Mapping[str, Any]) -> None:
         """Record the largest size of each dimension in the tensors of a call."""
@@ -230,7 +254,7 @@ def bind(
         matched = _match(function, contract, choices, names, derived)
     else:
         matched = {item.name: item.name for item in contract.inputs if accessed is None or item.name in accessed}
-        required = [item.name for item in contract.inputs if item.default is REQUIRED]
+        required = [item.name for item in matchable(contract, choices).inputs if item.default is REQUIRED]
         undecided = [name for name in required if name not in {*matched, *choices} and not is_data(contract, name)]
         undecided += [name for name in required if contract.input(name) in _without_values(contract, choices)]
         if undecided:
@@ -241,7 +265,8 @@ def bind(
     has_dones = any(name in kit.ENDS for name in derived)
     if stream and not has_dones:
         raise TypeError(f"shapes: {function.name} has no parameter for the ends of episodes ({', '.join(kit.ENDS)})")
-    if has_dones and not stream and contract.mask not in matched:
+    has_lengths = any(name in _LENGTHS.split() for name in derived)
+    if (has_dones or has_lengths) and not stream and contract.mask not in matched:
         accepts.setdefault(contract.mask, ("full", "right"))  # after an end there may be another episode, or nothing
     needed = {one for one, name in matched.items() if call is None and not _accepts_none(function, name)}
     for item in contract.inputs:
@@ -259,9 +284,6 @@ def bind(
     known: list[str] = []  # the names of outputs
     forms = _label_forms(function, matched.get(contract.group, ""), call is not None)
     forms = ["numbers", "bools"] if has_dones else forms
-    own = function.__signature__.parameters.items() if call is None else ()
-    defaults = {name: each.default for name, each in own if each.default is not each.empty}
-    left = {name: default for name, default in defaults.items() if name not in {*matched.values(), *derived}}
 
     def call_with(boundary: Any, inputs: Mapping[str, Any], form: str) -> Any:
         if call is not None:
@@ -290,7 +312,11 @@ def bind(
                 continue
             forms[:] = [form]
             known[:] = known or output_names(contract, original)
-            read = read_outputs(returned, contract, known or contract.keys, outputs, function.name)
+            try:
+                read = read_outputs(returned, contract, known or contract.keys, outputs, function.name)
+            except TypeError as error:
+                function.note(error)
+                raise
             if stream:
                 mask = original[contract.mask]
                 read = Outputs({name: kit.split_rows(value, mask) for name, value in read.items()})
@@ -298,8 +324,10 @@ def bind(
         assert first is not None
         raise first
 
-    bound.left = left
-    bound.given = {name: default for name, default in defaults.items() if name not in left and default is not None}
+    given = () if call is not None else {*matched.values(), *derived}
+    # A tensor's default of None or 0 only means that the function is called without it.
+    given = {name for name in given if not any(is_data(contract, one) for one in matched if matched[one] == name)}
+    bound.given = {name: each for name, each in bound.defaults.items() if name in given and each is not None}
     bound.binding = replace(
         bound.binding, arguments=passed, call=ask, fixed=fixed, accepts=accepts, dtypes=tuple(dtypes)
     )
@@ -354,9 +382,11 @@ def _match(
     }
     own = {name: parameters[0] for name, parameters in besides.items() if parameters}
     free = [name for name in every if name not in own.values()]
-    reference = any(fits(contract, "ref_log_probs", name) is not None for name in free) or "ref_log_probs" in names
-    contract = matchable(contract, choices, reference)
-    found = match_names(contract, free, required, names, choices)
+    terms = [term.data.name for term in TERMS]
+    data = [one for one in terms if one in names or any(fits(contract, one, name) is not None for name in free)]
+    contract = matchable(contract, choices, data)
+    # A mask has a parameter even if its padding is chosen.
+    found = match_names(contract, free, required, names, [name for name in choices if not is_data(contract, name)])
     unknown = list(found.unknown)
     for name in found.unknown:
         if (
@@ -397,6 +427,11 @@ def is_data(contract: Contract, name: str) -> bool:
     """Return True if the input is data and not an option. Data must be passed to a parameter."""
     item = contract.input(name)
     return item is not None and bool(item.domain or item.kind in ("labels", "any", "tensor"))
+
+
+def is_mask(contract: Contract, name: str) -> bool:
+    item = contract.input(name)
+    return item is not None and item.domain == "mask"
 
 
 def passed_names(contract: Contract) -> tuple[str, ...]:
@@ -443,6 +478,13 @@ def _mismatch(
     other = _WITHOUT_TOKENS.get(contract.name, "")
     if other and contract.mask in missing:
         lines.append(f"If it takes and returns one number per response, without a mask, use the contract {other}.")
+    given = {**names, **dict.fromkeys(missing)}
+    if any(is_mask(contract, name) for name in missing) and (responses := without_mask(contract, given)):
+        masks = {name: None for name in missing if is_mask(contract, name)}
+        lines.append(
+            "If it takes one number per response, such as log-probs that are already summed, it needs no mask: "
+            f"names={masks!r}, shapes={dict.fromkeys(responses, 'batch')!r}."
+        )
     left = [name for name in unknown if name not in wanted.values()]
     if left:
         others = [item.name for item in contract.inputs if not item.dialect and item.name not in {*names, *wanted}]
@@ -452,7 +494,7 @@ def _mismatch(
             f"{need}: names={{input: {left[0]!r}}}{written}. Or give it a value: "
             f"functools.partial({function.name}, {left[0]}=…), or call=lambda f, x: f(…)."
         )
-    lines += [_advice(contract, name) for name in undecided]
+    lines += [_advice(contract, name, names) for name in undecided]
     return Mismatch(table, lines, names, missing, unknown, ambiguous, free, undecided)
 
 
@@ -464,12 +506,19 @@ def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Inpu
     ]
 
 
-def _advice(contract: Contract, name: str) -> str:
-    """Return advice on how to set an option that the contract's definition needs."""
+def _advice(contract: Contract, name: str, names: Collection[str] = ()) -> str:
+    """Return advice on how to set an option that the contract's definition needs.
+
+    :param names: the inputs that the function takes.
+    """
     item = contract.input(name)
     assert item is not None
-    if item.choices:
-        return f"Pass {name}={item.choices[0]!r}, one of {', '.join(map(repr, item.choices))}."
+    taken = [each for each in contract.inputs if each.name in names]
+    values = [*item.choices] or definitions(item)
+    if values := [value for value in values if all(concerns(contract, each, {name: value}) for each in taken)]:
+        if len(values) == 1:
+            return f"Pass {name}={values[0]!r}, the only one that fits these parameters."
+        return f"Pass {name}=…; choose one of {', '.join(map(repr, values))}."
     return f"Pass {name}=…: {' '.join(item.meaning.split())}."
 
 
@@ -572,7 +621,7 @@ def read_outputs(
     if isinstance(outputs, Mapping):
         return Outputs({name: _member(returned, key) for name, key in outputs.items()})
     if returned is None:
-        raise TypeError(f"{function} returned None")
+        raise TypeError(f"{function} returns None; a return statement is missing")
     if isinstance(returned, (torch.Tensor, bool, int, float)):
         return Outputs({(tuple(outputs) or tuple(names))[0]: returned})
     if isinstance(returned, tuple) and not hasattr(returned, "_fields"):

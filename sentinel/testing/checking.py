@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import re
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,9 +16,19 @@ from typing import TYPE_CHECKING, Any
 from sentinel.contracts.contract import REQUIRED, TOKENS, Contract, DoesNotApply
 from sentinel.errors import nearest
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.scenarios import MASK_STYLES, padding_of
 from sentinel.testing.binding import Bound, bind, input_named
 from sentinel.testing.errors import LawBroken
-from sentinel.testing.forms import concerns, matchable, per_response, with_edge_laws, with_own_masks, with_penalty
+from sentinel.testing.forms import (
+    concerns,
+    definitions,
+    matchable,
+    per_response,
+    with_edge_laws,
+    with_needed,
+    with_own_masks,
+    with_terms,
+)
 from sentinel.testing.ways import Mismatch, Way, ways, without_mask
 
 if TYPE_CHECKING:
@@ -32,6 +42,9 @@ LeftOut = Callable[["Law", Mapping[str, Any]], str]
 
 #: The number of scenarios in which a function must agree with an alternative definition.
 _AGREEING = 50
+
+#: The folder of this package.
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 
 #: The most calls for shrinking one violation.
 _SHRINKING = 250
@@ -94,7 +107,7 @@ class Check:
             which = nearest(contract, catalog.contracts, "`sentinel list contracts` lists them:")
             raise TypeError(f"unknown contract {contract!r}{which}")
         named = catalog.contracts[contract] if isinstance(contract, str) else contract
-        self.contract = with_edge_laws(with_penalty(named))
+        self.contract = with_edge_laws(with_terms(named))
         for name, shape in (shapes or {}).items():
             if shape not in ("batch", "tokens"):
                 raise TypeError(f"shapes={{{name!r}: {shape!r}}}: the only other shapes are 'batch' and 'tokens'")
@@ -115,10 +128,11 @@ class Check:
                 which = nearest(name, self.laws)
                 raise TypeError(f"expected_failed_laws: {self.contract.name} does not have the law {name!r}{which}")
         chosen = {**choices, **(dialects or {})}
-        options = matchable(self.contract, chosen, True)  # `beta` is one input for PPO and another for DRO
+        options = matchable(self.contract, chosen)  # `beta` is one input for PPO and another for DRO
         self.choices = {input_named(options, name).name: value for name, value in chosen.items()}
+        self.contract = with_needed(self.contract, self.choices)
         for name, value in self.choices.items():
-            _require_known(self.contract, name, value)
+            _require_known(self.contract, name, _padding(self.contract, name, value))
         if not isinstance(examples, int) or examples < 1:
             raise TypeError(f"examples={examples!r} is not a number of scenarios, such as 100")
         self.examples, self._seed, self.device = examples, seed, device
@@ -140,7 +154,9 @@ class Check:
         :raises TypeError: if it does not fit.
         """
         try:
-            return bind(f, self.contract, {**self.choices, **(choices or {})}, accessed=accessed, **self._binding)
+            chosen = {**self.choices, **(choices or {})}
+            chosen = {name: _padding(self.contract, name, value) for name, value in chosen.items()}
+            return bind(f, self.contract, chosen, accessed=accessed, **self._binding)
         except Mismatch as mismatch:
             tried = self._try_ways(f, mismatch)
             raise TypeError("\n".join([*mismatch.table, *(tried or mismatch.advice)])) from None
@@ -236,7 +252,7 @@ class Check:
             self._last = f, report
             if report.left and not in_summary:  # its report may never be printed, so warn
                 what = f"left at the default: {in_words(report.left)}; other values are not checked"
-                warnings.warn(f"{report.function} as {report.contract}: {what}", stacklevel=3)
+                _warn_at(f, f"{report.function} as {report.contract}: {what}")
         assert report is not None
         return report
 
@@ -245,7 +261,7 @@ class Check:
         from sentinel.testing.report import Asked, make_report
         from sentinel.testing.session import open_session, settled
 
-        with settled():
+        with settled(), _warnings_once(f):
             bound, subject = self._subject(f)
             session = open_session(bound, self.device)
             finite = [law for law in self._laws if law.name == "finite_in_finite_out" and law not in laws]
@@ -261,18 +277,17 @@ class Check:
             self._drop_explained(search, session)
             asked = Asked(self.contract, self.choices, self.expected, self.device, self._unread(bound, session))
             agreeing = partial(self._agreeing_choices, f, bound, session)
-            slip, still = partial(self._slip, f, bound, session), partial(self._still_broken, f)
+            slip, still = partial(self._slip, f, bound, session), _remembered(partial(self._still_broken, f))
+            sides = partial(self._sides, bound)
             with warnings.catch_warnings():  # torch warns if a slip gives a metric a gradient
                 warnings.simplefilter("ignore")
-                report = make_report(asked, bound, search, agreeing, slip, still)
+                report = make_report(asked, bound, search, agreeing, slip, still, sides)
             for law in laws:
                 findings = search.outcomes[law].findings
                 kept.keep(law, findings[0].trial.variants if findings else None)
         if any(each.judged for each in report.laws.values()):
             for what, count in report.raised.items():
-                warnings.warn(
-                    f"{report.function} as {report.contract}: {count} of {search.tried} scenarios: {what}", stacklevel=2
-                )
+                _warn_at(f, f"{report.function} as {report.contract}: {count} of {search.tried} scenarios: {what}")
         return report
 
     def _open_search(
@@ -411,12 +426,33 @@ class Check:
         :param finding: a scenario in which it disagrees.
         """
         from sentinel.testing.alternatives import candidates, explaining
+        from sentinel.testing.session import open_session
 
         several = candidates(self.contract, bound, self.choices)
         for alternative in explaining(session, finding, several, pairs=True):
             if self._holds(f, finding.law, alternative):
                 return alternative
+        for padding in self._sides(bound, finding):
+            twin = copy(self)
+            twin.choices = {**self.choices, **padding}
+            restricted, subject = twin._subject(f)
+            again = open_session(restricted, self.device)
+            search = twin._open_search(again, subject, [finding.law])
+            search.run(_PROBING)
+            for other in search.outcomes[finding.law].findings[:1]:
+                if found := twin._agreeing_choices(f, restricted, again, other):
+                    return {**padding, **found}
         return {}
+
+    def _sides(self, bound: Bound, finding: Finding) -> list[dict[str, Any]]:
+        """Return the paddings of masks that the function accepts and that exclude the finding's masks."""
+        masks = [
+            item.name
+            for item in self.contract.inputs
+            if item.domain == "mask" and item.name in bound.names and item.name not in self.choices
+        ]
+        found = [padding_of(inputs[name]) for inputs in finding.trial.variants.values() for name in masks]
+        return [dict.fromkeys(masks, side) for side in ("right", "left") if any(side not in each for each in found)]
 
     def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
         """Return the slip with which the oracle agrees with the function, as text; empty if there is none.
@@ -512,6 +548,59 @@ class Check:
         return judged > refused
 
 
+def _remembered(still: Callable[[Mapping[str, Any]], list[str]]) -> Callable[[Mapping[str, Any]], list[str]]:
+    """Return a function that calls ``still`` once for the same settings."""
+    known: dict[str, list[str]] = {}
+
+    def call(settings: Mapping[str, Any]) -> list[str]:
+        key = repr(settings)
+        if key not in known:
+            known[key] = still(settings)
+        return known[key]
+
+    return call
+
+
+def _warn_at(f: Any, message: Warning | str, category: type[Warning] = UserWarning) -> None:
+    """Warn with the place where the user's function is defined, since no line of this package is the cause."""
+    from sentinel.worker.calling import source_of
+
+    file, line, _ = source_of(getattr(f, "func", f))
+    warnings.warn_explicit(message, category, file or "<unknown>", line)
+
+
+@contextlib.contextmanager
+def _warnings_once(f: Any) -> Iterator[None]:
+    """Show each warning that the function causes once. A warning at a line of this package or of torch gets the
+    function's place."""
+    recorded = list[warnings.WarningMessage]()
+    try:
+        with warnings.catch_warnings(record=True) as recorded:
+            yield
+    finally:
+        for each in {(each.category, str(each.message)): each for each in recorded}.values():
+            if os.path.dirname(each.filename).startswith(_PACKAGE):
+                _warn_at(f, each.message, each.category)
+            else:
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def _padding(contract: Contract, name: str, value: Any) -> Any:
+    """Return the choice of an input. The padding of a mask, such as ``right``, becomes the mask styles with at most
+    this padding.
+
+    :raises TypeError: for a mask's value that is not a style.
+    """
+    item = contract.input(name)
+    if item is None or item.domain != "mask":
+        return value
+    styles = ("full", value) if isinstance(value, str) else value
+    if not isinstance(styles, tuple) or not {*styles} <= {*MASK_STYLES}:
+        known = ", ".join(map(repr, MASK_STYLES))
+        raise TypeError(f"{name}={value!r}: the value of a mask is the side of its padding, one of {known}")
+    return tuple(dict.fromkeys(styles))
+
+
 def _require_known(contract: Contract, name: str, value: Any) -> None:
     """Raise a TypeError if the contract does not define the chosen algorithm.
 
@@ -519,8 +608,7 @@ def _require_known(contract: Contract, name: str, value: Any) -> None:
     """
     item = contract.input(name)
     assert item is not None
-    listed = re.match(rf"{name}: ([\w, ]+)", item.meaning)
-    known = listed[1].split(", ") if listed else []
+    known = definitions(item)
     words = [choice for choice in item.choices if isinstance(choice, str)]
     for one in value if isinstance(value, tuple) else (value,):
         if known and one not in (*known, None):

@@ -1,43 +1,85 @@
-"""Adapt contracts to other forms of functions: one number per response instead of per token, and a loss that
-includes a KL penalty.
+"""Adapt contracts to other forms of functions: one number per response instead of per token, and a loss with further
+terms, such as an entropy bonus.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sentinel.contracts.aggregation import aggregate, replaced
-from sentinel.contracts.contract import TOKENS, Choose, Contract, DoesNotApply, Input, drawn, knob, per_token
+from sentinel.contracts.contract import REQUIRED, TOKENS, Choose, Contract, DoesNotApply, Input, drawn, knob, per_token
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.testing.ways import mask_of
 
-#: The inputs of the KL penalty that have no effect without reference log-probs.
-_OF_PENALTY = ("kl_coef", "kl_estimator")
 
+@dataclass(frozen=True)
+class Term:
+    """A further term of a policy loss: the coefficient times a number per token, added before aggregation.
 
-def with_penalty(contract: Contract) -> Contract:
-    """Return the contract of policy losses with an optional KL penalty: ``kl_coef`` times the KL estimate of each token
-    (GRPO, arXiv:2402.03300, equation 3). Other contracts are returned unchanged.
+    :ivar data: the input that the term is computed from. A function without it does not have the term.
+    :ivar coefficient: the option by whose value the term is multiplied.
+    :ivar of: returns the number of each token, [batch, tokens], from the inputs.
+    :ivar options: further inputs that only this term has.
     """
+
+    data: Input
+    coefficient: Input
+    of: Callable[[Mapping[str, Any]], Any]
+    options: tuple[Input, ...] = ()
+
+
+def _penalty(inputs: Mapping[str, Any]) -> Any:
+    if inputs["ref_log_probs"].shape != inputs["response_mask"].shape:
+        raise DoesNotApply("a KL penalty has no definition for several actions per step")
+    of_kl = {item.name: inputs[item.name] for item in KL_ESTIMATE.inputs if item.name in inputs}
+    return KL_ESTIMATE.reference(of_kl)["kl"]
+
+
+_KL_ESTIMATOR = KL_ESTIMATE.input("kl_estimator")
+assert _KL_ESTIMATOR is not None
+_KL_COEF = knob("kl_coef", "coefficient of the KL penalty in the loss", (0.0, 0.5, 0.04))
+
+#: The terms that a policy loss may have: a KL penalty (GRPO, arXiv:2402.03300, equation 3), computed in the loss or by
+#: its caller, and an entropy bonus (PPO, arXiv:1707.06347, equation 9).
+TERMS = (
+    Term(
+        per_token("ref_log_probs", "log-probs of the reference policy of the KL penalty", "log_ratio", default=None),
+        _KL_COEF,
+        _penalty,
+        (drawn("kl_estimator", f"of the KL penalty: {_KL_ESTIMATOR.meaning}", ("k3", "k1", "k2", "abs", "k3+")),),
+    ),
+    Term(
+        per_token("kl", "KL estimate of each token, for the KL penalty", "log_ratio", default=None),
+        _KL_COEF,
+        lambda inputs: inputs["kl"],
+    ),
+    Term(
+        per_token("entropy", "entropy of the policy at each token, in nats", "entropy", default=None),
+        knob("entropy_coef", "coefficient of the entropy, which is subtracted from the loss", (0.0, 0.5, 0.01)),
+        lambda inputs: -inputs["entropy"],
+    ),
+)
+
+
+def with_terms(contract: Contract) -> Contract:
+    """Return the contract of policy losses with the optional :data:`TERMS`. Other contracts are returned unchanged."""
     if contract.name != "policy_loss":
         return contract
 
     def oracle(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         assert contract.oracle is not None
-        outputs, reference = contract.oracle(inputs), inputs["ref_log_probs"]
-        if reference is None or not inputs["kl_coef"]:
+        outputs = contract.oracle(inputs)
+        active = [term for term in TERMS if inputs[term.data.name] is not None and inputs[term.coefficient.name]]
+        if not active:
             return outputs
-        if reference.shape != inputs["response_mask"].shape:
-            raise DoesNotApply("a KL penalty has no definition for several actions per step")
-        of_kl = {item.name: inputs[item.name] for item in KL_ESTIMATE.inputs if item.name in inputs}
-        losses = outputs["per_token_loss"] + inputs["kl_coef"] * KL_ESTIMATE.reference(of_kl)["kl"]
+        losses = outputs["per_token_loss"] + sum(inputs[term.coefficient.name] * term.of(inputs) for term in active)
         return {**outputs, "loss": aggregate(losses, inputs), "per_token_loss": losses}
 
     def arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -49,14 +91,30 @@ def with_penalty(contract: Contract) -> Contract:
             inputs["ref_log_probs"] = replaced(reference, np.minimum(log_probs.array() - ratios, 0))
         return inputs
 
-    item = KL_ESTIMATE.input("kl_estimator")
-    assert item is not None
-    more = (
-        per_token("ref_log_probs", "log-probs of the reference policy of the KL penalty", "log_ratio", default=None),
-        knob("kl_coef", "coefficient of the KL penalty in the loss", (0.0, 0.5, 0.04)),
-        drawn("kl_estimator", f"of the KL penalty: {item.meaning}", ("k3", "k1", "k2", "abs", "k3+")),
+    more = {item.name: item for term in TERMS for item in (term.data, term.coefficient, *term.options)}
+    return replace(contract, inputs=(*contract.inputs, *more.values()), oracle=oracle, arrange=arrange)
+
+
+#: Optional inputs without which a contract has no oracle. Adapters may omit them; sentinel.testing asks for them.
+_NEEDED = ("estimator", "cov_share")
+
+
+def with_needed(contract: Contract, choices: Mapping[str, Any]) -> Contract:
+    """Return the contract with the inputs required that its oracle needs for the chosen algorithm."""
+    inputs = tuple(
+        replace(item, default=REQUIRED)
+        if item.name in _NEEDED and item.default is None and concerns(contract, item, {"algorithm": "", **choices})
+        else item
+        for item in contract.inputs
     )
-    return replace(contract, inputs=(*contract.inputs, *more), oracle=oracle, arrange=arrange)
+    return replace(contract, inputs=inputs)
+
+
+def definitions(item: Input) -> list[str]:
+    """Return the values of an option that its meaning lists: ``estimator: grpo, rloo``. Empty if it lists none."""
+    listed = re.match(rf"{item.name}: ([\w, ]+)", item.meaning)
+    known = listed[1].split(", ") if listed else []
+    return known if all(name.isidentifier() for name in known) else []
 
 
 #: Laws about NaN and infinity. sentinel.testing checks them on every loss of tokens.
@@ -135,14 +193,21 @@ def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> boo
     return True
 
 
-def matchable(contract: Contract, choices: Mapping[str, Any], has_reference: bool) -> Contract:
-    """Return the contract with only those inputs that a function with these choices may have as parameters."""
-    inputs = tuple(
-        item
-        for item in contract.inputs
-        if concerns(contract, item, choices) and (has_reference or item.name not in _OF_PENALTY)
-    )
-    return replace(contract, inputs=inputs)
+def matchable(contract: Contract, choices: Mapping[str, Any], data: Collection[str] | None = None) -> Contract:
+    """Return the contract with only those inputs that a function with these choices may have as parameters.
+
+    :param data: the data of :data:`TERMS` for which the function has a parameter; None for all.
+    """
+    terms = TERMS if contract.name == "policy_loss" else ()
+    without = {name for term in terms for name in _of(term)}
+    without -= {name for term in terms for name in _of(term) if data is None or term.data.name in data}
+    inputs = (item for item in contract.inputs if item.name not in without and concerns(contract, item, choices))
+    return replace(contract, inputs=tuple(inputs))
+
+
+def _of(term: Term) -> list[str]:
+    """Return the names of the inputs that have no effect without the term's data."""
+    return [item.name for item in (term.coefficient, *term.options)]
 
 
 # -- one number per response -------------------------------------------------------------------------------------------

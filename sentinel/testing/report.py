@@ -31,6 +31,8 @@ _ELEMENTS, _CALLS = 6, 3
 
 _WIDTH = 100
 
+_EVERY_CALL = "every call raised"
+
 
 @dataclass(frozen=True)
 class Result:
@@ -77,6 +79,8 @@ class Report:
 
     :ivar raised: exception of the function -> number of scenarios.
     :ivar left: parameter to which no call passed a value -> its default.
+    :ivar off: parameter that was None, False or 0 in every call -> this value.
+    :ivar masks: the input of each mask whose padding was chosen -> the chosen styles.
     :ivar given: parameter to which every call passed a value -> its default, which was never used.
     :ivar inputs_of: parameter -> the inputs that it receives.
     :ivar dtypes: the dtypes of float tensors; empty: all.
@@ -96,6 +100,8 @@ class Report:
     scenarios: int = 0
     sizes: Mapping[str, int] = field(default_factory=dict)
     inputs_of: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    off: Mapping[str, Any] = field(default_factory=dict)
+    masks: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def tried(self) -> str:
@@ -121,7 +127,9 @@ class Report:
         halves = [each for each in HALVES if self.dtypes and each not in self.dtypes]
         half = f"{' or '.join(halves)} (pass dtypes=()), " if halves else ""
         more = f"more than {' or '.join(self._most.split(', '))}, " if self.sizes else ""
-        return f"not tried: {more}{half}values beyond the drawn ones, settings of the machine"
+        more += f"what {in_words(self.off)} turn{'s' * (len(self.off) == 1)} off, " if self.off else ""
+        styles = [f"{name} other than {' or '.join(each)}, " for name, each in self.masks.items()]
+        return f"not tried: {more}{half}{''.join(styles)}values beyond the drawn ones, settings of the machine"
 
     @property
     def ok(self) -> bool:
@@ -139,9 +147,10 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{self.function} as {self.contract}:", *self.binding]
         for name, each in self.laws.items():
-            number = f"{each.judged} scenarios" if each.judged else each.text
+            number = f"{each.judged} scenarios" if each.judged else _EVERY_CALL if each.broken else each.text
             lines.append(f"  {each.word:<18} {name}  ({each.expected or number})")
-        lines += [f"  {count} scenarios raised {what}" for what, count in self.raised.items()]
+        judged = any(each.judged for each in self.laws.values())
+        lines += [f"  {count} scenarios raised {what}" for what, count in self.raised.items() if judged]
         if self.left:
             lines.append(f"  {_sentence(_left(self.left))}")
         if self.given:
@@ -190,10 +199,12 @@ Agreeing = Callable[[Any], Mapping[str, Any]]
 Slip = Callable[[Any], str]
 #: A function that returns the laws that the function under test breaks with other choices, too.
 StillBroken = Callable[[Mapping[str, Any]], Sequence[str]]
+#: A function that returns the paddings of masks that exclude the masks of a finding.
+Sides = Callable[[Any], Sequence[Mapping[str, Any]]]
 
 
 def make_report(
-    check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing, slip: Slip, still: StillBroken
+    check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing, slip: Slip, still: StillBroken, sides: Sides
 ) -> Report:
     """Return the report of a finished search."""
     raised: dict[str, int] = {}
@@ -206,12 +217,12 @@ def make_report(
     for law, outcome in search.outcomes.items():
         expected = check.expected.get(law.name, "")
         if outcome.findings:
-            text = _failure(check, bound, search, agreeing, slip, still, outcome.findings[0])
+            text = _failure(check, bound, search, agreeing, slip, still, sides, outcome.findings[0])
             edge = _edge(outcome.findings[0])
             laws[law.name] = Result(law.name, max(outcome.judged, 1), True, text, expected, edge=edge)
         elif outcome.refused and (not answered or not (outcome.judged or outcome.not_judged)):
             text, cause = _exception(bound, outcome.refused.most_common(1)[0][0])
-            laws[law.name] = Result(law.name, 0, True, f"every call raised: {text}", expected, cause)
+            laws[law.name] = Result(law.name, 0, True, f"{_EVERY_CALL}: {text}", expected, cause)
         else:
             laws[law.name] = Result(law.name, outcome.judged, text=_why_not_judged(outcome), expected=expected)
     return Report(
@@ -226,7 +237,15 @@ def make_report(
         search.tried,
         bound.sizes,
         {parameter: [one for one, other in bound.names.items() if other == parameter] for parameter in bound.given},
+        bound.off,
+        {item.name: _styles(bound, item.name) for item in check.contract.inputs if _styles(bound, item.name)},
     )
+
+
+def _styles(bound: Bound, name: str) -> Sequence[str]:
+    """Return the styles of a mask that the function accepts, if it does not accept all."""
+    item = bound.contract.input(name)
+    return bound.binding.accepts.get(name, ()) if item is not None and item.domain == "mask" else ()
 
 
 def _binding(check: Asked, bound: Bound) -> list[str]:
@@ -279,6 +298,7 @@ def _failure(
     agreeing: Agreeing,
     slip: Slip,
     still: StillBroken,
+    sides: Sides,
     finding: Finding,
 ) -> str:
     case, law = finding.trial.case, finding.law
@@ -305,16 +325,23 @@ def _failure(
     if observed is not None:
         meaning = re.sub(r"\w+", lambda word: bound.names.get(word[0], word[0]), " ".join(observed.meaning.split()))
         lines.append(f"  {key}: {meaning}")
+    padding = next((each for each in sides(finding) if law.name not in still(each)), None)
+    if padding is not None:
+        side = next(iter(padding.values()))
+        lines.append(
+            f"  It holds for masks without holes, padded only on the {side}; if there are no others, pass "
+            f"{in_words(padding)}."
+        )
     if law.name == "the_oracle_agrees":
         if bound.left:
             lines.append(f"  {_sentence(_left(bound.left))}")
-        other = agreeing(finding)
+        other = {} if padding is not None else agreeing(finding)
         if other:
             # not wrapped, so that the option can be copied
             lines.append(f"  It agrees with {in_words(other)}; if that is intended, pass dialects={other!r}.")
             if left := still(other):
                 lines += _wrapped(f"Still broken with that: {', '.join(left)}.")
-        cause = "" if other or _edge(finding) else slip(finding)
+        cause = "" if other or padding is not None or _edge(finding) else slip(finding)
         if cause:
             lines += _wrapped(f"Probable cause: {cause}. The reference with this change agrees.")
         lines += _binding(check, bound)

@@ -118,6 +118,49 @@ def test_per_response_advantages_and_a_kl_penalty_need_only_options():
     assert "the_oracle_agrees" in other.broken
 
 
+def with_terms(logps, old_logps, adv, mask, entropy, kl, eps=0.2, beta=0.04, ent_coef=0.01):
+    keep = mask.bool()
+    ratio = torch.exp(torch.where(keep, logps - old_logps, 0.0).clamp(-20, 20))
+    adv = torch.where(keep, adv, 0.0)
+    losses = -torch.minimum(ratio * adv, ratio.clamp(1 - eps, 1 + eps) * adv) + beta * kl - ent_coef * entropy
+    return torch.where(keep, losses, 0.0).sum() / keep.sum().clamp(min=1)
+
+
+TERMS = {"examples": 60, "dialects": {"log_ratio_clamp": 20.0}, **PPO}
+
+
+def test_a_loss_may_have_further_terms():
+    report = check_function(with_terms, "policy_loss", **TERMS)
+    assert report.ok, str(report)
+    assert report.laws["the_oracle_agrees"].judged == 60
+    assert report.laws["every_knob_counts"].judged
+
+    def fixed(logps, old_logps, adv, mask, entropies):
+        return with_terms(logps, old_logps, adv, mask, entropies, 0.0, ent_coef=0.003)
+
+    text = check_function(fixed, "policy_loss", **TERMS).laws["the_oracle_agrees"].text
+    assert "It agrees with" in text and "entropy_coef=0.003" in text
+    assert check_function(fixed, "policy_loss", entropy_coef=0.003, **TERMS).ok
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cause"),
+    [
+        (lambda *x, ent_coef: with_terms(*x, ent_coef=-ent_coef), "the other sign of ent_coef"),
+        (lambda *x, ent_coef: with_terms(*x, ent_coef=0.0), ""),
+        (lambda *x, ent_coef: with_terms(*x, ent_coef=0.0) - ent_coef * x[4].mean(), ""),
+    ],
+    ids=["a penalty", "no bonus", "a mean over padding"],
+)
+def test_a_wrong_entropy_bonus_is_named(wrong, cause):
+    def f(logps, old_logps, adv, mask, entropy, kl, eps=0.2, beta=0.04, ent_coef=0.01):
+        return wrong(logps, old_logps, adv, mask, entropy, kl, eps, beta, ent_coef=ent_coef)
+
+    report = check_function(f, "policy_loss", **TERMS)
+    assert "the_oracle_agrees" in report.broken
+    assert cause in " ".join(str(report).split())
+
+
 def test_per_response_rewards_are_spread_over_tokens():
     def centred(scores, mask, num_generations):
         groups = scores.view(-1, num_generations)

@@ -287,14 +287,16 @@ def test_names_of_parameters_replace_those_of_inputs_once():
 
 
 def test_a_call_that_does_not_read_a_required_setting_is_an_error():
-    with pytest.raises(TypeError, match=r"Pass kl_estimator='k1', one of 'k1', 'abs', 'k2', 'k3'\."):
+    with pytest.raises(TypeError, match=r"Pass kl_estimator=…; choose one of 'k1', 'abs', 'k2', 'k3'\."):
         check(lambda a, b: a - b, "kl_estimate", call=lambda f, x: f(x.log_probs, x.ref_log_probs))
 
 
 def test_a_function_that_returns_nothing_does_not_pass():
     report = check(lambda rewards, uids: None, "reward_normalisation", examples=2)
     assert not report.ok
-    assert "returned None" in report.laws["the_oracle_agrees"].text
+    text = report.laws["the_oracle_agrees"].text
+    assert text == "every call raised: TypeError: <lambda> returns None; a return statement is missing"
+    assert str(report).count("returns None") == 1
 
 
 def test_an_edge_case_is_one_failure_and_can_be_expected():
@@ -327,8 +329,12 @@ def test_a_function_that_sometimes_raises_is_reported():
         assert mask.all(), "padding is not supported"
         return loss(logps, old_logps, adv, mask, eps)
 
-    with pytest.warns(UserWarning, match=r"particular as policy_loss: \d of 8 scenarios: .*padding is not supported"):
+    with pytest.warns(UserWarning) as warned:
         report = check(particular)
+    (warning,) = warned
+    assert re.search(r"particular as policy_loss: \d of 8 scenarios: .*padding is not supported", str(warning.message))
+    code = particular.__code__
+    assert (warning.filename, warning.lineno) == (code.co_filename, code.co_firstlineno)
     assert not report.ok
     padding = report.laws["padding_is_invisible"]
     assert padding.word == "broken"
@@ -711,3 +717,54 @@ def test_a_default_that_no_test_changes_is_a_warning():
         match=r"with_kl as policy_loss: left at the default: reference_kl=0\.0; other values are not checked",
     ):
         check_function(with_kl, "policy_loss", algorithm="ppo", mode="token-mean", examples=8)
+
+
+def test_a_warning_of_the_function_is_shown_once_and_at_the_function():
+    """torch warns where the package reads the number, and that line is not the cause."""
+
+    def explained_with_a_gradient(values, returns, mask):
+        return {"explained_variance": torch.ones((), requires_grad=True) * explained(values, returns, mask)[NAME]}
+
+    with pytest.warns(UserWarning, match="Converting a tensor with requires_grad=True to a scalar") as warned:
+        check(explained_with_a_gradient, "explained_variance", examples=20)
+    code = explained_with_a_gradient.__code__
+    assert [(each.filename, each.lineno) for each in warned] == [(code.co_filename, code.co_firstlineno)]
+
+
+NAME = "explained_variance"
+
+
+# -- what is not checked -----------------------------------------------------------------------------------------------
+
+
+def ppo_with_entropy(logps, old_logps, adv, mask, entropy, bonus=0.01, scale=1.0):
+    keep = mask.bool()
+    bonuses = torch.where(keep, bonus * entropy * scale, 0.0)
+    return loss(logps, old_logps, adv, mask) - bonuses.sum() / keep.sum().clamp(min=1)
+
+
+@pytest.mark.parametrize(
+    ("f", "options", "named"),
+    [
+        (functools.partial(ppo_with_entropy, entropy=0), {"names": {"entropy": None}}, "what entropy=0 turns off"),
+        (ppo_with_entropy, {"names": {"entropy_coef": "bonus"}, "entropy_coef": 0.0}, "what bonus=0.0 turns off"),
+        (
+            ppo_with_entropy,
+            {"call": lambda f, x: f(x.log_probs, x.old_log_probs, x.advantages, x.response_mask, 0.0)},
+            "what entropy=0.0 turns off",
+        ),
+    ],
+    ids=["partial", "a coefficient of 0", "call"],
+)
+@pytest.mark.filterwarnings("ignore:.*left at the default")
+def test_a_term_that_every_call_keeps_at_zero_is_named(f, options, named):
+    report = check(f, **options)
+    assert report.ok, str(report)
+    assert named in str(report)
+    assert named in report.tried
+
+
+def test_a_parameter_that_call_never_passes_is_named():
+    with pytest.warns(UserWarning, match=r"left at the default: eps=0\.2; other values"):
+        report = check(loss, call=lambda f, x: f(x.log_probs, x.old_log_probs, x.advantages, x.response_mask))
+    assert "Left at the default: eps=0.2" in str(report)

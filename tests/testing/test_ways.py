@@ -7,7 +7,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # the field's name for it
 
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.boundary_search import cheap_scenarios
 from sentinel.testing import check_function, checking
+from sentinel.testing.examples import example_of
+from sentinel.testing.forms import definitions
+from sentinel.testing.session import open_session
 
 EXAMPLES = 25
 
@@ -174,6 +178,144 @@ def test_every_loss_with_a_mask_has_the_laws_about_nan_and_infinity():
     assert "preference_loss" in {contract.name for contract in losses}
     for contract in losses:
         assert {"masked_values_have_no_influence", "finite_in_finite_out"} <= {*checking.Check(contract).laws}
+
+
+# -- masks without holes -----------------------------------------------------------------------------------------------
+
+
+def gae(rewards, values, mask, gamma, lam):
+    """GAE of right-padded responses: after a hole in the mask the response goes on without its past."""
+    keep = mask.bool()
+    rewards, values = torch.where(keep, rewards, 0.0), torch.where(keep, values, 0.0)
+    advantages, running = torch.zeros_like(rewards), torch.zeros_like(rewards[:, 0])
+    for t in reversed(range(rewards.shape[1])):
+        following = values[:, t + 1] if t + 1 < rewards.shape[1] else torch.zeros_like(running)
+        running = (rewards[:, t] + gamma * following - values[:, t] + gamma * lam * running) * keep[:, t]
+        advantages[:, t] = running
+    return advantages, advantages + values
+
+
+def undiscounted_gae(rewards, values, mask, gamma, lam):
+    return gae(rewards, values, mask, 1.0, lam)
+
+
+def halved_gae(rewards, values, mask, gamma, lam):
+    advantages, returns = gae(rewards, values, mask, gamma, lam)
+    return advantages / 2, returns
+
+
+def whitened_gae(rewards, values, mask, gamma, lam):
+    advantages, returns = gae(rewards, values, mask, gamma, lam)
+    valid = advantages[mask.bool()]
+    deviation = valid.var() if len(valid) > 1 else torch.zeros_like(valid.sum())
+    return torch.where(mask.bool(), (advantages - valid.mean()) * torch.rsqrt(deviation + 1e-8), 0.0), returns
+
+
+def test_a_function_for_padding_at_the_end_gets_the_option_that_says_so():
+    report = check_function(gae, "generalised_advantage", examples=60)
+    text = report.laws["the_oracle_agrees"].text
+    assert "It holds for masks without holes, padded only on the right" in text
+    padding = re.search(r"pass response_mask='(\w+)'", text)[1]
+    report = check_function(gae, "generalised_advantage", response_mask=padding, examples=60)
+    assert report.ok, str(report)
+    assert all(each.judged for each in report.laws.values()), str(report)
+    assert "not tried: " in report.tried and "response_mask other than full or right" in report.tried
+
+    report = check_function(undiscounted_gae, "generalised_advantage", mask="right", examples=60)
+    assert "the_oracle_agrees" in report.broken
+
+
+def test_padding_is_not_offered_if_it_explains_nothing():
+    text = str(check_function(halved_gae, "generalised_advantage", examples=60))
+    assert "breaks the_oracle_agrees" in text
+    assert "masks without holes" not in text
+
+
+def test_padding_is_offered_together_with_another_setting():
+    text = check_function(whitened_gae, "generalised_advantage", examples=60).laws["the_oracle_agrees"].text
+    advice = eval(re.search(r"pass dialects=(\{.*?\})", text)[1])
+    assert advice == {"response_mask": "right", "whiten": True}
+    report = check_function(whitened_gae, "generalised_advantage", dialects=advice, examples=60)
+    assert "the_oracle_agrees" not in report.broken, str(report)
+
+
+def test_lengths_in_place_of_a_mask_mean_padding_at_the_end():
+    def total(losses, lengths):
+        keep = torch.arange(losses.shape[1]) < lengths[:, None]
+        return torch.where(keep, losses, 0.0).sum() / keep.sum().clamp(min=1)
+
+    report = check_function(total, "loss_aggregation", mode="token-mean", examples=EXAMPLES)
+    assert report.ok, str(report)
+    assert report.laws["the_oracle_agrees"].judged == EXAMPLES
+
+
+@pytest.mark.parametrize("value", ["middle", ("right", "middle"), 3])
+def test_another_padding_is_an_error(value):
+    with pytest.raises(TypeError, match=r"response_mask=.*: the value of a mask is the side of its padding"):
+        checking.Check("policy_loss", algorithm="ppo", response_mask=value)
+
+
+# -- what must be chosen -----------------------------------------------------------------------------------------------
+
+
+def test_summed_log_probs_are_offered_before_anything_is_chosen():
+    with pytest.raises(TypeError) as error:
+        check_function(dpo, "preference_loss")
+    message = str(error.value)
+    assert "Pass loss_type=…; choose one of 'sigmoid', 'ipo'" in message
+    advice = advised(message, "one number per response")
+    assert check_function(dpo, "preference_loss", loss_type="sigmoid", examples=EXAMPLES, **advice).ok
+
+
+def of_batch_deviation(rewards, mask, group_ids, eps=1e-6):
+    """The bug: the standard deviation of the whole batch instead of the group's."""
+    scores = (rewards * mask).sum(-1)
+    centred = torch.stack([score - scores[group_ids == g].mean() for score, g in zip(scores, group_ids)])
+    return (centred / (scores.std() + eps))[:, None] * mask
+
+
+@pytest.mark.parametrize("call", [None, lambda f, x: f(x.token_level_rewards, x.response_mask, x.group, x.epsilon)])
+def test_an_algorithm_that_the_reference_needs_is_asked_for(call):
+    with pytest.raises(TypeError, match=r"Pass estimator=…; choose one of 'grpo', 'rloo'"):
+        check_function(of_batch_deviation, "group_advantage", call=call)
+    report = check_function(of_batch_deviation, "group_advantage", estimator="grpo", examples=EXAMPLES)
+    assert "the_oracle_agrees" in report.broken
+    with pytest.raises(TypeError, match="Pass estimator='remax', the only one that fits these parameters"):
+        check_function(lambda rewards, mask, uids, reward_baselines: rewards, "group_advantage")
+
+
+def test_every_definition_that_can_be_chosen_has_a_reference():
+    """If an option that the reference needs is left out, nothing is compared with the reference."""
+    silent = set()
+    for contract in bundled_catalog().contracts.values():
+        for item in contract.inputs if contract.laws and contract.oracle else ():
+            for value in definitions(item):
+                options = {item.name: value}
+                check = checking.Check(contract, **options)
+                needed = [each.name for each in check.contract.inputs if each.name in ("cov_share", "estimator")]
+                options |= {name: 0.5 for name in needed if name == "cov_share" and value.endswith("cov")}
+                signature, line = example_of(contract)
+                scope = {"parametrize_with_laws": lambda f, name, **given: (f, given)}
+                exec(signature, scope)
+                f, given = eval(line.removeprefix("@"), scope)
+                check = checking.Check(contract, **{**given, **options})
+                _, subject = check._subject(f)
+                scenarios = [drawn.inputs for drawn in cheap_scenarios(subject, 0, 0, 12)]
+                session = open_session(check.bind(f), "cpu")
+                answers = session.references(subject, {str(n): each for n, each in enumerate(scenarios)}).answers
+                if not any(each.observation for each in answers.values()):
+                    silent.add((contract.name, value))
+    assert not silent
+
+    with pytest.raises(TypeError, match="Pass cov_share=…: clip_cov and kl_cov"):
+        check_function(lambda logps, old, adv, mask: logps.sum(), "policy_loss", algorithm="clip_cov")
+
+
+def test_an_option_with_described_values_can_be_chosen():
+    def mean_of_rows(values, mask):
+        return torch.where(mask.bool(), values, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
+
+    assert check_function(mean_of_rows, "masked_statistics", statistic="mean", axis="token", examples=EXAMPLES).ok
 
 
 # -- the defaults of the function --------------------------------------------------------------------------------------
