@@ -139,7 +139,7 @@ def test_a_loss_may_have_further_terms():
         return with_terms(logps, old_logps, adv, mask, entropies, 0.0, ent_coef=0.003)
 
     text = check_function(fixed, "policy_loss", **TERMS).laws["the_oracle_agrees"].text
-    assert "It agrees with" in text and "entropy_coef=0.003" in text
+    assert "entropy_coef=0.003" in text.partition("It agrees with")[2]
     assert check_function(fixed, "policy_loss", entropy_coef=0.003, **TERMS).ok
 
 

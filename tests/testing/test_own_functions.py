@@ -329,10 +329,11 @@ def test_a_function_that_sometimes_raises_is_reported():
         assert mask.all(), "padding is not supported"
         return loss(logps, old_logps, adv, mask, eps)
 
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(
+        UserWarning, match=r"particular as policy_loss: \d of 8 scenarios: .*padding is not supported"
+    ) as warned:
         report = check(particular)
     (warning,) = warned
-    assert re.search(r"particular as policy_loss: \d of 8 scenarios: .*padding is not supported", str(warning.message))
     code = particular.__code__
     assert (warning.filename, warning.lineno) == (code.co_filename, code.co_firstlineno)
     assert not report.ok

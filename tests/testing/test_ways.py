@@ -219,7 +219,7 @@ def test_a_function_for_padding_at_the_end_gets_the_option_that_says_so():
     report = check_function(gae, "generalised_advantage", response_mask=padding, examples=60)
     assert report.ok, str(report)
     assert all(each.judged for each in report.laws.values()), str(report)
-    assert "not tried: " in report.tried and "response_mask other than full or right" in report.tried
+    assert "response_mask other than full or right" in report.tried.partition("not tried: ")[2]
 
     report = check_function(undiscounted_gae, "generalised_advantage", mask="right", examples=60)
     assert "the_oracle_agrees" in report.broken
