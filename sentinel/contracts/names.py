@@ -90,6 +90,7 @@ SYNONYMS: Mapping[str, str] = {
     "kl_estimator": "kl_penalty kl_type estimator kind mode",
     "level": "is_level granularity",
     "threshold_high": "threshold cap max_weight c upper",
+    "importance_weight_cap": "tis_cap tis_imp_ratio_cap rollout_is_threshold is_cap iw_cap max_weight cap",
     "threshold_low": "lower min_weight",
     "axis": "dim",
     "teacher_logits": "ref_logits",

@@ -18,7 +18,7 @@ from sentinel.contracts.contract import REQUIRED, Contract, Input, Observed
 from sentinel.contracts.names import fits, match_names, suggest_names
 from sentinel.errors import nearest
 from sentinel.targets import Binding
-from sentinel.testing.forms import TERMS, at_tokens, concerns, definitions, matchable, of_responses
+from sentinel.testing.forms import OPTIONS, at_tokens, concerns, definitions, matchable, of_responses
 from sentinel.testing.ways import Mismatch, without_mask
 
 #: Contract -> the arguments that its ``measure`` passes in addition to the inputs, each with other names that a user's
@@ -382,8 +382,7 @@ def _match(
     }
     own = {name: parameters[0] for name, parameters in besides.items() if parameters}
     free = [name for name in every if name not in own.values()]
-    terms = [term.data.name for term in TERMS]
-    data = [one for one in terms if one in names or any(fits(contract, one, name) is not None for name in free)]
+    data = [one for one in OPTIONS if one in names or any(fits(contract, one, name) is not None for name in free)]
     contract = matchable(contract, choices, data)
     # A mask has a parameter even if its padding is chosen.
     found = match_names(contract, free, required, names, [name for name in choices if not is_data(contract, name)])
@@ -478,9 +477,9 @@ def _mismatch(
     other = _WITHOUT_TOKENS.get(contract.name, "")
     if other and contract.mask in missing:
         lines.append(f"If it takes and returns one number per response, without a mask, use the contract {other}.")
-    given = {**names, **dict.fromkeys(missing)}
-    if any(is_mask(contract, name) for name in missing) and (responses := without_mask(contract, given)):
-        masks = {name: None for name in missing if is_mask(contract, name)}
+    masks = {name: None for name in missing if is_mask(contract, name)}
+    # Otherwise this way is tried (Check._try_ways).
+    if masks and undecided and (responses := without_mask(contract, {**names, **masks})):
         lines.append(
             "If it takes one number per response, such as log-probs that are already summed, it needs no mask: "
             f"names={masks!r}, shapes={dict.fromkeys(responses, 'batch')!r}."

@@ -56,6 +56,9 @@ _SETTINGS = 40
 #: other settings are tried.
 _PROBING, _DIFFERING = 8, 3
 
+#: The most settings that are combined if no single one explains all scenarios.
+_DEEP = 2
+
 #: The number of scenarios in which it is tested whether an input that is never read changes the oracle's result.
 _UNREAD = 8
 
@@ -139,6 +142,7 @@ class Check:
         self._binding: dict[str, Any] = {"names": names, "call": call, "outputs": outputs, "dtypes": dtypes}
         self._binding |= {"responses": responses, "stream": "tokens" in (shapes or {}).values()}
         self._last: tuple[Any, Report | None] = (None, None)
+        self._broken_with: dict[str, list[str]] = {}
 
     @property
     def seed(self) -> int:
@@ -261,6 +265,7 @@ class Check:
         from sentinel.testing.report import Asked, make_report
         from sentinel.testing.session import open_session, settled
 
+        self._broken_with.clear()
         with settled(), _warnings_once(f):
             bound, subject = self._subject(f)
             session = open_session(bound, self.device)
@@ -277,7 +282,7 @@ class Check:
             self._drop_explained(search, session)
             asked = Asked(self.contract, self.choices, self.expected, self.device, self._unread(bound, session))
             agreeing = partial(self._agreeing_choices, f, bound, session)
-            slip, still = partial(self._slip, f, bound, session), _remembered(partial(self._still_broken, f))
+            slip, still = partial(self._slip, f, bound, session), partial(self._still_broken, f)
             sides = partial(self._sides, bound)
             with warnings.catch_warnings():  # torch warns if a slip gives a metric a gradient
                 warnings.simplefilter("ignore")
@@ -368,13 +373,16 @@ class Check:
 
         twin = copy(self)
         twin.choices = {**self.choices, **settings}
-        bound, subject = twin._subject(f)
-        session = open_session(bound, self.device)
-        search = twin._open_search(session, subject, self._laws)
-        search.shrinking = 0
-        search.run(self.examples)
-        twin._drop_explained(search, session)
-        return [law.name for law, outcome in search.outcomes.items() if outcome.findings]
+        key = repr((self._binding, sorted(twin.choices.items())))
+        if key not in self._broken_with:
+            bound, subject = twin._subject(f)
+            session = open_session(bound, self.device)
+            search = twin._open_search(session, subject, self._laws)
+            search.shrinking = 0
+            search.run(self.examples)
+            twin._drop_explained(search, session)
+            self._broken_with[key] = [law.name for law, outcome in search.outcomes.items() if outcome.findings]
+        return self._broken_with[key]
 
     def _subject(self, f: Any, choices: Mapping[str, Any] | None = None) -> tuple[Bound, Subject]:
         """Bind a function to the contract. If ``call`` is given, first find out which inputs it reads."""
@@ -420,28 +428,33 @@ class Check:
         )
         return Subject(bound.binding, replace(contract, inputs=inputs), tuple(self._laws), "", bound.function.name)
 
-    def _agreeing_choices(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> dict[str, Any]:
+    def _agreeing_choices(
+        self, f: Any, bound: Bound, session: LawSession, finding: Finding, deep: int = _DEEP
+    ) -> dict[str, Any]:
         """Return other settings with which the function agrees with the oracle in every scenario, or nothing.
 
         :param finding: a scenario in which it disagrees.
+        :param deep: how often settings that explain this scenario, but not all, are combined with others.
         """
         from sentinel.testing.alternatives import candidates, explaining
         from sentinel.testing.session import open_session
 
         several = candidates(self.contract, bound, self.choices)
-        for alternative in explaining(session, finding, several, pairs=True):
-            if self._holds(f, finding.law, alternative):
+        explained = [*explaining(session, finding, several, pairs=True), *self._sides(bound, finding)]
+        for alternative in explained:
+            if self._holds(f, finding.law, alternative) and finding.law.name not in self._still_broken(f, alternative):
                 return alternative
-        for padding in self._sides(bound, finding):
+        explained.sort(key=len)
+        for alternative in explained[:deep]:
             twin = copy(self)
-            twin.choices = {**self.choices, **padding}
-            restricted, subject = twin._subject(f)
-            again = open_session(restricted, self.device)
+            twin.choices = {**self.choices, **alternative}
+            with_it, subject = twin._subject(f)
+            again = open_session(with_it, self.device)
             search = twin._open_search(again, subject, [finding.law])
-            search.run(_PROBING)
+            search.run(self.examples)
             for other in search.outcomes[finding.law].findings[:1]:
-                if found := twin._agreeing_choices(f, restricted, again, other):
-                    return {**padding, **found}
+                if found := twin._agreeing_choices(f, with_it, again, other, deep - 1):
+                    return {**alternative, **found}
         return {}
 
     def _sides(self, bound: Bound, finding: Finding) -> list[dict[str, Any]]:
@@ -546,19 +559,6 @@ class Check:
                 if any(each.symptom != "non-finite" for each in search.genuine_violations(law, trial)):
                     return False
         return judged > refused
-
-
-def _remembered(still: Callable[[Mapping[str, Any]], list[str]]) -> Callable[[Mapping[str, Any]], list[str]]:
-    """Return a function that calls ``still`` once for the same settings."""
-    known: dict[str, list[str]] = {}
-
-    def call(settings: Mapping[str, Any]) -> list[str]:
-        key = repr(settings)
-        if key not in known:
-            known[key] = still(settings)
-        return known[key]
-
-    return call
 
 
 def _warn_at(f: Any, message: Warning | str, category: type[Warning] = UserWarning) -> None:

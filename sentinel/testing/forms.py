@@ -5,7 +5,7 @@ terms, such as an entropy bonus.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,6 +68,20 @@ TERMS = (
 )
 
 
+#: Data of a policy loss -> the options that have no effect without it.
+OPTIONS: Mapping[str, Sequence[str]] = {
+    **{term.data.name: [item.name for item in (term.coefficient, *term.options)] for term in TERMS},
+    "rollout_log_probs": ["importance_weight_cap"],
+}
+
+#: Inputs of policy losses that searches of frameworks draw only for some bindings, and how they are drawn here.
+_DRAWN: Mapping[str, Mapping[str, Any]] = {
+    "rollout_log_probs": {"domain": "log_ratio"},
+    "importance_weight_cap": {"choices": (None, 2.0, 1.5), "knob": True},
+    "scores": {"domain": "reward"},
+}
+
+
 def with_terms(contract: Contract) -> Contract:
     """Return the contract of policy losses with the optional :data:`TERMS`. Other contracts are returned unchanged."""
     if contract.name != "policy_loss":
@@ -84,15 +98,17 @@ def with_terms(contract: Contract) -> Contract:
 
     def arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
         assert contract.arrange is not None
+        ratios = {name: inputs[name] for name in ("ref_log_probs", "rollout_log_probs")}
         inputs = contract.arrange(inputs, choose)
-        reference, log_probs = inputs["ref_log_probs"], inputs["log_probs"]
-        if reference is not None and reference.shape == log_probs.shape:  # what was drawn is a log-ratio
-            ratios = reference.array().astype(np.float64)
-            inputs["ref_log_probs"] = replaced(reference, np.minimum(log_probs.array() - ratios, 0))
+        for (name, drawn_ratios), other in zip(ratios.items(), ("log_probs", "old_log_probs")):
+            if drawn_ratios is not None and drawn_ratios.shape == inputs[other].shape:
+                values = inputs[other].array() - drawn_ratios.array().astype(np.float64)
+                inputs[name] = replaced(drawn_ratios, np.minimum(values, 0))
         return inputs
 
+    own = tuple(replace(item, **_DRAWN.get(item.name, {})) for item in contract.inputs)
     more = {item.name: item for term in TERMS for item in (term.data, term.coefficient, *term.options)}
-    return replace(contract, inputs=(*contract.inputs, *more.values()), oracle=oracle, arrange=arrange)
+    return replace(contract, inputs=(*own, *more.values()), oracle=oracle, arrange=arrange)
 
 
 #: Optional inputs without which a contract has no oracle. Adapters may omit them; sentinel.testing asks for them.
@@ -196,18 +212,13 @@ def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> boo
 def matchable(contract: Contract, choices: Mapping[str, Any], data: Collection[str] | None = None) -> Contract:
     """Return the contract with only those inputs that a function with these choices may have as parameters.
 
-    :param data: the data of :data:`TERMS` for which the function has a parameter; None for all.
+    :param data: the inputs of :data:`OPTIONS` for which the function has a parameter; None for all.
     """
-    terms = TERMS if contract.name == "policy_loss" else ()
-    without = {name for term in terms for name in _of(term)}
-    without -= {name for term in terms for name in _of(term) if data is None or term.data.name in data}
+    options = OPTIONS if contract.name == "policy_loss" else {}
+    without = {name for several in options.values() for name in several}
+    without -= {name for one, several in options.items() if data is None or one in data for name in several}
     inputs = (item for item in contract.inputs if item.name not in without and concerns(contract, item, choices))
     return replace(contract, inputs=tuple(inputs))
-
-
-def _of(term: Term) -> list[str]:
-    """Return the names of the inputs that have no effect without the term's data."""
-    return [item.name for item in (term.coefficient, *term.options)]
 
 
 # -- one number per response -------------------------------------------------------------------------------------------

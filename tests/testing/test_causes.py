@@ -161,6 +161,27 @@ def test_a_wrong_entropy_bonus_is_named(wrong, cause):
     assert cause in " ".join(str(report).split())
 
 
+def truncated(logps, old_logps, rollout_logps, adv, mask, eps=0.2, cap=2.0):
+    keep = mask.bool()
+    weights = torch.exp(torch.where(keep, old_logps - rollout_logps, 0.0)).clamp(max=cap)
+    ratio = torch.exp(torch.where(keep, logps - old_logps, 0.0).clamp(-20, 20))
+    adv = torch.where(keep, adv, 0.0)
+    losses = -torch.minimum(ratio * adv, ratio.clamp(1 - eps, 1 + eps) * adv) * weights
+    return torch.where(keep, losses, 0.0).sum() / keep.sum().clamp(min=1)
+
+
+def test_rollout_log_probs_and_the_cap_of_their_weights_are_drawn():
+    report = check_function(truncated, "policy_loss", **TERMS)
+    assert report.ok, str(report)
+    assert report.laws["the_oracle_agrees"].judged == 60
+    assert report.laws["every_knob_counts"].judged
+
+    def uncapped(logps, old_logps, rollout_logps, adv, mask, eps=0.2, cap=2.0):
+        return truncated(logps, old_logps, rollout_logps, adv, mask, eps, float("inf"))
+
+    assert "the_oracle_agrees" in check_function(uncapped, "policy_loss", **TERMS).broken
+
+
 def test_per_response_rewards_are_spread_over_tokens():
     def centred(scores, mask, num_generations):
         groups = scores.view(-1, num_generations)

@@ -212,30 +212,30 @@ def whitened_gae(rewards, values, mask, gamma, lam):
 
 
 def test_a_function_for_padding_at_the_end_gets_the_option_that_says_so():
-    report = check_function(gae, "generalised_advantage", examples=60)
+    report = check_function(gae, "generalised_advantage")
     text = report.laws["the_oracle_agrees"].text
     assert "It holds for masks without holes, padded only on the right" in text
     padding = re.search(r"pass response_mask='(\w+)'", text)[1]
-    report = check_function(gae, "generalised_advantage", response_mask=padding, examples=60)
+    report = check_function(gae, "generalised_advantage", response_mask=padding)
     assert report.ok, str(report)
     assert all(each.judged for each in report.laws.values()), str(report)
     assert "response_mask other than full or right" in report.tried.partition("not tried: ")[2]
 
-    report = check_function(undiscounted_gae, "generalised_advantage", mask="right", examples=60)
+    report = check_function(undiscounted_gae, "generalised_advantage", mask="right")
     assert "the_oracle_agrees" in report.broken
 
 
 def test_padding_is_not_offered_if_it_explains_nothing():
-    text = str(check_function(halved_gae, "generalised_advantage", examples=60))
+    text = str(check_function(halved_gae, "generalised_advantage"))
     assert "breaks the_oracle_agrees" in text
     assert "masks without holes" not in text
 
 
 def test_padding_is_offered_together_with_another_setting():
-    text = check_function(whitened_gae, "generalised_advantage", examples=60).laws["the_oracle_agrees"].text
+    text = check_function(whitened_gae, "generalised_advantage").laws["the_oracle_agrees"].text
     advice = eval(re.search(r"pass dialects=(\{.*?\})", text)[1])
     assert advice == {"response_mask": "right", "whiten": True}
-    report = check_function(whitened_gae, "generalised_advantage", dialects=advice, examples=60)
+    report = check_function(whitened_gae, "generalised_advantage", dialects=advice)
     assert "the_oracle_agrees" not in report.broken, str(report)
 
 
@@ -340,3 +340,22 @@ def test_the_advice_about_a_default_tries_the_default():
             )
     # The function's default is not the 0.2 of the definition.
     assert [report.laws["the_oracle_agrees"].word for report in reports] == ["holds", "broken"]
+
+
+def of_groups(token_level_rewards, response_mask, index, epsilon=1e-6):
+    """GRPO as in verl: a single response keeps its score, and rewards on masked tokens count."""
+    scores = token_level_rewards.sum(-1)
+    result = []
+    for score, label in zip(scores, index):
+        group = scores[index == label]
+        result.append((score - group.mean()) / (group.std() + epsilon) if len(group) > 1 else score / (1 + epsilon))
+    return torch.stack(result)[:, None] * response_mask
+
+
+def test_settings_that_only_explain_all_scenarios_together_are_named_together():
+    report = check_function(of_groups, "group_advantage", estimator="grpo", examples=60)
+    text = report.laws["the_oracle_agrees"].text
+    advice = eval(re.search(r"pass dialects=(\{.*?\})", text)[1])
+    assert advice == {"group_of_one": "score", "masked_rewards": "counted", "rejected": "counted"}
+    report = check_function(of_groups, "group_advantage", estimator="grpo", dialects=advice, examples=60)
+    assert report.laws["the_oracle_agrees"].word == "holds"
