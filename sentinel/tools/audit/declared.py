@@ -9,7 +9,8 @@
 There is an entry for each place where some version declares a trainer's options. If several entries have the same name,
 the copy's options are read with the first entry whose file and class the copy has. Kinds: ``classes`` (a dataclass and
 its sections), ``parser`` (argparse), ``tree`` (YAML). ``elsewhere`` has options that another package or file declares,
-with their defaults. ``more`` names code that is not read and declares further options; an unknown setting of a run may
+with their defaults. ``formerly`` maps an option's name to its name in earlier versions, which have it instead; recipes
+then use the new name for all versions. ``more`` names code that is not read and declares further options; an unknown setting of a run may
 be one of these options.
 """
 
@@ -80,10 +81,12 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout, python: str
             raise SentinelError(f"{file}: {entry['name']}: missing key {error}") from None
         if not options:
             continue  # this version names the class differently
+        former = {old: new for new, old in entry.get("formerly", {}).items() if old in options and new not in options}
+        options = {**options, **{new: options[old] for old, new in former.items()}}
         elsewhere = {name: Option(text) for name, text in flattened(entry.get("elsewhere", {})).items()}
         more = {"": entry["more"]} if "more" in entry else unread
         trainers[entry["name"]] = Options(
-            entry["name"], entry["file"], {**elsewhere, **options}, entry.get("class", ""), more, flags
+            entry["name"], entry["file"], {**elsewhere, **options}, entry.get("class", ""), more, flags, former=former
         )
     packages = tuple(dict.fromkeys(filter(None, (_distribution(file, checkout) for file in modules))))
     return tuple(replace(one, packages=packages if one.made_by else ()) for one in trainers.values())

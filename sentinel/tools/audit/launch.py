@@ -152,7 +152,8 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     :param must: whether to raise an error if the script makes no configuration.
     :param shown: the script's name in messages.
     """
-    made, shown = read_script(file, classes), shown or str(file)
+    given = dict(map(setting_of, words))
+    made, shown = read_script(file, classes, given), shown or str(file)
     calls, parsed = made.calls, made.parsed
     if not calls and must:
         names = f"none of {', '.join(classes)} is called in it" if classes else "no configuration class is known"
@@ -181,8 +182,11 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
         unread.append(f"not read in {shown}: {', '.join(f'{one.name} (line {one.line})' for one in others)}")
     if differ:
         unread.append(f"not known, because the calls of {call.name} differ: {', '.join(differ)}")
-    if words:
-        unread.append(f"not read, because they are arguments of {file.name} itself: {' '.join(words)}")
+    left = [word for word in words if setting_of(word)[0] not in made.taken]
+    if left:
+        unread.append(f"not read, because they are arguments of {file.name} itself: {' '.join(left)}")
+    if made.assumed:
+        unread.append(f"read as the defaults of the script's arguments; give others after --: {some(made.assumed)}")
     computed = {name: name.partition("*")[0].partition("(")[0] for name in call.unread if {*name} & {*"*("}}
     unknown = [(name, NOT_KNOWN) for name in (*call.unread, *differ) if name not in computed]
     hidden = frozenset("" if name.startswith(ANY) else prefix for name, prefix in computed.items())

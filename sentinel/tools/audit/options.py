@@ -53,6 +53,7 @@ class Options:
     :ivar open: for a dotted prefix, the code that was not read and may declare more options with this prefix, such as a
         base class of another package. The empty prefix stands for all options.
     :ivar packages: name and version of each other package whose classes were read.
+    :ivar former: for each option that a later version renamed, its later name, which is an option, too.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Options:
     open: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
+    former: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def source(self) -> str:
@@ -76,8 +78,12 @@ class Options:
         meant = {}
         for name, text in configuration.items():
             setting, value = self.flags.get(name, (name, None)) if name in typed else (name, None)
-            meant[setting] = text if value is None else value
+            meant[self.former.get(setting, setting)] = text if value is None else value
         return meant
+
+    def spelling(self, name: str) -> str:
+        """Return an option's name in this version."""
+        return next((old for old, new in self.former.items() if new == name), name)
 
     def closed(self, name: str) -> bool:
         """Return True if this option certainly does not exist: every section above it has a fixed set of members."""

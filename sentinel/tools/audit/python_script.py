@@ -2,7 +2,8 @@
 
 A value is read if it is a literal, simple arithmetic of literals, or a name that the script binds only once, to such a
 value. ``**name`` and ``**dict(...)`` are read under the same conditions. The fields of a subclass that the script
-defines are read too. ``config.beta = 0.1``, ``setattr(config, "beta", 0.1)`` and ``config = replace(config, beta=0.1)``
+defines are read too. An argument of the script itself has the value that the user gives it, or else its default.
+``config.beta = 0.1``, ``setattr(config, "beta", 0.1)`` and ``config = replace(config, beta=0.1)``
 are read if the statement runs unconditionally and no other statement sets the option. All other values are reported as
 not read.
 """
@@ -14,14 +15,17 @@ import operator
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sentinel.errors import SentinelError
+from sentinel.recipes.affects import in_text
 from sentinel.tools.audit.effective import is_reference
 from sentinel.tools.audit.options import called, is_trainer, name_of
+from sentinel.tools.audit.script_arguments import Argument, declared_arguments, declared_fields
 from sentinel.values.files import read_text
 
 _DEEPEST = 20
@@ -74,6 +78,8 @@ class Script:
     :ivar trainers: the dotted paths of the trainer classes that the script uses; without a module if the script does
         not show where a class comes from.
     :ivar fields: the fields that the script's own subclasses of configuration classes declare.
+    :ivar assumed: ``name=default``, for each argument of the script that was read as its default.
+    :ivar taken: the names of the given arguments that were read.
     """
 
     calls: list[Call]
@@ -83,12 +89,15 @@ class Script:
     trainers: tuple[str, ...] = ()
     also_parsed: tuple[str, ...] = ()
     fields: frozenset[str] = frozenset()
+    assumed: tuple[str, ...] = ()
+    taken: frozenset[str] = frozenset()
 
 
-def read_script(file: Path, classes: Collection[str]) -> Script:
+def read_script(file: Path, classes: Collection[str], given: Mapping[str, Any] = MappingProxyType({})) -> Script:
     """Read the configuration that a script creates or changes.
 
     :param classes: the names of the classes; a script may import them under other names.
+    :param given: the arguments of the script, by name. An argument that is not given has its default.
     :raises SentinelError: if the file cannot be read, or is not Python.
     """
     text = read_text(file)
@@ -96,7 +105,7 @@ def read_script(file: Path, classes: Collection[str]) -> Script:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
-        script = _Script(tree, frozenset(classes))
+        script = _Script(tree, frozenset(classes), given)
         calls, parsed, references = script.calls(), tuple(script.parsed()), tuple(dict.fromkeys(script.references()))
         trainers, others = tuple(dict.fromkeys(script.trainers())), tuple(dict.fromkeys(script.parsed(others=True)))
         assigned = dict(script.assigned())
@@ -110,7 +119,9 @@ def read_script(file: Path, classes: Collection[str]) -> Script:
         raise SentinelError(f"{file}:{error.lineno or 1}:{error.offset or 1}: not Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SentinelError(f"{file}: not Python that can be parsed: {error or type(error).__name__}") from None
-    return Script(calls, assigned, parsed, references, trainers, others, _fields(tree))
+    assumed = tuple(f"{name}={in_text(value)}" for name, value in script.assumed.items())
+    fields, taken = _fields(tree), frozenset(script.taken)
+    return Script(calls, assigned, parsed, references, trainers, others, fields, assumed, taken)
 
 
 #: Base classes that have options.
@@ -140,6 +151,14 @@ _UNREADABLE = object()
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+@dataclass(frozen=True)
+class _Table:
+    """A dictionary of a script: the statement that makes it, and the statements that set single keys."""
+
+    made: ast.Assign | ast.AnnAssign
+    changes: Sequence[tuple[str, ast.Assign]]
+
+
 @dataclass
 class _Script:
     """A parsed script.
@@ -149,10 +168,14 @@ class _Script:
     :ivar derived: the script's own subclasses of configuration classes, with their fields as settings.
     :ivar positions: the names that only loops over ``range`` or ``enumerate`` bind. Their values are numbers, so they
         cannot be the names of options.
+    :ivar arguments: for each name that holds the script's parsed arguments, the arguments.
+    :ivar assumed: the arguments that were read as their defaults.
+    :ivar taken: the names of the given arguments that were read.
     """
 
     tree: ast.Module
     classes: frozenset[str]
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         nodes = list(ast.walk(self.tree))
@@ -174,6 +197,10 @@ class _Script:
         for use in nodes:
             if isinstance(use, (ast.Name, ast.Attribute)) and isinstance(use.ctx, ast.Load):
                 self.uses.setdefault(_key(use), []).append(use)
+        self.assumed: dict[str, Any] = {}
+        self.taken: set[str] = set()
+        self.arguments: dict[str, Mapping[str, Argument]] = {}
+        self.tables = self._tables(assigned, bound)
         for name, value in list(self.once.items()):
             made = isinstance(value, ast.Call) and called(value) == "dict"
             if (made or isinstance(value, (ast.Dict, ast.List))) and not self._is_only_read(name):
@@ -200,6 +227,99 @@ class _Script:
                     call.own |= above.own
                 self._declare(own, call)
                 self.derived[own.name] = call
+        self.arguments |= dict(self._parsed_arguments())
+
+    def _parsed_arguments(self) -> Iterator[tuple[str, Mapping[str, Argument]]]:
+        """Yield the names that hold the script's arguments: ``args = parser.parse_args()``, or a parameter with a class
+        of the script as its annotation, if the script creates no object of this class.
+        """
+        made = {called(node) for node in self.nodes if isinstance(node, ast.Call)}
+        own = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef) and node.name not in made}
+        for node in self.nodes:
+            if isinstance(node, ast.arg) and node.annotation is not None and name_of(node.annotation) in own:
+                yield from self._unchanged({node.arg}, declared_fields(own[name_of(node.annotation)]))
+            elif isinstance(node, ast.Call) and called(node) in ("parse_args", "parse_known_args"):
+                names, others = self._follow(node)
+                if not others:
+                    yield from self._unchanged(names, declared_arguments(self.nodes))
+
+    def _unchanged(
+        self, names: Collection[str], arguments: Mapping[str, Argument]
+    ) -> Iterator[tuple[str, Mapping[str, Argument]]]:
+        """Yield each of the names with those of the arguments that no statement sets."""
+        written = {
+            option
+            for statement, _ in _statements(self.tree)
+            for option, _ in _assigned(statement, lambda owner: _key(owner) in names, self.positions)
+        }
+        if not any(option.startswith(ANY) for option in written):
+            kept = {name: argument for name, argument in arguments.items() if name not in written}
+            yield from ((name, kept) for name in names)
+
+    def _argument(self, node: ast.Attribute, depth: int) -> Any:
+        """Return the value of ``args.beta``: the given value, or else the default.
+
+        :raises ValueError: if it is not known.
+        """
+        owner = _key(node.value)
+        argument = self.arguments.get(owner, {}).get(node.attr)
+        if argument is None or not self._holds_arguments(node.value):
+            raise ValueError
+        flag = next((flag for flag in argument.flags if flag in self.given), None)
+        if flag is not None:
+            self.taken.add(flag)
+            return self.given[flag] if argument.flags[flag] else not self.given[flag]
+        value = self._literal(argument.default, depth + 1)
+        self.assumed[node.attr] = value
+        return value
+
+    def _holds_arguments(self, node: ast.expr) -> bool:
+        """Return False if a name is a parameter to which the script may pass anything else than its arguments."""
+        function: ast.AST | None = self._function_of(node)
+        while function is not None and isinstance(node, ast.Name):
+            assert isinstance(function, _FUNCTIONS)
+            given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+            parameter = next((each for each in given if each.arg == node.id), None)
+            if parameter is not None:
+                return parameter.annotation is not None or self._receives(function.name, node.id)
+            function = self._function_of(self.parents[function])
+        return True
+
+    def _receives(self, function: str, parameter: str) -> bool:
+        """Return True if every use of a function is a call that passes the script's arguments as the parameter."""
+        uses = [*self.uses.get(function, ()), *self.uses.get(f".{function}", ())]
+        for use in uses:
+            call = self.parents[use]
+            if not isinstance(call, ast.Call) or call.func is not use:
+                return False
+            passed = [item for item in (*call.args, *call.keywords) if parameter in self._parameters(call, item)]
+            values = [item.value if isinstance(item, ast.keyword) else item for item in passed]
+            parses = ("parse_args", *(name for name in self.functions if name.startswith("parse")))
+            if not values or not all(
+                _key(each) in self.arguments or (isinstance(each, ast.Call) and called(each) in parses)
+                for each in values
+            ):
+                return False
+        return bool(uses)
+
+    def _tables(self, assigned: Sequence[ast.Assign | ast.AnnAssign], bound: Mapping[str, int]) -> dict[str, _Table]:
+        """Return the dictionaries that have one name, which is bound once, and that only ``name["key"] = value``
+        changes."""
+        changes: dict[str, list[tuple[str, ast.Assign]]] = {}
+        for node in assigned:
+            target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+            if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                key = target.slice.value if isinstance(target.slice, ast.Constant) else None
+                if isinstance(key, str) and isinstance(node, ast.Assign):
+                    changes.setdefault(target.value.id, []).append((key, node))
+        found = {}
+        for node in assigned:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            name = getattr(targets[0], "id", "") if len(targets) == 1 else ""
+            later = changes.get(name, [])
+            if name and bound[name] == 1 + len(later) and _items(node.value) is not None and self._is_only_read(name):
+                found[name] = _Table(node, later)
+        return found
 
     def assigned(self) -> Iterator[tuple[str, int]]:
         """Yield the options that assignments set, such as ``config.lr = 1e-6``.
@@ -418,13 +538,28 @@ class _Script:
         else:
             call.settings[name] = read
 
-    def _unpack(self, node: ast.expr, call: Call, prefix: str) -> None:
-        table = self._read_literal(node)
-        if isinstance(table, dict):
-            call.settings.update({f"{prefix}{name}": value for name, value in table.items()})
-            call.lines.update({f"{prefix}{name}": node.lineno for name in table})
-        else:
+    def _unpack(self, node: ast.expr, call: Call, prefix: str, depth: int = 0) -> None:
+        """Read each item of ``**{"beta": 0.1}`` or ``**name``, as if it were an argument."""
+        table = self.tables.get(node.id) if isinstance(node, ast.Name) else None
+        items = _items(table.made.value if table else node)
+        if items is None or depth > _DEEPEST:
             call.unread.append(f"{prefix}**{_shortened(node)}")
+            return
+        for key, value in items:
+            if key is None:
+                self._unpack(value, call, prefix, depth + 1)
+            else:
+                self._value(f"{prefix}{key}", value, call)
+        for key, change in table.changes if table else ():
+            certain = self._in_order(table.made, change, node) if table else False
+            self._value(f"{prefix}{key}", change.value if certain else None, call)
+
+    def _in_order(self, first: ast.stmt, change: ast.stmt, use: ast.expr) -> bool:
+        """Return True if a statement certainly runs after another one and before an expression is evaluated."""
+        blocks = [block for _, block in ast.iter_fields(self.parents[first]) if isinstance(block, list)]
+        return any(first in block and change in block for block in blocks) and (
+            first.lineno < change.lineno < use.lineno and self._function_of(use) is self._function_of(first)
+        )
 
     def _follow(self, made: ast.Call) -> tuple[set[str], list[ast.AST]]:
         """Return the names that a configuration has in the script, and the code that may change the configuration.
@@ -528,6 +663,8 @@ class _Script:
             return node.value
         if isinstance(node, ast.Name) and node.id in self.once:
             return self._literal(self.once[node.id], depth + 1)
+        if isinstance(node, ast.Attribute):
+            return self._argument(node, depth)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -self._literal(node.operand, depth + 1)
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
@@ -547,6 +684,24 @@ class _Script:
             if all(keyword.arg for keyword in node.keywords):
                 return {str(keyword.arg): self._literal(keyword.value, depth + 1) for keyword in node.keywords}
         raise ValueError
+
+
+def _items(node: ast.expr | None) -> list[tuple[str | None, ast.expr]] | None:
+    """Return the items of a dictionary that an expression makes: each with its key, or with None if it is another
+    dictionary (``**other``). Return None if the expression makes no dictionary, or the keys are not known.
+    """
+    if isinstance(node, ast.Call) and called(node) == "dict" and not node.args:
+        return [(item.arg, item.value) for item in node.keywords]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return [(None, node.left), (None, node.right)]
+    if not isinstance(node, ast.Dict):
+        return None
+    items: list[tuple[str | None, ast.expr]] = []
+    for key, value in zip(node.keys, node.values):
+        if key is not None and not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
+            return None
+        items.append((key.value if isinstance(key, ast.Constant) else None, value))
+    return items
 
 
 def _replaced(node: ast.AST) -> str:

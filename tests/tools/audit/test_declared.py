@@ -76,6 +76,16 @@ def test_an_invalid_declaration_is_reported(copy, tmp_path, text, said):
         options_of(declared(tmp_path, text), TARGET, copy)
 
 
+def test_an_earlier_version_has_an_option_under_its_former_name(copy, tmp_path):
+    text = ENTRY.format(name="a", kind="parser", file="tiny/options.py") + (
+        '[options.formerly]\n"optim.rate" = "rate"\n"optim.size" = "size"\n'
+    )
+    (options,) = options_of(declared(tmp_path, text), TARGET, copy)
+    assert options.options == {"rate": Option("0.5"), "optim.rate": Option("0.5")}
+    assert options.meaning({"rate": "0.1"}, ()) == {"optim.rate": "0.1"}
+    assert (options.spelling("optim.rate"), options.spelling("other")) == ("rate", "other")
+
+
 def test_options_are_unknown_without_a_declaration(copy):
     assert options_of(replace(bundled_catalog(), recipe_folders=()), TARGET, copy) == ()
 

@@ -21,6 +21,8 @@ twice = 2
 common = dict(learning_rate=LR, num_generations=N)
 changed = {"beta": 0.1}
 changed["beta"] = 0.2
+if 1:
+    changed["top_k"] = 4
 more = {"loss_type": "grpo", "nested": {"a": 1}}
 
 def main(parameter=0.5):
@@ -44,7 +46,7 @@ def test_arguments_that_are_literals_are_read(tmp_path):
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
     grpo, sft = read_script(file, ("GRPOConfig", "SFTConfig")).calls
-    assert (grpo.name, grpo.line) == ("GRPOConfig", 16)
+    assert (grpo.name, grpo.line) == ("GRPOConfig", 18)
     assert grpo.settings == {
         "names": ["a", "b"], "none": None, "kwargs": {"x": 8}, "name": "8-1e-06", "actor.lr": 1e-6,
         "actor.optimizer.name": "adam",
@@ -52,7 +54,7 @@ def test_arguments_that_are_literals_are_read(tmp_path):
         "epsilon": 0.3,
     }  # fmt: skip
     assert sorted(grpo.unread) == sorted([
-        "(argument without a name: 'out')", "twice", "parameter", "computed", "text", "actor.beta", "**changed",
+        "(argument without a name: 'out')", "twice", "parameter", "computed", "text", "actor.beta", "beta", "top_k",
         "**os.environ", "steps", "flag",
     ])  # fmt: skip
     assert (sft.name, sft.settings, sft.unread) == ("SFTConfig", {"packing": True}, [])
@@ -417,6 +419,88 @@ def test_nothing_to_read_is_an_error(tmp_path, monkeypatch, words, says):
         launch_of(None, words.split(), ("C",))
     with pytest.raises(NothingExamined, match=r"none of C is called in it"):
         launch_of(tmp_path / "train.py", (), ("C",))
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "unread"),
+    [
+        ("C(**{'a': 1, 'b': x})", {"a": 1}, ["b"]),
+        ("base = dict(a=1)\nC(**{**base, 'b': 2})", {"a": 1, "b": 2}, []),
+        ("base = dict(a=1)\nC(**(base | {'a': 2}))", {"a": 2}, []),
+        ("C(**{'a': 1, **other()})", {"a": 1}, ["**other()"]),
+        ("C(**{key: 1})", {}, ["**{key: 1}"]),
+        ("table = {'a': 1}\ntable['b'] = 2\nC(**table)", {"a": 1, "b": 2}, []),
+        ("table = {'a': 1}\nC(**table)\ntable['a'] = 2", {}, ["a"]),
+        ("table = {'a': 1}\nif x:\n    table['b'] = 2\nC(**table)", {"a": 1}, ["b"]),
+        ("table = {'a': 1}\ntable[key] = 2\nC(**table)", {}, ["**table"]),
+        ("table = {'a': 1}\ntable.update(b=2)\nC(**table)", {}, ["**table"]),
+    ],
+)
+def test_each_item_of_an_unpacked_dictionary_is_an_argument(tmp_path, text, settings, unread):
+    (tmp_path / "train.py").write_text(text)
+    (call,) = read_script(tmp_path / "train.py", ("C",)).calls
+    assert (call.settings, call.unread) == (settings, unread)
+
+
+PARSER = """
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--beta", type=float, default=0.1)
+    parser.add_argument("--max-length", "-m", default=2048)
+    parser.add_argument("--packing", action="store_true")
+    parser.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--lr", required=True)
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--steps", default=5)
+    parser.add_argument("data")
+    parser.set_defaults(steps=6)
+    return parser.parse_args()
+
+args = parse()
+C(beta=args.beta, length=args.max_length, packing=args.packing, bf16=args.bf16, lr=args.lr, model=args.model,
+  steps=args.steps, data=args.data, other=args.other)
+"""
+
+
+def test_the_arguments_of_a_script_have_their_defaults_unless_they_are_given(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(PARSER)
+    (call,) = read_script(file, ("C",)).calls
+    assert call.settings == {"beta": 0.1, "length": 2048, "packing": False, "bf16": True}
+    assert call.unread == ["lr", "model", "steps", "data", "other"]
+    launch = launch_of(file, ["--lr", "1e-6", "-m", "8", "--packing", "--no-bf16", "--seed", "1"], ("C",))
+    assert dict(launch.settings) == {
+        "beta": 0.1, "length": 8, "packing": True, "bf16": False, "lr": 1e-6,
+        **dict.fromkeys(["model", "steps", "data", "other"], "${?}"),
+    }  # fmt: skip
+    assert "not read, because they are arguments of train.py itself: seed=1" in launch.unread
+    assert "read as the defaults of the script's arguments; give others after --: beta=0.1" in launch.unread
+
+
+@pytest.mark.parametrize(
+    ("code", "known"),
+    [
+        ("args = parse()\nC(beta=args.beta)", True),
+        ("def main(args):\n    C(beta=args.beta)\nmain(parse())", True),
+        ("def main(args):\n    C(beta=args.beta)\nargs = parse()\nmain(args)\nmain(other)", False),
+        ("def main(args):\n    C(beta=args.beta)\nargs = parse()", False),
+        ("class A:\n    def __init__(self, args):\n        C(beta=args.beta)\nargs = parse()", False),
+        ("args = parse()\nargs.beta = 0.2\nC(beta=args.beta)", False),
+        ("args = parse()\nsetattr(args, name, 0.2)\nC(beta=args.beta)", False),
+        ("args = parse()\ntweak(args)\nC(beta=args.beta)", False),
+        ("args = parse()\nargs = other()\nC(beta=args.beta)", False),
+        ("@dataclass\nclass A:\n    beta: float = 0.1\ndef main(args: A):\n    C(beta=args.beta)", True),
+        ("@dataclass\nclass A:\n    beta: float = 0.1\ndef main(args: A):\n    C(beta=args.beta)\nmain(A(0.2))", False),
+        ("class A:\n    beta: int = 1\n    def f(self):\n        self.beta = 2\ndef f(a: A):\n    C(beta=a.beta)", False),
+    ],
+)
+def test_an_argument_that_code_may_change_is_unknown(tmp_path, code, known):
+    text = (
+        "def parse():\n    p = ArgumentParser()\n    p.add_argument('--beta', default=0.1)\n    return p.parse_args()\n"
+    )
+    (tmp_path / "train.py").write_text(text + code)
+    (call,) = read_script(tmp_path / "train.py", ("C",)).calls
+    assert (call.settings, call.unread) == (({"beta": 0.1}, []) if known else ({}, ["beta"]))
 
 
 def test_reward_functions_and_data_of_a_script_are_named(tmp_path):

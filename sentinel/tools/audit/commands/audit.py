@@ -693,8 +693,8 @@ def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[st
         option = trainer.options.get(name)
         return name in trainer and (option is None or not option.choices or value in option.choices)
 
-    possible = any(all(takes(one, name, value) for name, value in until.items()) for one in trainers)
-    return until if possible else {}
+    one = next((one for one in trainers if all(takes(one, name, value) for name, value in until.items())), None)
+    return {one.spelling(name): value for name, value in until.items()} if one else {}
 
 
 def _row(bug: Bug) -> tuple[str, ...]:
