@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 #: of words, which may be options, and ``_ONE`` for at most one word, which is not an option. They contain NUL because
 #: no argument can contain it.
 UNKNOWN = "\0"
-_ANY_NUMBER = "\1\0"
-_ONE = "\2\0"
+ANY_NUMBER = "\1\0"
+ONE = "\2\0"
 _ELSEWHERE = re.compile("[\1\2]?\0")
 #: The value of a setting that only a shell can compute: a reference that cannot be resolved, which counts as unknown.
 #: If the setting were left out, it would get the default instead.
@@ -61,13 +61,13 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _ALL_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
 
 
-class _Word(str):
+class Word(str):
     """A word of a script whose value only a shell can compute. ``source`` is its text in the script, with the line."""
 
     source: str
 
     @classmethod
-    def of(cls, word: str, source: str) -> _Word:
+    def of(cls, word: str, source: str) -> Word:
         made = cls(word)
         made.source = source
         return made
@@ -78,7 +78,8 @@ class CommandLine:
     """The settings that a training command passes to its program.
 
     :ivar settings: the settings in order, each as ``KEY=VALUE`` with a value in YAML, as ``--set`` takes them.
-    :ivar unknown: the settings whose values only a shell can compute.
+    :ivar unknown: the settings whose values only a shell can compute, each with the parts of its value that are known:
+        ``data=…/train.parquet``.
     :ivar further: the words of the script that may expand to any options, each with its line.
     :ivar words: the arguments that are neither options nor assignments.
     :ivar where: the script's file and line; empty for a command that the user gave.
@@ -89,6 +90,7 @@ class CommandLine:
     :ivar arguments: the word ``"$@"`` of the script, with its line, if the user gave the script no arguments, so that
         the word counts as empty; otherwise empty.
     :ivar processes: the number of processes that a launcher starts; None if the command does not name it.
+    :ivar missing: the files that the script sources and that were not found, each with its place.
     """
 
     settings: tuple[str, ...]
@@ -101,6 +103,7 @@ class CommandLine:
     assumed: tuple[str, ...] = ()
     arguments: str = ""
     processes: int | None = None
+    missing: tuple[str, ...] = ()
 
 
 def of_words(words: Sequence[str], where: str = "") -> CommandLine:
@@ -121,13 +124,14 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
     further = [word for word in words[:first] if word in _ADDING or word == wrapper != program]
     for name, values in _arguments(words[first:]):
         any_option = UNKNOWN in name or not name
-        further += [getattr(word, "source", "…") for word in values if word == _ANY_NUMBER]
+        further += [getattr(word, "source", "…") for word in values if word == ANY_NUMBER]
         if not name and UNKNOWN not in values[0]:
             single += values
         elif any_option:
             further += [name.replace(UNKNOWN, "…")] if name else [getattr(word, "source", "…") for word in values]
         elif any(UNKNOWN in word for word in values):
-            unknown.append(name)
+            known = _ELSEWHERE.sub("…", values[0]) if len(values) == 1 else "…"
+            unknown.append(name if known == "…" else f"{name}={known}")
             settings.append(f"{name}={NOT_KNOWN}")
         else:
             value = "true" if not values else values[0] if len(values) == 1 else f"[{', '.join(values)}]"
@@ -182,7 +186,7 @@ def _script_in(words: Sequence[str]) -> str | None:
 
 
 def _as_shell(text: str) -> str:
-    return _ELSEWHERE.sub("$NOT_KNOWN", text.replace(_ANY_NUMBER, "$@"))
+    return _ELSEWHERE.sub("$NOT_KNOWN", text.replace(ANY_NUMBER, "$@"))
 
 
 #: Modules that start another program, which follows their own options.
@@ -216,9 +220,9 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     empty."""
     name, values = "", list[str]()
     for word in words:
-        if _ASSIGNMENT.match(word) or _OPTION.match(word) or word == _ANY_NUMBER:
+        if _ASSIGNMENT.match(word) or _OPTION.match(word) or word == ANY_NUMBER:
             if name:
-                yield name, values or ([word] if word == _ANY_NUMBER else [])
+                yield name, values or ([word] if word == ANY_NUMBER else [])
             name, values = "", []
         if _ASSIGNMENT.match(word) or (_OPTION.match(word) and "=" in word):
             key, _, value = word.partition("=")
@@ -253,9 +257,10 @@ def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] 
         raise SentinelError(f"{file}: no command in it runs a Python program{runs}; give the command itself after --")
     best = max(commands, key=lambda command: len(command.settings) + len(command.unknown))
     others = [f"{other.where} ({other.program})" for other in commands if other is not best]
-    assumed = [f"{name}={text.replace(_ONE, '…')}" for name, text in script.assumed.items()]
+    assumed = [f"{name}={text.replace(ONE, '…')}" for name, text in script.assumed.items()]
     others = list(dict.fromkeys([*others, *script.unread]))
-    return replace(best, others=tuple(others), assumed=tuple(assumed), arguments=script.absent)
+    missing = tuple(dict.fromkeys(script.missing))
+    return replace(best, others=tuple(others), assumed=tuple(assumed), arguments=script.absent, missing=missing)
 
 
 @dataclass
@@ -285,6 +290,8 @@ class _Script:
     written: dict[str, str | None] = field(default_factory=dict)
     #: The scripts that this script runs and that were not read, with their places.
     unread: list[str] = field(default_factory=list)
+    #: The files that this script sources and that were not found, with their places.
+    missing: list[str] = field(default_factory=list)
     #: Whether a command such as ``set --`` may give the script other arguments.
     given: bool = False
     #: The word ``"$@"`` that counted as empty because the user gave no arguments, with its line.
@@ -366,7 +373,7 @@ class _Script:
                 map(re.compile("-[a-zA-Z]*a.*|allexport").fullmatch, words)
             )
             if words and words[0] in ("source", ".") and depth < _DEEPEST:
-                self._source(words[1:2], depth)
+                self._source(words[1:2], where, depth)
             elif inner is not None and depth < _DEEPEST:
                 self.read(file, depth + 1, inner.encode())
             elif words[:1] == ["let"] or (words[:1] == ["trap"] and {"DEBUG", "ERR", "RETURN"} & {*words[2:]}):
@@ -382,7 +389,7 @@ class _Script:
                 self._run(script, own, f"{where} ({_ELSEWHERE.sub('…', script or words[0])})", depth)
             else:
                 if words and words[0] in self.functions:
-                    words.append(_Word.of(_ANY_NUMBER, f"the function {words[0]} (line {node.start_point[0] + 1})"))
+                    words.append(Word.of(ANY_NUMBER, f"the function {words[0]} (line {node.start_point[0] + 1})"))
                 self.commands.append((where, words))
         elif node.type == "function_definition":
             outside = self.arrays
@@ -431,7 +438,7 @@ class _Script:
         before, doubted = self.arrays, self.doubted  # the script runs in another process and cannot change them
         self.arrays = {name: words for name, words in before.items() if name in self.exported}
         if self.exports_all:
-            self.arrays = {name: [_ANY_NUMBER] for name in before}
+            self.arrays = {name: [ANY_NUMBER] for name in before}
         for node in assignments:
             self._assign(node, certain=True)
         self.read(path or Path(name.rpartition(UNKNOWN)[2] or self.file), depth + 1, _as_shell(text).encode())
@@ -444,25 +451,27 @@ class _Script:
             if name is not None and self.arrays.get(name[1]) in ((None, [""]) if name[2] else (None,)):
                 text = "".join(map(self._text, child.named_children[1:]))
                 self.assumed[name[1]] = text
-                self.arrays[name[1]] = [text if _is_plain(text) else f"{text} {_ANY_NUMBER}".strip()]
+                self.arrays[name[1]] = [text if _is_plain(text) else f"{text} {ANY_NUMBER}".strip()]
             self._set_defaults(child)
 
     def _loop(self, node: Node) -> None:
         name = node.child_by_field_name("variable")
         words = [word for child in node.children_by_field_name("value") for word in self._argument(child)]
         if name is not None:
-            self.arrays[_of(name)] = [_ONE if words and all(map(_is_plain, words)) else _ANY_NUMBER]
+            self.arrays[_of(name)] = [ONE if words and all(map(_is_plain, words)) else ANY_NUMBER]
 
     def _doubt_all(self, doubt: bool) -> None:
         """If ``doubt``, mark all variables as unknown, because code that was not read may have assigned them."""
         if doubt:
             self.doubted = True
-            self.arrays = {name: [_ANY_NUMBER] for name in self.arrays}
+            self.arrays = {name: [ANY_NUMBER] for name in self.arrays}
 
-    def _source(self, words: Sequence[str], depth: int) -> None:
+    def _source(self, words: Sequence[str], where: str, depth: int) -> None:
         for word in words:
             path = self._file(word)
             self._doubt_all(path is None)
+            if path is None:
+                self.missing.append(f"{_ELSEWHERE.sub('…', word)} ({where})")
             if path is not None and path != self.file:
                 self.read(path, depth + 1)
 
@@ -482,7 +491,7 @@ class _Script:
             last = node.named_children[-1] if node.named_children else node
             last = last.named_children[-1] if last.type in ("list", "pipeline") else last
             command = last.child_by_field_name("name") if last.type == "command" else None
-            return _ONE if command is not None and _ONE_WORD.fullmatch(_of(command)) else UNKNOWN
+            return ONE if command is not None and _ONE_WORD.fullmatch(_of(command)) else UNKNOWN
         text = read_text(file)
         self._spend(len(text))
         return text.strip()
@@ -508,9 +517,9 @@ class _Script:
         before = self.arrays.get(_of(name), [])
         if not certain:
             plain = (value is None or value.type != "array") and all(map(_is_plain, [*before, *words]))
-            doubt = _doubted(words if adds else [*before, *words]) if value and value.type == "array" else None
-            left = doubt if doubt is not None else [_ANY_NUMBER]
-            self.arrays[_of(name)] = [_ONE] if plain else [*(before if adds else []), *left]
+            doubt = doubted(words if adds else [*before, *words]) if value and value.type == "array" else None
+            left = doubt if doubt is not None else [ANY_NUMBER]
+            self.arrays[_of(name)] = [ONE] if plain else [*(before if adds else []), *left]
             return
         before = before if adds else []
         if adds and (value is None or value.type != "array"):
@@ -524,23 +533,23 @@ class _Script:
         inner = node.named_children[0] if node.type == "string" and len(node.named_children) == 1 else node
         name = _array(inner)
         if name:
-            words = self._words(name, _ANY_NUMBER)
+            words = self._words(name, ANY_NUMBER)
         elif _of(inner) in _ALL_ARGUMENTS:
             words = [*self._own_arguments(node)]
         else:
             text = self._text(node)
-            one = text.replace(_ANY_NUMBER, UNKNOWN)
+            one = text.replace(ANY_NUMBER, UNKNOWN)
             splits = node.type in ("simple_expansion", "expansion", "command_substitution")
             words = one.split() if splits else [one]
-            if _ANY_NUMBER in text or (splits and UNKNOWN in text.replace(_ONE, "")):
-                words.append(_ANY_NUMBER)
+            if ANY_NUMBER in text or (splits and UNKNOWN in text.replace(ONE, "")):
+                words.append(ANY_NUMBER)
         source = f"{' '.join(_of(node).split())} (line {node.start_point[0] + 1})"
-        return [_Word.of(word, source) if UNKNOWN in word and not isinstance(word, _Word) else word for word in words]
+        return [Word.of(word, source) if UNKNOWN in word and not isinstance(word, Word) else word for word in words]
 
     def _own_arguments(self, node: Node) -> Sequence[str]:
         """Return the arguments that the user passed to the script. In a shell function, the arguments are unknown."""
         if self.inside or self.given:
-            return [_ANY_NUMBER]
+            return [ANY_NUMBER]
         if not self.arguments:
             self.absent = self.absent or f"{_of(node)} (line {node.start_point[0] + 1})"
         return self.arguments
@@ -555,9 +564,9 @@ class _Script:
         if node.type in ("concatenation", "command_name"):
             return "".join(map(self._text, node.named_children))
         if node.type == "string":
-            return self._quoted(node, 1).replace(_ANY_NUMBER, UNKNOWN)
+            return self._quoted(node, 1).replace(ANY_NUMBER, UNKNOWN)
         if _of(node) in _ALL_ARGUMENTS:
-            return " ".join(self._own_arguments(node)).replace(_ANY_NUMBER, UNKNOWN)
+            return " ".join(self._own_arguments(node)).replace(ANY_NUMBER, UNKNOWN)
         if node.type == "simple_expansion":
             return self._value(_of(node)[1:])
         if node.type == "command_substitution":
@@ -573,7 +582,7 @@ class _Script:
             return self._value(plain[1])
         text = "".join(map(self._text, default))
         own = plain[1].isdigit() and bool(self.arguments or self.inside)  # an argument of the script
-        if not text or own or self.doubted or not _is_plain(text.replace(_ONE, "")):
+        if not text or own or self.doubted or not _is_plain(text.replace(ONE, "")):
             return f"{text} {UNKNOWN}".strip()  # the environment may set the variable to options
         self.assumed[plain[1]] = text
         return text
@@ -592,11 +601,11 @@ class _Script:
         """Return the result of ``$((A * 2))``, if it has only integers, the script's variables and ``+ - * / %``."""
         text = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: self._value(name[1]), text)
         if len(text) > _LONGEST_SUM or not re.fullmatch(r"[\d\s()+*/%-]+", text) or "**" in text:
-            return _ONE
+            return ONE
         try:
             return str(_sum(ast.parse(text.strip().replace("//", "?").replace("/", "//"), mode="eval").body))
         except (SyntaxError, ValueError, ArithmeticError):
-            return _ONE
+            return ONE
 
     def _value(self, name: str) -> str:
         return " ".join(self._words(name, UNKNOWN))
@@ -605,8 +614,8 @@ class _Script:
         """Return the words in the value of a variable. If the script does not set the variable, return ``otherwise`` as
         the only word."""
         places = self.scopes.get(name, set[int]())
-        otherwise = _ONE if name in _ONE_WORD_VARIABLES and not places else otherwise
-        words = [_ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])
+        otherwise = ONE if name in _ONE_WORD_VARIABLES and not places else otherwise
+        words = [ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])
         self._spend(len(words) + sum(map(len, words)))
         return words
 
@@ -643,10 +652,10 @@ def _array(node: Node) -> str:
 
 def _is_plain(word: str) -> bool:
     """Return True if a variable with this value expands to at most one word, and this word is not an option."""
-    return word == _ONE or not (UNKNOWN in word or word.startswith("-") or re.search(r"\s|=", word))
+    return word == ONE or not (UNKNOWN in word or word.startswith("-") or re.search(r"\s|=", word))
 
 
-def _doubted(words: Sequence[str]) -> list[str] | None:
+def doubted(words: Sequence[str]) -> list[str] | None:
     """Replace the values in these words by unknown values. Return None if a word may be the value of an option before
     them.
     """
@@ -656,7 +665,7 @@ def _doubted(words: Sequence[str]) -> list[str] | None:
             doubt.append(f"{word.partition('=')[0]}={UNKNOWN}")
         elif _OPTION.match(word) and UNKNOWN not in word:
             doubt += [word, UNKNOWN]
-        elif not doubt or word.replace(_ONE, "").startswith(("-", UNKNOWN, "\1")):
+        elif not doubt or word.replace(ONE, "").startswith(("-", UNKNOWN, "\1")):
             return None
     return doubt
 

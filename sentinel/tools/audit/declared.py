@@ -10,8 +10,8 @@ There is an entry for each place where some version declares a trainer's options
 the copy's options are read with the first entry whose file and class the copy has. Kinds: ``classes`` (a dataclass and
 its sections), ``parser`` (argparse), ``tree`` (YAML). ``elsewhere`` has options that another package or file declares,
 with their defaults. ``formerly`` maps an option's name to its name in earlier versions, which have it instead; recipes
-then use the new name for all versions. ``more`` names code that is not read and declares further options; an unknown setting of a run may
-be one of these options.
+then use the new name for all versions. ``more`` names code that is not read and declares further options; an unknown
+setting of a run may be one of these options.
 """
 
 from __future__ import annotations

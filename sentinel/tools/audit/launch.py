@@ -11,6 +11,7 @@ from sentinel.commands.console import counted, some
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.tools.audit.command_line import NOT_KNOWN, of_script, of_words
 from sentinel.tools.audit.files import spelled, value_of
+from sentinel.tools.audit.python_command import read_command
 from sentinel.tools.audit.python_script import ANY, Call, read_script
 
 
@@ -73,23 +74,31 @@ def launch_of(
     """
     if not script and not words:
         return Launch()
-    if script and script.suffix == ".py" and not words:
+    is_python = script is not None and script.suffix == ".py"
+    given = dict(map(setting_of, of_words(words).settings)) if is_python else {}
+    built = read_command(script, classes, given) if script and is_python else None
+    if script and is_python and built is None and not words:
         return _of_python(script, (), classes, must=not configured)
-    if script and script.suffix == ".py":
-        line = of_words(["python", str(script), *words])
+    if script and is_python:
+        line = built or of_words(["python", str(script), *words])
     else:
         line = of_script(script, arguments=words) if script else of_words(words)
     where = line.where or " ".join(words)
     read = (f"{where}: {counted(len(line.settings), 'setting')} read",) if line.where else ()
     unread: list[str] = []
     if line.unknown:
-        unread.append(f"not known, because only a shell can compute them: {', '.join(line.unknown)}")
+        who = "the script computes them" if is_python else "only a shell can compute them"
+        unread.append(f"not known, because {who}: {', '.join(line.unknown)}")
+    if line.missing:
+        what = "not found, so the variables that the script sets before are not known: files that it sources, "
+        unread.append(f"{what}{', '.join(line.missing)}")
     if line.further:
         unread.append(f"not known, because further options may be set by {', '.join(line.further)}")
     if line.arguments:
         unread.append(f"{line.arguments} was assumed to contain no options; give the script's arguments after --")
     if line.assumed:
-        unread.append(f"read as the script's defaults, which the environment may replace: {some(line.assumed)}")
+        by = "arguments after -- replace" if is_python else "the environment may replace"
+        unread.append(f"read as the script's defaults, which {by}: {some(line.assumed)}")
     if line.others:
         unread.append(f"not read, other commands of the script: {some(line.others)}")
     is_file = line.program.endswith(".py")
@@ -186,7 +195,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     if left:
         unread.append(f"not read, because they are arguments of {file.name} itself: {' '.join(left)}")
     if made.assumed:
-        unread.append(f"read as the defaults of the script's arguments; give others after --: {some(made.assumed)}")
+        unread.append(f"read as the script's defaults, which arguments after -- replace: {some(made.assumed)}")
     computed = {name: name.partition("*")[0].partition("(")[0] for name in call.unread if {*name} & {*"*("}}
     unknown = [(name, NOT_KNOWN) for name in (*call.unread, *differ) if name not in computed]
     hidden = frozenset("" if name.startswith(ANY) else prefix for name, prefix in computed.items())

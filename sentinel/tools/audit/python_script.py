@@ -16,6 +16,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -100,12 +101,9 @@ def read_script(file: Path, classes: Collection[str], given: Mapping[str, Any] =
     :param given: the arguments of the script, by name. An argument that is not given has its default.
     :raises SentinelError: if the file cannot be read, or is not Python.
     """
-    text = read_text(file)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
-        script = _Script(tree, frozenset(classes), given)
+    with parsing(file):
+        script = parse_script(file, classes, given)
+        tree = script.tree
         calls, parsed, references = script.calls(), tuple(script.parsed()), tuple(dict.fromkeys(script.references()))
         trainers, others = tuple(dict.fromkeys(script.trainers())), tuple(dict.fromkeys(script.parsed(others=True)))
         assigned = dict(script.assigned())
@@ -115,13 +113,27 @@ def read_script(file: Path, classes: Collection[str], given: Mapping[str, Any] =
                 own = [node for node in ast.walk(trainer) if isinstance(node, ast.stmt)]
                 written = [(option, node) for node in own for option, _ in _assigned(node, _is_self, script.positions)]
                 assigned |= {option: node.lineno for option, node in written}
+    fields, taken = _fields(tree), frozenset(script.taken)
+    return Script(calls, assigned, parsed, references, trainers, others, fields, script.defaults(), taken)
+
+
+def parse_script(file: Path, classes: Collection[str], given: Mapping[str, Any]) -> ParsedScript:
+    """Parse a script; see :func:`read_script`."""
+    text = read_text(file)
+    with parsing(file), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ParsedScript(ast.parse(text), frozenset(classes), given)
+
+
+@contextmanager
+def parsing(file: Path) -> Iterator[None]:
+    """Raise SentinelError if the code of this block finds that a file is not Python, or is nested too deeply."""
+    try:
+        yield
     except SyntaxError as error:
         raise SentinelError(f"{file}:{error.lineno or 1}:{error.offset or 1}: not Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SentinelError(f"{file}: not Python that can be parsed: {error or type(error).__name__}") from None
-    assumed = tuple(f"{name}={in_text(value)}" for name, value in script.assumed.items())
-    fields, taken = _fields(tree), frozenset(script.taken)
-    return Script(calls, assigned, parsed, references, trainers, others, fields, assumed, taken)
 
 
 #: Base classes that have options.
@@ -160,7 +172,7 @@ class _Table:
 
 
 @dataclass
-class _Script:
+class ParsedScript:
     """A parsed script.
 
     :ivar once: the values of the names that the script binds exactly once.
@@ -229,6 +241,10 @@ class _Script:
                 self.derived[own.name] = call
         self.arguments |= dict(self._parsed_arguments())
 
+    def defaults(self) -> tuple[str, ...]:
+        """Return ``name=default`` for each argument that was read as its default."""
+        return tuple(f"{name}={in_text(value)}" for name, value in self.assumed.items())
+
     def _parsed_arguments(self) -> Iterator[tuple[str, Mapping[str, Argument]]]:
         """Yield the names that hold the script's arguments: ``args = parser.parse_args()``, or a parameter with a class
         of the script as its annotation, if the script creates no object of this class.
@@ -269,7 +285,7 @@ class _Script:
         if flag is not None:
             self.taken.add(flag)
             return self.given[flag] if argument.flags[flag] else not self.given[flag]
-        value = self._literal(argument.default, depth + 1)
+        value = self.literal(argument.default, depth + 1)
         self.assumed[node.attr] = value
         return value
 
@@ -447,8 +463,9 @@ class _Script:
         for node in (node for node in self.nodes if isinstance(node, ast.Call)):
             if is_trainer(called(node)):
                 given = [item for item in node.keywords if item.arg and is_reference(item.arg)]
-                yield from (f"{item.arg}={_shortened(item.value)}" for item in given)
-                listed += [part for item in given for part in ast.walk(item.value)]
+                values = [self.once.get(getattr(item.value, "id", ""), item.value) for item in given]
+                yield from (f"{item.arg}={_shortened(value)}" for item, value in zip(given, values))
+                listed += [part for value in values for part in ast.walk(value)]
         for node in (node for node in self.nodes if isinstance(node, ast.Call) and node not in listed):
             if called(node) == "load_dataset" and node.args:
                 yield f"load_dataset({_shortened(node.args[0])})"
@@ -551,14 +568,15 @@ class _Script:
             else:
                 self._value(f"{prefix}{key}", value, call)
         for key, change in table.changes if table else ():
-            certain = self._in_order(table.made, change, node) if table else False
+            certain = self.in_order(table.made, change, node) if table else False
             self._value(f"{prefix}{key}", change.value if certain else None, call)
 
-    def _in_order(self, first: ast.stmt, change: ast.stmt, use: ast.expr) -> bool:
+    def in_order(self, first: ast.stmt, change: ast.stmt, use: ast.AST) -> bool:
         """Return True if a statement certainly runs after another one and before an expression is evaluated."""
         blocks = [block for _, block in ast.iter_fields(self.parents[first]) if isinstance(block, list)]
         return any(first in block and change in block for block in blocks) and (
-            first.lineno < change.lineno < use.lineno and self._function_of(use) is self._function_of(first)
+            first.lineno < change.lineno < getattr(use, "lineno", 0)
+            and self._function_of(use) is self._function_of(first)
         )
 
     def _follow(self, made: ast.Call) -> tuple[set[str], list[ast.AST]]:
@@ -652,37 +670,41 @@ class _Script:
 
     def _read_literal(self, node: ast.expr | None) -> Any:
         try:
-            return self._literal(node)
+            return self.literal(node)
         except (ArithmeticError, TypeError, ValueError, RecursionError):
             return _UNREADABLE
 
-    def _literal(self, node: ast.expr | None, depth: int = 0) -> Any:
+    def literal(self, node: ast.expr | None, depth: int = 0) -> Any:
+        """Return the value of an expression.
+
+        :raises ArithmeticError, TypeError, ValueError, RecursionError: if it is not known.
+        """
         if depth > _DEEPEST:
             raise ValueError
         if isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float, bool, type(None))):
             return node.value
         if isinstance(node, ast.Name) and node.id in self.once:
-            return self._literal(self.once[node.id], depth + 1)
+            return self.literal(self.once[node.id], depth + 1)
         if isinstance(node, ast.Attribute):
             return self._argument(node, depth)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -self._literal(node.operand, depth + 1)
+            return -self.literal(node.operand, depth + 1)
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            left, right = self._literal(node.left, depth + 1), self._literal(node.right, depth + 1)
+            left, right = self.literal(node.left, depth + 1), self.literal(node.right, depth + 1)
             if all(isinstance(side, (int, float)) for side in (left, right)):
                 return _ARITHMETIC[type(node.op)](left, right)
         if isinstance(node, ast.JoinedStr):
             parts = [part.value if isinstance(part, ast.FormattedValue) else part for part in node.values]
             if not any(isinstance(part, ast.FormattedValue) and part.format_spec for part in node.values):
-                return "".join(str(self._literal(part, depth + 1)) for part in parts)
+                return "".join(str(self.literal(part, depth + 1)) for part in parts)
         if isinstance(node, (ast.List, ast.Tuple)):
-            return [self._literal(item, depth + 1) for item in node.elts]
+            return [self.literal(item, depth + 1) for item in node.elts]
         if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
             keys = [str(key.value) for key in node.keys if isinstance(key, ast.Constant)]
-            return dict(zip(keys, (self._literal(value, depth + 1) for value in node.values)))
+            return dict(zip(keys, (self.literal(value, depth + 1) for value in node.values)))
         if isinstance(node, ast.Call) and called(node) == "dict" and not node.args:  # noqa: SIM102
             if all(keyword.arg for keyword in node.keywords):
-                return {str(keyword.arg): self._literal(keyword.value, depth + 1) for keyword in node.keywords}
+                return {str(keyword.arg): self.literal(keyword.value, depth + 1) for keyword in node.keywords}
         raise ValueError
 
 
@@ -700,7 +722,7 @@ def _items(node: ast.expr | None) -> list[tuple[str | None, ast.expr]] | None:
     for key, value in zip(node.keys, node.values):
         if key is not None and not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
             return None
-        items.append((key.value if isinstance(key, ast.Constant) else None, value))
+        items.append((str(key.value) if isinstance(key, ast.Constant) else None, value))
     return items
 
 
@@ -742,7 +764,7 @@ def _assigned(
     :data:`ANY`.
 
     :param is_it: returns True if an expression is the object.
-    :param positions: see :class:`_Script`.
+    :param positions: see :class:`ParsedScript`.
     """
     direct = [] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [getattr(node, "target", None)])
     value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) and len(direct) == 1 else None

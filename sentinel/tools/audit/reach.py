@@ -66,7 +66,8 @@ def _entry(entry: Affected, run: Training) -> Reach:
             met.append(f"{name} does not exist in this version")
             continue
         if setting is None or setting.value is None:
-            unknown.append(condition_in_words(name, condition))
+            gone = " (this version has no such option)" if run.absent(name) else ""
+            unknown.append(f"{condition_in_words(name, condition)}{gone}")
             continue
         text = f"{setting.name}={setting.value}" + (" (the default)" if setting.default else "")
         bound = bounding(condition)

@@ -121,6 +121,21 @@ def test_shells_and_their_substitutions_are_read(tmp_path, command, settings, un
     assert (list(line.settings), list(line.unknown)) == (settings, unknown)
 
 
+def test_parts_of_a_value_and_missing_files_are_named(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text(
+        'D=$(cd x && pwd)\nsource "$D/models/8B.sh"\nF=$(date)\npython train.py --data "$F/a.parquet" --x $F\n'
+    )
+    launch = launch_of(script, (), ())
+    assert launch.settings == (("data", "${?}"), ("x", "${?}"))
+    missing, unknown, *_ = sorted(launch.unread, key=len, reverse=True)
+    assert missing == (
+        "not found, so the variables that the script sets before are not known: files that it sources, "
+        f"…/models/8B.sh ({script}:2)"
+    )
+    assert unknown == "not known, because only a shell can compute them: data=…/a.parquet, x"
+
+
 RUN = "python train.py --lr 1 "
 
 

@@ -232,7 +232,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     settings_named = (run.references if run else {}).items()
     named = [
         option if text == NOT_KNOWN else f"{option}={text[:_LONGEST]}{'…' if len(text) > _LONGEST else ''}"
-        for option, text in settings_named
+        for option, text in ((_spelled(run, name), text) for name, text in settings_named)
     ]
     named += launch.references
     if named:
@@ -265,6 +265,11 @@ def _audit(arguments: argparse.Namespace) -> int:
     if open_bugs or changes or rejected:
         return 2
     return 1 if any(bug.reached for bug in bugs) or (run is None and bugs) else 0
+
+
+def _spelled(run: Training | None, name: str) -> str:
+    """Return a setting's name in the run's version of the framework."""
+    return run.options.spelling(name) if run and run.options else name
 
 
 def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
@@ -343,7 +348,8 @@ def _of_settings(
     for name in unknown[:_MOST_LINES]:
         other = None if meant.get(name) and launch.made_by else run.elsewhere(name)
         near = f" (it is one of {other})" if other else f"; did you mean {meant[name]}?" if meant.get(name) else ""
-        place = launch.places.get(name) or (position_of(config, name) if config else "")
+        place = next((launch.places[each] for each in launch.places if f"{each}.".startswith(f"{name}.")), "")
+        place = place or (position_of(config, name) if config else "")
         own = launch.made_by == options.made_by != "" and name in launch.places
         broken = own and name not in launch.silent
         newest, since = newest_with(target, options, name)
