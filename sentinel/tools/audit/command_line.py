@@ -22,8 +22,8 @@ from sentinel.values.files import read_bytes, read_text
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-#: Placeholders for text that only a shell can compute. ``UNKNOWN`` stands for one word, ``_ANY_NUMBER`` for any number
-#: of words, which may be options, and ``_ONE`` for at most one word, which is not an option. They contain NUL because
+#: Placeholders for text that only a shell can compute. ``UNKNOWN`` stands for one word, ``ANY_NUMBER`` for any number
+#: of words, which may be options, and ``ONE`` for at most one word, which is not an option. They contain NUL because
 #: no argument can contain it.
 UNKNOWN = "\0"
 ANY_NUMBER = "\1\0"

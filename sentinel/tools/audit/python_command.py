@@ -147,12 +147,16 @@ class _Reader:
 
     def _unlimited_text(self, node: ast.expr, depth: int) -> str:
         if isinstance(node, ast.JoinedStr):
-            text = ""
-            for part in node.values:
+            text, after = "", [*node.values[1:], None]
+            for part, following in zip(node.values, after):
                 more = self._text(part.value if isinstance(part, ast.FormattedValue) else part, depth + 1)
-                if more == ANY_NUMBER and re.search(r"(^|\s)--?[\w.-]+[ =]$", text):
-                    self.unread.pop()
-                    more = ONE
+                if more == ANY_NUMBER:
+                    value = re.search(r"(^|\s)--?[\w.-]+[ =]$", text)
+                    next_text = str(following.value) if isinstance(following, ast.Constant) else " "
+                    glued = text[-1:].strip() or next_text[:1].strip()  # a part of a word
+                    if value or glued:
+                        self.unread.pop()
+                        more = UNKNOWN if glued else ONE
                 text += more
             return text
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):

@@ -720,9 +720,12 @@ def _items(node: ast.expr | None) -> list[tuple[str | None, ast.expr]] | None:
         return None
     items: list[tuple[str | None, ast.expr]] = []
     for key, value in zip(node.keys, node.values):
-        if key is not None and not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
+        if key is None:
+            items.append((None, value))
+        elif isinstance(key, ast.Constant) and isinstance(key.value, str):
+            items.append((key.value, value))
+        else:
             return None
-        items.append((str(key.value) if isinstance(key, ast.Constant) else None, value))
     return items
 
 

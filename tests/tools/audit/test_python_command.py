@@ -15,7 +15,7 @@ class Arguments:
 def train(args: Arguments):
     optimizer = "--lr 1e-6 " "--optimizer adam "
     rollout = (
-        f"--num-rollout {args.steps} --prompt-data {args.folder}/train.jsonl "
+        f"--num-rollout {args.steps} --prompt-data {args.folder}/train.jsonl --model {path()}/{size()}_b "
         f"--buffer {1024 ** 3} --seed {seed()} "
         '--template \\'{"a": "b"}\\' '
     )
@@ -37,12 +37,12 @@ def test_the_options_in_a_scripts_strings_are_read(tmp_path):
     assert dict(launch.settings) == {
         "lr": 1e-6, "optimizer": "adam", "num_rollout": 5, "prompt_data": "/data/train.jsonl",
         "template": {"a": "b"}, "eps_clip": 0.2,
-        **dict.fromkeys(["buffer", "seed", "resume", "load", "tp", "sp"], "${?}"),
+        **dict.fromkeys(["model", "buffer", "seed", "resume", "load", "tp", "sp"], "${?}"),
     }  # fmt: skip
-    assert launch.read == (f"{file}:23: 13 settings read",)
+    assert launch.read == (f"{file}:23: 14 settings read",)
     assert launch.hidden == {""}
     assert launch.unread == (
-        "not known, because the script computes them: buffer, seed, resume, load, tp, sp",
+        "not known, because the script computes them: model=…/…_b, buffer, seed, resume, load, tp, sp",
         "not known, because further options may be set by wandb(run=1) (line 23)",
         "read as the script's defaults, which arguments after -- replace: steps=5, folder=/data, more=",
     )
