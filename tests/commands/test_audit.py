@@ -618,6 +618,26 @@ def test_audit_decides_a_release_only_once(run_sentinel, mirrored, tiny, tiny_ca
     assert ("torch" in sys.modules) == loaded  # only a worker needs it
 
 
+def test_a_bug_whose_code_raises_is_tried_again_if_the_packages_changed(
+    run_sentinel, mirrored, tiny, tmp_path, monkeypatch
+):
+    folder, packages = tree(tiny, tiny.buggy, tmp_path / "tree"), tmp_path / "site-packages"
+    losses = folder / "tiny" / "losses.py"
+    losses.write_text(re.sub(r"(def agg_loss\(.*\n)", r"\1    raise OSError(7)\n", losses.read_text()))
+
+    def opened(target: Any, ref: Ref, pull: Any, **_: Any) -> Any:
+        return replace(open_checkout(target, Ref("path", str(folder))), version="1.2.3", commit=None)
+
+    monkeypatch.setattr(audit, "opener", lambda *_: opened)
+    (packages / "first-1.0.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(packages))
+    errors = [run_sentinel("audit", "tiny", "--ref", "pypi:latest").err for _ in range(2)]
+    assert all("the boundary raised OSError: 7" in error for error in errors)
+    assert ["1 of 1: TINY-MEAN" in error for error in errors] == [True, False]
+    (packages / "second-1.0.dist-info").mkdir()
+    assert "1 of 1: TINY-MEAN" in run_sentinel("audit", "tiny", "--ref", "pypi:latest").err
+
+
 def test_audit_exits_with_2_when_the_tree_changes_signal_code(run_sentinel, mirrored, tiny, tmp_path):
     folder = tree(tiny, tiny.fixed, tmp_path / "fixed")
     (folder / "README").write_text("no code")
@@ -718,6 +738,9 @@ def test_the_command_that_starts_the_training_is_read(run_sentinel, mirrored, tr
     assert answer.json()["bugs"][0]["reach"] == "reached"
     assert f"{script}:2: 3 settings read" in answer.err
     assert "not known, because only a shell can compute them: actor.other" in answer.json()["not_examined"]
+    script.write_text(script.read_text().replace("actor.other=$(date)", "gone.part.a=1 gone.part.b=2"))
+    (unknown,) = [line for line in run_sentinel(*audit, "--script", script).json()["not_examined"] if "gone" in line]
+    assert unknown.startswith(f"{script}:2: gone is not an option of ")
     script.write_text(script.read_text().replace("token-mean", "$(cat mode)"))
     assert run_sentinel(*audit, "--script", script).json()["bugs"][0]["reach"] == "not known"
     assert "no settings follow the program" in run_sentinel(*audit, "--", "python", "train.py").err

@@ -17,6 +17,7 @@ setting of a run may be one of these options.
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import re
 import sys
@@ -100,8 +101,7 @@ def finder(target: Target, checkout: Checkout, python: str | None = None) -> Fin
 
     :param python: the environment's interpreter; None for the running one.
     """
-    listed = sys.path if python is None else _path_of(python)
-    installed = [folder for folder in map(Path, listed) if folder.name.endswith("-packages")]
+    installed = [folder for folder in map(Path, _listed(python)) if folder.name.endswith("-packages")]
 
     def find(module: str) -> Path | None:
         own = module.partition(".")[0] in target.packages
@@ -111,6 +111,20 @@ def finder(target: Target, checkout: Checkout, python: str | None = None) -> Fin
         return next((place for place in places if _readable(place)), None)
 
     return find
+
+
+def packages_digest(python: str | None = None) -> str:
+    """Return a digest of the packages that are installed in an environment, with their versions.
+
+    :param python: the environment's interpreter; None for the running one.
+    """
+    folders = [folder for folder in map(Path, _listed(python)) if folder.name.endswith("-packages")]
+    names = sorted(entry.name for folder in folders if folder.is_dir() for entry in folder.glob("*-info"))
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
+
+
+def _listed(python: str | None) -> Sequence[str]:
+    return sys.path if python is None else _path_of(python)
 
 
 @cache

@@ -51,7 +51,16 @@ from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.audit.command_line import NOT_KNOWN
 from sentinel.tools.audit.composing import composed, groups
-from sentinel.tools.audit.declared import classes_of, finder, newest_with, options_of, places, search_path, tree_folders
+from sentinel.tools.audit.declared import (
+    classes_of,
+    finder,
+    newest_with,
+    options_of,
+    packages_digest,
+    places,
+    search_path,
+    tree_folders,
+)
 from sentinel.tools.audit.effective import Training, covers, training
 from sentinel.tools.audit.files import MISSING, flattened, position_of, read_mapping, settings_of
 from sentinel.tools.audit.launch import Launch, launch_of, setting_of
@@ -409,8 +418,8 @@ def _no_setting(run: Training, name: str) -> str:
 
 _DECIDED = ("reproduced", "fixed", "changed")
 
-#: Causes of ``unavailable`` that depend only on the release. Other causes may depend on installed packages.
-_LASTING = ("drift", "not-in-this-version")
+#: Causes of ``unavailable`` that depend only on the release, and causes that also depend on the installed packages.
+_LASTING, _OF_PACKAGES = ("drift", "not-in-this-version"), ("adapter", "import", "raised")
 
 #: Causes that count as the same for several bugs, although the reasons name different code.
 _CAUSES = {
@@ -553,14 +562,17 @@ def _decide(
 
     with progress() as notify, closing(runner_of(catalog, settings, opened=opened)) as runner:
         changes = _changes(target, ref, checkout, opener(settings, notify))
-        stored = None
+        stored, with_packages = None, ref
         fixed = {"pypi": checkout.version, "git": checkout.commit}.get(ref.kind)  # a revision that cannot change
         if fixed and reuse:
             ref = Ref(ref.kind, fixed)
+            with_packages = Ref(ref.kind, f"{fixed} with {packages_digest(settings.python_of(target.name))}")
             stored = ReleaseVerdicts(catalog, settings, target, recipes, ClosureVerdictStore())
             for recipe in recipes:
                 entry = stored.find(recipe, ref)
-                if entry is not None and (entry.verdict in _DECIDED or entry.kind in _LASTING):
+                if entry is None or entry.kind in _OF_PACKAGES:
+                    entry = stored.find(recipe, with_packages)
+                if entry is not None and (entry.verdict in _DECIDED or entry.kind in (*_LASTING, *_OF_PACKAGES)):
                     verdict = Verdict(cast("Any", entry.verdict), reason=entry.reason, kind=cast("Any", entry.kind))
                     decisions.append(Decision(recipe, ref, verdict, checkout=checkout))
             if decisions:
@@ -574,6 +586,8 @@ def _decide(
             decisions.append(runner.decide(job))
             if stored is not None:
                 stored.add(decisions[-1])
+                if decisions[-1].verdict.kind in _OF_PACKAGES:
+                    stored.add(replace(decisions[-1], ref=with_packages))
     return sorted(decisions, key=lambda item: item.recipe.bug_id), changes
 
 
