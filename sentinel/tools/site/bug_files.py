@@ -10,12 +10,13 @@ from typing import Any
 from urllib.parse import quote
 
 from sentinel.recipes.affects import in_text, read_affected, settings_in_words
-from sentinel.recipes.grades import describe_reach, realism, root
+from sentinel.recipes.grades import realism, root
 from sentinel.reports.brief import command
 from sentinel.reports.escaping import paragraphs
 from sentinel.reports.store import file_name
 from sentinel.tools.site.lifetimes import life_of
 from sentinel.tools.site.material import Bug, Document, Evidence, Material
+from sentinel.tools.site.rendering import TRIGGERS
 from sentinel.tools.site.story import Outcome, Story, chips, story
 
 
@@ -54,19 +55,27 @@ def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
 
 
 def _outcome(tale: Story | None) -> dict[str, Any]:
-    """Return the observed values for the template, and captions that name the two revisions."""
+    """Return the observed values for the template, and a caption that names the two revisions."""
     before, after = (tale.before, tale.after) if tale else (None, None)
     wrong = tale.wrong if tale else ()
     return {
         "story": tale,
         "scalars": [outcome for outcome in wrong if _scalar(outcome)],
         "tensors": [outcome for outcome in wrong if not _scalar(outcome)],
-        "caption_before": f"With the bug at {before.short}" if before else "",
-        "caption_after": f"without at {after.short}"
-        if after
-        else "the right values: every recorded revision has the bug",
-        "after_name": "without" if after else "what is right",
+        "caption": _caption(before, after),
+        "after_name": "without the bug" if after else "correct",
     }
+
+
+def _caption(before: Evidence | None, after: Evidence | None) -> str:
+    if before is None:
+        return ""
+    if after is None:
+        return (
+            f"The results with the bug were observed at {before.short}. The correct values come from the recipe, because "
+            "every recorded revision has the bug."
+        )
+    return f"The results with the bug were observed at {before.short}, and the results without it at {after.short}."
 
 
 def _scalar(outcome: Outcome) -> bool:
@@ -78,30 +87,45 @@ def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, st
     written, upstream = bug.document, bug.upstream
     cause = (bug.target, root(written))
     shared = [other.bug_id for other in bugs if other is not bug and (other.target, root(other.document)) == cause]
-    places = {"pull": "pull", "issue": "issues"}
+    places = {"pull": ("pull request", "pull"), "issue": ("issue", "issues")}
     facts = [
-        (name, f"#{upstream[name]}", f"{repository}/{place}/{upstream[name]}")
-        for name, place in places.items()
+        (label, f"#{upstream[name]}", f"{repository}/{place}/{upstream[name]}")
+        for name, (label, place) in places.items()
         if upstream.get(name)
     ]
     facts += [
-        ("upstream", str(upstream[name]), str(upstream[name]) if name == "url" else "")
-        for name in ("status", "url")
+        (label, str(upstream[name]), str(upstream[name]) if name == "url" else "")
+        for name, label in (("status", "upstream status"), ("url", "link"))
         if upstream.get(name)
     ]
     pairs = (
-        ("realism", realism(written)),
-        ("reach", describe_reach(written)),
-        ("the same root cause", ", ".join(shared) if bug.bug_id else ""),
+        ("triggered by", TRIGGERS.get(realism(written), "")),
+        *_reach(written),
+        ("bugs with the same cause", ", ".join(shared) if bug.bug_id else ""),
     )
     facts += [(name, text, "") for name, text in pairs if text]
     for name in ("severity", "signal", "effect", "root_cause", "fix", "introduced_by", "fixed_by"):
         if written.get(name):
-            facts.append((name.replace("_", " "), " ".join(str(written[name]).split()), ""))
+            label = {"signal": "affected signal", "effect": "effect on training"}.get(name, name.replace("_", " "))
+            facts.append((label, " ".join(str(written[name]).split()), ""))
     until = written.get("until")
     if isinstance(until, Mapping):
-        facts.append(("until then, set", settings_in_words({key: in_text(value) for key, value in until.items()}), ""))
+        settings = settings_in_words({key: in_text(value) for key, value in until.items()})
+        facts.append(("workaround", f"set {settings}", ""))
     return facts
+
+
+def _reach(document: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Return how a run triggers the bug, and where the framework produces the inputs that trigger it."""
+    reach = document.get("reach")
+    if not isinstance(reach, Mapping):
+        return ()
+    producer = str(reach.get("producer") or "")
+    return (
+        ("how it is triggered", " ".join(str(reach.get("how") or "").split())),
+        ("code that produces such inputs", producer),
+        ("example with such settings", str(reach.get("shipped") or "")),
+    )
 
 
 def _source(repository: str, document: Document) -> str:

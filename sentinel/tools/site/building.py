@@ -48,7 +48,7 @@ def build(material: Material, notify: Callable[[str], None] = lambda text: None)
         yield name, (resources.files("sentinel.tools.site") / "static" / name).read_text(encoding="utf-8")
     yield "index.html", _index(pages, material)
     held = material.coverage.get("coverage", {})
-    yield "coverage.html", pages.render("coverage.html", "Laws", coverages=list(law_tables(material)), held=held)
+    yield "coverage.html", pages.render("coverage.html", "Coverage", coverages=list(law_tables(material)), held=held)
     places = list(leaderboard(material))
     yield "leaderboard.html", pages.render("leaderboard.html", "Frameworks", places=places, parts=PARTS)
     yield "dialects.html", _dialects(pages, material)
@@ -92,7 +92,7 @@ def _dialects(pages: Any, material: Material) -> str:
     targets, laws = material.catalog.targets, material.catalog.laws
     bindings = ((name, targets[name].bindings if name in targets else ()) for name in material.targets)
     declared = [(name, [(binding, dialect) for binding in of for dialect in binding.dialects]) for name, of in bindings]
-    return str(pages.render("dialects.html", "Dialects", declared=declared, laws=laws))
+    return str(pages.render("dialects.html", "Intended differences", declared=declared, laws=laws))
 
 
 #: The file that marks a folder as a site and lists its files.

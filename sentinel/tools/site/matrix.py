@@ -26,7 +26,7 @@ _PREFIX = re.compile(r"^(?:.*-)?v(?=\d)")
 class Row:
     """One bug of the table.
 
-    :ivar chips: pairs of a label and evidence: ``base`` (with the bug), ``fix`` (without it), ``today`` (at main).
+    :ivar chips: pairs of a label and evidence: ``buggy`` (with the bug), ``fix`` (without it), ``latest`` (at main).
     :ivar now: the verdict at upstream's main; empty if there is none.
     :ivar versions: one letter for each version of the table: ``x`` (present), ``-`` (absent) or ``?`` (unknown).
     """

@@ -15,7 +15,6 @@ import sentinel
 from sentinel.errors import INSTALL
 from sentinel.records.timelines import span
 from sentinel.reports.escaping import visible
-from sentinel.reports.rows import MEANING
 from sentinel.tools.site.material import Evidence, brief, moves
 
 #: A page may load only files of the site itself: no inline script or style, no form, no frame, no network.
@@ -24,25 +23,41 @@ POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'non
 #: The sign of each verdict, which is shown in addition to its colour. Pages list verdicts in this order.
 SIGNS = {"reproduced": "✗", "fixed": "✓", "changed": "≠", "inconclusive": "?", "unavailable": "\N{EN DASH}"}
 
+_MEANING = {
+    "reproduced": "the bug is present",
+    "fixed": "the bug is absent",
+    "changed": "the result is neither the buggy nor the correct one",
+    "inconclusive": "the check gave no clear result",
+    "unavailable": "the code could not be run; for example, this commit does not have the function",
+}
+
+#: What triggers a bug, for each of :data:`sentinel.recipes.grades.REALISMS`.
+TRIGGERS = {
+    "default": "default settings or a shipped example",
+    "configuration": "settings that a user must choose",
+    "fault": "another failure that happens first",
+    "unreachable": "nothing in the framework (hardening)",
+}
+
 _MARKS = {
-    "leak": {"sign": "◆", "word": "leaks"},
-    "varies": {"sign": "Δ", "word": "otherwise"},
+    "leak": {"sign": "◆", "word": "must have no effect:"},
+    "varies": {"sign": "Δ", "word": "different"},
     "wrong": {"sign": "✗", "word": "wrong"},
-    "mended": {"sign": "✓", "word": "right"},
+    "mended": {"sign": "✓", "word": "correct"},
 }
 
 _COVERAGE_SIGNS = {
-    "bug": {"sign": "✗", "word": "broken"},
-    "mended": {"sign": "✓", "word": "mended"},
-    "dialect": {"sign": "d", "word": "dialect"},
+    "bug": {"sign": "✗", "word": "violated"},
+    "mended": {"sign": "✓", "word": "fixed"},
+    "dialect": {"sign": "d", "word": "intended difference"},
 }
 
 _NAVIGATION = (
     ("Bugs", "index.html"),
-    ("Laws", "coverage.html"),
+    ("Coverage", "coverage.html"),
     ("Lifetimes", "lifetimes.html"),
     ("Frameworks", "leaderboard.html"),
-    ("Dialects", "dialects.html"),
+    ("Intended differences", "dialects.html"),
     ("Changes", "changes.html"),
 )
 
@@ -69,7 +84,8 @@ class Pages:
             navigation=_NAVIGATION,
             signs=SIGNS,
             verdicts=list(SIGNS),
-            meaning=MEANING,
+            meaning=_MEANING,
+            triggers=TRIGGERS,
             marks=_MARKS,
             coverage_signs=_COVERAGE_SIGNS,
         )

@@ -127,13 +127,13 @@ _OLDER = re.compile(r"\b(parent|before|base)\b")
 def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
     """Return (label, evidence) for all evidence of a bug. Evidence with a label comes first.
 
-    The labels are ``today`` (at main), ``base`` (with the bug) and ``fix`` (without it); all other evidence has an
+    The labels are ``latest`` (at main), ``buggy`` (with the bug) and ``fix`` (without it); all other evidence has an
     empty label.
     """
     base = sides(bug)[0]
     fix = next((s for s in bug.evidence if s.verdict == "fixed" and not _OLDER.search(bug.note(s.ref))), None)
     names: dict[Evidence, str] = {}
-    for name, evidence in (("today", bug.at(branch)), ("base", base), ("fix", fix)):
+    for name, evidence in (("latest", bug.at(branch)), ("buggy", base), ("fix", fix)):
         if evidence is not None:
             names.setdefault(evidence, name)
     return [(name, evidence) for evidence, name in names.items()] + [

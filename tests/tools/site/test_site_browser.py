@@ -217,17 +217,17 @@ def test_the_page_answers_for_a_version_and_a_configuration(at):
     _choose(
         browser, "run", f"{run} algorithm.norm_adv_by_std_in_grpo=True algorithm.rollout_correction.bypass_mode=False"
     )
-    assert headings() == ["May hit you (1)"]
+    assert headings() == ["Possibly triggered by your run (1)"]
     assert "only if a response is rejected as a whole" in browser.find_element("css selector", ".because").text
     _choose(browser, "run", f"{run.replace('grpo', 'gae')}")
-    assert headings() == ["Your settings do not lead to it (1)"]
+    assert headings() == ["Not triggered by your settings (1)"]
     assert "because algorithm.adv_estimator=gae" in browser.find_element("css selector", ".because").text
     assert "run=" not in browser.current_url
     _choose(browser, "target", "")
-    assert browser.find_element("css selector", "output").text.endswith("choose a framework for an answer")
+    assert browser.find_element("css selector", "output").text.endswith("choose a framework to evaluate the configuration")
 
 
-def test_titles_and_todays_verdicts_are_visible_on_a_phone(at, browser):
+def test_titles_and_latest_verdicts_are_visible_on_a_phone(at, browser):
     size = {"width": 375, "height": 667, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
@@ -241,7 +241,7 @@ def test_titles_and_todays_verdicts_are_visible_on_a_phone(at, browser):
                     page,
                     place,
                 )
-            assert "today" in browser.find_element("css selector", places[1]).text
+            assert "latest" in browser.find_element("css selector", places[1]).text
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 

@@ -172,21 +172,21 @@ def test_a_masked_leak_is_shown_before_and_after(site):
     assert page.classes().count("masked leak") == 2  # the losses 100 and -50
     assert page.classes().count("masked wrong") == 2  # their gradients
     assert page.classes().count("masked mended") == 2
-    assert "◆leaks 100 masked" in page.text
+    assert "◆must have no effect: 100 masked" in page.text
 
 
 def chips(page: Page) -> set[str]:
     """Return the texts of verdict labels, each with a sign and a word."""
-    return {" ".join(text.split()) for text in re.findall(r"(?:today|base|fix) \S+ [\w, ]+? \w{7}\b", page.text)}
+    return {" ".join(text.split()) for text in re.findall(r"(?:latest|buggy|fix) \S+ [\w, ]+? \w{7}\b", page.text)}
 
 
-def test_verdicts_of_base_fix_and_today_have_a_sign_and_a_word(site):
+def test_the_latest_the_buggy_and_the_fixed_verdict_have_a_sign_and_a_word(site):
     made = site()
     page = Page(made / "index.html")
-    wanted = {"today ✗ reproduced 8eb27cc", "base ✗ reproduced c09bc8b", "fix ✓ fixed f67f5d3"}
+    wanted = {"latest ✗ reproduced 8eb27cc", "buggy ✗ reproduced c09bc8b", "fix ✓ fixed f67f5d3"}
     assert wanted <= chips(page)
     assert wanted <= chips(bug_page(made, "ROLL-AGGLOSS-TOKENMEAN-MASK"))
-    assert "3 bugs (3 recipes), of 3 frameworks" in page.text
+    assert "3 bugs (3 recipes) in 3 frameworks" in page.text
     assert any(select.get("name") == "realism" for select in page.all("select"))
 
 
@@ -215,17 +215,17 @@ def test_versions_come_from_histories_and_evidence(site, history):
 def test_a_verdict_other_than_the_pinned_one_is_marked(changed, site):
     changed("roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c*.json", lambda document: document.update(expect="fixed"))
     made = site()
-    assert "base ✗! reproduced, expected fixed c09bc8b" in chips(Page(made / "index.html"))
+    assert "buggy ✗! reproduced, expected fixed c09bc8b" in chips(Page(made / "index.html"))
     assert "(expected fixed)" in bug_page(made, "ROLL-AGGLOSS-TOKENMEAN-MASK").text
 
 
 def test_lifetimes_are_shown_and_missing_ones_are_stated(site, history):
     made = site()
     told, silent = bug_page(made, "ROLL-AGGLOSS-TOKENMEAN-MASK"), bug_page(made, "VERL-REJECTED-ROW-GRPO")
-    assert "there for 184 days" in told.text
-    assert "in 1 release: v0.2" in told.text
+    assert "present for 184 days" in told.text
+    assert "in 1 tagged release: v0.2" in told.text
     assert "Aggregate <b>losses</b>" in told.text
-    assert "No history of it is recorded." in silent.text
+    assert "No history of this bug is recorded." in silent.text
     page = Page(made / "lifetimes.html")
     assert "<title>v0.2</title>" in (made / "lifetimes.html").read_text()
     assert "#c9524a" in [bar.get("fill") for bar in page.all("rect")]
@@ -239,7 +239,7 @@ def test_each_open_bug_is_linked_once_from_the_row_of_its_framework(site, histor
     assert len(links) == len(set(links))
     assert all((made / link).is_file() for link in links)
     assert "high: 1" in page.text
-    assert "184 days (1)" in page.text
+    assert "184 days (1 fix)" in page.text
 
 
 def test_a_part_of_the_signal_follows_from_signal_contract_and_law():
@@ -265,7 +265,7 @@ def test_dialects_are_listed_with_reason_and_link(site, catalog):
 
 
 def test_changes_of_revisions_and_pull_requests_have_a_page(site, reports):
-    assert "Nothing is recorded here." in Page(site() / "changes.html").text
+    assert "No changes are recorded." in Page(site() / "changes.html").text
     rows = [{"boundary": "f (f.py:1)", "is": "worse", "changes": "<b>", "numbers": "loss: 1 before", "commit": ""}]
     pull = {"number": 7, "head": "abc", "subject": "<i>", "answer": "introduces", "findings": ["f: introduces X"]}
     changes = {
@@ -276,7 +276,7 @@ def test_changes_of_revisions_and_pull_requests_have_a_page(site, reports):
     }
     (reports / "changes.json").write_text(json.dumps(changes))
     text = Page(site() / "changes.html").text
-    for said in ("verl from v1 to v2", "loss: 1 before", "#7 <i>", "f: introduces X", "Compared with 012345678."):
+    for said in ("verl from v1 to v2", "loss: 1 before", "#7 <i>", "f: introduces X", "at commit 012345678."):
         assert said in text
 
 
@@ -290,7 +290,7 @@ def test_coverage_is_shown_by_module_and_release(site, reports):
     }
     (reports / "coverage.json").write_text(json.dumps({"coverage": {"verl": verl}}))
     text = Page(site() / "coverage.html").text
-    for said in ("7 at 012345678: 2 bound, 4 not bound, 1 no signal", "verl.<b>", "7 of 10", "3 of 4", "v<i>"):
+    for said in ("7 functions at commit 012345678: 2 bound, 4 not bound, 1 no signal", "verl.<b>", "7 of 10", "3 of 4", "v<i>"):
         assert said in text
 
 
@@ -300,7 +300,7 @@ def test_coverage_links_to_bugs_and_findings(site):
     links = [a["href"] or "" for a in page.all("a")]
     assert any(link.startswith(("bugs/roll/", "index.html?target=roll")) for link in links)
     (finding,) = made.glob("laws/roll/*/*.html")
-    assert "breaks:" in Page(finding).text
+    assert "violates a law:" in Page(finding).text
     assert f"pytest 'laws/roll/{finding.parent.name}::{finding.stem}[git:main]'" in Page(finding).text
 
 
@@ -310,7 +310,7 @@ def test_a_runner_that_was_exported_can_be_copied(reports, catalog, tmp_path):
     (exports / "ROLL-AGGLOSS-TOKENMEAN-MASK" / "run_validation.py").write_text("print('<runner>')\n")
     (exports / "SLIME-OPSM-MIXED-ADVANTAGE-LEAK").mkdir()
     files = dict(build(read(reports, catalog, exports)))
-    assert "There is none:" in files["bugs/slime/SLIME-OPSM-MIXED-ADVANTAGE-LEAK.html"]
+    assert "There is no such script" in files["bugs/slime/SLIME-OPSM-MIXED-ADVANTAGE-LEAK.html"]
     assert "print(&#39;&lt;runner&gt;&#39;)" in files["bugs/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.html"]
     assert "sentinel contribute VERL-REJECTED-ROW-GRPO" in files["bugs/verl/VERL-REJECTED-ROW-GRPO.html"]
 

@@ -58,7 +58,7 @@ function reach([when, where], given, asks) {
     else if (!holds(bound ? when[name].replace(bound[1], limit) : when[name], value)) return { answer: "no", because: `${name}=${value}` };
     else met.push(`${name}=${value}`);
   }
-  if (asks && unknown.length && !met.length) return { answer: "no", because: `nothing sets ${unknown.join(", ")}` };
+  if (asks && unknown.length && !met.length) return { answer: "no", because: `the configuration does not set ${unknown.join(", ")}` };
   const only = [...unknown, where].filter(Boolean).join(", and ");
   return only ? { answer: "only", because: only } : { answer: "hits", because: met.join(", ") };
 }
@@ -141,20 +141,20 @@ function settings(text) {
 function answered(row, version, given) {
   const letter = version < 0 ? "x" : row.dataset.at[version];
   if (letter === "-") return { answer: "absent", because: "" };
-  if (row.dataset.realism === "unreachable") return { answer: "hardening", because: "nothing in the framework gets there" };
+  if (row.dataset.realism === "unreachable") return { answer: "hardening", because: "no code of the framework produces the inputs that trigger it" };
   const asks = row.dataset.realism === "configuration"; // the defaults do not trigger the bug; a user must set an option
   const found = given ? JSON.parse(row.querySelector(".affects").textContent).map((entry) => reach(entry, given, asks)) : [{ answer: "there", because: "" }];
   const order = ["there", "hits", "only", "no"];
   const best = found.sort((one, other) => order.indexOf(one.answer) - order.indexOf(other.answer))[0] ||
-    { answer: "only", because: "its recipe names no setting" };
+    { answer: "only", because: "conditions hold that cannot be read from a configuration" };
   const fault = row.dataset.realism === "fault" && best.answer === "hits";
-  if (fault) return { answer: "only", because: "something else fails first" };
+  if (fault) return { answer: "only", because: "another failure happens first" };
   return letter === "?" && best.answer !== "no" ? { answer: "unknown", because: best.because } : best;
 }
 
 const HEADINGS = {
-  there: "", hits: "Hits you", only: "May hit you", unknown: "Not known whether it is in this version", no: "Your settings do not lead to it",
-  hardening: "Hardening: nothing in the framework gets there", absent: "Not in this version",
+  there: "", hits: "Triggered by your settings", only: "Possibly triggered by your run", unknown: "No result is recorded for this version",
+  no: "Not triggered by your settings", hardening: "Hardening: the framework does not produce the inputs that trigger it", absent: "Not in this version",
 };
 
 function filters() {
@@ -196,7 +196,7 @@ function filters() {
       if (given && because) {
         const said = document.createElement("p");
         said.className = "because";
-        said.textContent = (answer === "only" ? "only if " : answer === "unknown" ? "needs " : "because ") + because;
+        said.textContent = (answer === "only" ? "only if " : answer === "unknown" ? "requires " : "because ") + because;
         row.append(said);
       }
       row.hidden = !matches(row);
@@ -221,10 +221,10 @@ function filters() {
       told = told.concat(groups[name]);
       best[name] = bugs(told) - before;
     }
-    const said = given ? [`${best.hits} hit you`, `${best.only} may hit you`, `${best.no} do not`] : [];
-    if (version >= 0) said.push(`${bugs(groups.absent)} are not in ${named.version.value}`);
+    const said = given ? [`${best.hits} triggered by your settings`, `${best.only} possibly triggered`, `${best.no} not triggered`] : [];
+    if (version >= 0) said.push(`${bugs(groups.absent)} not in version ${named.version.value}`);
     count.textContent = seen.length === rows.length ? all : [`${bugs(seen)} of ${bugs(rows)} bugs`, ...said].join("; ");
-    if (named.run.value.trim() && !named.target.value) count.textContent += "; choose a framework for an answer";
+    if (named.run.value.trim() && !named.target.value) count.textContent += "; choose a framework to evaluate the configuration";
   }
 
   function remember() {
@@ -266,7 +266,7 @@ function copying() {
     const name = button.textContent;
     button.addEventListener("click", async () => {
       const done = await copy(document.getElementById(button.dataset.copy).textContent);
-      document.getElementById("said").textContent = done ? `${button.dataset.what} copied` : "not copied: select the text";
+      document.getElementById("said").textContent = done ? `${button.dataset.what} copied` : "not copied: select the text and copy it yourself";
       button.textContent = done ? "Copied" : "Not copied";
       setTimeout(() => { button.textContent = name; }, 2000);
     });
