@@ -12,10 +12,10 @@ from sentinel.reports.markdown import escaped
 _MARKS = {"reproduced": "#", "changed": "~", "fixed": ".", "inconclusive": "?", "unavailable": " "}
 LEGEND = "# reproduced   . fixed   ~ changed   ? inconclusive   (blank) unavailable"
 _CHANGE_TEXTS = {
-    "present": "present at the first decided revision",
+    "present": "present at the first revision with a clear result",
     "introduced": "introduced",
     "fixed": "fixed",
-    "changed": "changed: the code matches neither value set any more",
+    "changed": "changed: the results are neither the buggy nor the correct ones",
     "removed": "its code was removed",
     "appeared": "the code was added, without the bug",
 }
@@ -102,8 +102,11 @@ def change_text(change: History) -> str:
         text += f" [{origin['older']} of the {origin['lines']} lines of its code are older]"
     if not change["undecided"]:
         return text
-    before = f"{change['undecided']} undecided before it: {change['why']}"
-    return f"{text} (or earlier: there are {before})" if not change["after"] else f"{text} (or in one of the {before})"
+    number = change["undecided"]
+    before = f"{number} revision{'' if number == 1 else 's'} before it"
+    if not change["after"]:
+        return f"{text} (or earlier: no clear result at {before}: {change['why']})"
+    return f"{text} (or at one of {before} without a clear result: {change['why']})"
 
 
 def lifetime_text(lifetime: History) -> str:

@@ -28,7 +28,7 @@ def bug_page(pages: Any, material: Material, bug: Bug) -> str:
     tale = story(bug, material.catalog)
     life = life_of(bug) if bug.bug_id else None
     title = bug.bug_id or f"{bug.name}: {bug.boundary}"
-    values = {**_about(bug, material, tale), **_outcome(tale)}
+    values = {**_about(bug, material, tale), **_outcome(bug, tale)}
     return str(pages.render("bug.html", title, bug.page, bug=bug, life=life, **values))
 
 
@@ -54,7 +54,7 @@ def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
     }
 
 
-def _outcome(tale: Story | None) -> dict[str, Any]:
+def _outcome(bug: Bug, tale: Story | None) -> dict[str, Any]:
     """Return the observed values for the template, and a caption that names the two revisions."""
     before, after = (tale.before, tale.after) if tale else (None, None)
     wrong = tale.wrong if tale else ()
@@ -62,18 +62,19 @@ def _outcome(tale: Story | None) -> dict[str, Any]:
         "story": tale,
         "scalars": [outcome for outcome in wrong if _scalar(outcome)],
         "tensors": [outcome for outcome in wrong if not _scalar(outcome)],
-        "caption": _caption(before, after),
+        "caption": _caption(bug, before, after),
         "after_name": "without the bug" if after else "correct",
     }
 
 
-def _caption(before: Evidence | None, after: Evidence | None) -> str:
+def _caption(bug: Bug, before: Evidence | None, after: Evidence | None) -> str:
     if before is None:
         return ""
     if after is None:
+        source = "are those of the recipe" if bug.bug_id else "are those that the law requires"
         return (
-            f"The results with the bug were observed at {before.short}. The correct values come from the recipe, because "
-            "every recorded revision has the bug."
+            f"The results with the bug were observed at {before.short}. The correct values {source}, because every "
+            "recorded revision has the bug."
         )
     return f"The results with the bug were observed at {before.short}, and the results without it at {after.short}."
 
@@ -123,8 +124,8 @@ def _reach(document: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     producer = str(reach.get("producer") or "")
     return (
         ("how it is triggered", " ".join(str(reach.get("how") or "").split())),
-        ("code that produces such inputs", producer),
-        ("example with such settings", str(reach.get("shipped") or "")),
+        ("source of the triggering value", producer),
+        ("shipped example that triggers it", str(reach.get("shipped") or "")),
     )
 
 

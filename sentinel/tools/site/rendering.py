@@ -52,6 +52,9 @@ _COVERAGE_SIGNS = {
     "dialect": {"sign": "d", "word": "intended difference"},
 }
 
+#: What the site writes for each state of a function in the recorded coverage.
+_COVERAGE_WORDS = {"bound": "checked", "not bound": "not checked", "no signal": "excluded"}
+
 _NAVIGATION = (
     ("Bugs", "index.html"),
     ("Coverage", "coverage.html"),
@@ -88,6 +91,7 @@ class Pages:
             triggers=TRIGGERS,
             marks=_MARKS,
             coverage_signs=_COVERAGE_SIGNS,
+            coverage_words=_COVERAGE_WORDS,
         )
 
     def render(self, template: str, title: str, place: str = "", **values: Any) -> str:

@@ -224,7 +224,9 @@ def test_the_page_answers_for_a_version_and_a_configuration(at):
     assert "because algorithm.adv_estimator=gae" in browser.find_element("css selector", ".because").text
     assert "run=" not in browser.current_url
     _choose(browser, "target", "")
-    assert browser.find_element("css selector", "output").text.endswith("choose a framework to evaluate the configuration")
+    assert browser.find_element("css selector", "output").text.endswith(
+        "choose a framework to evaluate the configuration"
+    )
 
 
 def test_titles_and_latest_verdicts_are_visible_on_a_phone(at, browser):

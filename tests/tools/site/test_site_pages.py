@@ -290,7 +290,13 @@ def test_coverage_is_shown_by_module_and_release(site, reports):
     }
     (reports / "coverage.json").write_text(json.dumps({"coverage": {"verl": verl}}))
     text = Page(site() / "coverage.html").text
-    for said in ("7 functions at commit 012345678: 2 bound, 4 not bound, 1 no signal", "verl.<b>", "7 of 10", "3 of 4", "v<i>"):
+    for said in (
+        "7 functions at commit 012345678: 2 checked, 4 not checked, 1 excluded",
+        "verl.<b>",
+        "7 of 10",
+        "3 of 4",
+        "v<i>",
+    ):
         assert said in text
 
 

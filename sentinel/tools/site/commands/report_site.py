@@ -14,12 +14,12 @@ from sentinel.tools.site.building import build, check, require, write
 from sentinel.tools.site.material import read
 
 _EXAMPLE = """\
-  sentinel report site                               pages in site/ from the committed evidence in reports/
-  sentinel report site --reports sentinel-reports    from your last run
-  sentinel contribute --all --out export; sentinel report site    adds a runner to each bug's page
+  sentinel report site                               pages in site/ from the results in reports/
+  sentinel report site --reports sentinel-reports    from the results of your last run
+  sentinel contribute --all --out export; sentinel report site    with a script for each bug
 
-Open site/index.html; it needs neither a server nor the network. Histories are shown if `sentinel sweep --save` wrote
-them next to the evidence. The same records give the same bytes. Folders with other files are not changed.
+Open site/index.html in a browser; a server is not needed. Histories of bugs are shown if `sentinel sweep --save` wrote
+them to the same folder. The same records give the same bytes. A folder that contains other files is not changed.
 """
 
 
@@ -28,15 +28,19 @@ _NOTES = 5
 
 
 def declare(commands: Commands) -> None:
-    parser = command(commands, "site", _site, "show evidence, coverage and histories as web pages", _EXAMPLE)
-    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("site"), help="default: site")
+    parser = command(
+        commands, "site", _site, "write recorded results, coverage and bug histories as web pages", _EXAMPLE
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, default=Path("site"), help="folder of the pages (default: site)"
+    )
     evidence_option(parser, "--reports", "baseline", "evidence", "reports")
     parser.add_argument(
         "--exports",
         metavar="DIR",
         type=Path,
         default=Path("export"),
-        help="runners of `sentinel contribute` (default: export)",
+        help="folder that `sentinel contribute` wrote (default: export)",
     )
     settings_options(parser, "recipes")
 
