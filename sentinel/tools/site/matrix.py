@@ -60,7 +60,8 @@ class Row:
     def affects(self) -> str:
         """Return the recipe's ``affects`` as JSON for the page's script."""
         entries = [read_affected(entry) for entry in self.bug.document.get("affects") or ()]
-        return json.dumps([[{name: _condition(of) for name, of in e.when.items()}, e.besides] for e in entries])
+        conditions = [[{name: _condition(of) for name, of in e.when.items()}, e.besides] for e in entries]
+        return json.dumps(conditions, separators=(",", ":"))
 
 
 @dataclass(frozen=True)

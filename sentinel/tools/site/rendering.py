@@ -39,6 +39,14 @@ TRIGGERS = {
     "unreachable": "nothing in the framework (hardening)",
 }
 
+#: :data:`TRIGGERS` in the short form of the list of bugs.
+_SHORT_TRIGGERS = {
+    "default": "default settings",
+    "configuration": "non-default settings",
+    "fault": "after another failure",
+    "unreachable": "hardening",
+}
+
 _MARKS = {
     "leak": {"sign": "◆", "word": "must have no effect:"},
     "varies": {"sign": "Δ", "word": "different"},
@@ -78,7 +86,7 @@ class Pages:
             trim_blocks=True,
             finalize=shown,
         )
-        filters = (prose, https, words, dotted, brief, brief_link, span, day, revision)
+        filters = (prose, element_text, https, words, dotted, brief, brief_link, span, day, revision)
         self._environment.filters.update({function.__name__: function for function in filters})
         self._environment.globals.update(
             policy=POLICY.strip(),
@@ -89,6 +97,7 @@ class Pages:
             verdicts=list(SIGNS),
             meaning=_MEANING,
             triggers=TRIGGERS,
+            short_triggers=_SHORT_TRIGGERS,
             marks=_MARKS,
             coverage_signs=_COVERAGE_SIGNS,
             coverage_words=_COVERAGE_WORDS,
@@ -111,6 +120,13 @@ def prose(text: str) -> Any:
 
     parts = [escape(shown(part)) for part in re.split(r"`([^`]*)`", text)]
     return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
+
+
+def element_text(text: str) -> Any:
+    """Escape the text of an element, but not its quotes, which makes JSON much shorter. Do not use it in attributes."""
+    from markupsafe import Markup, escape
+
+    return Markup(str(escape(shown(text))).replace("&#34;", '"').replace("&#39;", "'"))
 
 
 def https(url: Any) -> str:
