@@ -438,6 +438,16 @@ def test_arguments_that_the_configuration_class_rejects_come_first(
     assert answer.json()["not_examined"][:2] == [first, second]
 
 
+@pytest.mark.parametrize(("defaults", "removed"), [("", True), ("defaults: [{part@actor: gone}]\n", False)])
+def test_an_option_that_moved_to_another_file_is_not_removed(
+    run_sentinel, mirrored, tree_with_options, tmp_path, defaults, removed
+):
+    for number, text in enumerate(("actor:\n  old_clip: 1\n", f"{defaults}actor:\n  clip: 1\n")):
+        _tagged(tree_with_options, f"v0.{number}.0", text, tmp_path / "home", "config.yaml")
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.old_clip=1")
+    assert ("v0.1.0 removed it (v0.0.0 has it)" in answer.out + answer.err) == removed
+
+
 VALIDATED = """\
 from dataclasses import dataclass, field
 
@@ -542,15 +552,15 @@ def test_audit_decides_a_commit_only_once(run_sentinel, mirrored, tiny):
     assert "1 of 1: " not in second.err
 
 
-def _tagged(tree: Path, tag: str, text: str, home: Path) -> None:
+def _tagged(tree: Path, tag: str, text: str, home: Path, name: str = "config.py") -> None:
     """Add a release to the mirror."""
-    config = tree / "tiny" / "config.py"
+    config = tree / "tiny" / name
     before = config.read_text()
     config.write_text(text)
     identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
     for words in (
         ("checkout", "--quiet", "--detach"),
-        ("add", "tiny/config.py"),
+        ("add", f"tiny/{name}"),
         (*identity, "commit", "--quiet", "-m", tag),
         ("push", "--quiet", str(home / "mirrors" / "tiny.git"), f"HEAD:refs/tags/{tag}"),
         ("reset", "--quiet", "HEAD~"),

@@ -154,7 +154,8 @@ def newest_with(target: Target, options: Options, name: str) -> tuple[str, str]:
     """Return the newest release whose file declares an option, and the release after that one.
 
     Either is "" if it does not exist. Only the file that declares the options is read, without the classes that it
-    imports, and only at releases in the mirror.
+    imports, and only at releases in the mirror. If the next release's file is a tree that reads other files, these may
+    declare the option, so that both are "".
     """
     store, last = MirrorStore(), re.escape(name.rpartition(".")[2])
     if not store.has(target.name):
@@ -168,7 +169,9 @@ def newest_with(target: Target, options: Options, name: str) -> tuple[str, str]:
         # In these releases, the file contains the last part of the name, perhaps in another section.
         having = {line.partition(":")[0].removeprefix("refs/tags/") for line in found.splitlines()}
         pairs = [pair for pair in zip(tags, ("", *tags)) if pair[0] in having][:_MOST_READ]
-        return next((pair for pair in pairs if name in _at_release(target, options, pair[0])), ("", ""))
+        newest, after = next((pair for pair in pairs if name in _at_release(target, options, pair[0])), ("", ""))
+        moved = after != "" and _at_release(target, options, after).may_declare(name)
+        return ("", "") if moved else (newest, after)
     except (Unavailable, GitError):
         return "", ""
 
@@ -182,8 +185,10 @@ def _at_release(target: Target, options: Options, tag: str) -> Options:
         with suppress(SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
             if options.made_by:
                 return replace(options, options=options_of_class(file, options.made_by, lambda _: None)[0])
-            read = options_of_parser if file.suffix == ".py" else options_of_tree
-            return replace(options, options=read(file)[0])
+            if file.suffix == ".py":
+                return replace(options, options=options_of_parser(file)[0])
+            declared, unread = options_of_tree(file)
+            return replace(options, options=declared, open=unread)
     return replace(options, options={})
 
 
