@@ -725,8 +725,12 @@ def test_a_warning_of_the_function_is_shown_once_and_at_the_function():
     def explained_with_a_gradient(values, returns, mask):
         return {"explained_variance": torch.ones((), requires_grad=True) * explained(values, returns, mask)[NAME]}
 
-    with pytest.warns(UserWarning, match="Converting a tensor with requires_grad=True to a scalar") as warned:
-        check(explained_with_a_gradient, "explained_variance", examples=20)
+    torch.set_warn_always(True)  # otherwise torch shows it once in a process, where other tests ran too
+    try:
+        with pytest.warns(UserWarning, match="Converting a tensor with requires_grad=True to a scalar") as warned:
+            check(explained_with_a_gradient, "explained_variance", examples=20)
+    finally:
+        torch.set_warn_always(False)
     code = explained_with_a_gradient.__code__
     assert [(each.filename, each.lineno) for each in warned] == [(code.co_filename, code.co_firstlineno)]
 
