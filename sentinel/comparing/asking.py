@@ -1,6 +1,7 @@
 """Search for scenarios on which two revisions of a boundary differ.
 
-Scenarios are drawn as for a law. Further ones set options, arguments and conditions under which changed lines may run.
+Scenarios are drawn as for a check of laws. Additional scenarios set options, arguments and conditions so that more
+changed lines run.
 """
 
 from __future__ import annotations
@@ -54,39 +55,40 @@ from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker import protocol
 from sentinel.worker.answers import ANOTHER, NUMBERS, TEXTS, Replies, Reply
 
-#: If a revision raises on some scenarios, up to this many times the usual number are drawn.
+#: Scenarios on which a revision raises do not count, so up to this many times the requested number are drawn.
 _REFUSED = 5
 
-#: The most values of one option that are tried, and the most settings in total.
+#: Maximum number of values that are tried for one option, and maximum number of settings that are tried in total.
 _VALUES, _TURNS = 3, 36
 
-#: The number of scenarios in which an option gets another value, for changed code and for its callers. One is not
-#: enough: an option such as a fraction of all tokens rarely has a visible effect on a few tokens.
+#: Number of scenarios in which an option is set to another value: ``_TURNED`` for a boundary whose own code has
+#: changed, ``_TURNED_OF_CALLER`` for its callers. One scenario is not enough, because an option such as a fraction of
+#: all tokens rarely has a visible effect on the few tokens of a scenario.
 _TURNED, _TURNED_OF_CALLER = 16, 2
 
-#: The number of scenarios for each style of masks that the adapter excludes.
+#: Number of scenarios for each style of mask that the adapter excludes, such as masks with gaps.
 _MASKS = 8
 
-#: The number of scenarios for one setting that may make changed lines run.
+#: Number of scenarios that are tried with one setting that may make changed lines run.
 _GUARDED = 4
 
-#: For one unreached line: the most branches that are taken at a boundary, the most boundaries at which this is tried,
-#: and the number of scenarios for each branch.
+#: Limits for changed lines that did not run: at most ``_BRANCHES`` branches are forced at one boundary, the same lines
+#: are tried at ``_BOUNDARIES`` boundaries at most, and each branch is forced in ``_TAKEN`` scenarios.
 _BRANCHES, _BOUNDARIES, _TAKEN = 4, 3, 6
 
-#: The number of scenarios in which the values of changed expressions are compared. Up to ``_OTHERS`` arguments and
-#: options get another value, each in ``_IN_OTHERS`` scenarios.
+#: The values of changed expressions are compared in ``_VALUED`` scenarios. In addition, up to ``_OTHERS`` arguments and
+#: options are set to another value, each of them in ``_IN_OTHERS`` scenarios.
 _VALUED, _OTHERS, _IN_OTHERS = 16, 6, 3
 
-#: A changed statement that ran in fewer than the first number of scenarios gets more: the second number in each round,
-#: in at most the third number of rounds.
+#: If a changed statement ran in fewer than ``_OFTEN`` scenarios, more scenarios are drawn: ``_TOGETHER`` in each round,
+#: for at most ``_ROUNDS_OF_RARE`` rounds.
 _OFTEN, _TOGETHER, _ROUNDS_OF_RARE = 32, 32, 6
 
-#: The most calls for shrinking one difference.
+#: Maximum number of calls to shrink the scenario of one difference.
 _SHRINKING = 300
 
-#: A boundary that is compared on few scenarios gets this many drawn ones and those of this many known bugs. Those of
-#: :func:`~sentinel.search.boundary_search.glimpses` are added.
+#: A comparison on only a few scenarios uses ``_FEW`` drawn scenarios, the scenarios of ``_FEW`` known bugs, and the
+#: scenarios of :func:`~sentinel.search.boundary_search.glimpses`.
 _FEW = 5
 
 #: A difference: the trial that shows it, the trial's violations, and the known bugs that have the same scenario.
@@ -110,7 +112,7 @@ class Budget:
 
 
 class Asking:
-    """Searches for differences of one boundary, in drawn scenarios and in the scenarios of known bugs."""
+    """Searches for differences between the two revisions of a boundary, on drawn scenarios and those of known bugs."""
 
     def __init__(
         self,
@@ -126,7 +128,7 @@ class Asking:
 
     @property
     def targets(self) -> Iterable[Target]:
-        """Return all targets. Their adapters declare the possible values of a definition's choices."""
+        """Return all targets. Their adapters declare which values a choice of a contract's definition can have."""
         return self._selection.catalog.targets.values()
 
     def pair(self, subject: Subject, sessions: Mapping[str, LawSession], located: Mapping[str, Any]) -> Pair:
@@ -135,7 +137,7 @@ class Asking:
         return Pair(sessions[BEFORE], sessions[AFTER], beside=beside, lines=_spans(located))
 
     def note_head(self, subject: Subject, located: Mapping[Place, Unit]) -> Log:
-        """Call only the head on a few scenarios, and return which changed lines ran."""
+        """Call only the head on a few scenarios, and return the log, which contains the changed lines that ran."""
         lines = _spans({AFTER: located})
         alone = Alone(self._processes.session(AFTER, subject), side=AFTER, lines=lines)
         with closing(alone), suppress(Undecidable):
@@ -143,7 +145,7 @@ class Asking:
         return alone.logs.get(subject.name, Log())
 
     def with_examples(self, examples: int) -> Asking:
-        """Return a copy that draws at most this number of scenarios."""
+        """Return a copy that draws at most ``examples`` scenarios per boundary."""
         budget = replace(self.budget, examples=min(examples, self.budget.examples))
         other = Asking(self._selection, self._processes, self._recipes, budget, self._runs)
         other._taken = self._taken
@@ -156,7 +158,7 @@ class Asking:
 
         If no contract is bound to the boundary, only the scenarios of its known bugs are tried.
 
-        :param few: try only a few scenarios, and do not shrink a difference.
+        :param few: try only a few scenarios, and do not shrink the scenario of a difference.
         :param glimpse: also try one scenario for each choice of each input.
         """
         search = self._new_search(pair, subject, laws, 0 if few else _SHRINKING, glimpse)
@@ -166,7 +168,7 @@ class Asking:
     def _new_search(
         self, session: LawSession, subject: Subject, laws: Sequence[Law], shrinking: int, glimpse: bool = True
     ) -> BoundarySearch:
-        """Return a search that also draws scenarios around the constants of changed code."""
+        """Return a search that also draws values close to the constants in the changed code."""
         constants, seed = self._constants(subject), self.budget.seed
         return BoundarySearch(
             session, subject, seed, laws, shrinking, shrink_further=False, glimpse=glimpse, constants=constants
@@ -175,9 +177,10 @@ class Asking:
     def search_rare_lines(
         self, pair: Pair, search: BoundarySearch, located: Mapping[str, Mapping[Place, Unit]]
     ) -> None:
-        """Draw more scenarios for changed statements that ran in only a few scenarios. Shrink the first difference.
+        """Draw more scenarios for changed statements that ran in only a few scenarios, until one shows a difference.
+        Shrink that scenario.
 
-        A new scenario has the choices of a scenario that runs the statement, except for one choice, which is drawn
+        Each new scenario copies the choices of a scenario that ran the statement, except for one choice that is drawn
         again.
         """
         subject, patch = search.subject, self._selection.patch
@@ -276,9 +279,10 @@ class Asking:
             search.try_recipes(recipes)
 
     def select_differing(self, pair: Pair, subject: Subject, recipes: Sequence[Recipe]) -> Sequence[Recipe]:
-        """Return the known bugs whose verdicts may differ: on their scenarios the results differ, or a revision raises.
+        """Return the recipes whose verdicts may differ between the revisions.
 
-        On the scenarios of the other bugs both revisions return the same numbers, so their verdicts are the same.
+        On the scenario of such a recipe, the results differ or a revision raises. If both revisions return the same
+        numbers on a recipe's scenario, they also have the same verdict, so the recipe is left out.
         """
         scenarios = [(recipe, inputs) for recipe in recipes for inputs in example(subject, recipe).variants.values()]
         try:
@@ -300,10 +304,10 @@ class Asking:
         return search
 
     def find_run_past_changes(self, subject: Subject, few: bool) -> Runs | None:
-        """Return the functions that run in a boundary's scenarios, if no changed code runs in them.
+        """Return the functions that run in a boundary's scenarios, if the source proves that none of the scenarios runs
+        changed code. Otherwise return None.
 
-        Return None if changed code runs, or if the source does not show that it does not. At most one revision is
-        called.
+        At most one revision is called.
 
         :param few: try only a few scenarios.
         """
@@ -344,7 +348,10 @@ class Asking:
     def search_options(
         self, pair: Pair, subject: Subject, changed: Sequence[Change], many: bool = True
     ) -> Iterator[Finding]:
-        """Yield the first difference that appears only if an option has a value that no scenario sets."""
+        """Yield the first difference that appears only with an option value that ordinary scenarios never set.
+
+        :param many: try each value in more scenarios, because the boundary's own code has changed.
+        """
         functions = pair.logs.get(subject.name, Log()).functions.values()  # empty if the time is over
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
         count = _TURNED if many else _TURNED_OF_CALLER
@@ -354,10 +361,11 @@ class Asking:
                 return
 
     def search_masks(self, pair: Pair, subject: Subject) -> Iterator[Finding]:
-        """Yield the first difference that appears only with a mask whose padding the adapter excludes, such as a mask
+        """Yield the first difference that appears only with a style of mask that the adapter excludes, such as a mask
         with gaps.
 
-        The definition may not hold for such a mask, so no law judges the difference, and an exception does not count.
+        The contract's definition may not hold for such a mask. Therefore no law judges the difference, and exceptions
+        are ignored.
         """
         plans: list[Plan] = []
         for item in (each for each in subject.contract.inputs if each.domain == "mask"):
@@ -370,7 +378,8 @@ class Asking:
             yield from islice(returned, 1)
 
     def search_gradients(self, sessions: Mapping[str, LawSession], subject: Subject, log: Log) -> list[Difference]:
-        """Find a difference in gradients that no contract observes: those of all values that the boundary returns."""
+        """Find a difference in the gradients of all values that the boundary returns. A contract observes only some of
+        these gradients."""
         chosen = [inputs for inputs, _ in log.scenarios[-_TAKEN:]]
         if not any(isinstance(each, Tensor) for inputs in chosen for each in inputs.values()):
             return []
@@ -383,7 +392,7 @@ class Asking:
         return []
 
     def can_branch(self, subject: Subject, changed: Sequence[Change], ran: Collection[str]) -> bool:
-        """Return True if changing conditions may make an unreached changed line run.
+        """Return True if forcing conditions to be true or false may make a changed line run that has not run yet.
 
         :param ran: the names of functions that ran, without class and module.
         """
@@ -397,10 +406,9 @@ class Asking:
     def search_branches(
         self, sessions: Mapping[str, LawSession], subject: Subject, changed: Sequence[Change], log: Log
     ) -> list[Difference]:
-        """Find a difference in a branch that no scenario takes. The branch is taken by making its conditions true or
-        false.
+        """Find a difference in a branch that no scenario takes, by forcing the branch's conditions to be true or false.
 
-        This is possible only for conditions that both revisions have.
+        Only conditions that both revisions have can be forced.
         """
         usual: list[Inputs] = []
         units = self._units(subject)
@@ -422,9 +430,9 @@ class Asking:
         log: Log,
         located: Mapping[str, Mapping[Place, Unit]],
     ) -> list[Difference]:
-        """Find a difference in the values of changed expressions on which no compared result depends.
+        """Compare the values of changed expressions that do not affect any compared result, and find a difference.
 
-        Some scenarios are repeated with other values of the arguments and options that the expressions read.
+        Some scenarios are repeated with other values of the arguments and options that these expressions read.
         """
         places = [place for place, _, _ in changed]
         values = self._values(places, located)
@@ -464,7 +472,8 @@ class Asking:
     def _with_others(
         self, scenarios: Sequence[Inputs], places: Sequence[Place], located: Mapping[str, Mapping[Place, Unit]]
     ) -> list[Inputs]:
-        """Return a few scenarios with other values of the arguments and options that unexamined expressions read."""
+        """Return copies of a few scenarios, each with another value of one argument or option that an unexamined
+        expression reads."""
         patch, names = self._selection.patch, dict[str, None]()
         for place in places:
             if any(patch.list_not_run(side, place) for side in SIDES):
@@ -478,8 +487,11 @@ class Asking:
     def _values(
         self, places: Sequence[Place], located: Mapping[str, Mapping[Place, Unit]]
     ) -> dict[str, list[list[Any]]]:
-        """Return, by side, the file, position, function and name of the values that unexamined changed statements
-        compute at both revisions."""
+        """Return the values that unexamined changed statements compute at both revisions.
+
+        For each side, a value is a list of its file, the position of its expression, its function, its name, and the
+        text of the argument if it is an argument of a call.
+        """
         values: dict[str, list[list[Any]]] = {side: [] for side in SIDES}
         for place in places:
             units = [located.get(side, {}).get(place) for side in SIDES]
@@ -500,9 +512,9 @@ class Asking:
     def _branches(
         self, subject: Subject, changed: Sequence[Change], log: Log
     ) -> Iterator[tuple[Unexamined, list[Condition], dict[str, list[Any]]]]:
-        """Yield unreached lines, with the conditions under which they may run.
+        """Yield changed lines that did not run, each with conditions under which they may run.
 
-        The third item has, by side, the place and the required value of each condition.
+        The third item lists, by side, the file, the position and the required truth value of each condition.
         """
         units = self._units(subject)
         patch, tried = self._selection.patch, list[list[str]]()
@@ -527,7 +539,7 @@ class Asking:
                     yield item, conditions, spans
 
     def _conditions(self, item: Unexamined, units: Mapping[Place, Unit], ran: Collection[str]) -> list[list[Condition]]:
-        """Return the ways to make an unreached line run: each is a list of conditions that must hold together."""
+        """Return the ways to make a line run. Each way is a list of conditions that must all hold."""
         place = item.file, item.name
         unit = units.get(place) or self._selection.patch.units(item.side).get(place)
         if unit is None or unit.kind != "function":
@@ -548,7 +560,7 @@ class Asking:
         return found
 
     def _scenarios(self, subject: Subject, log: Log) -> list[Inputs]:
-        """Return a few scenarios that ran changed code, and a few others."""
+        """Return ``_TAKEN`` scenarios: first up to half that number that ran changed code, then ordinary ones."""
         ran = [inputs for inputs, _ in log.scenarios][: _TAKEN // 2]
         return [*ran, *self._usual(subject, _TAKEN - len(ran))]
 
@@ -557,8 +569,8 @@ class Asking:
     ) -> Iterator[list[Plan]]:
         """Yield groups of scenarios in which options have other values.
 
-        The first ones have values that may make changed lines run. A parameter that only one revision has is never set,
-        because only this revision would get the value.
+        Values that may make changed lines run come first. A parameter that only one revision has is never set, because
+        the other revision could not be called with the same value.
         """
         usual: list[Inputs] = []  # drawn only if they are needed
         ways: list[Setting] = []
@@ -584,10 +596,11 @@ class Asking:
         return [(NUMBERS_STAY, {"": inputs}) for inputs in turn(subject, self.budget.seed, way, usual)]
 
     def _pass_guards(self, subject: Subject, changed: Sequence[Change], ran: Collection[str]) -> Iterator[Setting]:
-        """Yield settings of options, arguments, sizes and dtypes that may make changed lines run that have not run yet.
+        """Yield settings under which changed lines may run that have not run yet. A setting fixes options, arguments,
+        sizes or dtypes.
 
-        A setting meets the conditions before the line. If the line's function was not called, the setting also meets
-        the conditions before its calls.
+        A setting meets the conditions that guard the line. If the line's function was not called, the setting also
+        meets the conditions that guard the calls of this function.
         """
         patch, tried = self._selection.patch, list[Setting]()
         for item in patch.find_unexamined([place for place, _, _ in changed]):
@@ -610,12 +623,14 @@ class Asking:
     def _turn_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], ways: Sequence[Setting]
     ) -> Iterator[Setting]:
-        """Yield settings. Each changes one of the options that changed functions test.
+        """Yield settings that each change one option that a changed function tests.
 
-        If no changed function ran, the options are those that the functions test that ran and name a changed function.
+        If no changed function ran, use the options that its possible callers test: the functions that ran and whose
+        code names a changed function.
 
-        :param ways: settings under which changed lines may run. Each option is also combined with these settings: the
-            group size of a normalisation has no effect as long as the normalisation is off.
+        :param ways: settings under which changed lines may run. Each option is also combined with these settings,
+            because one option may have no effect without another. For example, the group size of a normalization has
+            no effect while the normalization is off.
         """
         units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
         names = {unit.name.rpartition(".")[2] for unit in units}
@@ -635,7 +650,7 @@ class Asking:
 
 
 def _confirmed(pair: Pair, subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
-    """Yield the differences that these scenarios show, each repeated in fresh processes."""
+    """Yield the differences that these scenarios show, each confirmed by a second trial in fresh processes."""
     for plan, trial in zip(plans, pair.try_(subject, plans)):
         if trial.violations:
             with closing(pair.fresh()) as fresh:
@@ -645,7 +660,7 @@ def _confirmed(pair: Pair, subject: Subject, plans: Sequence[Plan]) -> Iterator[
 
 
 def _part(unit: Unit) -> Part | None:
-    """Return the parsed function of a definition; None if it is not a function or cannot be parsed."""
+    """Parse a definition. Return None if it is not a function or cannot be parsed."""
     node = function_of(unit.text) if unit.kind == "function" else None
     return None if node is None else Part(unit.name, node, unit.span[0])
 
@@ -657,9 +672,9 @@ def recipes_of(subject: Subject, recipes: Sequence[Recipe]) -> list[Recipe]:
 
 
 def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
-    """Call both revisions again on a scenario that shows a difference, and return the difference with their results.
+    """Call both revisions again on a scenario that shows a difference, and return the difference with both results.
 
-    If values differ, the scenario is also called in float64.
+    If values differ, also call both revisions in float64.
     """
     trial, violations, recipes = finding
     inputs, symptom = list(trial.variants.values())[-1], violations[0].symptom
@@ -690,8 +705,10 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
 
 
 def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Difference:
-    """Find the inputs that do not matter for a difference and those that decide it, and return it with
-    :attr:`~Difference.idle` and :attr:`~Difference.decides` set."""
+    """Return the difference with :attr:`~Difference.idle` and :attr:`~Difference.decides` set.
+
+    To find out which inputs matter, call both revisions with another value of one input at a time.
+    """
     calls: dict[str, Inputs] = {"": difference.inputs}
     for item in subject.contract.inputs:
         now = difference.inputs.get(item.name)
@@ -708,7 +725,7 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
         answers = [replies[side].answers[name].observation for side in SIDES]
         seen[name] = [answer and {key: answer.get(key) for key in difference.details} for answer in answers]
     same = protocol.encode(seen[""])
-    # A value that both sides reject shows nothing.
+    # If both revisions raise for a value, it tells nothing about the input.
     answered = [(name.partition(" ")[0], answers) for name, answers in seen.items() if name and any(answers)]
     matter = {name for name, answers in answered if protocol.encode(answers) != same}
     equal = (name for name, (one, other) in answered if one and protocol.encode(one) == protocol.encode(other))
@@ -717,9 +734,9 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
 
 
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:
-    """Return each side's observation, or its exception as text.
+    """Return each side's observation, or the text of its exception.
 
-    :param beside: if given, return these values, which the contract does not observe, instead of the observation.
+    :param beside: keys of values that the contract does not observe. If given, return these values instead.
     """
     answers: dict[str, Mapping[str, Any] | str] = {}
     for side, each in replies.items():

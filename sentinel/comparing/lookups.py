@@ -1,6 +1,6 @@
-"""Find the keys of registries that lead to another function at the head. No code runs.
+"""Find registry keys that lead to another function at the head than at the base. No code runs.
 
-A branch may replace a function without changing a line of it: the branch registers a new function under its key.
+A branch can replace a function without editing it, by registering a new function under the same key.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.reached import Code, Place
 from sentinel.comparing.units import Registration, Unit
 
-#: A key: the place of its registry, or the registry's expression if another package defines it; and the key itself.
+#: A pair: the registry and the key. The registry is a place, or an expression as text if another package defines it.
 _Key = tuple[Any, str]
 
-#: A file that differs: its path, and for both revisions the code that reads it and its blob.
+#: A file that differs: its path, then for each revision the :class:`Code` that reads the file, and the file's blob.
 Changed = tuple[str, tuple[Code, str | None], tuple[Code, str | None]]
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """A key of a registry that leads to another definition at the head.
+    """A registry key that leads to different definitions at the base and at the head.
 
     :ivar key: the key as a report names it, such as ``register_policy_loss['gspo']``.
-    :ivar before: the definition to which it led; None if it was not a definition of the target.
-    :ivar after: the definition to which it leads; None if the key is gone, or if it leads outside the target's code.
-    :ivar entry: the definition that contains the new entry, or the old one if the key is gone.
+    :ivar before: the definition to which the key leads at the base; None if that is not a definition of the target.
+    :ivar after: the definition to which the key leads at the head; None if the key is gone, or if it leads outside the
+        target's code.
+    :ivar entry: the definition that registers the key: at the head, or at the base if the key is gone.
     """
 
     key: str
@@ -42,10 +43,14 @@ class Lookup:
 
 
 def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: Mapping[str, str]) -> list[Lookup]:
-    """Return the keys that lead to other definitions at the head.
+    """Return the registry keys that lead to different definitions at the base and at the head.
 
-    If several files register a function under one key, those count that only the head has: the text does not show which
-    file is imported last.
+    If several files register the same key, the entry of a changed file is taken as the head's, because the source does
+    not show which file is imported last.
+
+    :param files: the files that differ.
+    :param codes: side -> the code of that revision.
+    :param trees: side -> the tree of that revision.
     """
     changed = [(file, {side: each[1] for side, each in zip(SIDES, both)}) for file, *both in files]
     entries = {
@@ -83,12 +88,12 @@ def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: 
 
 
 def _decorates_alike(old: Registration, now: Registration) -> bool:
-    """Return True if both entries decorate the same code."""
+    """Return True if both entries are decorators whose functions or classes have the same code."""
     return bool(now.code) and old.code == now.code
 
 
 def _collect(files: Iterable[tuple[str, str | None]], code: Code, tree: str) -> dict[_Key, tuple[str, Registration]]:
-    """Return the last entry for each key in these files, with its file."""
+    """Return, for each key, the last entry in these files, as the entry's file and the entry."""
     return {
         (_registry(code, tree, file, each.registry), each.key): (file, each)
         for file, blob in files
@@ -99,7 +104,11 @@ def _collect(files: Iterable[tuple[str, str | None]], code: Code, tree: str) -> 
 def _find_elsewhere(
     entries: Mapping[str, Mapping[_Key, Any]], changed: Collection[str], code: Code, tree: str
 ) -> dict[_Key, tuple[str, Registration]]:
-    """Return the base's entries in unchanged files for the keys that only the head's changed files have."""
+    """Return entries of unchanged files whose keys occur in changed files only at the head.
+
+    :param changed: the paths of the changed files.
+    :param code: reads the base.
+    """
     words = {key for registry, key in entries[AFTER].keys() - entries[BEFORE].keys() if not isinstance(registry, str)}
     words |= {word.upper() for word in words}
     files = ((file, blob) for file, blob in sorted(code.files(tree).items()) if file not in changed)
@@ -118,10 +127,10 @@ def _place(code: Code, tree: str, file: str, entry: Registration) -> Place | Non
 
 
 def _registry(code: Code, tree: str, file: str, path: str) -> Any:
-    """Return the place of the registry that an expression such as ``losses.register`` names, or the expression if no
-    definition of the target is found.
+    """Return the place of the registry that an expression such as ``losses.register`` names. Return the expression if
+    the target has no such definition.
 
-    A decorator that names exactly one empty table of its module stands for the table.
+    For a decorator whose function uses exactly one initially empty table of its module, return the place of this table.
     """
     parts = path.split(".")
     for end in range(1, len(parts) + 1):
@@ -135,10 +144,10 @@ def _registry(code: Code, tree: str, file: str, path: str) -> Any:
 
 
 def paths_at_head(lookup: Lookup, place: Place, module: str) -> Iterator[str]:
-    """Yield the dotted path of the definition that callers get at the head in place of this one, if the key led to it
-    or to its class.
+    """Yield the dotted path of the definition that replaces ``place`` at the head, if the key led to ``place`` or to
+    its class at the base. Otherwise yield nothing.
 
-    :param module: the dotted path of the module of the new definition.
+    :param module: the dotted path of the module that contains the new definition.
     """
     if lookup.before is None or lookup.after is None:
         return
@@ -150,9 +159,10 @@ def paths_at_head(lookup: Lookup, place: Place, module: str) -> Iterator[str]:
 def changed_imports(
     files: Iterable[Changed], codes: Mapping[str, Code], trees: Mapping[str, str]
 ) -> Iterator[tuple[Place, str]]:
-    """Yield each function that uses an imported name which leads to other code at the head, with a text about the name.
+    """Yield the functions that use an imported name for which the head imports other code.
 
-    Functions that may carry signal are included, even if their own lines are equal.
+    Each function is yielded with a sentence about the name. Only functions that carry signal, or may carry it, are
+    yielded. Their own lines may be the same at both revisions.
     """
     for file, (_, old), (code, new) in files:
         if old is None or new is None:
@@ -172,8 +182,10 @@ def changed_imports(
 
 
 def _changed_lead(file: str, name: str, codes: Mapping[str, Code], trees: Mapping[str, str]) -> str:
-    """Return the dotted path to which a name leads at the head; empty if the code there is as before, or if it is not
-    the target's at either revision."""
+    """Return the dotted path to which a name of a file leads at the head.
+
+    Return an empty string if it leads to the same code at both revisions, or to another package at both.
+    """
     places = [codes[side].find_unit(trees[side], f"{codes[side].module_of(file)}.{name}") for side in SIDES]
     units = [
         None if place is None else codes[side].module(codes[side].files(trees[side])[place[0]]).units[place[1]]
@@ -182,6 +194,6 @@ def _changed_lead(file: str, name: str, codes: Mapping[str, Code], trees: Mappin
     if units == [None, None] or (units[0] is not None and units[0].like(units[1])):
         return ""
     if places[0] == places[1]:
-        return ""  # the definition itself has changed, and it is compared
+        return ""  # the definition itself has changed, so it is compared like any other
     last = places[1]
     return "another package" if last is None else f"{codes[AFTER].module_of(last[0])}.{last[1]}"

@@ -22,7 +22,8 @@ from sentinel.targets.refs import Ref
 
 @dataclass(frozen=True)
 class Runs:
-    """What a boundary reaches, the names of the functions that its scenarios run, and the number of scenarios."""
+    """The definitions that a boundary may use, the names of the functions that its scenarios ran, and the number of
+    scenarios."""
 
     reached: Reached
     functions: frozenset[str]
@@ -31,13 +32,13 @@ class Runs:
 
 @dataclass
 class Shared:
-    """The parsed code and the processes that several comparisons of one target use together.
+    """The parsed code and the processes that several comparisons of one target share.
 
-    If a boundary reaches the same code in two revisions, a process of either revision serves both. So most pull
-    requests need no own process for the revision from which they branched.
+    If a boundary uses the same code at two revisions, a process of one revision can be used for the other too. So most
+    pull requests do not need a process of their own for their base.
 
     :ivar runs: boundary -> the functions that ran in its scenarios.
-    :ivar places: git tree -> the process of its revision, in the order of their last use.
+    :ivar places: pairs of a git tree and the process that imported it; the most recently used pair is the last.
     """
 
     code: Code
@@ -45,8 +46,7 @@ class Shared:
     places: list[tuple[str, OpenTarget]] = field(default_factory=list)
 
     def find_alike(self, reached: Reached, binding: Binding) -> OpenTarget | None:
-        """Return an open process of any revision in which the boundary uses exactly this code; None if there is
-        none."""
+        """Return an open process whose revision has the same code for a boundary; None if there is none."""
         for place in self.places[::-1]:
             here = self.code.reached(place[0], binding)
             where = sighting(self.code.definitions, place[0], binding)
@@ -58,7 +58,7 @@ class Shared:
 
 
 class Processes:
-    """The two opened revisions of a comparison."""
+    """The worker processes of a comparison, which call the boundaries at the base and at the head."""
 
     def __init__(self, runner: Runner, refs: Mapping[str, Ref], selection: Selection, shared: Shared | None) -> None:
         self._runner, self.refs, self._selection, self._shared = runner, refs, selection, shared
@@ -66,8 +66,10 @@ class Processes:
         self._opening = Lock()
 
     def open(self, side: str, subject: Subject) -> OpenTarget:
-        """Return the process for a revision. It is an open process in which the boundary uses the same code, if there
-        is one."""
+        """Return the process that calls a boundary for one side.
+
+        If a process of another revision is already open and the boundary uses the same code there, return that process.
+        """
         with self._opening:
             return self._open(side, subject)
 
@@ -92,7 +94,7 @@ class Processes:
         return self._places[key]
 
     def session(self, side: str, subject: Subject) -> LawSession:
-        """Open a session for a revision. If importing the modules ends the process, every call of the session
+        """Open a session for one side. If importing the boundary's modules ends the process, every call of the session
         raises."""
         place = self.open(side, subject)
         failure = place.load(subject.binding)
@@ -107,12 +109,15 @@ class Processes:
         return {side for side, _ in self._places} == {*SIDES}
 
     def sessions(self, subject: Subject) -> dict[str, LawSession]:
-        """Open a session for each side. The two sides import their modules in parallel."""
+        """Open a session for each side. Both import their modules in parallel."""
         with ThreadPoolExecutor(2, "sentinel-open") as pool:
             return dict(zip(SIDES, pool.map(lambda side: self.session(side, subject), SIDES)))
 
     def locate_changes(self, side: str, subject: Subject) -> Mapping[Place, Unit]:
-        """Return a revision's changed definitions, as they are in the tree that the boundary's process has imported."""
+        """Return the changed definitions of one side, with the lines that they have in the process of the boundary.
+
+        If that process has imported another revision with the same code for the boundary, the lines may be different.
+        """
         units, place = self._selection.patch.units(side), self.open(side, subject)
         if place.ref == self.refs[side] or self._shared is None:
             return units

@@ -63,33 +63,39 @@ def summarise(compared: BoundaryDiff) -> str:
 
 
 def _describe_settings(difference: Difference) -> str:
-    """Return the options that decide a difference, and the options and conditions that were set although perhaps no
-    caller sets them, as text; empty if there are none."""
+    """Return a text about the settings under which a difference appears; empty if there are none.
+
+    The text names the options that decide the difference. It also names options and conditions that were set to run
+    changed lines, because perhaps no caller ever sets them.
+    """
     settings = difference.inputs.get(SETTINGS, {})
     options = {name: difference.inputs[name] for name in sorted(difference.decides)} | settings
     texts = [name if name.endswith((" is true", " is false")) else f"{name} = {options[name]!r}" for name in options]
     return f", if {message(', '.join(texts))}" if texts else ""
 
 
-#: The most laws that one sentence names.
+#: Name at most this many laws in one sentence.
 _LAWS = 2
 
 
 def split_by_law(broken: Sequence[Broken]) -> tuple[list[Broken], list[Broken]]:
-    """Return one violation of each law that only this revision breaks, and one of each law that both revisions break
-    and that this revision is further from."""
+    """Return two lists of broken laws, with one violation for each law.
+
+    The first has the laws that only this revision breaks. The second has the laws that both revisions break, where this
+    revision's results are further from the law.
+    """
     newly = {item.law: item for item in reversed(broken) if not item.already}
     further = {item.law: item for item in reversed(broken) if item.law not in newly}
     order = [item.law for item in broken]
     return sorted(newly.values(), key=lambda item: order.index(item.law)), list(further.values())[::-1]
 
 
-#: The suffix of a key whose value is a number of values.
+#: Suffix of a key whose value is a count: how many values a part of the result has.
 _COUNT = " has"
 
 
 def _describe_count(key: str, now: int, before: int, function: str) -> str:
-    """Return a sentence about the changed number of values that a function returns or that a part of the result has."""
+    """Return a sentence about a changed count: how many values a function returns, or a part of the result has."""
     label, _, path = key.removesuffix(_COUNT).rpartition(": ")
     if path == "returned":
         name = label.partition("(")[0].rpartition(".")[2] or function
@@ -98,9 +104,9 @@ def _describe_count(key: str, now: int, before: int, function: str) -> str:
 
 
 def _name_part(key: str) -> str:
-    """Return the name of a part of a result, with the function that returned it if that is not the boundary."""
+    """Return the name of a part of a result. If the boundary did not return it, name the function that did."""
     label, _, path = key.rpartition(": ")
-    if not label or label.isdecimal():  # part of what the boundary returned, in its first or a later call
+    if not label or label.isdecimal():  # a part of the boundary's own result; a number stands for a later call
         return message(path)
     if "(" in label:  # the label is a function's name with a digest of its arguments
         return f"`{message(label.rpartition('(')[0].rpartition('.')[2])}` {message(path)}"
@@ -157,8 +163,10 @@ def _describe_move(one: Any, other: Any) -> str:
 
 
 def _is_simple(ratio: float) -> bool:
-    """Return True if a ratio, or its inverse, is a multiple of 0.5. If there is only one number, other ratios are not
-    worth reporting."""
+    """Return True if a ratio, or its inverse, is a multiple of 0.5.
+
+    If only one number changed, any other ratio is less informative than the numbers before and after.
+    """
     doubled = 2 * max(abs(ratio), 1 / abs(ratio))
     return abs(doubled - round(doubled)) < 1e-4 * doubled
 
@@ -174,7 +182,7 @@ _SAME = "no signal code differs by the inventory's rule"
 
 
 def write_headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
-    """Return one sentence that summarises a comparison and that a maintainer can quote."""
+    """Return one sentence that summarizes a comparison and that a maintainer can quote."""
     states = Counter(item.state for item in results)
     judged = Counter(item.judgement for item in results if item.state == "differs")
     patch, scope = comparison.selection.patch, ", ".join(comparison.selection.boundaries)
@@ -254,7 +262,7 @@ def why_nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]
     return "the two revisions have no boundary in common: all are new or gone; name other revisions"
 
 
-#: The most files in a list of unexamined code, and the most entries per file.
+#: Maximum number of files in a list of unexamined code, and maximum number of entries per file.
 _FILES, _ENTRIES = 12, 6
 
 
@@ -263,8 +271,8 @@ def list_unexamined(
 ) -> Iterator[str]:
     """Yield lines about changed code that was not examined.
 
-    They list changed lines by file, boundaries by the reason why they were not compared, and parts that are not finite
-    in any scenario that runs changed lines.
+    They list the changed lines that did not run, by file; the boundaries that were not compared, by reason; and the
+    parts of results that were NaN or infinite at both revisions, so that they could not be compared.
     """
     idle = comparison.selection.patch.find_unexamined()
     by_file: dict[str, list[Unexamined]] = {}
@@ -309,7 +317,7 @@ def list_unexamined(
 
 
 def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]:
-    """Yield a line about other changes that may matter, and a line about changes that do not."""
+    """Yield a line about other changes that may affect training, and a line about changes that do not affect it."""
     if unread:
         yield f"not examined: {count_changes(unread)} that no boundary reads: {join_names(unread)}"
     if harmless:
@@ -317,7 +325,7 @@ def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]
         yield f"not examined, and not signal code by the inventory's rule: {count}: {join_names(harmless)}"
 
 
-#: The kinds of changes that no scenario shows.
+#: The limits of all scenarios, as a sentence for the end of a report.
 SIZES = (
     f"scenarios have at most {MOST_ROWS} rows and {MOST_TOKENS} tokens, short texts, small vocabularies and few "
     "dtypes, on the CPU, in one process: a change that matters only beyond these limits is not detected"
@@ -329,7 +337,7 @@ def count_changes(changes: Sequence[str]) -> str:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Join the first few names. If there are more, add their number."""
+    """Join the first few names with commas. If there are more names, add how many."""
     more = f" and {len(names) - _ENTRIES} more" if len(names) > _ENTRIES else ""
     return f"{', '.join(map(message, names[:_ENTRIES]))}{more}"
 
@@ -347,7 +355,7 @@ def format_lines(item: Unexamined) -> str:
 
 
 def explain_guard(guard: str) -> str:
-    """Return the reason why a changed line was not examined, as a report states it."""
+    """Return why a changed line was not examined, in the words of a report."""
     return guard if guard in ("", NO_EFFECT, *PARTS) else f"guarded by {guard}"
 
 
@@ -428,7 +436,7 @@ def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1
 
 
 def list_scenario(comparison: Comparison, item: BoundaryDiff) -> Iterator[str]:
-    """Yield the lines of the scenario to which the numbers in a boundary's sentence belong."""
+    """Yield the lines of the scenario of a boundary's first difference, which :func:`summarise` describes."""
     unsaid = {each.name for each in comparison.catalog.contracts[item.contract].inputs if each.dialect}
     for difference in item.differences[:1]:
         inputs = _state(difference.inputs, {*unsaid, *difference.idle})
@@ -436,10 +444,10 @@ def list_scenario(comparison: Comparison, item: BoundaryDiff) -> Iterator[str]:
 
 
 def _list_laws(item: BoundaryDiff, shown: Sequence[Mapping[str, Any]], unsaid: Collection[str]) -> Iterator[str]:
-    """Yield the violations that only one revision has, and the names of the laws that both revisions break.
+    """Yield lines about the violations that only one revision has, and about the laws that both revisions break.
 
-    :param shown: the scenarios that the report has so far. A violation on another scenario is listed with its scenario,
-        or without numbers if there are several.
+    :param shown: the scenarios that are already in the report. The first violation on a scenario that is not in the
+        report is listed with its scenario; of further ones, only the laws are named.
     :param unsaid: inputs to leave out.
     """
     broken = {side: [each for each in item.broken.get(side, ()) if each.law != ANSWERED] for side in SIDES}
@@ -479,7 +487,7 @@ def write_scenario(
     """Yield the lines about a difference: its scenario, and the values before and after.
 
     :param unsaid: inputs to leave out.
-    :param again: whether the scenario was written directly before.
+    :param again: leave out the scenario, because it is the same as that of the difference before.
     """
     whose = f" of {', '.join(difference.recipes)}" if difference.recipes else ""
     if not again:
@@ -602,9 +610,9 @@ def _to_data(item: BoundaryDiff) -> dict[str, Any]:
 
 
 def to_page(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
-    """Return a comparison as data for a web page: a headline, and rows of boundaries.
+    """Return a comparison as data for a web page: a headline, a table and a list of code that was not examined.
 
-    There is a row for each boundary that differs, or that is new and breaks a law.
+    The table has a row for each boundary that differs, or that is new and breaks a law.
     """
     rows = []
     for item in (each for each in results if each.judgement):
@@ -637,9 +645,9 @@ def to_markdown(comparison: Comparison, results: Sequence[BoundaryDiff], interru
 
 
 def save(file: Path, kind: str, target: str, entries: Mapping[str, Any]) -> None:
-    """Add entries to a JSON file, under kind, target and name.
+    """Add entries to a JSON file, nested by kind, target and name.
 
-    :raises SentinelError: if the file has other content, or cannot be written.
+    :raises SentinelError: if the file exists and has other content, or if it cannot be written.
     """
     content = read_json(file) if file.exists() else {}
     if content is None or not content.keys() <= set(KINDS):

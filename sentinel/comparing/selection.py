@@ -44,7 +44,7 @@ Change = tuple[Place, Unit | None, Unit | None]
 #: Two functions with this similarity or more are nearly the same.
 _NEARLY = 0.8
 
-#: The most callers of a removed function that are named.
+#: Name at most this many callers of a removed function.
 _CALLERS = 3
 
 
@@ -52,7 +52,8 @@ _CALLERS = 3
 class Candidate:
     """A boundary, the changed definitions that it may use, and its result.
 
-    If the source alone does not decide the result, its state is empty, and both revisions must be called.
+    The state of the result is empty if the source is not enough to tell whether the boundary differs. Both revisions
+    must then be called.
     """
 
     subject: Subject
@@ -65,7 +66,7 @@ class Selection:
 
     :ivar boundaries: globs; empty for all boundaries.
     :ivar trees: by side, the git tree if the code is read from a mirror; an empty string if it is read from a checkout.
-    :ivar moved: boundary -> (name that the adapter uses -> where it is at the head).
+    :ivar moved: boundary -> (dotted path that the adapter uses -> its dotted path at the head).
     :ivar left_out: boundary -> why it cannot be compared.
     """
 
@@ -92,11 +93,11 @@ class Selection:
         }
         self._distances: dict[str, Mapping[Place, int]] = {}
         self.moved: dict[str, Mapping[str, str]] = {}
-        #: boundary -> its file and definition before and after, with the same body and another name
+        #: renamed boundary with an unchanged body -> its (file, definition) at the base and at the head
         self._renames: dict[str, tuple[tuple[str, Unit], tuple[str, Unit]]] = {}
-        #: boundary -> the same for a similar body
+        #: the same for renamed boundaries whose bodies are only similar
         self._followed: dict[str, tuple[tuple[str, Unit], tuple[str, Unit]]] = {}
-        #: boundary -> the key that led to it and leads elsewhere at the head, and the dotted path of what it leads to
+        #: boundary to which a registry key led at the base -> the key, and the path to which it leads at the head
         self.redirects: dict[str, tuple[Lookup, str]] = {}
         self.left_out: dict[str, str] = {}
         by_name: dict[str, Subject] = {}
@@ -108,7 +109,7 @@ class Selection:
 
     @cached_property
     def candidates(self) -> dict[str, Candidate]:
-        """Return the boundaries of both revisions by name, each with the changed definitions that it may use."""
+        """Return the boundaries of both revisions, by name."""
         one, other = (self.codes[side].files(self.trees[side]) for side in SIDES)
         identical = one == other
         every = self.subjects if identical else [*self.subjects, *self._called_by_bugs()]
@@ -166,7 +167,7 @@ class Selection:
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
 
     def _new_code(self, subject: Subject) -> list[Change]:
-        """Return the definitions that a new boundary reaches and that the base lacks or has otherwise."""
+        """Return the definitions that a new boundary reaches and that are missing or different at the base."""
         reached = self.reached(AFTER, subject)
         units = reached.units if reached is not None else {}
         both = [(place, self._defined(BEFORE, place), unit) for place, unit in units.items()]
@@ -179,7 +180,8 @@ class Selection:
         return changed_lookups(self._changed_files(), self.codes, self.trees)
 
     def _redirect(self, every: Sequence[Subject]) -> None:
-        """Note, for each boundary to which a changed key led, the definition to which the key leads at the head."""
+        """Fill :attr:`redirects`: for each boundary to which a registry key led at the base, record the path to which
+        the key leads at the head."""
         for lookup in self._lookups:
             module = self.target.module_of(lookup.after[0]) if lookup.after is not None else ""
             for subject in every:
@@ -197,8 +199,8 @@ class Selection:
         return unit is not None and (definition.file, unit.name) in replacing
 
     def _changed_by_redirect(self, subject: Subject, changed: list[Change]) -> list[Change]:
-        """Return the changed definitions of a boundary whose key leads elsewhere: those that differ between the two
-        trees, the entry of the registry and the new definition."""
+        """Return the changed definitions of a boundary. If its registry key leads elsewhere at the head, add the
+        registry's entry and the new definition."""
         if subject.name not in self.redirects:
             return changed
         lookup, _ = self.redirects[subject.name]
@@ -211,7 +213,7 @@ class Selection:
         )  # fmt: skip
 
     def _counterparts(self) -> dict[Place, Unit]:
-        """Return, by place, the definition at the other revision that a new or a removed definition corresponds to."""
+        """Return, for the places of new and removed definitions, the corresponding definition of the other revision."""
         pairs = ((lookup.after, lookup.before) for lookup, _ in self.redirects.values())
         other = {new: unit for new, old in pairs if new and old and (unit := self._defined(BEFORE, old)) is not None}
         for (old_file, old), (new_file, new) in self._followed.values():
@@ -219,7 +221,8 @@ class Selection:
         return other
 
     def binding(self, side: str, subject: Subject) -> Binding:
-        """Return the binding of a boundary. If its key leads elsewhere at the head, the head's has that path."""
+        """Return a boundary's binding for one side. If the boundary's registry key leads elsewhere at the head, the
+        head's binding has the path to which the key leads."""
         if side == BEFORE or subject.name not in self.redirects:
             return subject.binding
         return replace(subject.binding, boundary=self.redirects[subject.name][1], formerly=(), moved={})
@@ -227,8 +230,8 @@ class Selection:
     def _unread(self, file: str) -> str | None:
         """Return the reason why a file was left out of the head's checkout.
 
-        Return an empty string if the file is there but cannot be parsed or is a link; the failing import is reported
-        instead. Return None in all other cases.
+        Return an empty string if the file is in the checkout but cannot be parsed, or if it is a link. In this case the
+        failing import is reported instead. Return None in all other cases.
         """
         omitted = next((item.reason for item in self.checkouts[AFTER].left_out if item.path == file), "")
         code = self.codes[AFTER]
@@ -241,10 +244,13 @@ class Selection:
     def _judge_missing(
         self, subject: Subject, result: BoundaryDiff, sides: Mapping[str, Sighting], there: str
     ) -> BoundaryDiff:
-        """Judge a boundary that only one revision has."""
+        """Return the result of a boundary that exists at only one revision: new, gone or not compared.
+
+        :param there: the side that has the boundary.
+        """
         units = [self._unit(side, each.definition) for side, each in sides.items() if each.definition is not None]
         if len(units) == 2 and units[0] is not None and units[0].like(units[1]):
-            lacking = OTHER[there]  # the function is unchanged, but its adapter uses a name that is missing
+            lacking = OTHER[there]  # the function is unchanged, but another name that its adapter uses is missing
             reason = f"{lacking}: not in this version: the checkout has no {sides[lacking].lacks}"
             lost = f"it can no longer be called: {sides[AFTER].lacks} is removed" if lacking == AFTER else ""
             return replace(result, state="not compared", reason=reason, lost=lost)
@@ -259,8 +265,10 @@ class Selection:
         return sighting(self.codes[side].definitions, self.trees[side], binding)
 
     def _follow(self, subject: Subject) -> Subject:
-        """Return the subject with the function's new path, if the function has moved and its body is nearly the
-        same, or if a new function has a similar body."""
+        """Return the subject with the function's path at the head, if the function was moved or renamed.
+
+        Its body must be nearly the same. Otherwise return the subject unchanged.
+        """
         older = [self.checkouts[BEFORE]]
         lack = self._runner.absence(self.target.name, subject.binding, self.checkouts[AFTER], older)
         if lack is None:
@@ -278,7 +286,7 @@ class Selection:
         return replace(subject, binding=replace(subject.binding, formerly=formerly))
 
     def _called_by_bugs(self) -> list[Subject]:
-        """Return the functions that are the boundary of a known bug with the contract ``call``."""
+        """Return the functions that recipes call as a boundary with the contract ``call``, which has no laws."""
         adapter = str(self.catalog.adapters[self.target.name].file)
         bound = {subject.name for subject in self.subjects}
         callees = []
@@ -304,14 +312,15 @@ class Selection:
         ]
 
     def distance(self, name: str) -> float:
-        """Return the number of calls to the nearest changed definition; 0 if the boundary itself has changed.
+        """Return how many calls lie between a boundary and the nearest changed definition; 0 if the boundary itself has
+        changed.
 
-        It is infinite if following the names that the code uses leads to no changed definition.
+        The distance is infinite if the names that the code uses lead to no changed definition.
         """
         return min(self.distances(name).values(), default=math.inf)
 
     def distances(self, name: str) -> Mapping[Place, int]:
-        """Return the number of calls to each changed definition that a boundary may use."""
+        """Return, for each changed definition that a boundary may use, how many calls lie between them."""
         if name not in self._distances:
             self._distances[name] = self._measure_distances(self.candidates[name])
         return self._distances[name]
@@ -350,8 +359,8 @@ class Selection:
         return distances
 
     def callers_of(self, names: Collection[str]) -> Iterator[tuple[str, Unit]]:
-        """Yield the head's definitions that use one of these names, each with its file, except those with such a
-        name."""
+        """Yield the definitions at the head that use one of these names, each with its file. The definitions that have
+        one of these names themselves are left out."""
         code, last = self.codes[AFTER], {name.rpartition(".")[2] for name in names}
         for file, blob in code.definitions.sources(self.trees[AFTER]):
             if code.names(blob, last):
@@ -385,8 +394,8 @@ class Selection:
     def effects(self) -> list[str]:
         """Return the places (``file:line``) of changed module-level code that may affect functions elsewhere.
 
-        The text does not show what such code affects. So if there is any, the text cannot prove that signal code is
-        equal.
+        The source does not show which functions such code affects. So if there is any, the source cannot prove that all
+        signal code is the same.
         """
         places = []
         after = self.codes[AFTER].files(self.trees[AFTER])
@@ -403,8 +412,8 @@ class Selection:
         return places + [each.where for each in self._lookups if each not in compared]
 
     def _reorders_registrations(self, before: tuple[Code, str | None], now: tuple[Code, str | None]) -> bool:
-        """Return True if a file has the same imports in another order, and two files register something under one key.
-        The order then decides which of the two counts."""
+        """Return True if a file has the same imports in another order, and two files register something under the same
+        key. The order of imports then determines which of the two entries is used."""
         one, other = (code.at_import(blob).imports for code, blob in (before, now))
         return one != other and sorted(one) == sorted(other) and self._registers_twice
 
@@ -423,12 +432,12 @@ class Selection:
 
     @property
     def unread(self) -> list[str]:
-        """Return further changes that may affect training, in definitions and files that no boundary reads."""
+        """Return other changes that may affect training: in definitions that no boundary uses, and in other files."""
         return [*self._others[0], *self.changed_files]
 
     @property
     def harmless(self) -> list[str]:
-        """Return, as ``file:line name``, the changed functions that carry no signal and that no boundary reads."""
+        """Return, as ``file:line name``, the changed functions that carry no signal and that no boundary uses."""
         return self._others[1]
 
     @cached_property
@@ -452,13 +461,14 @@ class Selection:
 
     @property
     def whole(self) -> bool:
-        """Return True if files outside the packages are compared too. They are not if one of the revisions is a
+        """Return True if files outside the packages are compared too. It is False if one of the revisions is a
         release."""
         return all(side.whole for side in self._files)
 
     @cached_property
     def changed_files(self) -> list[str]:
-        """Return the changed settings, scripts and other sources; see :func:`list_changed_files`."""
+        """Return the changed settings, scripts and other sources that are not modules of the packages
+        (:func:`list_changed_files`)."""
         return [] if self.boundaries else list_changed_files(self.target, *self._files)
 
     def _changed_files(self) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
@@ -466,7 +476,7 @@ class Selection:
         return changed_files(before, after)
 
     def _signal_changes(self) -> dict[Place, tuple[Unit | None, Unit | None]]:
-        """Return the changed signal functions of both revisions by place, without new, gone and renamed boundaries."""
+        """Return the signal functions that differ, by place. New, removed and renamed boundaries are left out."""
         changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
         for file, before, after in self._changed_files():
             changes |= signal_changes(file, before, after)
@@ -474,7 +484,7 @@ class Selection:
 
     @cached_property
     def _new_or_gone(self) -> set[Place]:
-        """Return the definitions that implement a boundary of only one revision, or have another name at the other."""
+        """Return the places of definitions whose boundary exists at only one revision or was renamed."""
         places = {(file, unit.name) for pair in self._renames.values() for file, unit in pair}
         for each in self.candidates.values():
             for side in SIDES if each.result.state in ("new", "gone") else ():
@@ -499,7 +509,7 @@ class Selection:
         return next((unit for unit in units if unit.span == definition.name.span), None)
 
     def _callers(self, subject: Subject) -> list[str]:
-        """Return at most three functions that use a boundary at the base and still name it at the head."""
+        """Return at most three functions that name a boundary both at the base and at the head."""
         name = subject.boundary.rpartition(".")[2]
         later = dict(self.codes[AFTER].definitions.sources(self.trees[AFTER]))
         callers = []
@@ -510,7 +520,7 @@ class Selection:
         return callers[:_CALLERS]
 
     def _users(self, subject: Subject) -> Iterator[Place]:
-        """Yield the other definitions that name a boundary at the base."""
+        """Yield the definitions that name a boundary at the base, without the boundary itself."""
         code, definition = self.codes[BEFORE], self._find(BEFORE, subject)
         name = subject.boundary.rpartition(".")[2]
         for file, blob in sorted(code.definitions.sources(self.trees[BEFORE])):
@@ -520,10 +530,11 @@ class Selection:
                     yield file, path
 
     def _renamed(self, subject: Subject) -> str:
-        """Return the dotted path of the new function that a removed boundary has become, and note both definitions.
+        """Find the new name of a removed boundary, and return its dotted path. Record the definition at both revisions.
 
-        It is the new function with the most similar body. If the body is not nearly the same, or if others are as
-        similar, a former caller must name it now. Return an empty string if there is no such function.
+        The new function must have the most similar body of all new functions. If its body is not nearly the same, or if
+        several bodies are equally similar, a definition that named the boundary at the base must name the new function
+        at the head. Return an empty string if there is no such function.
         """
         definition = self._find(BEFORE, subject)
         old = self._unit(BEFORE, definition) if definition is not None else None
@@ -544,14 +555,16 @@ class Selection:
         return path
 
     def _is_called_now(self, subject: Subject, name: str) -> bool:
-        """Return True if a definition that named a boundary at the base names this function at the head."""
+        """Return True if a definition that named the boundary at the base names the given function at the head."""
         last = name.rpartition(".")[2]
         units = (self._defined(AFTER, place) for place in self._users(subject))
         return any(unit is not None and last in unit.names | unit.attributes for unit in units)
 
     def _alike(self, subject: Subject) -> Iterator[tuple[float, str, str, Unit]]:
-        """Yield new functions that may be a removed boundary under another name, because their code is similar, each
-        with the similarity from 0 to 1, its dotted path and its file."""
+        """Yield the new functions whose code is similar to a removed boundary, because they may be its new name.
+
+        Each item is the similarity (0 to 1), the dotted path, the file and the definition.
+        """
         own, other = self.codes[BEFORE], self.codes[AFTER]
         definition = self._find(BEFORE, subject)
         unit = self._unit(BEFORE, definition) if definition is not None else None
@@ -572,7 +585,7 @@ class Selection:
 
 
 def _tokens(unit: Unit) -> list[str]:
-    """Return the words and signs of a function, without its name, annotations, docstring and comments."""
+    """Split the source of a function into words and symbols, without its name, annotations, docstring and comments."""
     parsed = function_in(unit)
     text = ast.unparse(Bare().visit(copy.deepcopy(parsed[0]))) if parsed is not None else unit.text
     own = unit.name.rpartition(".")[2]
@@ -592,7 +605,8 @@ def _describe(subject: Subject, sides: Mapping[str, Sighting]) -> BoundaryDiff:
 
 
 def _name_changes(changed: Sequence[Change]) -> tuple[str, ...]:
-    """Return ``file:line name`` of each changed definition, at the head if it still exists there."""
+    """Describe each changed definition as ``file:line name``. The line is the head's, or the base's if the definition
+    is gone at the head."""
     texts = []
     for (file, name), one, other in changed:
         unit = other or one

@@ -25,13 +25,17 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Unit:
-    """A definition in a source file: a function, a method, a class without its methods, a dataclass field, a
-    module-level value, an entry of a registry, or the rest of a module.
+    """A definition in a source file.
 
-    :ivar text: its source, indented as in the file. In contrast, :attr:`digest` is computed from its syntax.
+    :ivar name: its qualified name; for the rest of a module, an empty string.
+    :ivar kind: ``function`` (also a method), ``class`` (without its methods), ``field`` (of a dataclass), ``value`` (at
+        module level), ``registry`` (an empty table), ``entry`` (of a registry), or ``rest`` (of a module).
+    :ivar span: its first and last line in the file.
+    :ivar text: its source, indented as in the file.
     :ivar names: the names that it uses.
     :ivar attributes: the names of the attributes that it uses, on any object.
-    :ivar chains: the expressions of the form ``name.attribute`` that it uses.
+    :ivar chains: the expressions of the form ``name.attribute`` that it uses, as pairs.
+    :ivar decorators: the last names of its decorators.
     """
 
     name: str
@@ -114,7 +118,13 @@ class Bare(ast.NodeTransformer):
 
 @dataclass(frozen=True)
 class Module:
-    """The definitions and imports of a file, including imports inside functions."""
+    """The definitions and imports of a file.
+
+    :ivar units: the definitions by qualified name; the rest of the module has the name ``""``.
+    :ivar names: the names that the module defines.
+    :ivar imports: name -> the dotted paths that it may stand for, including imports inside functions.
+    :ivar stars: the modules from which everything is imported.
+    """
 
     units: Mapping[str, Unit] = field(default_factory=dict)
     names: Mapping[str, Name] = field(default_factory=dict)
@@ -123,7 +133,7 @@ class Module:
 
     @cached_property
     def inner(self) -> Mapping[str, Sequence[str]]:
-        """Map each class to the names of its members and of its nested classes' members."""
+        """Map each class to the qualified names of its members, including the members of nested classes."""
         members: dict[str, list[str]] = {}
         for name in self.units:
             for place, letter in enumerate(name):
@@ -141,10 +151,11 @@ class Registration:
     """An entry of a registry, such as ``@register("grpo")``, ``TABLE["grpo"] = function`` or an item of a dictionary.
 
     :ivar registry: the expression that names the registry or its decorator, such as ``losses.register``.
-    :ivar key: the key in lower case, without the name of its enumeration.
-    :ivar member: the name that the key leads to, such as ``losses.clip``.
-    :ivar code: the member's syntax without name and decorators, if it is decorated.
-    :ivar unit: the name of the definition that has the entry.
+    :ivar key: the key in lower case. For ``Loss.GRPO``, a member of an enumeration, it is ``grpo``.
+    :ivar member: the expression to which the key leads, such as ``losses.clip``.
+    :ivar code: if the entry is a decorator, the syntax of the decorated function or class, without its name and its
+        decorators; otherwise empty.
+    :ivar unit: the name of the definition that contains the entry.
     """
 
     registry: str
@@ -164,9 +175,9 @@ class AtImport:
 
     :ivar effects: the syntax of module-level statements that may affect other code, each with its line. These are
         calls, assignments to attributes, star imports, and statements that rebind the name of a function. Definitions,
-        constants and plain imports are left out, because they count as reached by the boundaries that use them, and
-        entries of registries. A file that cannot be parsed counts as one such statement.
-    :ivar registrations: the entries of registries that the file adds. If two have the same key, the last counts.
+        constants and plain imports are left out, because they are compared at the boundaries that use them. Entries of
+        registries are in ``registrations``. A file that cannot be parsed counts as one such statement.
+    :ivar registrations: the entries that the file adds to registries. If two have the same key, the last counts.
     :ivar imports: the syntax of its imports at module level, in order.
     """
 
@@ -189,7 +200,7 @@ def at_import(content: bytes) -> AtImport:
 
 
 def _registrations(node: ast.stmt) -> Iterator[Registration]:
-    """Yield the entries of registries that a module-level statement adds. The given syntax tree is modified."""
+    """Yield the entries that a module-level statement adds to registries. The given syntax tree is modified."""
     if isinstance(node, (*_DEFINITIONS, ast.ClassDef)):
         calls = [each for each in node.decorator_list if isinstance(each, ast.Call) and _key(each.args[:1])]
         name, node.name, node.decorator_list = node.name, "", []
@@ -211,8 +222,11 @@ def _registrations(node: ast.stmt) -> Iterator[Registration]:
 
 
 def _entry(node: ast.stmt) -> tuple[ast.expr, ast.expr, ast.expr] | None:
-    """Return the registry, the key and the value of ``TABLE["key"] = value``, ``TABLE.register("key", value)`` or
-    ``register("key")(value)``; None for any other statement."""
+    """Return the registry, the key and the value that a statement adds to the registry.
+
+    The statement has one of the forms ``TABLE["key"] = value``, ``TABLE.register("key", value)`` and
+    ``register("key")(value)``. Return None for any other statement.
+    """
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript):
         target = node.targets[0]
         found = target.value, target.slice, node.value
@@ -242,7 +256,10 @@ def _is_path(node: ast.expr) -> bool:
 
 
 def _key(keys: Sequence[ast.expr]) -> str:
-    """Return a key of a registry, a string or a member of an enumeration, in lower case; empty for anything else."""
+    """Return the first expression as a key of a registry, in lower case.
+
+    Return an empty string if it is neither a string nor an attribute, such as a member of an enumeration.
+    """
     first = keys[0] if keys else None
     if isinstance(first, ast.Constant) and isinstance(first.value, str):
         return first.value.lower()
@@ -274,7 +291,7 @@ def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:
             bound = [node.target] if isinstance(node, ast.For) else []
             bound += [item.optional_vars for item in getattr(node, "items", ()) if item.optional_vars]
             if inner or not all(isinstance(each, (ast.Name, ast.Tuple)) for each in bound):
-                yield node  # a conditional statement is included as a whole, because its condition matters too
+                yield node  # yield the whole statement, because its condition matters too
         elif not (isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))):
             yield node
 
@@ -317,7 +334,7 @@ def _read(content: bytes) -> Module:
 
 
 def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield every statement, including nested ones, without visiting expressions."""
+    """Yield every statement, including nested ones."""
     queue = list(body)
     while queue:
         node = queue.pop()
@@ -334,7 +351,12 @@ def _collect(
     rest: list[ast.AST],
     fields: bool = False,
 ) -> None:
-    """Split the statements of a module or class into definitions; other statements are added to ``rest``."""
+    """Split the statements of a module or class into definitions, and add these to ``units``. Add all other statements
+    to ``rest``.
+
+    :param owner: the qualified name of the class with a dot at its end; empty for a module.
+    :param fields: whether annotated names are fields of a dataclass.
+    """
     for node in body:
         if isinstance(node, _DEFINITIONS):
             _put(units, _function(node, owner, lines))
@@ -384,7 +406,7 @@ _SETS = ("names", "attributes", "chains", "decorators")
 
 
 def _put(units: dict[str, Unit], unit: Unit) -> None:
-    """Add a definition. If the name already has a definition, join the two, because either may be used."""
+    """Add a definition. If there is already one with the same name, merge both, because either may be used."""
     before = units.get(unit.name)
     if before is not None:
         both = {name: getattr(before, name) | getattr(unit, name) for name in _SETS}
@@ -408,7 +430,7 @@ def _last(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-#: Functions that take the name of an attribute as a string.
+#: Functions that take the name of an attribute, or a key, as a string.
 _BY_TEXT = ("getattr", "hasattr", "setattr", "get")
 
 
@@ -437,14 +459,14 @@ def _unit(
 
 # -- a cache of parsed files on disk --
 
-#: The most modules that the cache file keeps, about 20 kB each. The ones used last are kept.
+#: Maximum number of modules in the cache file, about 20 kB each. The most recently used ones are kept.
 _KEPT = 800
 
 
 class Modules(dict[str, Module]):
-    """The parsed files of a target, cached below ``SENTINEL_HOME``.
+    """The parsed files of a target by blob, cached below ``SENTINEL_HOME``.
 
-    Each version of this parser has its own cache.
+    Each version of Python and of this parser has its own cache file.
     """
 
     def __init__(self, target: str) -> None:
@@ -464,7 +486,7 @@ class Modules(dict[str, Module]):
         return super().__contains__(blob)
 
     def save(self) -> None:
-        """Write newly parsed files to the cache. Do nothing if it cannot be written."""
+        """Write newly parsed files to the cache. Do nothing if the cache cannot be written."""
         if self.keys() <= self._on_disk:
             return
         with suppress(OSError):
