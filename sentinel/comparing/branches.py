@@ -19,7 +19,7 @@ from sentinel.comparing.reached import Place
 from sentinel.comparing.units import Unit
 from sentinel.search.guards import Part, cut, function_of, steps_inside, steps_to
 
-#: The most ways of calling a function that are tried.
+#: Maximum number of chains of calls that are tried to reach a line.
 _CHAINS = 2
 
 
@@ -43,8 +43,8 @@ class Condition:
 def _tests(unit: Unit) -> tuple[tuple[str, ast.expr, int], ...]:
     """Return the conditions of a function whose value can be replaced.
 
-    Each is its text, its syntax and the number of earlier conditions with the same text. Conditions that end
-    a ``while`` loop are left out, because the loop might never end.
+    Each item is a condition's text, its syntax and the number of earlier conditions with the same text. A condition
+    before a ``break`` is left out if the function has a ``while`` loop, because the loop might never end.
     """
     parsed = function_in(unit)
     nodes = list(ast.walk(parsed[0])) if parsed is not None else []
@@ -73,7 +73,8 @@ def conditions_around(place: Place, unit: Unit, line: int, name: str = "") -> li
     """Return the conditions that must hold before a line of a function runs, the outermost first.
 
     :param line: counted from the first line of the function.
-    :param name: a name that must be used. If it is in an optional part of the line, that part's conditions are added.
+    :param name: a name that the line must use. If the name is in an optional part of the line, such as a branch of
+        a conditional expression, the conditions of this part are added.
     """
     parsed = function_in(unit)
     if parsed is None:
@@ -96,8 +97,12 @@ def names_of_expression(node: ast.AST) -> set[str]:
 
 
 def conditions_inside(place: Place, unit: Unit, line: int) -> list[list[Condition]]:
-    """Return the conditions under which the optional parts of a statement are evaluated: the branches of a conditional
-    expression, and the later operands of ``and`` and ``or``."""
+    """Return, for each optional part of a statement, the conditions under which it is evaluated.
+
+    Optional parts are the branches of a conditional expression and the later operands of ``and`` and ``or``.
+
+    :param line: the first line of the statement, counted from the first line of the function.
+    """
     parsed = function_in(unit)
     lines = next((each.lines for each in statements(unit) if each.lines[0] == line), (0, -1))
     steps: list[list[tuple[ast.expr, bool]]] = []
@@ -108,8 +113,10 @@ def conditions_inside(place: Place, unit: Unit, line: int) -> list[list[Conditio
 
 
 def locate(condition: Condition, unit: Unit | None) -> Span | None:
-    """Return the position of a condition in a revision's file; None if the function does not have it at this
-    revision."""
+    """Return the position of a condition in the file of a function; None if the function does not have the condition.
+
+    :param unit: the function at one of the revisions; None if this revision does not have it.
+    """
     parsed = None if unit is None else function_in(unit)
     if unit is None or parsed is None:
         return None
@@ -127,11 +134,13 @@ def called_name(place: Place) -> str:
 def chains_to(
     place: Place, line: int, units: Mapping[Place, Unit], ran: Collection[str], calls: int
 ) -> list[list[tuple[Place, int]]]:
-    """Return the ways from a function that ran to a line. Each lists the line of each call, and the line itself.
+    """Return chains of calls that lead from a function that ran to a line.
+
+    A chain lists the place and line of each call, and ends with the line itself.
 
     :param line: counted from the first line of the function.
     :param ran: the names of functions that ran, without class and module.
-    :param calls: the most calls between such a function and the line.
+    :param calls: the maximum number of calls in a chain.
     """
     return list(islice(_chains(place, line, units, ran, calls), _CHAINS))
 

@@ -39,11 +39,11 @@ from sentinel.search.discovery import is_about
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-#: The most scenarios for a boundary whose own code has not changed. More would take long for training steps, which are
-#: slow.
+#: Maximum number of scenarios for a boundary whose own code has not changed. It is small because such boundaries
+#: include training steps, which are slow.
 _CALLER = 30
 
-#: The number of scenarios that show whether a boundary returns at all.
+#: Number of scenarios that are tried to find out whether a boundary returns at all.
 _CALLED = 5
 
 
@@ -51,9 +51,9 @@ class Comparison:
     """A comparison of two revisions of one target.
 
     :param recipes: the recipes of known bugs, or a function that reads them when they are first needed. Their scenarios
-        are tried too, and their verdicts are decided for boundaries that differ.
+        are tried too. For boundaries that differ, each recipe gets a verdict at both revisions.
     :param boundaries: globs of the boundaries to compare; empty for all of them.
-    :param unchanged_too: whether to call boundaries that reach no changed code too.
+    :param unchanged_too: also call boundaries that reach no changed code.
     :param shared: state shared with other comparisons, if both refs are commits of one mirror.
     :param trees: the git trees of both refs; needed only with ``shared``.
     :param until: the time by ``time.monotonic`` after which no more scenarios are drawn.
@@ -104,8 +104,8 @@ class Comparison:
         return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
     def to_call(self) -> list[str]:
-        """Return the boundaries that must be called: those whose own code has changed, then their callers, nearest
-        first."""
+        """Return the boundaries that must be called, in this order: those whose own code has changed, then those that
+        call changed code, with the fewest calls in between first."""
         each_result = {name: each.result for name, each in self.selection.candidates.items()}
         names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
         return sorted(names, key=self._order)
@@ -123,13 +123,13 @@ class Comparison:
             yield self.compare(name)
 
     def compare(self, name: str) -> BoundaryDiff:
-        """Compare one boundary, and return the result. Both revisions are called unless the source decides the
-        result."""
+        """Compare one boundary, and return the result. Both revisions are called, unless the source is enough to
+        determine the result."""
         _ = self.selection.patch  # computed first, because sessions record which changed lines run
         if name not in self._results:
             candidate = self.selection.candidates[name]
             subject, result = candidate.subject, candidate.result
-            self._results[name] = result  # a recursive function asks for its own result while it is being compared
+            self._results[name] = result  # set first, because comparing the callers of a recursive function reads it
             if result.state == "new":
                 self._results[name] = self._check_new(candidate)
             elif result.lost:
@@ -139,7 +139,8 @@ class Comparison:
         return self._results[name]
 
     def cause_of(self, name: str) -> str:
-        """Return a boundary that this one calls and whose difference explains this one's; empty if there is none."""
+        """Return a boundary that this boundary calls and whose difference explains the difference of this boundary;
+        empty if there is none."""
         candidate, own = self.selection.candidates[name], self._results.get(name)
         if own is None or own.state != "differs" or not self.selection.distance(name):
             return ""
@@ -152,8 +153,10 @@ class Comparison:
         return ""
 
     def settle(self, results: Sequence[BoundaryDiff]) -> list[BoundaryDiff]:
-        """Return the results, updated after all boundaries ran. A changed line counts as examined if a scenario of any
-        boundary ran it."""
+        """Return the results, updated after all boundaries have been compared.
+
+        The update is needed because a changed line counts as examined if a scenario of any boundary ran it.
+        """
         return [self._settle(each) for each in results]
 
     def _settle(self, result: BoundaryDiff) -> BoundaryDiff:
@@ -203,7 +206,8 @@ class Comparison:
                 few, search = False, asking.search_differences(pair, subject, laws)
             if not few and subject.laws and not any(outcome.findings for outcome in search.outcomes.values()):
                 asking.search_rare_lines(pair, search, located)
-            # If a symptom shows with and without a variant, the finding without it is kept, because it comes last.
+            # Keep one finding for each symptom. The reversed order puts findings on scenarios as drawn last, so these
+            # replace findings that need a variant.
             outcomes = [*search.outcomes.values()][::-1]
             findings = {item.symptom: item for outcome in outcomes for item in outcome.findings}
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]
@@ -279,8 +283,8 @@ class Comparison:
     ) -> bool:
         """Return True if a boundary with unchanged code needs more than a few scenarios.
 
-        A few suffice if they show a difference, or if a search of another boundary has already covered the changed
-        code.
+        A few scenarios are enough if they show a difference, or if a full search at another boundary has already
+        covered the changed code.
         """
         if any(outcome.findings for outcome in search.outcomes.values()):
             return False
@@ -292,7 +296,7 @@ class Comparison:
     def _note_lines(
         self, name: str, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]
     ) -> set[tuple[str, Place, int]]:
-        """Record the lines that a boundary's scenarios ran, and return the changed statements that ran."""
+        """Record the lines that a boundary's scenarios ran, and return the changed statements among them."""
         patch = self.selection.patch
         imported = patch.note_imported(place for place, _, _ in changed)
         ran = {each for side, units in located.items() for each in patch.note(side, units, log.lines[side])}
@@ -300,16 +304,18 @@ class Comparison:
         return ran
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
-        """Return a boundary whose import failed at the head for a reason that also holds for these changed definitions.
+        """Return a boundary whose import failed at the head for a reason that also holds for a boundary with these
+        changed definitions; empty if there is none.
 
-        It does if they include all changed definitions that the failed import ran. A boundary that reaches them then
-        fails for the same reason, so its import need not be tried. Return an empty string if there is no such boundary.
+        The reason also holds if these definitions include all changed definitions that the failed import ran. The
+        import of the second boundary need not be tried then.
         """
         here = _select_imported(changed)
         return next((name for name, places in self._import_failures if places and places <= here), "")
 
     def _check_lost(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
-        """Call a boundary that the head lacks at the base. It counts as lost only if a call at the base returns."""
+        """Check that a boundary that the head lacks can be called at the base. It counts as lost only if a call there
+        returns."""
         session = self.processes.session(BEFORE, subject)
         try:
             search = self._asking.search_laws(session, subject, subject.laws, _CALLED)
@@ -355,8 +361,8 @@ class Comparison:
     def _inherited(self, finding: Finding) -> list[Recipe]:
         """Return the known bugs that may explain a finding and are present at both revisions.
 
-        A bug also counts as present at both if both verdicts are ``changed``, because another bug may change the
-        numbers of the recipe's scenario.
+        A bug also counts as present if both verdicts are ``changed``, because another bug may change the numbers of the
+        recipe's scenario.
         """
         about = [recipe for recipe in self._recipes if is_about(recipe, finding, self.target)]
         self._plan(about, self.refs.values())
@@ -370,13 +376,13 @@ class Comparison:
         return self._verdicts[key]
 
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
-        """Return True if a recipe explains a finding in new code and its bug is also present at the base."""
+        """Return True if a recipe explains a finding at a new boundary and the recipe's bug is present at the base."""
         about = is_about(recipe, finding, self.target)
         return about and self._verdict(recipe, self.refs[BEFORE]) == "reproduced"
 
     def _excuse_helper(self, result: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
-        """Do not count it as worse that a helper function rejects earlier arguments, if all its callers' results stay
-        the same."""
+        """Do not judge a helper function as worse for raising on arguments that it accepted before, if the results of
+        all its callers stay the same."""
         if not may_be_excused(result):
             return result
         helpers = {name for (_, name), _, now in changed if now is not None and now.kind == "function"}
@@ -395,7 +401,7 @@ class Comparison:
         return {recipe.bug_id: {side: self._verdict(recipe, ref) for side, ref in refs.items()} for recipe in recipes}
 
     def _plan(self, recipes: Sequence[Recipe], refs: Collection[Ref]) -> None:
-        """Start to decide recipes that are not decided yet."""
+        """Start to decide, in the background, the recipes that do not have a verdict yet."""
         pairs = [(recipe, ref) for recipe in recipes for ref in dict.fromkeys(refs)]
         self._runner.plan([Job(*pair) for pair in pairs if (pair[0].digest, pair[1]) not in self._verdicts])
 
@@ -403,7 +409,7 @@ class Comparison:
         places = {}
         for side, claim in log.claims.items():
             place = self.processes.open(side, subject)
-            if place.ref != self.refs[side]:  # another revision with equal code, at other lines
+            if place.ref != self.refs[side]:  # a shared process of another revision, where the lines may differ
                 continue
             with suppress(NotProvenError, SentinelError):
                 provenance = prove(claim, place.checkout, place.sources)
@@ -412,6 +418,6 @@ class Comparison:
 
 
 def _select_imported(changed: Sequence[Change]) -> frozenset[Place]:
-    """Return the changed definitions that run during import. If none does, return all of them."""
+    """Return the changed definitions that run during import: all except functions. If there are none, return all."""
     places = {place for place, _, other in changed if other is not None and (other.kind != "function")}
     return frozenset(places or {place for place, _, _ in changed})

@@ -27,7 +27,8 @@ from sentinel.search.bindings import parameters_of
 from sentinel.search.guards import cut
 from sentinel.worker.answers import READ, WAYS
 
-#: The scenarios in which a value is changed, as ranges of their numbers: a few first, then more.
+#: An expression's value is changed in a few scenarios, then in more if those show no effect. Each pair is a range of
+#: scenarios: the first, and the end.
 _SCENARIOS = ((0, 2), (2, 8))
 
 
@@ -35,15 +36,17 @@ _SCENARIOS = ((0, 2), (2, 8))
 class Site:
     """A changed expression.
 
-    :ivar number: the changed statement that is not examined if no result depends on the expression. It is a side of
-        :data:`SIDES` and an index into :func:`~sentinel.comparing.patch.statements`.
-    :ivar own: the statement that contains the expression, in the same form.
-    :ivar span: its position, counted from the first line of its function.
-    :ivar keep: values that are not changed, because they say nothing about the expression: the constant that replaces
-        it at the other revision, or the empty list or dictionary of a comprehension. The tuple has at most one item.
-    :ivar inner: the position of the part that is the whole expression at the other revision; an empty tuple if there is
-        none. With ``x.float()`` instead of ``x``, the value is changed only where it differs from the part's value.
-    :ivar alone: whether it is an argument or item that the other revision does not have.
+    :ivar number: the changed statement that counts as unexamined if no result depends on the expression, as a pair: its
+        side and its index in :func:`~sentinel.comparing.patch.statements`.
+    :ivar own: the statement that contains the expression, as the same kind of pair.
+    :ivar span: the position of the expression, counted from the first line of its function.
+    :ivar keep: at most one value. If the expression has this value, it is not changed, because the effect would say
+        nothing: the constant that replaces the expression at the other revision, or the empty result of a
+        comprehension.
+    :ivar inner: at most one position: that of the part of the expression that is the whole expression at the other
+        revision. For example, ``x`` in ``x.float()`` if the other revision has only ``x``. The value is then changed
+        only where it differs from the value of this part.
+    :ivar alone: whether the expression is an argument or item that the other revision does not have.
     """
 
     number: tuple[str, int]
@@ -54,16 +57,16 @@ class Site:
     alone: bool = False
 
 
-#: The side (0: base, 1: head) of an expression that differs, the constant to keep, the part that may equal it, and
-#: whether the other side lacks it.
+#: An expression that differs: the index of its side in ``SIDES``, its syntax, and then ``keep``, ``inner`` (as syntax)
+#: and ``alone`` of :class:`Site`.
 _Part = tuple[int, ast.expr, tuple[Any, ...], list[ast.expr], bool]
 
 
 def find_sites(one: Unit | None, other: Unit | None) -> list[Site]:
     """Return the expressions that differ between two versions of a function.
 
-    If only one revision has the function, these are the values that it returns. Its call is a changed expression of its
-    caller.
+    If only one revision has the function, return the expressions of its ``return`` statements. They are enough, because
+    the call of the function is a changed expression of its caller.
     """
     both = [statements(unit) if unit is not None and unit.kind == "function" else () for unit in (one, other)]
     if one is None or other is None or not all(both):
@@ -109,13 +112,15 @@ def _sites(
         yield Site((other or own)[0], own[0], own[1].span_of(node), keep or _EMPTY.get(type(node), ()), spans, alone)
 
 
-#: Values that say nothing about how their items are computed.
+#: The empty result of a comprehension, which says nothing about how items are computed.
 _EMPTY: Mapping[type[ast.expr], tuple[Any, ...]] = {ast.ListComp: ([],), ast.DictComp: ({},)}
 
 
 def _computed(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expressions of a statement whose values are used. If the statement is only a call, whose result is not
-    used, these are the call's arguments and the object of a method."""
+    """Yield the expressions of a statement whose values are used.
+
+    If the statement is only a call, its result is not used. Then yield the arguments and, for a method, the object.
+    """
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         call = node.value
         receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
@@ -135,7 +140,7 @@ def _has_value(node: Any) -> TypeGuard[ast.expr]:
 
 
 def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> list[_Part] | None:
-    """Return the smallest expressions that differ; None if the versions also differ outside of expressions."""
+    """Return the smallest expressions that differ between two versions; None if other syntax differs too."""
     if isinstance(one, list) and isinstance(other, list):
         return _differing_items(one, other, renamed)
     if not isinstance(one, ast.AST) or not isinstance(other, ast.AST):
@@ -145,7 +150,8 @@ def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> lis
     if isinstance(one, ast.Name) and isinstance(other, ast.Name) and renamed(one.id, other.id):
         return []
     found: list[_Part] | None = None
-    # Positions inside a formatted string are wrong before Python 3.12; another function has other parameters.
+    # Do not look inside formatted strings, because positions in them are wrong before Python 3.12. Do not compare the
+    # arguments of calls of different functions, because their parameters differ.
     if type(one) is type(other) and not isinstance(one, ast.JoinedStr) and _called(one) == _called(other):
         found = []
         for name, value in ast.iter_fields(one):
@@ -174,8 +180,9 @@ class Value:
 
     :ivar name: the variable that gets the value, or else the expression at the base.
     :ivar part: if the value is an argument of a call in the expression, its text at the base, else empty.
-    :ivar numbers: the statement at both revisions, as an index into :func:`~sentinel.comparing.patch.statements`.
-    :ivar spans: the position of its expression at both revisions, counted from the first line of the function.
+    :ivar numbers: the indices of the statement at the base and at the head
+        (:func:`~sentinel.comparing.patch.statements`).
+    :ivar spans: the positions of its expression at the base and at the head, counted from the function's first line.
     """
 
     name: str
@@ -209,7 +216,7 @@ def pair_values(one: Unit | None, other: Unit | None) -> list[Value]:
 
 
 def _name(node: ast.expr) -> str:
-    """Return the text of an expression for a report. A key of a result ends at ``": "``, so the text has none."""
+    """Return the text of an expression, without ``": "``, because the text becomes a label that ends at ``": "``."""
     return cut(ast.unparse(node).replace(": ", ":"))
 
 
@@ -229,7 +236,7 @@ def _pair_arguments(one: ast.expr, other: ast.expr) -> Iterator[tuple[ast.expr, 
 def names_read(one: Unit | None, other: Unit | None) -> list[str]:
     """Return the names and attributes that the differing expressions of a function read.
 
-    Parameters that only one revision has are left out: the other revision cannot get another value for them.
+    Parameters that only one revision has are left out, because the other revision cannot be called with them.
     """
     found: set[str] = set()
     for site in find_sites(one, other):
@@ -255,7 +262,8 @@ def _called(node: ast.AST) -> str:
 def _inside(whole: ast.AST, part: ast.AST | None) -> list[ast.expr]:
     """Return the first part of an expression that equals ``part``, in a list; an empty list if there is none.
 
-    The result is also empty for arithmetic with a number: that ``x * 1`` equals ``x`` is shown by their values.
+    The list is also empty if ``whole`` is arithmetic with a constant, such as ``x * 1``: comparing the values of both
+    revisions already shows whether it equals ``x``.
     """
     if part is None or (isinstance(whole, ast.BinOp) and {ast.Constant} & {type(whole.left), type(whole.right)}):
         return []
@@ -270,7 +278,8 @@ def _target(node: ast.AST) -> ast.expr | None:
 
 
 def _turned(node: ast.AST) -> ast.AST:
-    """Return a product with its factors swapped, or a comparison the other way round; both compute the same bits."""
+    """Return a product or a comparison with its operands swapped, which computes the same bits. Return any other node
+    unchanged."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         return ast.BinOp(node.right, node.op, node.left)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _TURNED:
@@ -331,10 +340,11 @@ class Influence:
     def of(self, site: Site, file: str, first: int, scenarios: Sequence[Inputs]) -> bool:
         """Return True if changing the value of an expression changes a compared result.
 
-        An exception does not count as a change: a wrong value that does not raise could still go unnoticed. There is
-        one exception: it counts if the value is an object that can only be replaced as a whole and the code reads it.
-        That does not suffice if the other revision passes no such object: code may read a process group on one process,
-        where every group gives the same result.
+        If a call raises with the changed value, this does not count, because another wrong value may not raise and go
+        unnoticed. Only the exception with the message :data:`READ` counts: a value that cannot be varied is replaced by
+        an object that raises it when the code reads the object. Even this does not count if the other revision does not
+        have the argument (:attr:`Site.alone`). For example, code may read a process group in a single process, where
+        all groups give the same result.
 
         :param first: the first line of the expression's function.
         :param scenarios: scenarios that ran the expression's line.

@@ -27,8 +27,8 @@ from sentinel.search.survey import LEVELS
 #: If something differs, laws are checked on at most this number of drawn scenarios.
 _LOOKED = 30
 
-#: Another choice of a definition explains the results if it does so in this many scenarios, or in all if there are
-#: fewer.
+#: A changed definition counts as the explanation of the results if it agrees with them in this many scenarios, or in
+#: all if there are fewer.
 _AGREEING = 8
 
 #: Kinds of failure that the machine or the adapter causes, not the code under test.
@@ -47,14 +47,15 @@ def compare_laws(
     """Return, for each revision, the laws that it breaks on a scenario on which the other revision keeps them.
 
     Laws are checked on ``scenarios``, and on further scenarios that are drawn. If no scenario differs, only laws about
-    side effects are checked. An option or choice that is new at the head is searched like new code.
+    side effects are checked. For an option or choice that is new at the head, the head's laws are checked as for new
+    code.
 
-    A law counts as broken only by one revision even if the other breaks it too, as long as one element is further off.
-    The head's violations are dropped if bugs that both revisions have explain all of them, and the head is better and
-    not worse on scenarios that do not trigger these bugs. A fix may expose such a bug.
+    If both revisions break a law, it counts as broken by the revision that has an element further from the right value.
+    All violations of the head are dropped under two conditions: bugs that both revisions have explain them, and on
+    scenarios that do not trigger these bugs the head is better and not worse. The reason is that a fix may expose
+    another bug.
 
     :param scenarios: scenarios on which the revisions differ.
-
     :param with_own_inputs: the subject with all inputs of the head, including those that the base rejected.
     :param inherited: returns the known bugs that may explain a finding and that both revisions have.
     """
@@ -109,8 +110,11 @@ def _without_inherited(
     findings_by: dict[str, list[Finding]],
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, list[Finding]]:
-    """Drop the head's findings if bugs that both revisions have explain all of them, and they do not explain all of the
-    base's findings."""
+    """Return the findings of both sides. Drop the head's if bugs that both revisions have explain all of them, but do
+    not explain all findings of the base.
+
+    :param findings_by: side -> findings.
+    """
     if not all(covers(inherited(finding), finding) for finding in findings_by[AFTER]):
         return findings_by
 
@@ -139,9 +143,10 @@ def _look_at(asking: Asking, session: LawSession, subject: Subject, inputs: Inpu
 def _find_choice(asking: Asking, sessions: Mapping[str, LawSession], finding: Finding) -> str:
     """Return a change of the contract's definition that explains the head's results, as text; empty if none does.
 
-    Two kinds of change are tried: another value of a choice (for arguments, only names), and two exchanged log-probs,
-    which reverses the sign of their difference. Only the oracle is called with the change. Scenarios in which the base
-    breaks the law too are left out, because a known bug may explain them.
+    Two kinds of change are tried. One gives a choice another value; if the choice is an argument of the boundary, only
+    strings are tried. The other exchanges two log-probs, which reverses the sign of their difference. Only the oracle
+    is called with the change. Scenarios in which the base breaks the law too are left out, because a known bug may
+    explain them.
     """
     subject, law = finding.subject, finding.law
     if not law.needs_oracle or law.vary is not None:
@@ -194,7 +199,7 @@ def _follows(
     calls: Sequence[Inputs],
     ignored: Collection[str] = (),
 ) -> bool:
-    """Return True if the results in ``trials`` equal the definition's results for other calls, in the same order.
+    """Return True if the results of ``trials`` agree with the oracle's results for ``calls``, one by one.
 
     :param ignored: observed keys that may differ.
     """
@@ -220,7 +225,7 @@ def list_findings(*searches: BoundarySearch) -> list[Finding]:
 def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
     """Return the finding if it needs an option or choice that the base lacks; None otherwise.
 
-    If the base lacks an option, only the violations are kept that the head does not have without this option.
+    If the base lacks an option, keep only the violations that disappear at the head when this option is not set.
     """
     with suppress(Undecidable):
         [before] = sessions[BEFORE].try_(finding.subject, [(finding.law, finding.trial.variants)])
@@ -236,8 +241,8 @@ def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding |
 def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken:
     """Turn a finding into a broken law.
 
-    :param silenced: keys that are always 0 at this revision and not at the other. A violation of such a key is not
-        taken for an intended change of the definition.
+    :param silenced: keys that are always 0 at this revision but not at the other. A violation of such a key is not
+        regarded as an intended change of the definition.
     """
     first = finding.violations[0]
     detail = f"{first.key}: {first.detail}" if first.key else first.detail
@@ -270,10 +275,10 @@ def judge_one_sided(result: BoundaryDiff, error: OneSided) -> BoundaryDiff:
 
 
 def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference, ...]) -> BoundaryDiff:
-    """Judge a boundary whose every call raises at only one revision.
+    """Judge a boundary for which every call raises at one revision and not at the other.
 
-    If its parameters have changed, it is not judged, because the adapter may not know how to call it. A NameError is
-    judged in any case, because it affects every caller.
+    If its parameters have changed, the state is ``not compared``, because the adapter may not know how to call it. A
+    NameError is judged in any case, because it affects every caller.
     """
     side, why = next(iter(log.refused.items()))
     reason = f"{side}: every call raised: {why}"
@@ -289,7 +294,7 @@ def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference,
 
 
 def may_be_excused(result: BoundaryDiff) -> bool:
-    """Return True if all that is worse is that the function raises for arguments that it accepted before."""
+    """Return True if only one thing is worse: the function raises for arguments that it accepted before."""
     refuses = any(each.symptom == "raises" for each in result.differences)
     others = [each for each in result.broken.get(AFTER, ()) if not each.defined and each.law != ANSWERED]
     return refuses and not others and not result.bugs.get(AFTER)

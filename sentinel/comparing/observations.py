@@ -37,7 +37,7 @@ BESIDE = "beside"
 
 
 def numbers_stay(case: Case) -> list[Violation]:
-    """Check that numbers change by no more than rounding explains, and that finite numbers stay finite."""
+    """Check that numbers change by no more than rounding error, and that finite numbers stay finite."""
     one, other = case.observation[BEFORE], case.observation[AFTER]
     one, other = (flatten(case.contract, each) for each in (one, other))
     scale = scale_of(case, [case.inputs[BEFORE]], [one, other])
@@ -52,7 +52,7 @@ def numbers_stay(case: Case) -> list[Violation]:
 
 
 def flatten(contract: Contract | None, observation: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an observation with one key for each part of nested values, if its contract allows any structure."""
+    """If the contract allows values of any structure, replace each nested value by its parts, with one key per part."""
     if contract is None or not contract.open_keys:
         return observation
     return {path: value for key in observation for path, value in _leaves(observation[key], key)}
@@ -93,8 +93,8 @@ def _compare(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> 
 
 
 def _counted_like(case: Case, item: Observed, shape: tuple[int, ...]) -> Flags | None:
-    """Return a mask of the elements that count in a value of this shape; None if the scenario's mask does not fit
-    it."""
+    """Return the scenario's mask in the given shape: True for elements that count. Return None if the mask does not fit
+    the shape."""
     counts = counted(case.contract, case.inputs[BEFORE], item)
     with suppress(ValueError):
         return None if counts is None else np.broadcast_to(counts, shape)
@@ -106,10 +106,10 @@ def _neither_finite(one: Numbers, other: Numbers) -> Flags:
 
 
 def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
-    """Yield each key with two flags: whether some number is finite at one revision at least, and whether some number is
-    finite at neither.
+    """Yield each key with two flags: whether some number could be compared, and whether some number could not.
 
-    Two numbers that are not finite are never counted as equal.
+    A number can be compared if it is finite at one or both of the revisions. Two numbers that are not finite are never
+    counted as equal.
     """
     one, other = (case.observation[side] for side in SIDES)
     observes = case.contract.observes if case.contract is not None else ()
@@ -127,8 +127,9 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
     """Return differences in values that the contract does not observe. Differences in the function's result come first.
 
-    The compared values are returned and mutated values, warnings, arguments of stand-ins, and what changed functions
-    return for equal arguments. A part that only one side has is ignored if the list of parts was truncated.
+    The compared values are returned and mutated values, warnings, arguments of stand-ins, and the return values of
+    changed functions for equal arguments. If the worker truncated the list of values, a value that only one side has is
+    ignored.
     """
     one, other = (called[side].beside for side in SIDES)
     whole = max(len(one), len(other)) < PARTS
@@ -173,10 +174,10 @@ NUMBERS_STAY = Law("numbers_stay", "the numbers equal those of the revision befo
 
 
 def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
-    """Return one copy of :data:`NUMBERS_STAY` for scenarios as drawn, and up to two for variants of them.
+    """Return :data:`NUMBERS_STAY` for scenarios as drawn, and up to two copies of it for variants of scenarios.
 
-    Variants are of two kinds: those with other values under the mask, and those of all other laws. There is one copy
-    for each kind.
+    One copy uses the variants that change values under the mask; the other uses the variants of all other laws. A copy
+    is left out if no law makes such variants.
     """
     varying = [law for law in laws if law.vary is not None and not law.twin]
     junk = [law for law in varying if law is masked_values_have_no_influence]
@@ -198,7 +199,7 @@ def _vary_with(varying: Sequence[Law]) -> Law:
 
 
 def gaps(case: Case) -> Iterator[float]:
-    """Yield the largest difference between the finite numbers of each key that has the same shape at both revisions."""
+    """Yield, for each key with the same shape at both revisions, the largest difference between finite numbers."""
     for key, value in case.observation[BEFORE].items():
         other = case.observation[AFTER].get(key)
         if isinstance(value, (Tensor, float)) and isinstance(other, (Tensor, float)):
@@ -214,11 +215,10 @@ class Increased(Violation):
 
 
 def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
-    """Return the violations that this revision has and the other lacks or has to a smaller degree, on the same
-    variants.
+    """Return the violations that the other revision does not have on the same variants, or has to a smaller degree.
 
-    An element counts only if it is further off than at the other revision by more than rounding explains. An element
-    that is not finite at the other revision is undecided; the other elements still count.
+    An element counts only if it is further from the right value than at the other revision, by more than rounding
+    error. An element that is not finite at the other revision is ignored.
     """
     if other.case is None or trial.case is None:
         return ()
@@ -258,8 +258,8 @@ def _distances(item: Violation) -> Numbers | None:
 
 
 def nearer_to_oracle(case: Case, other: Case, key: str) -> bool:
-    """Return True if at least one element of a key is nearer to the oracle's value than at the other revision, and none
-    is further from it."""
+    """Return True if at least one element of a key is nearer to the oracle's value than at the other revision, and no
+    element is further from it."""
     sides = [
         {variant: answer for variant, item, answer in against_oracle(each, COMPARED) if item.key == key}
         for each in (case, other)
@@ -285,5 +285,5 @@ def _finite(case: Case, key: str) -> bool:
 
 
 def part(key: str) -> str:
-    """Return the observed key in a violation's key, without the name of the variant."""
+    """Return the key of an observation from a violation's key, which may begin with the name of a variant."""
     return key.rpartition(".")[2]

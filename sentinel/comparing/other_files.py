@@ -26,7 +26,7 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
-#: Files that a run does not read: hidden files, tests, documentation, pictures, CI and the metadata of packages.
+#: Files that a training run does not read: hidden files, tests, documentation, pictures, CI and package metadata.
 _APART = re.compile(
     r"(^|/)(\.|(tests?|docs?|docs?_\w+|ci)/|test_[^/]*$|setup\.py$|pyproject\b|codecov\.yml$"
     r"|(licen[sc]e|notice|readme|changelog|authors|codeowners|manifest|version)\b[^/]*$)|/conftest\.py$"
@@ -60,7 +60,7 @@ class Files(Protocol):
     def blobs(self, also: Iterable[str]) -> dict[str, str]:
         """Return the git blob hash of each file and the commit of each submodule, by path.
 
-        :param also: paths of the other revision, which are looked up in a folder even if git ignores them.
+        :param also: the paths of the other revision. In a working tree, these are included even if git ignores them.
         """
 
     def read(self, path: str) -> bytes | None:
@@ -101,8 +101,8 @@ class CommitFiles:
 class _Folder:
     """The files of a release or working tree.
 
-    In a git clone, untracked files that ``.gitignore`` excludes are left out, with one exception: a module that Python
-    would find in the top folder or in a package's import root is included.
+    In a git clone, untracked files that ``.gitignore`` excludes are left out. Modules in the top folder or in the
+    folder that contains a package are included even then, because Python can import them.
     """
 
     def __init__(self, checkout: Checkout) -> None:
@@ -151,16 +151,17 @@ def _walk(top: Path) -> Iterator[str]:
 
 
 def files_of(checkout: Checkout) -> Files:
-    """Return the files of the revision of a checkout."""
+    """Return the files of a checkout's revision, including files outside the packages."""
     if checkout.ref.kind == "git" and checkout.source is not None and checkout.commit is not None:
         return CommitFiles(checkout.source, checkout.commit, checkout.ref.folder)
     return _Folder(checkout)
 
 
 def list_changed_files(target: Target, before: Files, after: Files) -> list[str]:
-    """List changed files that may affect a training run, except for the packages' Python files and changes of comments.
+    """List changed files that may affect a training run. The packages' Python files are left out, and so are files in
+    which only comments differ.
 
-    If one of the two revisions is a release, only files that both have are compared.
+    If one of the two revisions is a release, only files that both revisions have are compared.
     """
     one = before.blobs(())
     other = after.blobs(one)

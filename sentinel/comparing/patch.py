@@ -29,9 +29,9 @@ from sentinel.search.inventory import names_signal
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # statements that cause no line event or have no effect
 
-#: The most full searches, at different boundaries, that try to run the same changed lines: at boundaries whose few
-#: scenarios run other changed lines of the function, and at boundaries whose few scenarios run none. The second number
-#: holds for a function that no full search has run; otherwise one full search is enough.
+#: Maximum number of full searches, each at another boundary, that try to run a function's changed lines. It is
+#: ``_SEARCHES`` if the few scenarios of a boundary ran other changed lines of the function. If they ran none, it is
+#: ``_ATTEMPTS`` as long as no full search has run a changed line of the function, and 1 afterwards.
 _SEARCHES, _ATTEMPTS = 3, 2
 
 #: First line, first column, last line, last column.
@@ -52,15 +52,15 @@ NO_EFFECT = "it ran, but no compared result depends on it"
 #: A changed statement: file, function, side, first and last line.
 Key = tuple[str, str, str, int, int]
 
-#: A changed statement: as above, then whether a boundary reaches the function, why it did not run, and whether it ran
-#: in full.
+#: A changed statement: the items of :data:`Key`, whether a boundary reaches the function, why the statement did not
+#: run, and whether it ran in full.
 Line = tuple[str, str, str, int, int, bool, str, bool]
 
 
 def describe_share(ran: int, count: int, elsewhere: Sequence[str]) -> str:
     """Return where the changed lines were judged that a boundary's own scenarios did not run; empty if they ran all.
 
-    :param ran: the number of changed statements that they ran.
+    :param ran: the number of changed statements that the boundary's own scenarios ran.
     :param count: the number of changed statements that the boundary reaches.
     :param elsewhere: the other boundaries whose scenarios ran the rest.
     """
@@ -83,7 +83,7 @@ def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
 
 
 def coverage(lines: Sequence[Line]) -> dict[str, Any]:
-    """Return the patch coverage as JSON data. Adjacent lines that did not run are one entry."""
+    """Return the patch coverage as JSON data. Adjacent lines that did not run are joined to one entry."""
     idle: list[dict[str, Any]] = []
     for file, name, side, first, last, bound, guard, ran in lines:
         entry = {"file": file, "function": name, "side": side, "guard": guard, "bound": bound}
@@ -98,7 +98,7 @@ def coverage(lines: Sequence[Line]) -> dict[str, Any]:
     return {"changed": len(lines), "added": added, "ran": sum(line[-1] for line in lines), "not_run": idle}
 
 
-#: Functions whose result depends on the machine, the process or the time, which are the same in all scenarios.
+#: Functions whose result depends on the machine, the process or the time. No scenario changes these.
 _OF_THE_MACHINE = re.compile(
     r"device_count|current_device|is_available|is_initialized|is_bf16_supported|get_device_(capability|properties|name)"
     r"|mem_get_info|get_world_size|get_rank|cpu_count|getenv|gethostname|(is|are)_\w+_enabled|is_(compiling|scripting)"
@@ -110,7 +110,7 @@ _OF_THE_MACHINE = re.compile(
 _MACHINE = {"datetime", "gc", "multiprocessing", "os", "platform", "psutil", "resource", "socket", "subprocess", "sys"}
 _MACHINE |= {"tempfile", "threading", "time", "torch.backends", "torch.cuda", "torch.version", "uuid"}
 
-#: Kinds of definitions that may be defined without being used: constants, dataclass fields, attributes of a class.
+#: Kinds of definitions that run at import, whether or not they are used: constants, dataclass fields, class attributes.
 _DEFAULTS = ("value", "registry", "field", "class")
 
 
@@ -118,13 +118,15 @@ _DEFAULTS = ("value", "registry", "field", "class")
 class Statement:
     """A statement, without the statements nested in its body.
 
-    :ivar key: its syntax and its nesting. Statements with equal keys count as the same statement at both revisions.
+    :ivar key: its syntax and its nesting. A statement of the base and one of the head are the same if their keys are
+        equal.
     :ivar lines: its first and last line, counted from the first line of its function.
     :ivar guard: the innermost condition around it; empty if there is none.
-    :ivar parts: its parts that may have no effect although its line runs: an operand of ``and`` or ``or``, a branch of
+    :ivar parts: the parts that may have no effect although the line runs: an operand of ``and`` or ``or``, a branch of
         a conditional expression, the body of ``if c: return x`` on one line, or a default. Maps the syntax of each part
-        to the spans that must all run; they are empty if this cannot be observed.
-    :ivar node: its syntax. In it, the first line of the function has the number ``skipped``.
+        to the spans that must all run. The spans are empty if it cannot be observed whether the part ran.
+    :ivar node: its syntax tree.
+    :ivar skipped: the line number that the first line of the function has in the syntax tree.
     """
 
     key: str
@@ -135,7 +137,7 @@ class Statement:
     skipped: int = 1
 
     def span_of(self, node: ast.AST) -> Span:
-        """Return the position of a node of its syntax, counted from the first line of its function."""
+        """Return the position of a node in the syntax tree, counted from the first line of the function."""
         return span_in(node, self.skipped)
 
 
@@ -181,15 +183,14 @@ class Patch:
         self._bound = frozenset(bound)
         self._changed = {place: changed_statements(*both) for place, both in self._changes.items()}
         self._ran: dict[tuple[str, Place], set[int]] = defaultdict(set)
-        #: the instructions that ran
+        #: the bytecode instructions that ran, as spans
         self._instructions: dict[tuple[str, Place], set[Span]] = defaultdict(set)
-        #: the changed statements that full searches ran, and for each definition the number of full searches that reach
-        #: it
+        #: the changed statements that full searches ran; ``_searches`` has the number of full searches per definition
         self._searched: set[tuple[str, Place, int]] = set()
         #: boundary -> the changed statements that its own scenarios ran
         self._ran_at: dict[str, set[tuple[str, Place, int]]] = defaultdict(set)
         self._searches: Counter[Place] = Counter()
-        #: changed statement -> whether a compared result depends on it; a statement is missing if that was not tried
+        #: changed statement -> whether a compared result depends on it; without an entry if this was not tested
         self._matters: dict[tuple[str, Place, int], bool] = {}
 
     @property
@@ -199,7 +200,7 @@ class Patch:
 
     @property
     def unbound(self) -> list[Place]:
-        """Return the changed signal functions that no boundary can run."""
+        """Return the changed signal functions that no boundary reaches."""
         return sorted(self._changes.keys() - self._bound)
 
     @property
@@ -290,7 +291,8 @@ class Patch:
                     self._searched.add((side, place, 0))
 
     def note_influence(self, side: str, place: Place, number: int, matters: bool) -> None:
-        """Record whether a compared result of a boundary depends on a changed statement. One boundary is enough."""
+        """Record whether a result of one boundary depends on a changed statement. The statement matters if a result of
+        any boundary depends on it."""
         self._matters[side, place, number] = matters or self._matters.get((side, place, number), False)
 
     def matters(self, side: str, place: Place, number: int) -> bool:
@@ -298,7 +300,7 @@ class Patch:
         return self._matters.get((side, place, number), False)
 
     def needs_search(self, ran: Collection[tuple[str, Place, int]], reached: Iterable[Place]) -> bool:
-        """Return True if earlier full searches do not cover a boundary's changed statements.
+        """Return True if a boundary has changed statements that earlier full searches do not cover.
 
         :param ran: the changed statements that its scenarios ran.
         :param reached: the changed definitions that it reaches.
@@ -343,7 +345,7 @@ class Patch:
         return found
 
     def _guard(self, side: str, place: Place, every: Sequence[Statement], number: int) -> str:
-        """Return the condition under which a statement runs; if it ran, why it still does not count as examined."""
+        """Return the condition under which a statement runs. If it ran, return why it does not count as examined."""
         if number not in self._ran.get((side, place), ()):
             return every[number].guard
         return self._part(side, place, number) or NO_EFFECT
@@ -361,8 +363,8 @@ class Patch:
         ]
 
     def _part(self, side: str, place: Place, number: int) -> str:
-        """Return one of :data:`PARTS` if a changed statement contains a changed part that might not have been evaluated
-        or whose effect no scenario shows; empty otherwise."""
+        """Return one of :data:`PARTS` if a changed part of a statement may not have been evaluated, or if no scenario
+        can show its effect. Return an empty string otherwise."""
         unit, other = self._changes[place][:: 1 if side == BEFORE else -1]
         if unit is None or (unit.kind != "function" and other is None):
             hides = unit is not None and unit.kind == "field" and place[1].rpartition(".")[2] in self._fields
@@ -415,7 +417,7 @@ class Patch:
 def _without_moved(
     changes: Mapping[Place, tuple[Unit | None, Unit | None]],
 ) -> dict[Place, tuple[Unit | None, Unit | None]]:
-    """Drop functions that moved to another file without a change."""
+    """Leave out functions that moved to another file without a change."""
     gone = {(one.kind, one.digest): place for place, (one, other) in changes.items() if one and not other}
     moved: set[Place] = set()
     for place, (one, other) in changes.items():
@@ -430,8 +432,9 @@ def other_changes(
     """Return two lists of further changed definitions, as ``file:line name``: those that may matter to training, and
     functions that do not.
 
-    Two kinds may matter. The first are functions that are not signal functions by the inventory's rule, but may still
-    carry signal or name signal in changed lines. The second are changed values, fields and classes, such as defaults.
+    Two kinds may matter. The first are functions that are not signal functions by the inventory's rule, but that may
+    carry signal, or whose changed lines contain names of training signals. The second are changed values, fields and
+    classes, such as defaults.
 
     :param changed: the changed files. For both revisions, each has the code that reads it and its blob; the blob is
         None if the revision does not have the file.
@@ -460,7 +463,7 @@ def other_changes(
 
 
 def _changed_text(one: Unit | None, other: Unit | None) -> str:
-    """Return the source of a definition's changed statements: the deleted ones and the added ones, as one text."""
+    """Return the source of a definition's changed statements as one text: first the deleted, then the added ones."""
     texts: list[str] = []
     for unit, numbers in zip((one, other), changed_statements(one, other).values()):
         lines = unit.text.splitlines() if unit is not None else []
@@ -488,9 +491,10 @@ def _changed_blocks(before: Sequence[Statement], after: Sequence[Statement]) -> 
 
 
 def pair_statements(one: Unit, other: Unit) -> Iterator[tuple[int | None, int | None]]:
-    """Yield pairs of a deleted statement and the added statement that replaces it. None stands for a missing statement.
+    """Yield pairs of indices: a deleted statement and the added statement that replaces it.
 
-    Statements of the same kind are paired in their order. A statement that differs only in its nesting is left out.
+    Within a changed block, statements of the same kind are paired in their order. A statement without a counterpart is
+    paired with None. Statements that differ only in their nesting are left out.
     """
     before, after = statements(one), statements(other)
     for start, end, begin, stop in _changed_blocks(before, after):
@@ -516,7 +520,7 @@ def statements(unit: Unit) -> tuple[Statement, ...]:
     statement."""
     whole = (Statement(unit.digest, (0, unit.span[1] - unit.span[0])),)
     if unit.kind != "function" or unit.text.count("\n") != unit.span[1] - unit.span[0]:
-        return whole  # two definitions of one name are one unit, whose line numbers do not match the file
+        return whole  # a name with two definitions is one unit, so its line numbers do not match the file
     parsed = function_in(unit)
     if parsed is None:
         return whole
@@ -525,8 +529,8 @@ def statements(unit: Unit) -> tuple[Statement, ...]:
 
 @lru_cache(maxsize=4096)
 def function_in(unit: Unit) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, int] | None:
-    """Return the syntax of a function, and the number that the function's first line has in it. Return None if the
-    function cannot be parsed."""
+    """Parse a function. Return its syntax tree, and the line number that its first line has in the tree. Return None if
+    it cannot be parsed."""
     for source, skipped in ((unit.text, 1), (f"if 1:\n{unit.text}", 2)):
         with suppress(SyntaxError, ValueError, RecursionError):
             body = syntax_of(source).body
@@ -538,8 +542,8 @@ def function_in(unit: Unit) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, int
 def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int = 0) -> Iterator[Statement]:
     """Yield a statement and the statements in its body.
 
-    :param outer: the last line of the header of the block around it. If a statement is on this line, the line may run
-        without the statement.
+    :param outer: the last line of the header of the block around the statement, such as the line of an ``if``. If the
+        statement is on this line too, the line may run without the statement.
     """
     first = _first_line(node)
     blocks = [(name, getattr(node, name)) for name in BLOCKS if isinstance(getattr(node, name, None), list)]
@@ -604,7 +608,7 @@ def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
     return [] if unobserved else None
 
 
-#: Begins the key of a part that reads the machine, the process or the time.
+#: Prefix of the key of a part whose value depends on the machine, the process or the time.
 _READS_MACHINE = "machine "
 
 

@@ -1,8 +1,8 @@
 """Find the definitions that a boundary's code may use, by following names in the source. No code runs.
 
-If everything that a boundary reaches is equal in two trees, the boundary computes the same in both, and neither
-revision is called. If it is not certain that a definition is used, it is included. So all methods of a used class are
-included whose name is used on any object, and everything that is registered in a used registry. Comments, layout and
+If all definitions that a boundary reaches are equal in two trees, the boundary computes the same in both, and neither
+revision is called. A definition is included even if it is not certain that it is used. For example, a method of a used
+class is included if its name is used on any object, and everything in a used registry is included. Comments, layout and
 the order of definitions do not matter.
 """
 
@@ -26,13 +26,13 @@ from sentinel.worker.codes import LARGEST_SOURCE
 #: A definition: (its file, its qualified name there).
 Place = tuple[str, str]
 
-#: The most imports that are followed from one name. The limit is needed because two modules may import names of each
-#: other.
+#: Maximum number of imports that are followed from one name. The limit is needed because two modules may import names
+#: from each other.
 _FAR = 8
 
 
-#: The results of :meth:`Code.reached`: (boundary, contract) -> the files that were read, with their blobs, and what the
-#: boundary reaches.
+#: Cached results of :meth:`Code.reached`: (boundary, contract) -> pairs of the files that were read, with their blobs,
+#: and the definitions that the boundary reaches.
 Walked = dict[tuple[str, str], "deque[tuple[Mapping[str, str], Reached]]"]
 
 
@@ -68,8 +68,8 @@ class Code:
         return self._modules[blob]
 
     def _locate(self, tree: str, path: str) -> tuple[tuple[str, str], list[str]] | None:
-        """Return the module that a dotted path begins with, as its file and blob, and the rest of the path. Return None
-        if the tree has no such module."""
+        """Split a dotted path into a module and the rest. Return the module's file and blob, and the names in the rest.
+        Return None if the tree has no such module."""
         parts = path.split(".")
         for end in range(len(parts), 0, -1):
             place = self.definitions.file(tree, ".".join(parts[:end]))
@@ -78,8 +78,8 @@ class Code:
         return None
 
     def _missing(self, tree: str, place: tuple[str, str]) -> list[Unit]:
-        """Return the imports of a module from the target's own code that cannot be found. Importing the module may fail
-        because of them."""
+        """Return the imports in a module that name code of the target which does not exist. Importing the module may
+        fail because of them."""
         here, missing = self.module_of(place[0]), []
         for path in sorted({path for paths in self.module(place[1]).imports.values() for path in paths}):
             path = absolute(path, here, place[0])
@@ -168,8 +168,8 @@ class Code:
 def changed_files(
     before: tuple[Code, str], after: tuple[Code, str]
 ) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
-    """Yield each file that differs between two trees; for both trees, with the :class:`Code` that reads the file and
-    its blob.
+    """Yield each file that differs between two trees: its path, and for each tree a pair of the :class:`Code` that reads
+    the file and the file's blob.
 
     :param before: the code that reads the first tree, and the tree.
     :param after: the same for the second tree.
@@ -219,13 +219,13 @@ def signal_changes(
 #: Stands for a name that a module does not define.
 _NO_NAME = Name("")
 
-#: The most results that are cached for one boundary.
+#: Maximum number of results that are cached for one boundary.
 _WALKS = 16
 
-#: The most parsed modules in memory, about 100 kB each.
+#: Maximum number of parsed modules in memory, about 100 kB each.
 _REMEMBERED = 3000
 
-#: The most dotted paths for which the module is cached.
+#: Maximum number of dotted paths for which the module is cached.
 _PATHS = 1 << 16
 
 
@@ -244,7 +244,8 @@ class Reached:
         """Return True if calls that run only functions with these names use no definition that differs in another tree.
 
         Such calls return the same in both trees, so they need not be repeated. The result is False if a value or class
-        has changed, because their use cannot be observed. A changed field counts only if a function that ran names it.
+        has changed, because it cannot be observed whether it is used. A changed field counts only if a function that
+        ran names it.
         """
         changed = self.changed(other)
         moved = {place for place, _, _ in changed}
@@ -263,7 +264,7 @@ class Reached:
                 [alone] = filter(None, (one, two))
                 if alone.decorators - _HARMLESS or (alone.kind in ("rest", "entry") and alone.text.strip()):
                     return False
-                if (file, owner) in whole:  # the class of a method is included too
+                if (file, owner) in whole:  # a method of a new or removed class, which is in the list itself
                     continue
                 if last in used or last.startswith("__"):
                     return False
@@ -400,7 +401,7 @@ class _Walk:
         if name in module.units:
             self._add(place, name)
             if module.names.get(name, _NO_NAME).kind != "import":
-                return  # else an import binds the name again, after its definition
+                return  # otherwise an import after the definition binds the name again
         here = self._code.module_of(file)
         for path in module.imports.get(name, ()):
             self._lead(absolute(path, here, file), far)

@@ -20,8 +20,9 @@ class Difference:
     :ivar details: key -> where the values differ and by how much.
     :ivar double: by side, the observation in float64 if the scenario has a coarser dtype.
     :ivar recipes: the known bugs whose scenario this is; empty for a drawn scenario.
-    :ivar idle: the inputs that do not matter: with other values of them, both sides return the same as before.
-    :ivar decides: the options that decide whether the sides differ: with another value of them, both return the same.
+    :ivar idle: the inputs that do not matter: with another value of such an input, each side returns the same result.
+    :ivar decides: the options that decide whether the sides differ: with another value of such an option, both sides
+        return the same.
     :ivar programming_error: the name of the exception, if one side raises it because of a mistake in its own code; see
         :func:`sentinel.worker.attribution.programming_error`.
     """
@@ -64,7 +65,7 @@ class Broken:
     choice: str = ""
 
 
-#: The name of the broken law if only one revision can be called.
+#: Name and statement of the law that is broken if a call returns at only one revision.
 ANSWERED, ANSWERED_STATEMENT = "a_call_is_answered", "a call of its contract returns"
 
 
@@ -77,24 +78,26 @@ def break_answered(reason: str, inputs: Inputs) -> Broken:
 class BoundaryDiff:
     """The result of comparing one boundary at two revisions.
 
-    :ivar state: ``same code`` (it reaches no changed code), ``same numbers`` (all changed lines that it reaches ran),
-        ``not examined`` (no number differs, but some changed lines ran nowhere, all of them ran only at other
-        boundaries, or no number was finite), ``differs``,
-        ``new``, ``gone``, ``not compared``; empty until the boundary has been compared.
+    :ivar state: ``same code`` (it reaches no changed code), ``same numbers`` (no number differs, and all changed lines
+        that it reaches ran), ``not examined`` (no number differs, but some changed lines did not run at any boundary,
+        or none ran at this one, or no number was finite), ``differs``, ``new``, ``gone``, or ``not compared``. Empty
+        until the boundary has been compared.
     :ivar failed: the side that cannot be called although the other side can; empty if there is none.
     :ivar places: by side: ``dotted.path (file:line)``.
     :ivar parameters: by side, the names of its parameters; empty if they are the same.
     :ivar changed: the changed definitions that it reaches.
-    :ivar unreached: their changed lines that no scenario ran.
+    :ivar unreached: the lines of these definitions that changed and that no scenario ran.
     :ivar answered: the number of calls from which both revisions returned, including the variants of laws and the
         scenarios tried while shrinking.
-    :ivar undecided: part of the result -> number of these calls in which a number of it was finite at neither revision.
-    :ivar blind: the parts of which no scenario that ran changed lines had all numbers compared. Such a part may hide a
-        difference.
-    :ivar share: where the changed lines were judged that the boundary's own scenarios did not run, as text; empty if
-        they ran all of them, or if some line ran nowhere.
+    :ivar undecided: part of the result -> number of these calls in which one of its numbers was finite at neither
+        revision.
+    :ivar blind: the parts of the result that may hide a difference, because in every scenario that ran changed lines
+        some of their numbers were finite at neither revision.
+    :ivar share: a text about the changed lines that only the scenarios of other boundaries ran; empty if the boundary's
+        own scenarios ran all of them, or if some line did not run at any boundary.
     :ivar bugs: by side: the known bugs that only this side has.
-    :ivar lookup: the key of a registry that led to it and leads elsewhere at the head, as text; empty if there is none.
+    :ivar lookup: a text about the registry key that led to the boundary at the base and leads elsewhere at the head;
+        empty if there is none.
     :ivar lost: why its removal counts as worse; empty if it was not removed, or was removed together with all its
         callers.
     """

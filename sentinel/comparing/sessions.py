@@ -36,10 +36,10 @@ Calls = Mapping[str, Inputs]
 #: Names of inputs that the boundary must accept.
 Given = Sequence[str] | None
 
-#: A pattern for a line that ran, or for an instruction in a line.
+#: The text for a line that ran, or for an instruction that ran in a line.
 _PLACE = re.compile(r"(.+?):(\d+)(?::(\d+):(\d+):(\d+))?")
 
-#: A pattern for the name of the exception that a boundary raised.
+#: The beginning of a failure's reason, with the name of the exception that a boundary raised.
 _RAISED = re.compile(r"^the boundary raised ([\w.]+)")
 
 #: File -> ranges of lines whose execution is recorded at one side.
@@ -59,15 +59,18 @@ class Log:
     :ivar answered: the number of scenarios on which both revisions returned.
     :ivar came: whether a scenario needed an option or choice that only the head has.
     :ivar refused: by side, the last exception on a scenario on which the other side returned.
-    :ivar unanswered: the reason why the last scenario without two results could not be compared.
+    :ivar unanswered: why the last scenario without a result at both revisions could not be compared.
     :ivar nonzero: by side, the observed keys that had a finite number other than 0 at least once.
-    :ivar steady: part that the contract does not observe -> whether it stays the same if a revision is called again.
+    :ivar steady: key of a value that the contract does not observe -> whether the value stays the same if a revision is
+        called twice.
     :ivar lines: by side, ``(file, line)`` of the watched lines that ran, and of each instruction in them ``(file, line,
         column, last line, last column)``.
     :ivar scenarios: scenarios that ran watched lines and on which both revisions returned, each with the lines by side.
-    :ivar decided: the keys of which some number could be compared.
-    :ivar whole: the keys of which all numbers could be compared in some scenario that ran watched lines, or in some
-        scenario if none ran any.
+    :ivar decided: the keys for which some number could be compared.
+    :ivar compared: whether a scenario ran watched lines -> the keys for which all numbers could be compared in such
+        a scenario.
+    :ivar whole: the keys for which one scenario compared all numbers. If any scenarios ran watched lines, only these
+        scenarios count.
     :ivar undecided: key -> number of scenarios in which some of its numbers are finite at neither revision.
     """
 
@@ -95,7 +98,7 @@ class OneSided(Undecidable):
     """Raised if one revision returns from a call while the other crashes, hangs or fails to import.
 
     :ivar side: the side that does not return.
-    :ivar whole: whether no call can return because the modules do not import.
+    :ivar whole: whether every call fails, because importing the boundary's modules fails.
     """
 
     def __init__(self, failure: Failed, side: str, inputs: Inputs, whole: bool = False) -> None:
@@ -122,7 +125,8 @@ class Ended(LawSession):
 class Pair(LawSession):
     """Calls both revisions of one target. It has the interface of a law session.
 
-    :param beside: the changed functions whose results are compared too; None to compare only the contract's keys.
+    :param beside: the changed functions whose results are compared in addition to all values that the boundary returns
+        or mutates; None to compare only the contract's keys.
     :param lines: by side, the lines for which the session records whether they ran.
     :param gradients: compare the gradients of all returned values instead of the values.
     """
@@ -189,9 +193,8 @@ class Pair(LawSession):
     ) -> dict[str, Replies]:
         """Call both revisions at the same time, and return their replies.
 
-        :raises OneSided: if one side returns and the other side's process ends, or the other side cannot be called at
-            all.
-        :raises Undecidable: if neither side can be called.
+        :raises OneSided: if one side returns, and the other side's process ends or cannot be called at all.
+        :raises Undecidable: if a side cannot be called and the other side returns from no call either.
         """
         promise = self._thread.submit(self._answer, BEFORE, subject, calls, describe, scenario_inputs)
         ask_after = partial(self._answer, AFTER, subject, calls, describe, scenario_inputs)
@@ -293,8 +296,8 @@ class Pair(LawSession):
     ) -> tuple[Violation, ...]:
         """Return differences between two calls that both raise.
 
-        Compared are the results of changed functions before the exception. If an option was set that scenarios do not
-        set, the types of the exceptions are compared too.
+        The results that changed functions returned before the exception are compared. If the scenario sets an option
+        that ordinary scenarios never set, the types of the exceptions are compared too.
         """
         if {each.kind for each in failed.values()} != {"raised"}:
             return ()
@@ -308,7 +311,7 @@ class Pair(LawSession):
     def _compare_beside(self, subject: Subject, case: Case, called: Mapping[str, Reply]) -> tuple[Violation, ...]:
         """Return differences in values that the contract does not observe.
 
-        Parts that change if one revision is called twice, such as a time or an address, are left out.
+        Values that change if the same revision is called twice, such as a time or an address, are left out.
         """
         steady = self.logs[subject.name].steady
         violations = [item for item in beside_stays(case, called) if steady.get(item.key, True)]
@@ -327,7 +330,7 @@ class Pair(LawSession):
 
 
 def _places(texts: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Parse the texts of lines and instructions that ran. :attr:`Log.lines` describes the result."""
+    """Parse the texts of lines and instructions that ran into the tuples of :attr:`Log.lines`."""
     for place in filter(None, map(_PLACE.fullmatch, texts)):
         file, *numbers = filter(None, place.groups())
         yield file, *map(int, numbers)
@@ -366,8 +369,8 @@ def _has_number(array: Numbers) -> bool:
 
 
 class Ahead(LawSession):
-    """Tries laws at one revision. Its trials have only the violations that the other revision lacks, or has to a
-    smaller degree, on the same variants."""
+    """Checks laws at one revision. It keeps only violations that the other revision does not have on the same variants,
+    or has to a smaller degree."""
 
     def __init__(self, one: LawSession, other: LawSession) -> None:
         self._one, self._other = one, other
@@ -406,7 +409,8 @@ class Ahead(LawSession):
     ) -> tuple[Violation, ...]:
         """Drop violations in outputs that are nearer to the oracle's values than the other revision's outputs.
 
-        Outputs that get closer to the right values may break a relation that wrong outputs keep: a constant keeps all.
+        Outputs that get closer to the right values may break a relation that wrong outputs fulfil. A constant output,
+        for example, fulfils many relations.
         """
         replies = self._one.references(subject, trial.variants).answers
         oracle = {variant: each.observation or {} for variant, each in replies.items()}
