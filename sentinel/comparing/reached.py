@@ -168,8 +168,8 @@ class Code:
 def changed_files(
     before: tuple[Code, str], after: tuple[Code, str]
 ) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
-    """Yield each file that differs between two trees: its path, and for each tree a pair of the :class:`Code` that reads
-    the file and the file's blob.
+    """Yield each file that differs between two trees: its path, and for each tree a pair of the :class:`Code` that
+    reads the file and the file's blob.
 
     :param before: the code that reads the first tree, and the tree.
     :param after: the same for the second tree.

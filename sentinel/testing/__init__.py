@@ -39,8 +39,8 @@ def check_function(f: Callable[..., Any], contract: str | Contract, **options: A
 def parametrize_with_laws(
     f: Callable[..., Any] | None, contract: str | Contract, **options: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that runs a test once for each law of a contract. The test has a parameter ``check``, which it
-    calls.
+    """Return a decorator that runs a test once for each law of a contract. The test must have a parameter ``check`` and
+    must call it.
 
     In pytest each law is one test. A method of ``unittest.TestCase`` runs each law as a subtest.
 

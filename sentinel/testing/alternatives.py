@@ -1,5 +1,6 @@
-"""Find settings of a contract with which the oracle agrees with a function. If there are such settings, the difference
-is a choice and not a bug.
+"""Find settings of a contract with which the oracle agrees with a function.
+
+If there are such settings, the function may differ from the default definition by choice, and not because of a bug.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from sentinel.deciding.law_session import LawSession
     from sentinel.search.boundary_search import Finding
 
-#: The most pairs of settings that are tried.
+#: Maximum number of pairs of settings that are tried.
 _PAIRS = 300
 
 
@@ -34,14 +35,14 @@ def other_settings(
     numbers: Sequence[float] = (),
     more: Mapping[str, Sequence[Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return variants of the settings, each with one value changed.
+    """Return settings to try: each is one input with another value.
 
-    The other values of a choice are its own and those that adapters declare for it. Those of a number also include
-    ``numbers``.
+    The values that are tried for an input are its default, its choices and the values that adapters declare for it. For
+    numbers, ``numbers`` are tried too.
 
-    :param now: the values that are in use, if they are not the defaults.
+    :param now: input -> the value in use, if it is not the default.
     :param skip: inputs that keep their value.
-    :param more: input -> further values, which are tried first.
+    :param more: input -> additional values, which come first.
     """
     targets, found = list(targets), []
     for item in contract.inputs:
@@ -57,7 +58,8 @@ def other_settings(
 
 
 def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return variants of a function's settings, also variants with constants of the function's code as values."""
+    """Return settings to try for a function: each is one input with another value. The values of numbers include the
+    constants in the function's code."""
     skip = [item.name for item in contract.inputs if not concerns(contract, item, chosen)]
     skip += [*chosen, *bound.names]
     targets = bundled_catalog().targets.values()
@@ -69,8 +71,9 @@ def explaining(
 ) -> Iterator[dict[str, Any]]:
     """Yield the settings with which the oracle agrees with the function in the finding's scenario.
 
-    :param pairs: whether to try pairs of these settings too. A pair is tried only if one of the two has an effect
-        alone.
+    :param several: the settings to try.
+    :param pairs: also try pairs of these settings. A pair is tried only if at least one of its settings changes the
+        oracle's result on its own.
     """
     case, inputs = finding.trial.case, next(iter(finding.trial.variants.values()))
     assert case is not None
@@ -93,7 +96,7 @@ def explaining(
 
 
 def _constants(f: Any) -> list[float]:
-    """Return the numbers in the code and in the defaults of a function."""
+    """Return the numbers in a function's code, including nested functions, and in its defaults."""
     f = getattr(f, "func", f)
     inner = getattr(f, "forward", f)
     code = getattr(getattr(inner, "__func__", inner), "__code__", None)

@@ -21,13 +21,13 @@ from sentinel.targets import Binding
 from sentinel.testing.forms import OPTIONS, at_tokens, concerns, definitions, matchable, of_responses
 from sentinel.testing.ways import Mismatch, without_mask
 
-#: Contract -> the arguments that its ``measure`` passes in addition to the inputs, each with other names that a user's
-#: function may have for it.
+#: Contract -> argument that its ``measure`` passes in addition to the inputs -> other names for this argument, which a
+#: user's function may use.
 _PASSED: Mapping[str, Mapping[str, str]] = {
     "rule_reward": {"response": "completion text output prediction solution answer solution_str"}
 }
 
-#: Inputs that scenarios have and functions do not: no function has a parameter for them.
+#: Inputs for which no function has a parameter, because only scenarios need them.
 _OF_SCENARIOS = ("wrong_answer",)
 
 #: Names of parameters for the number of rows per group, in functions that expect consecutive groups of equal size.
@@ -39,7 +39,7 @@ _WITHOUT_TOKENS = {"group_advantage": "reward_normalisation"}
 #: Names of parameters for the number of valid tokens in each row.
 _LENGTHS = "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens"
 
-#: Output -> other names under which functions return it, as a key or attribute.
+#: Output -> other names that functions use for it, as a key or attribute of what they return.
 _OUTPUTS = {
     "loss": "pg_loss policy_loss vf_loss value_loss total_loss actor_loss critic_loss",
     "clip_fraction": "clipfrac pg_clipfrac vf_clipfrac clip_frac clip_ratio",
@@ -81,24 +81,25 @@ class Inputs(dict[str, Any]):
 
 
 class Outputs(dict[str, Any]):
-    """The outputs of a function. An output that it does not return is None, and no law checks it."""
+    """The outputs of a function. An output that the function does not return is None, and no law checks it."""
 
     def __missing__(self, name: str) -> None:
         return None
 
 
-#: The most exceptions of a function that are kept.
+#: Keep at most this many exceptions of a function.
 _ERRORS = 50
 
 
 @dataclass
 class Function:
-    """A function with its signature. On demand, it copies the arguments of each call.
+    """Wraps the user's function, and records its exceptions and the values of its arguments.
 
-    :ivar errors: text of an exception that it raised -> the first such exception.
-    :ivar record: called with the arguments before each call.
-    :ivar inputs: the inputs of the call that ``call`` makes.
-    :ivar used: whether it was called, or one of its attributes was read.
+    :ivar errors: text of an exception that the function raised -> the first exception with this text.
+    :ivar record: if set, it is called with the arguments before each call.
+    :ivar inputs: the inputs of the current call; set only if the user passed ``call``.
+    :ivar interrupted: whether the last exception was a KeyboardInterrupt.
+    :ivar used: whether the function was called, or one of its attributes was read.
     :ivar received: parameter -> the value that every call passed; ``...`` if calls passed tensors or several values.
     """
 
@@ -119,7 +120,7 @@ class Function:
         positional = (*positional, *(named.pop(name) for name in first))
         if self.record is not None:
             self.record(positional, named)
-        with contextlib.suppress(TypeError):  # the call itself raises it, too
+        with contextlib.suppress(TypeError):  # if the arguments do not fit, the call below raises
             for name, value in self.__signature__.bind_partial(*positional, **named).arguments.items():
                 plain = value is None or isinstance(value, (bool, int, float, str))
                 self.received[name] = value if plain and self.received.get(name, value) == value else ...
@@ -140,7 +141,7 @@ class Function:
 
 
 def name_of(f: Any) -> str:
-    """Return a readable name for a callable: that of its function or class."""
+    """Return a readable name for a callable: the name of its function or class."""
     inner = f
     while not hasattr(inner, "__qualname__") and hasattr(inner, "func"):
         inner = inner.func  # functools.partial
@@ -152,7 +153,7 @@ def name_of(f: Any) -> str:
 def signature_of(f: Any, names: Sequence[str]) -> inspect.Signature:
     """Return the signature of a callable; for a torch module, that of ``forward``.
 
-    :param names: keyword arguments that it accepts in ``**kwargs``.
+    :param names: keyword arguments that the callable accepts in ``**kwargs``.
     """
     forward = getattr(f, "forward", None)
     try:
@@ -171,17 +172,17 @@ def signature_of(f: Any, names: Sequence[str]) -> inspect.Signature:
 
 @dataclass
 class Bound:
-    """A function that is bound to a contract.
+    """A function that is bound to a contract. The user may have passed ``call``, which calls the function.
 
-    :ivar binding: what a search draws, and how the function is called.
-    :ivar names: input -> parameter. With ``call``, its keys are the inputs that ``call`` reads.
+    :ivar binding: which values a search draws, and how the function is called.
+    :ivar names: input -> parameter. With ``call``, the keys are the inputs that ``call`` reads.
     :ivar needed: the inputs that must have a value in every call.
     :ivar read: the inputs that ``call`` has read so far.
     :ivar call: the file and line of ``call``; empty without it.
-    :ivar of_call: text of an exception -> the exception, for those that ``call`` raised outside the function.
+    :ivar of_call: text of an exception that ``call`` itself raised, and not the function -> the exception.
     :ivar derived: parameter -> the input that its value is computed from.
     :ivar given: parameter to which every call passes a value -> its default, which is never used.
-    :ivar sizes: dimension of the inputs -> its largest size in a call so far.
+    :ivar sizes: dimension of the input tensors -> its largest size in a call so far.
     """
 
     function: Function
@@ -211,7 +212,7 @@ class Bound:
 
     @property
     def off(self) -> dict[str, Any]:
-        """Return the parameters that were None, False or 0 in every call so far, with this value."""
+        """Return the parameters that were None, False or 0 in every call so far, each with its value."""
         values = {**self.left, **self.function.received}
         numbers = (bool, int, float)
         return {name: each for name, each in values.items() if each is None or (isinstance(each, numbers) and not each)}
@@ -242,7 +243,7 @@ def bind(
     :param stream: whether the function takes the tokens of all rows one after another, [tokens], with booleans that
         mark the ends of episodes.
     :param dtypes: the float dtypes of tensors; empty: all.
-    :param accessed: the inputs that ``call`` reads, if they are known.
+    :param accessed: the inputs that ``call`` reads; None if they are not known yet.
     :raises TypeError: if parameters and inputs do not match; the message shows both.
     """
     if not callable(f):
@@ -267,7 +268,7 @@ def bind(
         raise TypeError(f"shapes: {function.name} has no parameter for the ends of episodes ({', '.join(kit.ENDS)})")
     has_lengths = any(name in _LENGTHS.split() for name in derived)
     if (has_dones or has_lengths) and not stream and contract.mask not in matched:
-        accepts.setdefault(contract.mask, ("full", "right"))  # after an end there may be another episode, or nothing
+        accepts.setdefault(contract.mask, ("full", "right"))  # lengths and ends cannot express other padding or gaps
     needed = {one for one, name in matched.items() if call is None and not _accepts_none(function, name)}
     for item in contract.inputs:
         if item.name in needed and None in item.choices and item.name not in {**fixed, **accepts}:
@@ -325,7 +326,7 @@ def bind(
         raise first
 
     given = () if call is not None else {*matched.values(), *derived}
-    # A tensor's default of None or 0 only means that the function is called without it.
+    # The default of a tensor parameter is left out, because None or 0 only means that the tensor was not passed.
     given = {name for name in given if not any(is_data(contract, one) for one in matched if matched[one] == name)}
     bound.given = {name: each for name, each in bound.defaults.items() if name in given and each is not None}
     bound.binding = replace(
@@ -335,7 +336,7 @@ def bind(
 
 
 def _place_of(call: Any) -> str:
-    """Return the file and line of a function as ``test_losses.py:12``; empty for None."""
+    """Return the file and line of a function, such as ``test_losses.py:12``; empty for None."""
     code = getattr(call, "__code__", None)
     if code is None:
         return "" if call is None else name_of(call)
@@ -345,7 +346,7 @@ def _place_of(call: Any) -> str:
 def input_named(contract: Contract, name: str) -> Input:
     """Return the input with this name. If the name is a synonym, return the input that it fits best.
 
-    :raises TypeError: if there is none.
+    :raises TypeError: if the name fits no input, or several equally well.
     """
     exact = contract.input(name) or contract.input(contract.aliases.get(name, ""))
     if exact is not None:
@@ -384,7 +385,7 @@ def _match(
     free = [name for name in every if name not in own.values()]
     data = [one for one in OPTIONS if one in names or any(fits(contract, one, name) is not None for name in free)]
     contract = matchable(contract, choices, data)
-    # A mask has a parameter even if its padding is chosen.
+    # A chosen option needs no parameter. But for a mask only the padding is chosen, so it still needs a parameter.
     found = match_names(contract, free, required, names, [name for name in choices if not is_data(contract, name)])
     unknown = list(found.unknown)
     for name in found.unknown:
@@ -452,7 +453,7 @@ def _mismatch(
     ambiguous: Mapping[str, Sequence[str]],
     undecided: Sequence[str],
 ) -> Mismatch:
-    """Return an error that lists the function's parameters with the inputs that they get, and suggests a mapping."""
+    """Return an error that lists the function's parameters with their inputs, and that suggests what to pass."""
     lines = [f"the parameters of {function.name} do not match the inputs of {contract.name}:", ""]
     of = {parameter: [one for one, name in names.items() if name == parameter] for parameter in names.values()}
     for name in function.__signature__.parameters:
@@ -478,7 +479,7 @@ def _mismatch(
     if other and contract.mask in missing:
         lines.append(f"If it takes and returns one number per response, without a mask, use the contract {other}.")
     masks = {name: None for name in missing if is_mask(contract, name)}
-    # Otherwise this way is tried (Check._try_ways).
+    # If no option is undecided, Check._try_ways tries this itself.
     if masks and undecided and (responses := without_mask(contract, {**names, **masks})):
         lines.append(
             "If it takes one number per response, such as log-probs that are already summed, it needs no mask: "
@@ -498,7 +499,7 @@ def _mismatch(
 
 
 def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Input]:
-    """Return the required inputs without a value: none was chosen, and there is no rule by which to draw one."""
+    """Return the required inputs that cannot get a value: the user chose none, and none can be drawn."""
     drawn = [item for item in contract.inputs if item.domain or item.choices or item.kind == "labels"]
     return [
         item for item in contract.inputs if item.default is REQUIRED and item not in drawn and item.name not in choices
@@ -506,7 +507,7 @@ def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Inpu
 
 
 def _advice(contract: Contract, name: str, names: Collection[str] = ()) -> str:
-    """Return advice on how to set an option that the contract's definition needs.
+    """Return a sentence that tells the user how to set an option that the contract's definition needs.
 
     :param names: the inputs that the function takes.
     """
@@ -522,7 +523,7 @@ def _advice(contract: Contract, name: str, names: Collection[str] = ()) -> str:
 
 
 def shared(names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the pairs of inputs that are passed to one and the same parameter."""
+    """Return the pairs of inputs that are passed to the same parameter."""
     first: dict[str, str] = {}
     pairs = []
     for name, parameter in names.items():
@@ -535,7 +536,7 @@ def shared(names: Mapping[str, str]) -> list[tuple[str, str]]:
 def _drawn(
     function: Function, contract: Contract, choices: Mapping[str, Any], names: Mapping[str, str], has_call: bool
 ) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
-    """Return two mappings: inputs with fixed values, and for other inputs the values to draw from."""
+    """Return two mappings: input -> fixed value, and other input -> values to draw from."""
     fixed: dict[str, Any] = {}
     accepts: dict[str, tuple[Any, ...]] = {}
     for item in contract.inputs:
@@ -557,10 +558,10 @@ def _drawn(
 
 
 def _label_forms(function: Function, parameter: str, has_call: bool) -> list[str]:
-    """Return the types of group labels to try, in this order. If the parameter has an annotation, return only the
-    annotated type.
+    """Return the types of group labels to try, in order. If the parameter has an annotation, return only that type.
 
-    A list comes last: comparing a list with a number raises no error, but gives False instead of an array.
+    A list comes last, because wrong use of a list may go unnoticed: comparing it with a number does not raise, but
+    gives False instead of an array.
     """
     note = function.__signature__.parameters.get(parameter)
     text = "" if note is None or note.annotation is note.empty else str(note.annotation)
@@ -585,7 +586,7 @@ def _labels(labels: Any, form: str, device: str) -> Any:
 
 
 def output_names(contract: Contract, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the outputs that the oracle returns for a contract, the main output first."""
+    """Return the names of the outputs that a contract's oracle returns for these inputs, the main output first."""
     from sentinel.contracts.contract import DoesNotApply
 
     if contract.oracle is None:
@@ -610,10 +611,11 @@ def read_outputs(
     outputs: Sequence[str] | Mapping[str, Any],
     function: str,
 ) -> Outputs:
-    """Convert the result of a function to outputs with the contract's names.
+    """Convert the return value of a function to outputs with the contract's names.
 
     :param names: the contract's names, the main output first.
-    :raises TypeError: if the main output is missing.
+    :param outputs: the user's names for the outputs; see :class:`sentinel.testing.checking.Check`.
+    :raises TypeError: if the function returned None, or an object without any of the outputs.
     """
     import torch
 

@@ -6,13 +6,13 @@ from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.contracts.names import SHARED
 from sentinel.testing.binding import passed_names
 
-#: Example values for settings without a list of choices, and for those whose default does not determine the algorithm.
+#: Example values for settings that have no list of choices, or whose default does not select an algorithm.
 _CHOSEN = {"algorithm": "ppo", "estimator": "grpo", "statistic": "whiten", "surgery": "split"}
 
-#: Inputs that the example function takes although scenarios may omit them.
+#: Contract -> an optional input for which the example function has a parameter all the same.
 _ALSO = {"supervised_loss": "labels", "token_log_probs": "token_ids", "row_surgery": "count"}
 
-#: Strings that are data. All other string inputs are options.
+#: String inputs that hold data. All other string inputs are options.
 _DATA = ("ground_truth",)
 
 #: Contract -> what the example function returns, if that is not what the contract observes.
@@ -40,9 +40,9 @@ RETURNS = {
 
 
 def example_of(contract: Contract) -> tuple[str, str]:
-    """Return the signature of a function, and the line that checks it.
+    """Return the signature of an example function, and the line that checks it.
 
-    Required numbers are parameters; a required choice of the definition is an argument of the check.
+    Required numbers are parameters of the function. Required options with a list of choices are arguments of the check.
     """
     required = [item for item in contract.inputs if item.default is REQUIRED]
     settings = {item.name: item.choices[0] for item in required if item.kind in ("string", "boolean") and item.choices}

@@ -1,5 +1,5 @@
-"""Adapt contracts to other forms of functions: one number per response instead of per token, and a loss with further
-terms, such as an entropy bonus.
+"""Adapt contracts to users' functions. Such a function may take one number per response instead of per token, and its
+loss may have additional terms, such as an entropy bonus.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sentinel.testing.ways import mask_of
 
 @dataclass(frozen=True)
 class Term:
-    """A further term of a policy loss: the coefficient times a number per token, added before aggregation.
+    """An additional term of a policy loss: a coefficient times a number per token, added before aggregation.
 
-    :ivar data: the input that the term is computed from. A function without it does not have the term.
-    :ivar coefficient: the option by whose value the term is multiplied.
-    :ivar of: returns the number of each token, [batch, tokens], from the inputs.
-    :ivar options: further inputs that only this term has.
+    :ivar data: the input that the term is computed from. If a function does not take it, its loss has no such term.
+    :ivar coefficient: the option with the coefficient.
+    :ivar of: maps the inputs to the number of each token, [batch, tokens].
+    :ivar options: other inputs that only this term uses.
     """
 
     data: Input
@@ -46,8 +46,8 @@ _KL_ESTIMATOR = KL_ESTIMATE.input("kl_estimator")
 assert _KL_ESTIMATOR is not None
 _KL_COEF = knob("kl_coef", "coefficient of the KL penalty in the loss", (0.0, 0.5, 0.04))
 
-#: The terms that a policy loss may have: a KL penalty (GRPO, arXiv:2402.03300, equation 3), computed in the loss or by
-#: its caller, and an entropy bonus (PPO, arXiv:1707.06347, equation 9).
+#: The additional terms that a policy loss may have: a KL penalty (GRPO, arXiv:2402.03300, equation 3) that the loss
+#: computes, a KL penalty that its caller has computed, and an entropy bonus (PPO, arXiv:1707.06347, equation 9).
 TERMS = (
     Term(
         per_token("ref_log_probs", "log-probs of the reference policy of the KL penalty", "log_ratio", default=None),
@@ -68,13 +68,13 @@ TERMS = (
 )
 
 
-#: Data of a policy loss -> the options that have no effect without it.
+#: Data input of a policy loss -> the options that have no effect without this input.
 OPTIONS: Mapping[str, Sequence[str]] = {
     **{term.data.name: [item.name for item in (term.coefficient, *term.options)] for term in TERMS},
     "rollout_log_probs": ["importance_weight_cap"],
 }
 
-#: Inputs of policy losses that searches of frameworks draw only for some bindings, and how they are drawn here.
+#: Input of policy losses -> how it is drawn for users' functions. For frameworks, only some bindings draw these inputs.
 _DRAWN: Mapping[str, Mapping[str, Any]] = {
     "rollout_log_probs": {"domain": "log_ratio"},
     "importance_weight_cap": {"choices": (None, 2.0, 1.5), "knob": True},
@@ -111,12 +111,12 @@ def with_terms(contract: Contract) -> Contract:
     return replace(contract, inputs=(*own, *more.values()), oracle=oracle, arrange=arrange)
 
 
-#: Optional inputs without which a contract has no oracle. Adapters may omit them; sentinel.testing asks for them.
+#: Optional inputs that an oracle needs. Adapters may omit them, but sentinel.testing requires them.
 _NEEDED = ("estimator", "cov_share")
 
 
 def with_needed(contract: Contract, choices: Mapping[str, Any]) -> Contract:
-    """Return the contract with the inputs required that its oracle needs for the chosen algorithm."""
+    """Return a copy of the contract in which the inputs that the oracle needs for the chosen algorithm are required."""
     inputs = tuple(
         replace(item, default=REQUIRED)
         if item.name in _NEEDED and item.default is None and concerns(contract, item, {"algorithm": "", **choices})
@@ -127,7 +127,7 @@ def with_needed(contract: Contract, choices: Mapping[str, Any]) -> Contract:
 
 
 def definitions(item: Input) -> list[str]:
-    """Return the values of an option that its meaning lists: ``estimator: grpo, rloo``. Empty if it lists none."""
+    """Return the values that an option's meaning lists, as in ``estimator: grpo, rloo``; empty if it lists none."""
     listed = re.match(rf"{item.name}: ([\w, ]+)", item.meaning)
     known = listed[1].split(", ") if listed else []
     return known if all(name.isidentifier() for name in known) else []
@@ -138,7 +138,8 @@ _EDGE_LAWS = ("masked_values_have_no_influence", "finite_in_finite_out")
 
 
 def with_edge_laws(contract: Contract) -> Contract:
-    """Return the contract of a loss with the laws about NaN and infinity; other contracts are returned unchanged."""
+    """Return the contract of a loss of tokens with the laws about NaN and infinity. Other contracts are returned
+    unchanged."""
     observed = {item.key for item in contract.observes}
     masked = any(item.domain == "mask" for item in contract.inputs)
     more = [law for law in _EDGE_LAWS if law not in contract.laws]
@@ -148,7 +149,8 @@ def with_edge_laws(contract: Contract) -> Contract:
 def with_own_masks(law: Law, contract: Contract) -> Law:
     """Return a law about masked tokens for a contract whose inputs have several masks, such as those of two responses.
 
-    The law is checked for each mask, with only the inputs that it masks. Other laws are returned unchanged.
+    The returned law is checked for one mask after another, each time with only the inputs that the mask covers. Other
+    laws are returned unchanged.
     """
     masks = {mask_of(contract, item.name) for item in contract.inputs if item.shape == TOKENS}
     if law.name != _EDGE_LAWS[0] or len(masks) < 2:
@@ -193,7 +195,7 @@ def _belongs(contract: Contract, item: Input, mask: str) -> bool:
 def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> bool:
     """Return False if an input belongs to algorithms that were not chosen; True otherwise.
 
-    The meaning of such an input begins with the names of its algorithms: ``sapo: temperature``.
+    The meaning of such an input begins with the names of its algorithms, as in ``sapo: temperature``.
     """
     prefix = re.match(r"((?:\w+(?:, | and )?)+): ", item.meaning)
     if prefix is None:
@@ -210,9 +212,9 @@ def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> boo
 
 
 def matchable(contract: Contract, choices: Mapping[str, Any], data: Collection[str] | None = None) -> Contract:
-    """Return the contract with only those inputs that a function with these choices may have as parameters.
+    """Return the contract with only those inputs for which a function with these choices may have a parameter.
 
-    :param data: the inputs of :data:`OPTIONS` for which the function has a parameter; None for all.
+    :param data: the keys of :data:`OPTIONS` for which the function has a parameter; None for all.
     """
     options = OPTIONS if contract.name == "policy_loss" else {}
     without = {name for several in options.values() for name in several}
@@ -228,10 +230,12 @@ _ADDED = ("log_prob", "log_ratio", "reward")
 
 
 def per_response(contract: Contract, names: Collection[str]) -> Contract:
-    """Return the contract with other scenarios, in which all tokens of a response have the same value for these inputs.
+    """Return the contract with scenarios for a function that takes these inputs as one number per response.
 
-    Log-probs and rewards still differ between tokens, because a response has their sum.
+    All tokens of a response have the same value. Only log-probs and rewards differ between tokens, because the
+    response's number is their sum.
 
+    :param names: the inputs.
     :raises TypeError: for an input that has no number per token.
     """
     for name in names:
@@ -252,7 +256,7 @@ def per_response(contract: Contract, names: Collection[str]) -> Contract:
 
 
 def of_responses(contract: Contract, inputs: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the inputs. Convert those with these names to one number per response, [batch]."""
+    """Return the inputs, with those named in ``names`` converted to one number per response, [batch]."""
     import torch
 
     changed = dict(inputs)

@@ -1,4 +1,4 @@
-"""Run the calls of a search in pytest's own process, with the same code that runs in workers otherwise."""
+"""Run the calls of a search in pytest's own process, with the code that otherwise runs in workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sentinel.worker import answers, calling, probe, serving
 
 
 class _Server(serving.Server):
-    """Takes the place of the worker's server: calls the user's function; without a function, calls the oracle."""
+    """Replaces the worker's server. It calls the user's function; if ``bound`` is None, it calls the oracle."""
 
     def __init__(self, contract: Contract, bound: Bound | None, device: str) -> None:
         self._own_contract = contract
@@ -81,7 +81,7 @@ def open_session(bound: Bound, device: str) -> LawSession:
 
 
 def call_once(bound: Bound, inputs: Mapping[str, Any], device: str) -> None:
-    """Call the function once to record what it reads. Its exceptions are ignored."""
+    """Call the function once, so that ``bound`` records what it reads. Exceptions are ignored."""
     server = _Server(bound.contract, bound, device)
     probe.reseed()
     with contextlib.suppress(Exception):
@@ -90,8 +90,8 @@ def call_once(bound: Bound, inputs: Mapping[str, Any], device: str) -> None:
 
 @contextlib.contextmanager
 def settled() -> Iterator[None]:
-    """Restore, after a ``with`` block, the seeds, the number of threads and other global settings that a check
-    changes."""
+    """Restore global settings that a check changes when the ``with`` block ends: the states of random generators, the
+    number of threads, the CUDA device and torch's deterministic mode."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     cuda = (torch.cuda.current_device(), torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]

@@ -1,5 +1,7 @@
-"""Find the slip that explains wrong numbers: a common mistake. If the oracle makes it too, it agrees with the
-function."""
+"""Define slips: common mistakes in formulas and arguments, each with an oracle that makes the same mistake.
+
+If such an oracle agrees with a function that returns wrong numbers, the slip is the probable cause.
+"""
 
 from __future__ import annotations
 

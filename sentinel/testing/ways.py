@@ -1,4 +1,4 @@
-"""List the ways in which a function may fit a contract if some of its parameters or inputs have no counterpart."""
+"""List the ways in which a function may fit a contract if names alone do not match all parameters and inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice, product
 from sentinel.contracts.contract import TOKENS, Contract
 from sentinel.contracts.names import suggest_names
 
-#: The most assignments of parameters that are tried.
+#: Maximum number of assignments of parameters to inputs that are tried.
 _MOST = 16
 
 
@@ -22,8 +22,8 @@ class Mismatch(TypeError):
     :ivar missing: required inputs without a parameter.
     :ivar unknown: parameters without a default that match no input.
     :ivar ambiguous: input -> parameters that match it equally well.
-    :ivar free: all parameters that match no input.
-    :ivar undecided: options that must be chosen before the function can be called.
+    :ivar free: all parameters that match no input, including those with a default.
+    :ivar undecided: options that the user must choose before the function can be called.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Mismatch(TypeError):
 
 @dataclass(frozen=True)
 class Way:
-    """Options of a check with which a function may fit.
+    """Options of a check with which a function may fit the contract.
 
     :ivar names: input -> parameter; None if the function does not take the input.
     :ivar responses: the inputs that the function takes as one number per response.
@@ -62,8 +62,8 @@ class Way:
 def ways(contract: Contract, mismatch: Mismatch) -> Iterator[Way]:
     """Yield the ways in which the function may fit, the most likely ones first.
 
-    A missing input may have a parameter whose name says nothing, or none. Without a mask, the function may take one
-    number per response, which needs no mask.
+    A missing input is assigned to a parameter with a similar name, to any other unmatched parameter, or to none. If the
+    function takes no mask, another way is that it takes one number per response, because these need no mask.
     """
     if mismatch.undecided:
         return
@@ -85,7 +85,7 @@ def ways(contract: Contract, mismatch: Mismatch) -> Iterator[Way]:
 
 
 def without_mask(contract: Contract, names: Mapping[str, str | None]) -> tuple[str, ...]:
-    """Return the inputs per token that a function takes although it does not take their mask.
+    """Return the inputs with one value per token that a function takes without taking their mask.
 
     :param names: input -> parameter; None if the function does not take the input.
     """
@@ -99,6 +99,7 @@ def without_mask(contract: Contract, names: Mapping[str, str | None]) -> tuple[s
 
 
 def mask_of(contract: Contract, name: str) -> str:
-    """Return the name of an input's mask: ``chosen_mask`` for ``chosen_log_probs``, or else the contract's."""
+    """Return the name of an input's mask: ``chosen_mask`` for ``chosen_log_probs``; for most inputs, the contract's
+    only mask."""
     own = contract.input(f"{name.partition('_')[0]}_mask")
     return own.name if own is not None and own.domain == "mask" else contract.mask
