@@ -37,32 +37,33 @@ if TYPE_CHECKING:
     from sentinel.search.boundary_search import BoundarySearch, Finding
     from sentinel.testing.report import Report
 
-#: Returns why a law must skip a scenario; empty if the law can judge it.
+#: A function that returns why a law must skip a scenario; an empty string if the law can judge it.
 LeftOut = Callable[["Law", Mapping[str, Any]], str]
 
-#: The number of scenarios in which a function must agree with an alternative definition.
+#: Number of scenarios in which a function must agree with an alternative definition before a report names it.
 _AGREEING = 50
 
 #: The folder of this package.
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 
-#: The most calls for shrinking one violation.
+#: Maximum number of calls to shrink the scenario of one violation.
 _SHRINKING = 250
 
-#: The most settings that are tried in combination with each slip.
+#: Maximum number of settings that are tried in combination with each slip.
 _SETTINGS = 40
 
-#: The number of scenarios in which a way to bind a function is tried before other settings, and the most ways for which
-#: other settings are tried.
+#: If a function differs from the reference with every way to bind it, other settings are tried for the first
+#: ``_DIFFERING`` ways. ``_PROBING`` scenarios are drawn to find one that shows the difference.
 _PROBING, _DIFFERING = 8, 3
 
-#: The most settings that are combined if no single one explains all scenarios.
+#: If no single setting explains all scenarios, at most this many settings are combined.
 _DEEP = 2
 
-#: The number of scenarios in which it is tested whether an input that is never read changes the oracle's result.
+#: Number of scenarios used to test whether an input that the function never reads changes the oracle's result.
 _UNREAD = 8
 
-#: The order of laws: those about wrong numbers come first, those about edge cases such as NaN last.
+#: Sort keys of laws; all other laws have the key 1. Laws about wrong numbers come first, and laws about edge cases such
+#: as NaN come last.
 _PLACES = {"the_oracle_agrees": 0, "masked_values_have_no_influence": 2, "finite_in_finite_out": 3}
 
 
@@ -70,23 +71,25 @@ class Check:
     """The options of a check.
 
     :ivar laws: the names of the laws; comparisons with the reference come first, edge cases last.
-    :param names: the contract's input -> the function's parameter, if that does not have one of the usual names; None
-        if the function does not take the input. One parameter may stand for several inputs.
-    :param call: ``call(f, x)`` calls the function, if it takes something else than the contract's tensors; ``x.name``
-        is the input of that name.
-    :param shapes: input -> ``batch`` if the function takes one number per response, [batch]: the advantage of the
-        response, or the sum of its rewards or log-probs. Results may then have one number per response, too.
-        ``{"dones": "tokens"}`` if all tensors are [tokens], one episode after another.
-    :param outputs: the contract's names of the returned tuple's elements, or output -> key, attribute or index.
-    :param expected_failed_laws: law -> why the function is not meant to keep this law. If the function keeps it, that
-        is an error.
+    :param names: the contract's input -> the function's parameter, for parameters that do not have one of the usual
+        names. The parameter is None if the function does not take the input. Several inputs may have the same
+        parameter.
+    :param call: needed if the function does not take the contract's tensors as they are. ``call(f, x)`` calls the
+        function ``f``; ``x.name`` is the input with that name.
+    :param shapes: input -> ``batch`` if the function takes the input as one number per response, [batch]: the advantage
+        of the response, or the sum of its rewards or log-probs. The function may then also return one number per
+        response. Pass ``{"dones": "tokens"}`` if all tensors are [tokens], one episode after another.
+    :param outputs: the contract's names for the elements of the returned tuple, in order; or a mapping from output to
+        key, attribute or index.
+    :param expected_failed_laws: law -> why the function is not meant to keep this law. It is an error if the function
+        keeps the law.
     :param dialects: choice -> the function's value for it. A choice is something on which papers and code legitimately
         differ.
-    :param device: where the tensors are: ``cpu``, ``cuda``, ``cuda:1``.
-    :param dtypes: the dtypes of float tensors; empty: float16 too.
+    :param device: the device of the tensors, such as ``cpu``, ``cuda`` or ``cuda:1``.
+    :param dtypes: the dtypes of float tensors; if empty, float16 is used in addition to the default ones.
     :param examples: the number of scenarios.
-    :param seed: determines the scenarios. The default is pytest's ``--hypothesis-seed``, or 0.
-    :param choices: an input's value. A tuple contains the values to draw from.
+    :param seed: the seed of the scenarios. The default is pytest's ``--hypothesis-seed``, or 0.
+    :param choices: input -> its value, or a tuple of values to draw from.
     """
 
     def __init__(
@@ -155,7 +158,7 @@ class Check:
     def bind(self, f: Any, choices: Mapping[str, Any] | None = None, accessed: frozenset[str] | None = None) -> Bound:
         """Bind a function to the contract.
 
-        :raises TypeError: if it does not fit.
+        :raises TypeError: if the function does not fit.
         """
         try:
             chosen = {**self.choices, **(choices or {})}
@@ -166,9 +169,10 @@ class Check:
             raise TypeError("\n".join([*mismatch.table, *(tried or mismatch.advice)])) from None
 
     def _try_ways(self, f: Any, mismatch: Mismatch) -> list[str]:
-        """Return lines that say with which options the function agrees with the reference; empty if none can be tried.
+        """Try the ways in which the function may fit, and return lines of advice; empty if it fits in none.
 
-        If the function disagrees with all of them, other settings of the definition are tried, too.
+        The advice names the options with which the function agrees with the reference. If it disagrees in every way,
+        other settings of the definition are tried too.
         """
         from sentinel.testing.report import in_words
         from sentinel.testing.session import open_session, settled
@@ -205,7 +209,7 @@ class Check:
         ]
 
     def _bound_as(self, way: Way) -> Check:
-        """Return this check with the options of a way."""
+        """Return a copy of this check with the options of a way."""
         twin = copy(self)
         responses = tuple(dict.fromkeys([*self._binding["responses"], *way.responses]))
         twin.contract = per_response(self.contract, way.responses)
@@ -227,7 +231,7 @@ class Check:
     def run_expecting(self, law: str, test: Callable[[_OneLaw], Any], f: Any) -> None:
         """Run a test function without pytest, and pass it the check of one law.
 
-        :raises LawBroken: if the law is broken; or if it is expected to be broken and holds.
+        :raises LawBroken: if the law is broken unexpectedly, or holds although it is expected to be broken.
         """
         reason = self.expected.get(law)
         try:
@@ -240,12 +244,13 @@ class Check:
                 raise LawBroken(f"{law} holds, although expected_failed_laws has it ({reason}); remove the entry")
 
     def report(self, f: Any, law: str = "", in_summary: bool = False) -> Report:
-        """Return the report about a function. All laws are searched at once, and the result is stored for later calls.
+        """Return the report about a function. All laws are checked in one search, and the report is stored, so that
+        later calls for the same function object return it.
 
-        :param in_summary: True if pytest's summary lists the defaults that no call changes. There is then no warning
-            about them.
-        :param law: the only law to search; empty for all. A fixture may make a new function object for each test, which
-            needs only its own law. If the object is the same as in the last call, all laws are searched.
+        :param law: the only law that the caller needs; empty for all. If the function object is new, only this law is
+            checked, because a fixture may create a new object for each test. If the object is the same as in the last
+            call, all laws are checked.
+        :param in_summary: do not warn about defaults that no call changes, because pytest's summary lists them.
         """
         from sentinel.testing.report import in_words
 
@@ -305,8 +310,10 @@ class Check:
         )
 
     def _left_out(self, session: LawSession, subject: Subject) -> LeftOut:
-        """Return a function that returns why a law must skip a scenario: with the chosen dialects, the definition
-        itself breaks the law there. For example, a row without tokens changes a mean that counts such rows.
+        """Return a function that tells why a law must skip a scenario.
+
+        The law must skip a scenario if, with the chosen dialects, the oracle itself breaks the law there. For example,
+        a row without tokens changes a mean that counts such rows.
         """
         from sentinel.laws.law import Case
         from sentinel.testing.report import in_words
@@ -332,11 +339,12 @@ class Check:
         return left_out
 
     def _drop_explained(self, search: BoundarySearch, session: LawSession) -> None:
-        """Drop a law's findings that the chosen definition itself has, and those of NaN or infinity that
-        ``finite_in_finite_out`` has too. Put wrong numbers first.
+        """Drop findings that have another explanation, and sort the rest so that wrong finite numbers come first.
 
-        A law that compares variants is then searched again without such scenarios: a mean of 0 / 0 without tokens must
-        not hide that an infinity on a masked token reaches the loss.
+        Two kinds are dropped: findings that the oracle with the chosen dialects has too, and findings of NaN or
+        infinity in scenarios that also break ``finite_in_finite_out``. If a law that compares variants has no finding
+        left, it is searched again without such scenarios. Otherwise a mean of 0 / 0 without tokens could hide that an
+        infinity on a masked token reaches the loss.
         """
         finite = next((each for each in search.outcomes if each.name == "finite_in_finite_out"), None)
         by_definition = self._left_out(session, search.subject)
@@ -368,7 +376,7 @@ class Check:
             search.outcomes[law].findings = again.outcomes[law].findings
 
     def _still_broken(self, f: Any, settings: Mapping[str, Any]) -> list[str]:
-        """Return the laws that the function breaks with other settings, too."""
+        """Return the laws that the function still breaks if these settings are chosen in addition."""
         from sentinel.testing.session import open_session
 
         twin = copy(self)
@@ -414,7 +422,7 @@ class Check:
             raise TypeError(
                 f"{self.contract.name}: {error}; pass it as {self.contract.name}'s input of that name"
             ) from None
-        # These inputs have one parameter in common, so a law cannot change one of them alone.
+        # A law cannot change one of these inputs alone, because they are passed to the same parameter.
         together = {name for pair in shared(bound.names) for name in pair}
         inputs = tuple(
             replace(
@@ -431,10 +439,11 @@ class Check:
     def _agreeing_choices(
         self, f: Any, bound: Bound, session: LawSession, finding: Finding, deep: int = _DEEP
     ) -> dict[str, Any]:
-        """Return other settings with which the function agrees with the oracle in every scenario, or nothing.
+        """Return other settings with which the function agrees with the oracle in every scenario; empty if there are
+        none.
 
-        :param finding: a scenario in which it disagrees.
-        :param deep: how often settings that explain this scenario, but not all, are combined with others.
+        :param finding: a scenario in which the function disagrees with the oracle.
+        :param deep: how many more settings may be added to one that explains this scenario but not all scenarios.
         """
         from sentinel.testing.alternatives import candidates, explaining
         from sentinel.testing.session import open_session
@@ -458,7 +467,8 @@ class Check:
         return {}
 
     def _sides(self, bound: Bound, finding: Finding) -> list[dict[str, Any]]:
-        """Return the paddings of masks that the function accepts and that exclude the finding's masks."""
+        """Return the choices of padding (right or left, for all masks of the function) that exclude the finding's
+        masks."""
         masks = [
             item.name
             for item in self.contract.inputs
@@ -468,10 +478,10 @@ class Check:
         return [dict.fromkeys(masks, side) for side in ("right", "left") if any(side not in each for each in found)]
 
     def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
-        """Return the slip with which the oracle agrees with the function, as text; empty if there is none.
+        """Return the slip that makes the oracle agree with the function, as text; empty if there is none.
 
-        Each slip is tried alone, together with one other setting, and with advantages or rewards that are one number
-        per response.
+        Each slip is tried alone, together with one other setting, and for a function that takes advantages or rewards
+        as one number per response.
         """
         from sentinel.testing.alternatives import candidates, explaining
         from sentinel.testing.session import open_session
@@ -513,8 +523,8 @@ class Check:
             yield responses
 
     def _unread(self, bound: Bound, session: LawSession) -> dict[str, Any]:
-        """Return the inputs that the function never receives although they change the oracle's result, with their
-        values."""
+        """Return the inputs that change the oracle's result but are never passed to the function, each with the value
+        that the oracle uses."""
         from sentinel.search.boundary_search import cheap_scenarios
 
         subject = self._narrowed(bound)
@@ -540,7 +550,7 @@ class Check:
         return unread
 
     def _holds(self, f: Any, law: Law, settings: Mapping[str, Any] | None = None) -> bool:
-        """Return True if a law holds for the function with other settings."""
+        """Return True if a law holds for the function when these settings are chosen."""
         from sentinel.testing.session import open_session
 
         bound, subject = self._subject(f, settings)
@@ -551,7 +561,7 @@ class Check:
         from sentinel.search.boundary_search import cheap_scenarios
 
         search, judged, refused = self._open_search(session, subject, [law]), 0, 0
-        for first, last in ((0, 4), (4, _AGREEING)):  # most alternatives are ruled out by the first few scenarios
+        for first, last in ((0, 4), (4, _AGREEING)):  # a few first, because they rule out most alternatives
             part = cheap_scenarios(subject, self.seed, 0, last)[first:]
             for trial in session.try_(subject, [(law, {"": drawn.inputs}) for drawn in part]):
                 judged += trial.case is not None
@@ -562,7 +572,8 @@ class Check:
 
 
 def _warn_at(f: Any, message: Warning | str, category: type[Warning] = UserWarning) -> None:
-    """Warn with the place where the user's function is defined, since no line of this package is the cause."""
+    """Issue a warning that points to the definition of the user's function, because no line of this package is the
+    cause."""
     from sentinel.worker.calling import source_of
 
     file, line, _ = source_of(getattr(f, "func", f))
@@ -571,8 +582,8 @@ def _warn_at(f: Any, message: Warning | str, category: type[Warning] = UserWarni
 
 @contextlib.contextmanager
 def _warnings_once(f: Any) -> Iterator[None]:
-    """Show each warning that the function causes once. A warning at a line of this package or of torch gets the
-    function's place."""
+    """Show each warning only once. If a warning points to this package, let it point to the function's definition
+    instead."""
     recorded = list[warnings.WarningMessage]()
     try:
         with warnings.catch_warnings(record=True) as recorded:
@@ -586,10 +597,12 @@ def _warnings_once(f: Any) -> Iterator[None]:
 
 
 def _padding(contract: Contract, name: str, value: Any) -> Any:
-    """Return the choice of an input. The padding of a mask, such as ``right``, becomes the mask styles with at most
-    this padding.
+    """Return the value that the user chose for an input.
 
-    :raises TypeError: for a mask's value that is not a style.
+    For a mask, the value is a side of padding, such as ``right``. Return the tuple of mask styles that have no padding
+    elsewhere: ``("full", "right")``.
+
+    :raises TypeError: if the value for a mask is not one of :data:`MASK_STYLES`.
     """
     item = contract.input(name)
     if item is None or item.domain != "mask":
@@ -613,7 +626,8 @@ def _require_known(contract: Contract, name: str, value: Any) -> None:
     for one in value if isinstance(value, tuple) else (value,):
         if known and one not in (*known, None):
             raise TypeError(f"{contract.name} has no definition of {name}={one!r}; it has {', '.join(known)}")
-        # A mode of the framework's own is allowed; a misspelled one would skip the laws that need its definition.
+        # An unknown mode is allowed, because frameworks have modes of their own. But a misspelled name of a known mode
+        # must raise; otherwise the laws that need the mode's definition would be skipped.
         if isinstance(one, str) and one not in words and (near := nearest(one, words, alike=0.8)):
             raise TypeError(f"{contract.name} has no definition of {name}={one!r}{near}")
 
@@ -631,8 +645,8 @@ def _plans(law: Law, subject: Subject, seed: int) -> list[Plan]:
 class _OneLaw:
     """The object that ``parametrize_with_laws`` passes to a test as ``check``. It checks one law.
 
-    :ivar tried: a text that says what the last check tried and did not try. pytest's summary shows it once per
-        function.
+    :ivar tried: a sentence about what the last check tried and what it did not try. pytest's summary shows it once for
+        each function.
     """
 
     def __init__(self, check: Check, law: str, f: Any, in_summary: bool = False) -> None:
@@ -643,7 +657,7 @@ class _OneLaw:
     def require_call(self, result: Any) -> Any:
         """Return a test's result, after making sure that the test called its ``check``.
 
-        :raises LawBroken: if it did not. Such a test would otherwise pass without a check.
+        :raises LawBroken: if the test did not call ``check``. Otherwise it would pass without checking anything.
         """
         if inspect.iscoroutine(result):
             return self._awaited(result)
@@ -656,13 +670,17 @@ class _OneLaw:
         return self.require_call(await result)
 
     def __call__(self, f: Any = None) -> None:
-        """Check the law. Raise :class:`LawBroken`, or ``unittest.SkipTest`` if the law applies to no scenario."""
+        """Check the law.
+
+        :raises LawBroken: if the function breaks the law.
+        :raises unittest.SkipTest: if the law applies to no scenario.
+        """
         __tracebackhide__ = True
         self._called = True
         function = self._f if f is None else f
         if function is None:
             raise TypeError("parametrize_with_laws(None, …) needs the function in the test: check(f)")
-        # If the test passes the function, each test may pass another object, so only this law is checked.
+        # If the test passes the function, check only this law, because each test may pass another object.
         report = self._check.report(function, "" if f is None else self._law, self._in_summary)
         self.tried = report.tried
         report.laws[self._law].require()
@@ -697,7 +715,7 @@ class _Database:
         return plans
 
     def keep(self, law: Any, variants: Mapping[str, Any] | None) -> None:
-        """Store the variants that broke a law in place of earlier ones. None deletes the stored variants."""
+        """Store the variants that broke a law, and delete variants stored earlier; None only deletes."""
         from sentinel.worker import protocol
 
         if self._database is None:

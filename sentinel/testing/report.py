@@ -25,8 +25,8 @@ from sentinel.values.literals import HALVES
 if TYPE_CHECKING:
     from sentinel.search.boundary_search import BoundarySearch, Finding, LawOutcome
 
-#: A failure shows at most this many elements that differ, and this many calls. A batch and its two parts are three
-#: calls.
+#: Maximum number of differing elements, and of calls, that a failure shows. Three calls are enough for a law that
+#: compares a batch with its two parts.
 _ELEMENTS, _CALLS = 6, 3
 
 _WIDTH = 100
@@ -39,11 +39,11 @@ class Result:
     """The result of one law.
 
     :ivar judged: the number of scenarios that the law judged.
-    :ivar broken: whether one of them breaks the law, or every call raised.
+    :ivar broken: whether one of these scenarios breaks the law, or every call raised.
     :ivar edge: how the law is broken, in a few words, if the only wrong numbers are NaN and infinity; otherwise empty.
-    :ivar text: the failure, or why no scenario was judged.
-    :ivar expected: why the function is not meant to keep the law; empty if it is meant to.
-    :ivar cause: the exception of the function, if every call raised.
+    :ivar text: the text of the failure; if no scenario was judged, the reason.
+    :ivar expected: why the function is not meant to keep the law; empty if it is meant to keep it.
+    :ivar cause: the function's exception, if every call raised.
     """
 
     law: str
@@ -77,15 +77,15 @@ class Result:
 class Report:
     """The results of all laws. ``print`` shows them.
 
-    :ivar raised: exception of the function -> number of scenarios.
+    :ivar raised: exception of the function -> number of scenarios in which it was raised.
     :ivar left: parameter to which no call passed a value -> its default.
     :ivar off: parameter that was None, False or 0 in every call -> this value.
-    :ivar masks: the input of each mask whose padding was chosen -> the chosen styles.
+    :ivar masks: mask whose padding was chosen -> the chosen styles.
     :ivar given: parameter to which every call passed a value -> its default, which was never used.
     :ivar inputs_of: parameter -> the inputs that it receives.
-    :ivar dtypes: the dtypes of float tensors; empty: all.
+    :ivar dtypes: the dtypes of float tensors; empty for all.
     :ivar scenarios: the number of scenarios.
-    :ivar sizes: dimension -> its largest size in a call.
+    :ivar sizes: dimension of the input tensors -> its largest size in a call.
     :ivar binding: lines that say which input each parameter receives, and which inputs are never read.
     """
 
@@ -113,7 +113,7 @@ class Report:
 
     @property
     def _given(self) -> str:
-        """Return a sentence about the defaults of parameters that every call sets."""
+        """Return a sentence about the defaults that were never used, because every call passed a value."""
         defaults = in_words(self.given)
         return f"every call passed its own values, so these defaults of the function were not tried: {defaults}"
 
@@ -183,7 +183,10 @@ def in_words(values: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of a check: see :class:`sentinel.testing.checking.Check`."""
+    """The options of a check that a report needs: see :class:`sentinel.testing.checking.Check`.
+
+    :ivar unread: input that changes the oracle's result but is never passed to the function -> the oracle's value.
+    """
 
     contract: Contract
     choices: Mapping[str, Any]
@@ -192,14 +195,14 @@ class Asked:
     unread: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: A function that returns other choices with which the function under test agrees with the oracle; empty if there are
+#: Takes a finding; returns other choices with which the function under test agrees with the oracle; empty if there are
 #: none.
 Agreeing = Callable[[Any], Mapping[str, Any]]
-#: A function that returns the slip with which the oracle agrees with the function under test; empty if there is none.
+#: Takes a finding; returns the slip that makes the oracle agree with the function under test; empty if there is none.
 Slip = Callable[[Any], str]
-#: A function that returns the laws that the function under test breaks with other choices, too.
+#: Takes additional choices; returns the laws that the function under test still breaks with them.
 StillBroken = Callable[[Mapping[str, Any]], Sequence[str]]
-#: A function that returns the paddings of masks that exclude the masks of a finding.
+#: Takes a finding; returns the choices of padding that exclude the finding's masks.
 Sides = Callable[[Any], Sequence[Mapping[str, Any]]]
 
 
@@ -243,14 +246,14 @@ def make_report(
 
 
 def _styles(bound: Bound, name: str) -> Sequence[str]:
-    """Return the styles of a mask that the function accepts, if it does not accept all."""
+    """Return the styles of a mask that the function accepts; empty if it accepts all, or if the input is not a mask."""
     item = bound.contract.input(name)
     return bound.binding.accepts.get(name, ()) if item is not None and item.domain == "mask" else ()
 
 
 def _binding(check: Asked, bound: Bound) -> list[str]:
-    """Return lines that show which input each parameter receives. Further lines name the inputs that the function
-    never receives although they change the oracle's result.
+    """Return lines that show which input each parameter receives, and lines for inputs that the function never reads
+    although they change the oracle's result.
     """
     of: dict[str, list[str]] = {} if bound.call else {name: [] for name in bound.function.__signature__.parameters}
     for name, parameter in bound.names.items():
@@ -268,7 +271,7 @@ def _binding(check: Asked, bound: Bound) -> list[str]:
 
 
 def _edge(finding: Finding) -> str:
-    """Describe how a law is broken if all wrong numbers are NaN or infinite; return an empty string otherwise."""
+    """Return one line about the wrong number if all wrong numbers are NaN or infinite; otherwise an empty string."""
     violation = finding.violations[0]
     if finding.symptom != "non-finite":
         return ""
@@ -276,7 +279,10 @@ def _edge(finding: Finding) -> str:
 
 
 def _exception(bound: Bound, what: str) -> tuple[str, BaseException | None]:
-    """Return the exception of a failed call twice: as text, and as an object."""
+    """Return the exception of a failed call, as text and as an object. The object is None if it was not recorded.
+
+    :param what: the reason of the failure, which contains the text of the exception.
+    """
     for text, error in bound.of_call.items():
         if text in what:
             return f"call= ({bound.call}) raised {text}", error
@@ -337,7 +343,7 @@ def _failure(
             lines.append(f"  {_sentence(_left(bound.left))}")
         other = {} if padding is not None else agreeing(finding)
         if other:
-            # not wrapped, so that the option can be copied
+            # This line is not wrapped, so that the option can be copied.
             lines.append(f"  It agrees with {in_words(other)}; if that is intended, pass dialects={other!r}.")
             if left := still(other):
                 lines += _wrapped(f"Still broken with that: {', '.join(left)}.")
@@ -355,7 +361,7 @@ def _failure(
 
 
 def _source(check: Asked) -> str:
-    """Return the source that the contract cites. If it cites several papers, return that of the chosen algorithm."""
+    """Return the source that the contract cites. If it cites several papers, return those that name a chosen value."""
     words = [value.lower().replace("_", "-") for value in check.choices.values() if isinstance(value, str)]
     parts = re.split(r"[,;] (?=[A-Z])", check.contract.source)
     return (
@@ -370,21 +376,21 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _compared(case: Any, violation: Any, key: str) -> tuple[str, str]:
-    """Return the names of two calls: the first call, and the call that a violation is about. They may be the same."""
+    """Return the names of two calls: the first call, and the call with the violation. They may be the same."""
     first = next(iter(case.observation))
     return first, next((name for name in case.observation if name and violation.key == f"{name}.{key}"), first)
 
 
 def _is_of(case: Any, variant: str, key: str, violation: Any) -> bool:
-    """Return True if the call returned the violation's value. Otherwise the value combines several calls, for example
-    as a sum.
+    """Return True if the value of a violation is what the call returned. If not, the law has computed the value from
+    several calls, for example as a sum.
     """
     pair = numbers(violation.observed), numbers(case.observation[variant].get(key))
     return pair[0] is None or pair[1] is None or np.array_equal(pair[0][0], pair[1][0], equal_nan=True)
 
 
 def _values(case: Any, violation: Any, key: str) -> list[str]:
-    """Return the two values that differ: the observed and the right one, or those of two calls that should agree."""
+    """Return lines with the values that differ: observed and expected, or the values of two calls that should agree."""
     first, variant = _compared(case, violation, key)
     if violation.demanded is None and not _is_of(case, variant, key, violation):
         return [f"{key}: {violation.detail}"]
@@ -423,8 +429,9 @@ def _number(value: Any) -> str:
 
 
 def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gradient: bool) -> tuple[list[str], bool]:
-    """Return the lines of a script that repeats the function's calls in a scenario, and whether ``call`` put NaN or
-    infinity into the arguments of these calls.
+    """Return the lines of a script that repeats the function's calls in a scenario.
+
+    The second value is True if the user's ``call`` computed NaN or infinity and passed it to the function.
     """
     function, calls, made, kinds = bound.function, list[str](), list[bool](), list[type]()
     for inputs in variants.values():
@@ -450,7 +457,8 @@ def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gra
 
 
 def _computes_non_finite(inputs: Mapping[str, Any], arguments: Any) -> bool:
-    """Return True if a tensor in the arguments has NaN or infinity and does not use the memory of an input."""
+    """Return True if a tensor in the arguments contains NaN or infinity and was computed, so that it does not share the
+    memory of an input."""
     import torch
 
     if isinstance(arguments, torch.Tensor):
@@ -475,7 +483,7 @@ def _parts(value: Any) -> Sequence[Any]:
 
 
 def _kinds(value: Any) -> Iterator[type]:
-    """Yield the classes of the objects in a value that have fields, such as dataclasses."""
+    """Yield the classes of all objects with fields, such as dataclasses, that a value is or contains."""
     if _fields(value) is not None:
         yield type(value)
     for each in _parts(value):
@@ -500,7 +508,10 @@ def _call(function: Function, positional: Sequence[Any], named: Mapping[str, Any
 
 
 def written(value: Any, of_gradient: bool = False) -> str:
-    """Return Python code that makes an argument."""
+    """Return Python code that creates the value.
+
+    :param of_gradient: whether tensors keep ``requires_grad``.
+    """
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -543,7 +554,7 @@ def _tensor(value: Any, of_gradient: bool) -> str:
 
 
 def _nested(value: Any) -> str:
-    """Return nested lists as Python code, with as many digits as their dtype needs."""
+    """Return a tensor's values as Python code: nested lists of numbers with as many digits as the dtype needs."""
     array = value.numpy()
     if array.ndim == 0:
         return str(array[()])
