@@ -27,8 +27,8 @@ from sentinel.search.bindings import parameters_of
 from sentinel.search.guards import cut
 from sentinel.worker.answers import READ, WAYS
 
-#: An expression's value is changed in a few scenarios, then in more if those show no effect. Each pair is a range of
-#: scenarios: the first, and the end.
+#: Ranges of scenarios in which an expression's value is changed. The second range is used only if the first shows no
+#: effect.
 _SCENARIOS = ((0, 2), (2, 8))
 
 
@@ -40,9 +40,9 @@ class Site:
         side and its index in :func:`~sentinel.comparing.patch.statements`.
     :ivar own: the statement that contains the expression, as the same kind of pair.
     :ivar span: the position of the expression, counted from the first line of its function.
-    :ivar keep: at most one value. If the expression has this value, it is not changed, because the effect would say
-        nothing: the constant that replaces the expression at the other revision, or the empty result of a
-        comprehension.
+    :ivar keep: at most one value: the constant that replaces the expression at the other revision, or the empty result
+        of a comprehension. If the expression has this value, the value is not changed, because the effect would say
+        nothing about the changed code.
     :ivar inner: at most one position: that of the part of the expression that is the whole expression at the other
         revision. For example, ``x`` in ``x.float()`` if the other revision has only ``x``. The value is then changed
         only where it differs from the value of this part.
@@ -293,8 +293,8 @@ _TURNED: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
 
 
 def _differing_items(one: list[Any], other: list[Any], renamed: Callable[[str, str], bool]) -> list[_Part] | None:
-    """Return the expressions that differ between two lists of arguments, keywords or elements. If only one list has an
-    item, its whole value differs."""
+    """Return the expressions that differ between two lists of arguments, keywords or elements. An item that only one
+    list has differs as a whole."""
     if all(isinstance(each, ast.keyword) and each.arg for each in (*one, *other)):
         named = [{each.arg: each.value for each in items} for items in (one, other)]
         pairs = [(named[0].get(name), named[1].get(name)) for name in {**named[0], **named[1]}]

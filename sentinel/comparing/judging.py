@@ -53,7 +53,7 @@ def compare_laws(
     If both revisions break a law, it counts as broken by the revision that has an element further from the right value.
     All violations of the head are dropped under two conditions: bugs that both revisions have explain them, and on
     scenarios that do not trigger these bugs the head is better and not worse. The reason is that a fix may expose
-    another bug.
+    a bug that was already there.
 
     :param scenarios: scenarios on which the revisions differ.
     :param with_own_inputs: the subject with all inputs of the head, including those that the base rejected.
@@ -98,8 +98,8 @@ def compare_laws(
 
 
 def _by_weight(broken: Broken) -> tuple[bool, bool]:
-    """Return a sort key: newly broken laws come before laws whose violation grew, and a broken definition comes before
-    other broken laws."""
+    """Return a sort key. Newly broken laws come first, then laws whose violations grew. Within both groups, violations
+    of the contract's definition come first."""
     return broken.already, not broken.defined
 
 

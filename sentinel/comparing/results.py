@@ -20,7 +20,7 @@ class Difference:
     :ivar details: key -> where the values differ and by how much.
     :ivar double: by side, the observation in float64 if the scenario has a coarser dtype.
     :ivar recipes: the known bugs whose scenario this is; empty for a drawn scenario.
-    :ivar idle: the inputs that do not matter: with another value of such an input, each side returns the same result.
+    :ivar idle: the inputs that do not matter: changing such an input changes the result of neither side.
     :ivar decides: the options that decide whether the sides differ: with another value of such an option, both sides
         return the same.
     :ivar programming_error: the name of the exception, if one side raises it because of a mistake in its own code; see

@@ -151,7 +151,7 @@ class Selection:
         if len(there) == 1:
             definition = sides[AFTER].definition
             if there == [AFTER] and definition is not None and self._replaces_another(definition):
-                return None  # it is compared with the function that it replaces
+                return None  # its function is compared with the function that it replaces
             result = self._judge_missing(subject, result, sides, there[0])
             new = self._new_code(subject) if result.state == "new" else []
             return Candidate(subject, replace(result, changed=_name_changes(new)), new)
@@ -312,15 +312,15 @@ class Selection:
         ]
 
     def distance(self, name: str) -> float:
-        """Return how many calls lie between a boundary and the nearest changed definition; 0 if the boundary itself has
-        changed.
+        """Return the length of the shortest chain of calls from a boundary to a changed definition; 0 if the boundary
+        itself has changed.
 
-        The distance is infinite if the names that the code uses lead to no changed definition.
+        It is infinite if following the names in the code leads to no changed definition.
         """
         return min(self.distances(name).values(), default=math.inf)
 
     def distances(self, name: str) -> Mapping[Place, int]:
-        """Return, for each changed definition that a boundary may use, how many calls lie between them."""
+        """Return, for each changed definition that a boundary may use, the length of the shortest chain of calls."""
         if name not in self._distances:
             self._distances[name] = self._measure_distances(self.candidates[name])
         return self._distances[name]
@@ -343,7 +343,7 @@ class Selection:
         seen: set[Place] = set()
         steps = 0
         call = candidate.subject.binding.call
-        called = {*names_in(call)} if call is not None else set()  # the adapter may go on to other functions
+        called = {*names_in(call)} if call is not None else set()  # the adapter may call other functions too
         while level:
             distances |= dict.fromkeys(level & changed, steps)
             seen |= level
@@ -444,7 +444,7 @@ class Selection:
     def _others(self) -> tuple[list[str], list[str]]:
         if self.boundaries:
             return [], []
-        entries = {lookup.entry for lookup in self._lookups}  # they are compared, or among `effects`
+        entries = {lookup.entry for lookup in self._lookups}  # these are compared or listed in `effects`
         known = self.patch.places | self._new_or_gone | entries
         first, second = other_changes(self._changed_files(), known)
         called = [reached for each in self.candidates.values() if each.changed
