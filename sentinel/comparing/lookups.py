@@ -82,7 +82,7 @@ def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: 
         was = _place(codes[BEFORE], trees[BEFORE], file, entry)
         stands = was is not None and _unit(codes[AFTER], trees[AFTER], was) is not None
         table = _unit(codes[BEFORE], trees[BEFORE], key[0])
-        if stands and table is not None and table.kind != "function":  # a function that keeps nothing is no registry
+        if stands and table is not None and table.kind != "function":  # a function without a table is not a registry
             lookups.append(Lookup(str(entry), was, None, (file, entry.unit), entry.line))
     return lookups
 

@@ -58,7 +58,8 @@ Line = tuple[str, str, str, int, int, bool, str, bool]
 
 
 def describe_share(ran: int, count: int, elsewhere: Sequence[str]) -> str:
-    """Return where the changed lines were judged that a boundary's own scenarios did not run; empty if they ran all.
+    """Return a text about the changed lines that only the scenarios of other boundaries ran; empty if the boundary's
+    own scenarios ran all of them.
 
     :param ran: the number of changed statements that the boundary's own scenarios ran.
     :param count: the number of changed statements that the boundary reaches.
@@ -73,7 +74,7 @@ def describe_share(ran: int, count: int, elsewhere: Sequence[str]) -> str:
 
 
 def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
-    """Return each changed statement once. It counts as run if a scenario of any boundary ran it."""
+    """Merge lists of changed statements, so that each statement occurs once. It counts as run if it ran in any list."""
     merged: dict[tuple[Any, ...], tuple[str, bool]] = {}
     for *line, guard, ran in lines:
         reason, before = merged.get(tuple(line), ("", False))

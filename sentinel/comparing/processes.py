@@ -114,9 +114,9 @@ class Processes:
             return dict(zip(SIDES, pool.map(lambda side: self.session(side, subject), SIDES)))
 
     def locate_changes(self, side: str, subject: Subject) -> Mapping[Place, Unit]:
-        """Return the changed definitions of one side, with the lines that they have in the process of the boundary.
+        """Return the changed definitions of one side, as they are in the tree that the boundary's process has imported.
 
-        If that process has imported another revision with the same code for the boundary, the lines may be different.
+        This may be the tree of another revision in which the boundary uses the same code, but at other lines.
         """
         units, place = self._selection.patch.units(side), self.open(side, subject)
         if place.ref == self.refs[side] or self._shared is None:

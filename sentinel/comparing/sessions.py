@@ -33,7 +33,7 @@ from sentinel.worker.answers import Claim, Failed, Replies, Reply
 
 #: Name of a variant -> its inputs.
 Calls = Mapping[str, Inputs]
-#: Names of inputs that the boundary must accept.
+#: Names of the inputs that the boundary must accept; None for those that a search draws.
 Given = Sequence[str] | None
 
 #: The text for a line that ran, or for an instruction that ran in a line.
@@ -175,10 +175,11 @@ class Pair(LawSession):
         return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Repeat a trial in float64 if rounding in half precision may hide a difference. Return the trial with the
-        difference if there is one.
+        """Repeat a trial in float64 if rounding in half precision may hide a difference. Return the repeated trial if it
+        shows a difference, otherwise the given one.
 
-        Differences that single precision explains do not count, because code may compute in it even for float64 inputs.
+        Differences within the rounding error of float32 do not count, because code may compute in float32 even for
+        float64 inputs.
         """
         if trial.violations or trial.case is None or not any(gaps(trial.case)):
             return trial
@@ -225,8 +226,8 @@ class Pair(LawSession):
     def _check_ends(self, subject: Subject, calls: Calls, by_side: Mapping[str, Replies], given: Given) -> None:
         """Raise :class:`OneSided` if one side's process ended although the other side returned.
 
-        The scenarios are repeated one by one to find the one that ends the process. So a call that hangs costs two
-        timeouts.
+        The scenarios are repeated one by one to find the one that ends the process. Therefore, a call that hangs takes
+        the timeout twice.
         """
         for side in SIDES:
             answered = _select_answered(by_side[OTHER[side]])

@@ -407,7 +407,7 @@ def _values(case: Any, violation: Any, key: str) -> list[str]:
     off |= np.isfinite(left) != np.isfinite(expected)
     off &= True if counts is None else np.broadcast_to(counts, off.shape)
     if violation.symptom == "non-finite" and (off & ~np.isfinite(left)).any():
-        off &= ~np.isfinite(left)  # wrong numbers in other elements are another failure
+        off &= ~np.isfinite(left)  # leave out wrong finite numbers, which are another failure
     if not off.any():
         return [f"{key}: {violation.detail}"]
     places = np.argwhere(off)
