@@ -175,8 +175,8 @@ class Pair(LawSession):
         return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Repeat a trial in float64 if rounding in half precision may hide a difference. Return the repeated trial if it
-        shows a difference, otherwise the given one.
+        """Repeat a trial in float64 if rounding in half precision may hide a difference. Return the repeated trial if
+        it shows a difference, otherwise the given one.
 
         Differences within the rounding error of float32 do not count, because code may compute in float32 even for
         float64 inputs.

@@ -121,7 +121,7 @@ class Module:
     """The definitions and imports of a file.
 
     :ivar units: the definitions by qualified name; the rest of the module has the name ``""``.
-    :ivar names: the names that the module defines.
+    :ivar names: the names that the module binds, by definitions and imports.
     :ivar imports: name -> the dotted paths that it may stand for, including imports inside functions.
     :ivar stars: the modules from which everything is imported.
     """
