@@ -239,7 +239,7 @@ def why_nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]
         return ""
     if "not examined" in states:
         return (
-            "at no boundary did every changed line run; the lines are listed above. Ask for more scenarios "
+            "every boundary has changed lines that did not run; they are listed above. Try more scenarios "
             "(--examples), or write a recipe whose scenario runs them"
         )
     undecided = [item.reason for item in results if item.state == "not compared"]
