@@ -500,7 +500,9 @@ def test_unreached_changes_need_calls_of_only_one_revision(run_sentinel, tree, m
     assert [(each["function"], each["lines"], each["called"]) for each in found["unreached"]] == [
         ("_cold", [6, 6], False)
     ]
-    assert answer.err.splitlines()[-1].startswith("nothing was examined: every boundary has changed lines that did not run")
+    assert answer.err.splitlines()[-1].startswith(
+        "nothing was examined: every boundary has changed lines that did not run"
+    )
     assert {str(ref) for ref in opened} == {one}
 
 
