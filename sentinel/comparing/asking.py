@@ -728,8 +728,10 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
     # If both revisions raise for a value, it tells nothing about the input.
     answered = [(name.partition(" ")[0], answers) for name, answers in seen.items() if name and any(answers)]
     matter = {name for name, answers in answered if protocol.encode(answers) != same}
+    # Values that the contract does not observe are missing here, so that the sides look equal in every call.
+    differ = protocol.encode(seen[""][0]) != protocol.encode(seen[""][1])
     equal = (name for name, (one, other) in answered if one and protocol.encode(one) == protocol.encode(other))
-    decides = frozenset(name for name in equal if not isinstance(difference.inputs[name], Tensor))
+    decides = frozenset(name for name in equal if differ and not isinstance(difference.inputs[name], Tensor))
     return replace(difference, idle=frozenset(name for name, _ in answered) - matter, decides=decides)
 
 
