@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.reached import Code, Place
-from sentinel.comparing.units import Registration, Unit
+from sentinel.comparing.units import Registration
 
 #: A pair: the registry and the key. The registry is a place, or an expression as text if another package defines it.
 _Key = tuple[Any, str]
@@ -72,7 +72,7 @@ def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: 
             continue
         renamed = _decorates_alike(old[1], now)
         if was is not None and renamed:
-            renamed = old[0] == file or _unit(codes[AFTER], trees[AFTER], was) is None
+            renamed = old[0] == file or codes[AFTER].unit(trees[AFTER], was) is None
         if was != is_ and not renamed:
             lookups.append(Lookup(str(now), was, is_, (file, now.unit), now.line))
     still = {(key[1], entry.member) for key, (_, entry) in entries[AFTER].items()}  # perhaps of a registry that moved
@@ -80,8 +80,8 @@ def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: 
         if key in entries[AFTER] or (key[1], entry.member) in still or isinstance(key[0], str):
             continue
         was = _place(codes[BEFORE], trees[BEFORE], file, entry)
-        stands = was is not None and _unit(codes[AFTER], trees[AFTER], was) is not None
-        table = _unit(codes[BEFORE], trees[BEFORE], key[0])
+        stands = was is not None and codes[AFTER].unit(trees[AFTER], was) is not None
+        table = codes[BEFORE].unit(trees[BEFORE], key[0])
         if stands and table is not None and table.kind != "function":  # a function without a table is not a registry
             lookups.append(Lookup(str(entry), was, None, (file, entry.unit), entry.line))
     return lookups
@@ -113,11 +113,6 @@ def _find_elsewhere(
     words |= {word.upper() for word in words}
     files = ((file, blob) for file, blob in sorted(code.files(tree).items()) if file not in changed)
     return _collect([each for each in files if code.names(each[1], words)] if words else (), code, tree)
-
-
-def _unit(code: Code, tree: str, place: Place) -> Unit | None:
-    blob = code.files(tree).get(place[0])
-    return None if blob is None else code.module(blob).units.get(place[1])
 
 
 def _place(code: Code, tree: str, file: str, entry: Registration) -> Place | None:
@@ -187,10 +182,7 @@ def _changed_lead(file: str, name: str, codes: Mapping[str, Code], trees: Mappin
     Return an empty string if it leads to the same code at both revisions, or to another package at both.
     """
     places = [codes[side].find_unit(trees[side], f"{codes[side].module_of(file)}.{name}") for side in SIDES]
-    units = [
-        None if place is None else codes[side].module(codes[side].files(trees[side])[place[0]]).units[place[1]]
-        for side, place in zip(SIDES, places)
-    ]
+    units = [None if place is None else codes[side].unit(trees[side], place) for side, place in zip(SIDES, places)]
     if units == [None, None] or (units[0] is not None and units[0].like(units[1])):
         return ""
     if places[0] == places[1]:

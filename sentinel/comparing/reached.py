@@ -18,7 +18,7 @@ from types import CodeType
 from typing import Any
 
 from sentinel.comparing.units import AtImport, Module, Unit, at_import, parse
-from sentinel.search.bindings import Definitions, Name, Trees, absolute, syntax_of
+from sentinel.search.bindings import Definition, Definitions, Name, Trees, absolute, syntax_of
 from sentinel.search.inventory import doubtful_functions, signal_functions
 from sentinel.targets import Binding, Target
 from sentinel.worker.codes import LARGEST_SOURCE
@@ -154,9 +154,18 @@ class Code:
         definition = self.definitions.find(tree, path)
         if definition is None:
             return None
+        unit = self.unit_of(definition)
+        return (definition.file, unit.name) if unit is not None and unit.name else None
+
+    def unit_of(self, definition: Definition) -> Unit | None:
+        """Return a definition with its code."""
         units = self.module(definition.blob).units.values()
-        unit = next((unit for unit in units if unit.name and unit.span == definition.name.span), None)
-        return None if unit is None else (definition.file, unit.name)
+        return next((unit for unit in units if unit.span == definition.name.span), None)
+
+    def unit(self, tree: str, place: Place) -> Unit | None:
+        """Return the definition at a place; None if the tree does not have it."""
+        blob = self.files(tree).get(place[0])
+        return None if blob is None else self.module(blob).units.get(place[1])
 
     def _at_import(self, blob: str | None) -> AtImport:
         return AtImport(()) if blob is None else at_import(self._trees.blob(blob))

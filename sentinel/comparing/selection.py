@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from sentinel.comparing.lookups import Lookup, changed_imports, changed_lookups, paths_at_head
 from sentinel.comparing.observations import AFTER, BEFORE, OTHER, SIDES
@@ -142,7 +142,7 @@ class Selection:
                 if unread:
                     reason = f"{AFTER}: {former.file} was left out: {unread}"
                     result = replace(result, state="not compared", failed=AFTER, reason=reason)
-                unit = self._unit(BEFORE, former)
+                unit = self.codes[BEFORE].unit_of(former)
                 places = [(former.file, ""), *([(former.file, unit.name)] if unit is not None else [])]
                 rest: list[Change] = [
                     (each, self._defined(BEFORE, each), self._defined(AFTER, each)) for each in places
@@ -186,14 +186,14 @@ class Selection:
             module = self.target.module_of(lookup.after[0]) if lookup.after is not None else ""
             for subject in every:
                 definition = self._find(BEFORE, subject)
-                unit = self._unit(BEFORE, definition) if definition is not None else None
+                unit = self.codes[BEFORE].unit_of(definition) if definition is not None else None
                 if definition is not None and unit is not None:
                     for path in paths_at_head(lookup, (definition.file, unit.name), module):
                         if self.codes[AFTER].definitions.find(self.trees[AFTER], path) is not None:
                             self.redirects[subject.name] = lookup, path
 
     def _replaces_another(self, definition: Definition) -> bool:
-        unit = self._unit(AFTER, definition)
+        unit = self.codes[AFTER].unit_of(definition)
         replacing = {lookup.after for lookup, _ in self.redirects.values()}
         replacing |= {(file, unit.name) for _, (file, unit) in self._followed.values()}
         return unit is not None and (definition.file, unit.name) in replacing
@@ -248,7 +248,9 @@ class Selection:
 
         :param there: the side that has the boundary.
         """
-        units = [self._unit(side, each.definition) for side, each in sides.items() if each.definition is not None]
+        units = [
+            self.codes[side].unit_of(each.definition) for side, each in sides.items() if each.definition is not None
+        ]
         if len(units) == 2 and units[0] is not None and units[0].like(units[1]):
             lacking = OTHER[there]  # the function is unchanged, but another name that its adapter uses is missing
             reason = f"{lacking}: not in this version: the checkout has no {sides[lacking].lacks}"
@@ -490,23 +492,17 @@ class Selection:
             for side in SIDES if each.result.state in ("new", "gone") else ():
                 for path in each.subject.binding.paths:
                     definition = self.codes[side].definitions.find(self.trees[side], path)
-                    unit = self._unit(side, definition) if definition is not None else None
+                    unit = self.codes[side].unit_of(definition) if definition is not None else None
                     if definition is not None and unit is not None:
                         places.add((definition.file, unit.name))
         return places
 
     def _defined(self, side: str, place: Place) -> Unit | None:
-        code, (file, name) = self.codes[side], place
-        blob = code.files(self.trees[side]).get(file)
-        return None if blob is None else code.module(blob).units.get(name)
+        return self.codes[side].unit(self.trees[side], place)
 
     def _find(self, side: str, subject: Subject) -> Definition | None:
         definitions, tree = self.codes[side].definitions, self.trees[side]
         return next(filter(None, (definitions.find(tree, path) for path in self.binding(side, subject).paths)), None)
-
-    def _unit(self, side: str, definition: Definition) -> Unit | None:
-        units = self.codes[side].module(definition.blob).units.values()
-        return next((unit for unit in units if unit.span == definition.name.span), None)
 
     def _callers(self, subject: Subject) -> list[str]:
         """Return at most three functions that name a boundary both at the base and at the head."""
@@ -537,7 +533,7 @@ class Selection:
         at the head. Return an empty string if there is no such function.
         """
         definition = self._find(BEFORE, subject)
-        old = self._unit(BEFORE, definition) if definition is not None else None
+        old = self.codes[BEFORE].unit_of(definition) if definition is not None else None
         alike = sorted(self._alike(subject), key=lambda each: -each[0])
         if definition is None or old is None or not alike:
             return ""
@@ -567,7 +563,7 @@ class Selection:
         """
         own, other = self.codes[BEFORE], self.codes[AFTER]
         definition = self._find(BEFORE, subject)
-        unit = self._unit(BEFORE, definition) if definition is not None else None
+        unit = self.codes[BEFORE].unit_of(definition) if definition is not None else None
         if unit is None:
             return
         before = dict(own.definitions.sources(self.trees[BEFORE]))
@@ -584,6 +580,7 @@ class Selection:
                     yield matcher.ratio(), f"{self.target.module_of(file)}.{name}", file, each
 
 
+@lru_cache(maxsize=1024)  # each new function is compared with each removed one
 def _tokens(unit: Unit) -> list[str]:
     """Split the source of a function into words and symbols, without its name, annotations, docstring and comments."""
     parsed = function_in(unit)

@@ -191,10 +191,7 @@ class Check:
                         differing.append((way, twin))
             for way, twin in differing[:_DIFFERING]:
                 with contextlib.suppress(Exception):
-                    bound, subject = twin._subject(f)
-                    session = open_session(bound, self.device)
-                    search = twin._open_search(session, subject, oracle)
-                    search.run(_PROBING)
+                    bound, session, search = twin._search_alone(f, oracle, _PROBING)
                     findings = search.outcomes[oracle[0]].findings
                     if findings and (other := twin._agreeing_choices(f, bound, session, findings[0])):
                         passed = f"{way}, dialects={other!r}"
@@ -375,19 +372,28 @@ class Check:
         for law in dropped:
             search.outcomes[law].findings = again.outcomes[law].findings
 
+    def _search_alone(
+        self, f: Any, laws: Sequence[Law], examples: int, shrink: bool = True
+    ) -> tuple[Bound, LawSession, BoundarySearch]:
+        """Search for violations of some laws, without a report."""
+        from sentinel.testing.session import open_session
+
+        bound, subject = self._subject(f)
+        session = open_session(bound, self.device)
+        search = self._open_search(session, subject, laws)
+        if not shrink:
+            search.shrinking = 0
+        search.run(examples)
+        return bound, session, search
+
     def _still_broken(self, f: Any, settings: Mapping[str, Any]) -> list[str]:
         """Return the laws that the function still breaks if these settings are chosen in addition."""
-        from sentinel.testing.session import open_session
 
         twin = copy(self)
         twin.choices = {**self.choices, **settings}
         key = repr((self._binding, sorted(twin.choices.items())))
         if key not in self._broken_with:
-            bound, subject = twin._subject(f)
-            session = open_session(bound, self.device)
-            search = twin._open_search(session, subject, self._laws)
-            search.shrinking = 0
-            search.run(self.examples)
+            _, session, search = twin._search_alone(f, self._laws, self.examples, shrink=False)
             twin._drop_explained(search, session)
             self._broken_with[key] = [law.name for law, outcome in search.outcomes.items() if outcome.findings]
         return self._broken_with[key]
@@ -446,7 +452,6 @@ class Check:
         :param deep: how many more settings may be added to one that explains this scenario but not all scenarios.
         """
         from sentinel.testing.alternatives import candidates, explaining
-        from sentinel.testing.session import open_session
 
         several = candidates(self.contract, bound, self.choices)
         explained = [*explaining(session, finding, several, pairs=True), *self._sides(bound, finding)]
@@ -457,10 +462,7 @@ class Check:
         for alternative in explained[:deep]:
             twin = copy(self)
             twin.choices = {**self.choices, **alternative}
-            with_it, subject = twin._subject(f)
-            again = open_session(with_it, self.device)
-            search = twin._open_search(again, subject, [finding.law])
-            search.run(self.examples)
+            with_it, again, search = twin._search_alone(f, [finding.law], self.examples)
             for other in search.outcomes[finding.law].findings[:1]:
                 if found := twin._agreeing_choices(f, with_it, again, other, deep - 1):
                     return {**alternative, **found}

@@ -101,7 +101,7 @@ def finder(target: Target, checkout: Checkout, python: str | None = None) -> Fin
 
     :param python: the environment's interpreter; None for the running one.
     """
-    installed = [folder for folder in map(Path, _listed(python)) if folder.name.endswith("-packages")]
+    installed = _package_folders(python)
 
     def find(module: str) -> Path | None:
         own = module.partition(".")[0] in target.packages
@@ -118,13 +118,15 @@ def packages_digest(python: str | None = None) -> str:
 
     :param python: the environment's interpreter; None for the running one.
     """
-    folders = [folder for folder in map(Path, _listed(python)) if folder.name.endswith("-packages")]
-    names = sorted(entry.name for folder in folders if folder.is_dir() for entry in folder.glob("*-info"))
+    names = sorted(
+        entry.name for folder in _package_folders(python) if folder.is_dir() for entry in folder.glob("*-info")
+    )
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
 
 
-def _listed(python: str | None) -> Sequence[str]:
-    return sys.path if python is None else _path_of(python)
+def _package_folders(python: str | None) -> list[Path]:
+    listed = sys.path if python is None else _path_of(python)
+    return [folder for folder in map(Path, listed) if folder.name.endswith("-packages")]
 
 
 @cache

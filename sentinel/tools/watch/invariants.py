@@ -634,13 +634,22 @@ def _resumed_elsewhere(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _epoch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Compare an epoch's plan with the dataset: how often each row is loaded, by all processes together."""
-    facts, steps, epoch = values["facts"], values["steps"], values.get("epoch")
+def _plan(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the plan of an epoch.
+
+    :raises DoesNotApply: if it is not known.
+    """
+    epoch: Mapping[str, Any] | None = values.get("epoch")
     if epoch is None:
         raise DoesNotApply("the training data were loaded before watching began")
     if "counts" not in epoch:
         raise DoesNotApply(epoch["why"])
+    return epoch
+
+
+def _epoch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    """Compare an epoch's plan with the dataset: how often each row is loaded, by all processes together."""
+    facts, steps, epoch = values["facts"], values["steps"], _plan(values)
     world = epoch["world"]
     several = _of_all(memory, (values.get("moment"), facts["first_step"]), {**values, **epoch}, epoch["counts"], world)
     if several is None:
@@ -664,9 +673,7 @@ def _epoch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
 
 def _shuffled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     """Compare the orders of rows in two epochs."""
-    epoch, options = values["facts"].get("epoch"), values["facts"]["options"]
-    if epoch is None or "repeats" not in epoch:
-        raise DoesNotApply(epoch["why"] if epoch else "the training data were loaded before watching began")
+    epoch, options = _plan(values), values["facts"]["options"]
     steps = max(epoch["batches"] // options["gradient_accumulation_steps"], 1)
     limit = options.get("max_steps", -1)
     if (limit if limit > 0 else options.get("num_train_epochs", 1) * steps) <= steps:
