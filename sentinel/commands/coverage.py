@@ -45,11 +45,11 @@ _EXAMPLE = """\
   sentinel coverage verl --run -v                    also the lines that never ran while laws were searched
   sentinel coverage verl --run deep                  the same after a long search
   sentinel coverage verl --history                   at each release tag of the mirror
-  sentinel coverage verl --save reports/coverage.json    for the site; works with all of these
+  sentinel coverage verl --save reports/coverage.json    for the site; can be added to each of these
 
 docs/coverage.md has the rule that decides from names and syntax whether a function carries training signal. All
-figures count every such function: those that are bound, those that are not, and those in code that carries no signal
-according to the adapter (no_signal), such as kernels and servers. The code is read, and only --run imports it.
+figures count every function that this rule selects, whether it is bound or not, including functions that the adapter
+excludes with no_signal, such as kernels and servers. The code is read, and only --run imports it.
 exit status: 0; 1 if a file could not be read and the table is incomplete; 2 if the ref or the mirror is not available
 """
 
@@ -128,7 +128,7 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     _say_rest(result)
     swapped = _swapped(target, trees, {each.name.rpartition(".")[2] for each in result.functions})
     if swapped:
-        echo("\ncalls whose arguments are swapped with those of another call or with the parameters:")
+        echo("\ncalls with two arguments in the reverse order of the function's parameters, or of another call:")
         echo_table(("function", "place", "arguments", "compare with"), swapped)
     return 1 if result.unread else 0
 
@@ -213,7 +213,8 @@ def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace)
     echo_table(headings, [*table, ("total", *_shares(_counts(runs)))])
     turned = sum(len(each.turned) for each in runs)
     if turned:
-        echo(f"\n{counted(turned, 'further line')} ran when options were set that no scenario sets; no law checks them")
+        more = counted(turned, "further line")
+        echo(f"\n{more} ran, unchecked by any law, when an option was set that no scenario sets")
     return 0
 
 

@@ -36,11 +36,11 @@ _EXAMPLE = """\
   sentinel diff verl git:v0.7.0 git:v0.8.0 git:v0.9.0         each revision with the previous one
   sentinel diff verl git:v0.8.0 git:main --boundary 'compute_grpo*' --examples 500
 
-Runs the same scenarios at both revisions through each boundary that reaches changed code: those of known bugs first,
-then drawn ones. A difference is shrunk to the smallest scenario and confirmed in fresh processes. Laws and known bugs
-decide whether it is better or worse. Changed lines that did not run, and changed signal functions that no boundary
-reaches, are listed as not examined. Results are printed as soon as they are known: changed functions first, then their
-callers, nearest first. Ctrl-C and SIGTERM end the command and keep the finished results.
+Calls each boundary that reaches changed code with the same scenarios at both revisions: first with the scenarios of
+known bugs, then with random ones. A difference is shrunk to the smallest scenario and confirmed in fresh processes.
+Laws and known bugs decide whether it is better or worse. Changed lines that did not run, and changed signal functions
+that no boundary reaches, are listed as not examined. Results are printed as soon as they are known: changed functions
+first, then their callers, nearest first. Ctrl-C and SIGTERM end the command and keep the finished results.
 exit status: 0 no difference where it was examined, 1 a boundary differs, 2 nothing was examined, 130 interrupted
 """
 
@@ -57,7 +57,7 @@ def declare(commands: Commands) -> None:
         "--examples", metavar="N", type=int, default=100, help="scenarios for each boundary (default: 100)"
     )
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="draw other scenarios (default: 0)")
-    parser.add_argument("--worse", action="store_true", help="status 1 only if something is worse")
+    parser.add_argument("--worse", action="store_true", help="exit with status 1 only if a boundary is worse")
     settings_options(parser)
     parser.add_argument(
         "--save", metavar="FILE", type=Path, help="also write the result to FILE, such as reports/changes.json"

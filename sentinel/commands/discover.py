@@ -162,7 +162,7 @@ def _discover(arguments: argparse.Namespace) -> int:
         raise failed
     if not search.searches:
         why = "; ".join(causes(map(_reason, search.not_searched))) or "no boundary could be searched"
-        return nothing_examined(f"{why}; name another --ref or --boundary, or give it a longer --budget")
+        return nothing_examined(f"{why}; name another --ref or --boundary, or a longer --budget")
     return 1 if findings or search.stale or any(each.deadlocks for each in search.searches) else 0
 
 
@@ -199,7 +199,7 @@ def _show(
     )
     rounding = sum(outcome.rounding for search in done.searches for outcome in search.outcomes.values())
     if rounding:
-        echo(f"{counted(rounding, 'difference')} vanished in float64: rounding")
+        echo(f"not reported: {counted(rounding, 'difference')} that vanished in float64 (rounding)")
     _show_dialects(done)
     _show_not_searched(done)
 

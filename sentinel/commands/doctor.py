@@ -97,10 +97,11 @@ def _next(checks: Sequence[Check]) -> str:
             return f"{check.advice}; then `sentinel doctor` again"
     mirrors = [mirror.target for mirror in MirrorStore().list() if mirror.whole]
     if mirrors:
-        return f"`pytest --sentinel-target={mirrors[0]}` decides its known bugs; `sentinel` shows what else there is"
+        target = mirrors[0]
+        return f"`pytest --sentinel-target={target}` checks {target} for known bugs; `sentinel` lists all commands"
     target = min(name for name in catalog.bundled_catalog().targets if name != "demo")
-    run = f"`pytest --sentinel-target={target}` decides what PyPI provides"
-    return f"{run}; `sentinel mirror add {target}` for every commit"
+    run = f"`pytest --sentinel-target={target}` checks its releases on PyPI for known bugs"
+    return f"{run}; to check any commit, run `sentinel mirror add {target}` first"
 
 
 def _python() -> Iterator[Check]:
@@ -159,7 +160,7 @@ def _extras() -> Iterator[Check]:
 
 
 def _git() -> Iterator[Check]:
-    advice = "install git 2.30 or newer; without it only pypi:, path: and installed refs can be decided"
+    advice = "install git 2.30 or newer; without git, only pypi:, path: and installed refs can be checked"
     place = shutil.which("git")
     if place is None:
         yield Check("git", "not on PATH", advice)
@@ -191,7 +192,7 @@ def _mirrors() -> Iterator[Check]:
     mirrors = {mirror.target: mirror for mirror in MirrorStore().list()}
     good = [name for name, mirror in mirrors.items() if mirror.whole]
     lacking = [name for name in sorted(catalog.bundled_catalog().targets) if name not in good and name != "demo"]
-    advice = f"`sentinel mirror add {lacking[0]}` to decide its git refs" if lacking else ""
+    advice = f"`sentinel mirror add {lacking[0]}` to check its git refs" if lacking else ""
     names = ", ".join(good) or "none"
     yield Check("mirrors", f"{names}; not {', '.join(lacking)}" if lacking else names, advice)
     for name, mirror in mirrors.items():
@@ -205,9 +206,9 @@ def _names() -> Iterator[Check]:
     others = sorted({name for name in owners if canonicalize_name(name) != DISTRIBUTION})
     if others:
         advice = f"pip uninstall {' '.join(others)}, then reinstall {DISTRIBUTION}"
-        yield Check("import name", f"`sentinel` also has files of {', '.join(others)}", advice, "missing")
+        yield Check("import name", f"`sentinel` also contains files of {', '.join(others)}", advice, "missing")
     else:
-        yield Check("import name", "`sentinel` has only this package's files")
+        yield Check("import name", "`sentinel` contains only files of this project")
 
 
 def _settings() -> Iterator[Check]:
@@ -218,13 +219,13 @@ def _settings() -> Iterator[Check]:
         yield Check("settings", str(error), "fix the file", "missing")
         settings, file = Settings(), None
     else:
-        yield Check("settings", file.name if file else "none in this folder; using the defaults")
+        yield Check("settings", file.name if file else "no file in this folder; the defaults apply")
     yield from _sandbox(settings.sandbox)
 
 
 #: Descriptions of the levels of containment.
 _LEVELS = {
-    "strict": "its own root, processes and network; no privileges, no access to your files",
+    "strict": "separate file system, process tree and network; no privileges, no access to your files",
     "basic": "clean environment, limits on memory and time, a process for each probe",
     "off": "your environment, no limits",
 }
@@ -235,22 +236,22 @@ def _sandbox(chosen: str) -> Iterator[Check]:
     level = chosen or ("strict" if reason is None else "basic")
     yield Check("sandbox", f"{level}{'' if chosen else ' (default)'}: {_LEVELS[level]}")
     if reason is not None:
-        advice = "run untrusted heads on another machine; `basic` does not protect against malicious code"
+        advice = "run untrusted pull requests on another machine: `basic` does not protect against malicious code"
         state = "missing" if chosen == "strict" else "note"
         yield Check("strict sandbox", f"not available: {reason}", advice, state)
         return
-    yield Check("strict sandbox", "to be had")
+    yield Check("strict sandbox", "available")
     try:
         syscalls.program()
         yield Check("system call filter", f"{len(syscalls.REFUSED) + len(syscalls.ABSENT)} calls are refused")
     except syscalls.NoFilterError as error:
-        fix = "pip install pyseccomp, and the system's libseccomp (Debian: libseccomp2): strict works without it"
+        fix = "optional: pip install pyseccomp, and install the system's libseccomp (Debian: libseccomp2)"
         yield Check("system call filter", f"not available: {error}", fix)
     groups = Groups()
     missing = sorted({"pids", "memory"} - groups.make(1, 1 << 30).bounds)
     groups.remove()
     if missing:
-        advice = "limits then apply to each process separately"
+        advice = "without control groups, limits apply to each process separately"
         yield Check("control groups", f"none for {' and '.join(missing)}", advice)
     else:
         yield Check("control groups", "a target's processes share limits on their number and memory")
@@ -259,7 +260,7 @@ def _sandbox(chosen: str) -> Iterator[Check]:
         yield Check("other interpreters", "start in containment (--sentinel-python, --python)")
     else:
         fix = "use --sentinel-python only with environments whose code you trust"
-        yield Check("other interpreters", f"contained only after their start: {reason}", fix)
+        yield Check("other interpreters", f"not contained until they have started: {reason}", fix)
 
 
 def _device() -> Iterator[Check]:

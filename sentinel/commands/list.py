@@ -55,7 +55,8 @@ def declare(commands: Commands) -> None:
     for name, of in _FILTERS.items():
         recipes.add_argument(f"--{name}", metavar="GLOB", help=f"only recipes where GLOB matches {of}")
     for name, of in _TEXTS.items():
-        recipes.add_argument(f"--{name.replace('_', '-')}", metavar="TEXT", help=f"only recipes {of} this text")
+        option = f"--{name.replace('_', '-')}"
+        recipes.add_argument(option, metavar="TEXT", help=f"only recipes whose {of} contains TEXT")
     recipes.add_argument("--markdown", action="store_true", help="as a Markdown index, grouped by law")
     boundaries.declare(own)
     contracts = command(own, "contracts", _contracts, "list contracts, or the inputs of one", _CONTRACTS)
@@ -103,9 +104,9 @@ _FILTERS = {
 
 #: Fields of recipes -> help text of the option that selects recipes by a part of the field.
 _TEXTS = {
-    "affects": "that affect a configuration with",
-    "introduced_by": "whose bug was introduced by a commit or pull request with",
-    "fixed_by": "whose bug was fixed by a commit or pull request with",
+    "affects": "`affects` (the affected configurations)",
+    "introduced_by": "`introduced_by` (a commit or pull request)",
+    "fixed_by": "`fixed_by` (a commit or pull request)",
 }
 
 

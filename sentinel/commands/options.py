@@ -55,7 +55,7 @@ RUN = ("report-dir", "a run's evidence", "sentinel-reports")
 
 def evidence_option(parser: argparse.ArgumentParser, flag: str, option: str, text: str, default: str) -> None:
     """Add an option for a folder of evidence to a command."""
-    text = f"{text} (default: {option} of the settings, else {default})"
+    text = f"{text} (default: the setting {option}, or else {default})"
     parser.add_argument(flag, dest=option.replace("-", "_"), metavar="DIR", help=text)
 
 

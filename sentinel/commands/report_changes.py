@@ -93,7 +93,7 @@ def _basis(source: Path, baseline: Path) -> list[str]:
     lines = [f"{counted(len(places) - len(left), 'verdict')} of {source} compared with {baseline}, which has "
              f"{counted(len(recorded), 'verdict')}"]  # fmt: skip
     absent = len(recorded - places.keys())
-    lines += [f"{absent} of those were not decided by this run"] if absent else []
+    lines += [f"{absent} of the recorded items are not in this run"] if absent else []
     return [*lines, *(["not decided:"] if why else []), *(f"  {line}" for line in why)]
 
 

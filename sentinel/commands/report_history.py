@@ -23,7 +23,7 @@ _EXAMPLE = """\
 
 def declare(commands: Commands) -> None:
     parser = command(commands, "history", _history, "show the history of bugs, from recorded sweeps", _EXAMPLE)
-    parser.add_argument("bug", metavar="BUG", nargs="?", help="a bug (default: a line for each)")
+    parser.add_argument("bug", metavar="BUG", nargs="?", help="a bug id (default: one line for each bug)")
     parser.add_argument("--markdown", action="store_true", help="the table of all bugs as Markdown")
     parser.add_argument(
         "--from", dest="folder", metavar="DIR", type=Path, help="the folder of records (default: SENTINEL_HOME/history)"

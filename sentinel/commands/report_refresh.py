@@ -152,7 +152,7 @@ def _decide(
     command = [sys.executable, "-m", "pytest", *words, *options, *quiet, f"--sentinel-report-dir={folder}"]
     done = subprocess.run([*command, f"--sentinel-baseline={baseline}"], capture_output=True, text=True, check=False)
     if not (folder / store.RUN).is_file():
-        echo(f"pytest decided nothing ({' '.join(words)[:160]}): {done.stdout[-600:]}{done.stderr[-600:]}")
+        echo(f"pytest ended without a result ({' '.join(words)[:160]}): {done.stdout[-600:]}{done.stderr[-600:]}")
         return
     result = update(folder, baseline, recipes)
     for line in (*result.changed, *(f"kept: {line}" for line in result.kept)):

@@ -26,7 +26,7 @@ def declare(commands: Commands) -> None:
     parser = command(commands, "show", _show, "print the whole document of a recorded verdict", _EXAMPLE)
     parser.add_argument("subject", metavar="SUBJECT", help="a bug id, or BOUNDARY::LAW")
     parser.add_argument(
-        "ref", metavar="REF", nargs="?", help="needed if several are recorded; a sha may be abbreviated"
+        "ref", metavar="REF", nargs="?", help="required if several refs are recorded; a sha may be abbreviated"
     )
     evidence_option(parser, "--from", "baseline", "recorded evidence", "reports")
     settings_options(parser, "recipes")

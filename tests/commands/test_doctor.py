@@ -42,7 +42,7 @@ def test_doctor_reports_a_complete_installation(run_sentinel, mirrored, tmp_path
     assert found["devices"]["found"] == "cpu; cuda: NVIDIA H200"
     assert found["mirrors"] == {"name": "mirrors", "state": "ok", "found": "tiny", "advice": ""}
     assert found["SENTINEL_HOME"]["found"].startswith(str(tmp_path / "home"))
-    strict = found["strict sandbox"]["found"] == "to be had"
+    strict = found["strict sandbox"]["found"] == "available"
     assert found["sandbox"]["found"].startswith("strict (default)" if strict else "basic (default)")
     assert ("control groups" in found) == ("system call filter" in found) == strict
     assert found["git"]["found"].startswith("git version")
@@ -52,14 +52,13 @@ def test_doctor_reports_a_complete_installation(run_sentinel, mirrored, tmp_path
     assert text.status == 0
     assert any(line.split()[:3] == ["ok", "torch", "2.99.0"] for line in text.out.splitlines())
     last = text.out.splitlines()[-1]
-    assert last == "next: `pytest --sentinel-target=tiny` decides its known bugs; `sentinel` shows what else there is"
+    assert last == "next: `pytest --sentinel-target=tiny` checks tiny for known bugs; `sentinel` lists all commands"
 
 
 def test_the_next_step_without_a_mirror_is_what_pypi_provides(run_sentinel):
     last = run_sentinel("doctor").out.splitlines()[-1]
-    assert last.startswith(
-        "next: `pytest --sentinel-target=tiny` decides what PyPI provides; `sentinel mirror add tiny`"
-    )
+    assert last.startswith("next: `pytest --sentinel-target=tiny` checks its releases on PyPI for known bugs; ")
+    assert last.endswith("to check any commit, run `sentinel mirror add tiny` first")
 
 
 def test_doctor_reports_a_worker_that_does_not_start(run_sentinel, monkeypatch):
@@ -77,7 +76,7 @@ def test_doctor_reports_another_package_named_sentinel(run_sentinel, monkeypatch
     monkeypatch.setattr(metadata, "packages_distributions", lambda: {"sentinel": ["RL_Sentinel", "sentinel"]})
     answer = run_sentinel("doctor", "--json")
     assert answer.status == 1
-    assert "also has files of sentinel" in checks(answer)["import name"]["found"]
+    assert "also contains files of sentinel" in checks(answer)["import name"]["found"]
 
 
 def test_doctor_reports_a_missing_package_of_an_extra(run_sentinel, monkeypatch):

@@ -128,7 +128,7 @@ def test_a_run_that_decides_nothing_leaves_entries_stale(run_sentinel, recorded,
     before = recorded.read_bytes()
     answer = run_sentinel("report", "refresh")
     assert answer.status == 1
-    assert "pytest decided nothing (--sentinel-target=tiny" in answer.out
+    assert "pytest ended without a result (--sentinel-target=tiny" in answer.out
     assert recorded.read_bytes() == before
 
 

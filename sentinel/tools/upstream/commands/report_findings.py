@@ -40,7 +40,7 @@ def declare(commands: Commands) -> None:
         metavar="DIR",
         type=Path,
         action="append",
-        help="evidence (default: baseline of the settings, else reports; repeatable)",
+        help="folder with evidence; repeatable (default: the setting baseline, or else reports)",
     )
     parser.add_argument("--to", metavar="DIR", type=Path, default=Path("findings"), help="default: findings")
     parser.add_argument(
