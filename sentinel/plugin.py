@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for option in NAMED.values():
         action = "append" if option.many else "store"
         group.addoption(f"--sentinel-{option.name}", action=action, metavar=option.metavar, help=option.help)
-    text = "with a base: also fail if numbers differ and neither an oracle nor a law decides"
+    text = "if a base is compared: also fail if numbers differ and no oracle or law tells whether they are worse"
     group.addoption("--sentinel-strict", action="store_true", help=text)
 
 

@@ -72,8 +72,8 @@ def test_a_boundary_is_examined_if_another_one_ran_its_changed_lines():
     gate, lines = written(late, row("v.g", "same", "", (line("f", 1, False), line("f", 2, True))))
     assert not [text for text in lines if "not examined" in text]
     [one, other] = gate.document()["comparisons"][0]["boundaries"]
-    assert one["sentence"] == "its scenarios ran 1 of 2 changed lines; the others were judged at v.g"
-    assert other["sentence"] == "its scenarios ran 1 of 2 changed lines; the others were judged at v.f"
+    assert one["sentence"] == "its scenarios ran 1 of 2 changed lines; the others were examined in scenarios of v.g"
+    assert other["sentence"] == "its scenarios ran 1 of 2 changed lines; the others were examined in scenarios of v.f"
 
 
 def test_a_caller_that_does_not_run_the_changed_lines_is_not_examined():
@@ -82,7 +82,7 @@ def test_a_caller_that_does_not_run_the_changed_lines_is_not_examined():
     after = row("v.late", "same", "", (line("f", 1, True),), here=[])
     gate, lines = written(idle, row("v.f", "same", "", (line("f", 1, True),)), after)
     found = {each["boundary"]: each for each in gate.document()["comparisons"][0]["boundaries"]}
-    where = "its scenarios did not run the changed lines; they were judged at v.f"
+    where = "its scenarios did not run the changed lines; they were examined in scenarios of v.f"
     assert (found["v.f"]["outcome"], found["v.f"]["sentence"]) == ("same", "")
     for name in ("v.caller", "v.late"):
         assert (found[name]["outcome"], found[name]["sentence"]) == ("not examined", where)
@@ -104,10 +104,10 @@ def test_annotations_and_sarif_are_at_the_changed_lines(outcome, level, tmp_path
 
 def test_non_finite_parts_and_unreached_changes_are_listed():
     _, lines = written(row("v.f", "worse", "loss moved", undecided=["clip_fraction", "pg_loss"], blind=["pg_loss"]),
-                       row("", "same", beyond=["removed, with all its callers: v.g"]))  # fmt: skip
+                       row("", "same", beyond=["removed, and not called any more: v.g"]))  # fmt: skip
     where = "NaN or infinite at both revisions in every scenario that runs changed lines"
     assert f"undecided: v.f: {where}: pg_loss" in lines
-    assert "removed, with all its callers: v.g" in lines
+    assert "removed, and not called any more: v.g" in lines
 
 
 def test_the_summary_begins_with_worse_functions():

@@ -194,7 +194,7 @@ def test_a_recipe_that_explains_several_laws_is_decided_once(pytester, known, mo
     decided: list[str] = []
     monkeypatch.setattr(Runner, "_decide", _counting(Runner._decide, decided))
     result = run(pytester, *known, "-v", "-rs", "--sentinel-laws=quick")
-    assert re.search(r"SKIPPED \[[2-9]\].*known, and reported already: DEMO-REJECTED-ROW", str(result.stdout))
+    assert re.search(r"SKIPPED \[[2-9]\].*known bugs that were already reported: DEMO-REJECTED-ROW", str(result.stdout))
     assert decided.count("DEMO-REJECTED-ROW") == 1
     last_recipe = max(
         n for n, line in enumerate(result.outlines) if "DEMO-REJECTED-ROW.yaml::" in line and "%]" in line

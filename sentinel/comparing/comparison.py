@@ -192,7 +192,8 @@ class Comparison:
             runs_past = runs is not None
         alike = self._find_import_failure(changed)
         if alike:
-            return replace(result, state="not compared", failed=AFTER, reason=f"{AFTER}: it fails as {alike} does")
+            reason = f"{AFTER}: it fails for the same reason as {alike}"
+            return replace(result, state="not compared", failed=AFTER, reason=reason)
         sessions = self.processes.sessions(subject)
         located = {side: self.processes.locate_changes(side, subject) for side in SIDES}
         pair = self._asking.pair(subject, sessions, located)
@@ -258,9 +259,9 @@ class Comparison:
         if state == "same numbers" and not subject.laws and not distance:
             names = ", ".join(recipe.bug_id for recipe in recipes_of(subject, self._recipes))
             state = "not examined"
-            reason = f"only the scenarios of its known bugs were tried, because no contract is bound to it: {names}"
+            reason = f"no contract is bound to it, so only the scenarios of its known bugs were tried: {names}"
         if state == "same numbers" and log.undecided and not log.decided:
-            state, reason = "not examined", "no number that it returns is finite at either revision"
+            state, reason = "not examined", "every number that it returns is NaN or infinite at both revisions"
         return self._settle(
             replace(
                 result,
@@ -326,7 +327,7 @@ class Comparison:
             why = str(error)
         finally:
             session.close()
-        reason = f"{result.lost}; but the base did not return either: {why}"
+        reason = f"{result.lost}; but its calls fail at the base, too: {why}"
         return replace(result, state="not compared", lost="", reason=reason)
 
     def _check_new(self, candidate: Candidate) -> BoundaryDiff:
@@ -345,7 +346,8 @@ class Comparison:
             bugs = [recipe.bug_id for recipe in self._recipes if self._was_there(recipe, finding)]
             inherited |= dict.fromkeys(bugs)
             broken += [] if bugs else [describe_finding(finding)]
-        reason = f"with {', '.join(inherited)} of the code that it calls, as before" if inherited else search.undecided
+        bugs_of_callees = f"the code that it calls has known bugs, as before: {', '.join(inherited)}"
+        reason = bugs_of_callees if inherited else search.undecided
         tried = 0 if search.undecided else search.tried
         places, patch = [place for place, _, _ in changed], self.selection.patch
         if tried:
@@ -391,7 +393,7 @@ class Comparison:
         if not stay or len(stay) != len(callers) or not all(keeps_numbers(each, helpers) for each in stay):
             return result
         names = ", ".join(each.name for each in stay)
-        why = f"its parameters have changed; its callers keep their numbers: {names}"
+        why = f"its parameters have changed, but the results of its callers have not: {names}"
         return replace(result, broken={**result.broken, AFTER: ()}, reason=why)
 
     def _decide_bugs(self, subject: Subject, recipes: Sequence[Recipe]) -> dict[str, dict[str, str]]:

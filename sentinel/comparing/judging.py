@@ -172,14 +172,14 @@ def _find_choice(asking: Asking, sessions: Mapping[str, LawSession], finding: Fi
             alike = [each for each, inputs in zip(trials, _inputs_of(trials)) if inputs.get(name) == now][:_AGREEING]
             calls = [{**inputs, name: value} for inputs in _inputs_of(alike)]
             if value != now and _follows(sessions[AFTER], subject, law, alike, calls):
-                return f"{name}={value!r}, before with {now!r}"
+                return f"{name}={value!r} (before: {now!r})"
         gradients = {item.key for item in contract.observes if item.role == "gradient"}  # their sign changes
         wrong = [each for each in trials if {part(item.key) for item in each.violations} - gradients][:_AGREEING]
         nats = [item.name for item in contract.inputs if item.domain in NATS and first.get(item.name) is not None]
         for one, other in combinations(nats, 2):
             calls = [{**each, one: each.get(other), other: each.get(one)} for each in _inputs_of(wrong)]
             if _follows(sessions[AFTER], subject, law, wrong, calls, gradients):
-                return f"{one} and {other} exchanged, except for gradients"
+                return f"{one} and {other} exchanged (gradients not compared)"
     return ""
 
 

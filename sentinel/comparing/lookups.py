@@ -173,7 +173,7 @@ def changed_imports(
         named = {*code.signals(file, new), *code.doubtful(file, new)} if leads else set()
         for name in sorted(named & modules[1].units.keys()):
             for used in sorted(modules[1].units[name].names & leads.keys()):
-                yield (file, name), f"{used} leads to {leads[used]} now"
+                yield (file, name), f"{used} now refers to {leads[used]}"
 
 
 def _changed_lead(file: str, name: str, codes: Mapping[str, Code], trees: Mapping[str, str]) -> str:

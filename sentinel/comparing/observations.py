@@ -234,7 +234,7 @@ def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
             further = np.isfinite(gap_there) & (gap > gap_there + bound)
             if further.any():
                 place = int(np.argmax(np.where(further, gap, -1.0)))
-                off = f"{gap.flat[place]:.3g} off here, {gap_there.flat[place]:.3g} off at the other revision"
+                off = f"off by {gap.flat[place]:.3g} at this revision, by {gap_there.flat[place]:.3g} at the other"
                 worse.append(Increased(**{**vars(item), "detail": f"{item.detail}; {off}"}))
         elif isinstance(item.observed, list) and mate is not None:  # a list of the names that the call changed
             new = [name for name in item.observed if name not in mate.observed]

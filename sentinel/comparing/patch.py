@@ -70,7 +70,7 @@ def describe_share(ran: int, count: int, elsewhere: Sequence[str]) -> str:
     share, rest = f"its scenarios ran {ran} of {count} changed lines", "the others"
     if not ran:
         share, rest = "its scenarios did not run the changed lines", "they"
-    return f"{share}; {rest} were judged at {', '.join(elsewhere)}" if elsewhere else share
+    return f"{share}; {rest} were examined in scenarios of {', '.join(elsewhere)}" if elsewhere else share
 
 
 def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:

@@ -41,7 +41,7 @@ def summarise(compared: BoundaryDiff) -> str:
         fails = f"it can no longer be called: {message(item.detail)}"
         breaks = f"is further from {item.law} than before" if item in further else f"{new}breaks {item.law}"
         parts.append(fails if item.law == ANSWERED else f"{breaks}: {item.statement}")
-        parts += [f"the results follow the definition with {message(item.choice)}"] if item.choice else []
+        parts += [f"the results are now those of the definition with {message(item.choice)}"] if item.choice else []
     function = compared.name.rpartition(".")[2]
     moved = [describe_difference(item, function) + _describe_settings(item) for item in compared.differences[:1]]
     numbers_first = all(isinstance(item.answers[AFTER], Mapping) for item in compared.differences[:1])
@@ -178,7 +178,7 @@ def name_revision(checkout: Checkout) -> str:
     return f"{checkout.ref.short} ({what}{dirty})"
 
 
-_SAME = "no signal code differs by the inventory's rule"
+_SAME = "no code that carries training signal (by the inventory's rule) differs"
 
 
 def write_headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
@@ -195,7 +195,7 @@ def write_headline(comparison: Comparison, results: Sequence[BoundaryDiff], inte
         roots = ", ".join(root.path for root in comparison.target.roots)
         outside = "" if comparison.selection.whole else f"; files outside of {message(roots)} were not compared"
         rest = "; other code was not compared" if scope else outside
-        parts.append(f"{claim}; the text of both trees proves it, and nothing was run{rest}")
+        parts.append(f"{claim}; this follows from the source text alone, so nothing was run{rest}")
     elif states["differs"]:
         judgements = ", ".join(f"{times} {word}" for word, times in judged.items())
         count = f"{states['differs']} of {states['differs'] + same + partly} boundaries that reach changed code"
@@ -249,12 +249,12 @@ def why_nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]
     effects = comparison.selection.effects
     if effects and not comparison.selection.patch.count:
         return (
-            f"module-level code that may change other functions differs ({join_names(effects)}), and the text does not "
-            "show its effect; run the laws at the head (pytest --sentinel-laws=quick)"
+            f"module-level code that may change other functions differs ({join_names(effects)}), and its effect cannot "
+            "be read from the source; run the laws at the head (pytest --sentinel-laws=quick)"
         )
     if comparison.selection.unread and not comparison.selection.patch.count:
         return (
-            f"only changes that no boundary reads: {join_names(comparison.selection.unread)}; review them "
+            f"no boundary reads what has changed: {join_names(comparison.selection.unread)}; review these changes "
             "(`sentinel audit` compares settings with known bugs)"
         )
     if comparison.selection.patch.unbound:
@@ -307,7 +307,7 @@ def list_unexamined(
             yield f"{state}: {join_names(names)}: {message(why)}"
     if len(reasons) > _FILES:
         count_left = sum(len(names) for names in list(reasons.values())[_FILES:])
-        yield f"not compared: {count_left} more, for {len(reasons) - _FILES} other reasons"
+        yield f"not compared: {count_left} more boundaries, for {len(reasons) - _FILES} other reasons"
     undecided = [each for each in results if each.blind]
     for each in undecided[:_FILES]:
         counts = ", ".join(f"{message(key)} in {each.undecided[key]}" for key in each.blind)
@@ -411,7 +411,7 @@ def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1
     yield f"   {summarise(item)}"
     cause = comparison.cause_of(item.name)
     if cause:
-        yield f"   it calls {cause}, see above"
+        yield f"   because it calls {cause} (see above)"
         yield ""
         return
     contract = comparison.catalog.contracts[item.contract]
@@ -475,10 +475,10 @@ def _list_laws(item: BoundaryDiff, shown: Sequence[Mapping[str, Any]], unsaid: C
             yield f"{label}, in further scenarios: {', '.join(dict.fromkeys(each.law for each in others))}"
     if further:
         names = ", ".join(each.law for each in further)
-        yield f"both revisions break these laws, and the results are further off now: {names}"
+        yield f"broken at both revisions, with larger errors at the head: {names}"
     closer = dict.fromkeys(each.law for each in broken[BEFORE] if each.law in worse)
     if closer:
-        yield f"in other scenarios the results are closer to these laws now: {', '.join(closer)}"
+        yield f"in other scenarios, the head breaks these laws by less than the base: {', '.join(closer)}"
 
 
 def write_scenario(

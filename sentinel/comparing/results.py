@@ -66,7 +66,7 @@ class Broken:
 
 
 #: Name and statement of the law that is broken if a call returns at only one revision.
-ANSWERED, ANSWERED_STATEMENT = "a_call_is_answered", "a call of its contract returns"
+ANSWERED, ANSWERED_STATEMENT = "a_call_is_answered", "a call with valid inputs returns a result"
 
 
 def break_answered(reason: str, inputs: Inputs) -> Broken:

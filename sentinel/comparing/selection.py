@@ -134,13 +134,13 @@ class Selection:
         result = _describe(subject, sides)
         if subject.name in self.redirects:
             lookup, path = self.redirects[subject.name]
-            result = replace(result, lookup=f"{lookup.key} leads to {path.rpartition('.')[2]} now")
+            result = replace(result, lookup=f"{lookup.key} now refers to {path.rpartition('.')[2]}")
         former = sides[BEFORE].definition
         if there == [BEFORE] and former is not None and sides[AFTER].definition is None:
             unread = self._unread(former.file)
             if unread is not None:
                 if unread:
-                    reason = f"{AFTER}: {former.file} was left out: {unread}"
+                    reason = f"{AFTER}: {former.file} was left out of the checkout: {unread}"
                     result = replace(result, state="not compared", failed=AFTER, reason=reason)
                 unit = self.codes[BEFORE].unit_of(former)
                 places = [(former.file, ""), *([(former.file, unit.name)] if unit is not None else [])]

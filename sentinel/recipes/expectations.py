@@ -115,7 +115,7 @@ def indistinguishable(
     )
     extra = only_unpatched or only_fixed
     if not extra:
-        return f"{reason}{equal}; if the bug is that small, add a dtype, a tolerance or exact: true"
+        return f"{reason}{equal}; if the bug's effect is that small, add a dtype, a tolerance or exact: true"
     missing = "expected_fixed" if only_unpatched else "expected_unpatched"
     return f"{reason}{equal}, and {missing} does not have {', '.join(extra)}"
 

@@ -195,7 +195,7 @@ def _with(before: bytes, edits: Iterable[Edit]) -> bytes:
     done = 0
     for edit in edits:
         if edit.first <= done or edit.last > len(lines):
-            problem = f"has {len(lines)} lines" if edit.last > len(lines) else f"is edited up to line {done} already"
+            problem = f"has {len(lines)} lines" if edit.last > len(lines) else f"has another edit up to line {done}"
             raise SentinelError(f"{edit.place}: lines {edit.first} to {edit.last}: {edit.file} {problem}")
         made += [*lines[done : edit.first - 1], edit.new]
         done = max(edit.last, edit.first - 1)

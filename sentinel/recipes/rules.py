@@ -206,11 +206,12 @@ class _Reading:
             for name, condition in needed if when else ():
                 needs = f"reach needs {condition_in_words(name, condition)}"
                 if name not in when:
-                    message = f"{needs}, but affects[{index}] does not set it: add {name} to it"
+                    message = f"{needs}, but affects[{index}] does not set {name}; add it there"
                     self.findings.error(("affects", index, "when"), message, key=True)
                 elif not can_both_hold(when[name], condition):
                     message = (
-                        f"{needs}, but affects[{index}] has {condition_in_words(name, when[name])}: no value meets both"
+                        f"{needs}, but affects[{index}] has {condition_in_words(name, when[name])}; "
+                        "no value meets both conditions"
                     )
                     self.findings.error(("affects", index, "when", name), message, key=True)
 

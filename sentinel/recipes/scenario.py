@@ -54,7 +54,7 @@ class ScenarioReader:
                 self._add(variants[prefix], name, key, value, self.place)
             else:
                 near = nearest(key, [item.name for item in self.contract.inputs])
-                message = f"{key!r} is not an input of contract {self.contract.name}; it is read as prose{near}"
+                message = f"{key!r} is not an input of contract {self.contract.name}; it has no effect{near}"
                 self.findings.warn((*self.place, key), message, key=True)
         return self._build(shared, variants if any(variants.values()) else {})
 

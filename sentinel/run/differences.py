@@ -102,7 +102,8 @@ class DifferenceItem(pytest.Item):
             assert self.row is not None
             if self.row["cause"]:  # one line per caller keeps the function that changed on the first screen
                 sentence = summarise(error.result)
-                return visible(f"worse: it calls {self.row['cause']} (above). Its own results: {sentence}", lines=True)
+                cause = f"worse, because it calls {self.row['cause']} (above)"
+                return visible(f"{cause}. Its own results: {sentence}", lines=True)
             places = [f"{file}:{first} {name}" for file, name, first, _ in self.row["places"]]
             text = "\n".join([f"changed: {', '.join(places)}", *write_difference(self.comparison, error.result)])
             return visible(f"{text}\nif this is intended: --sentinel-allow-changes={self.boundary}", lines=True)

@@ -95,7 +95,7 @@ def _beyond(comparison: Comparison) -> list[str]:
     """Return lines about changes that no boundary can show, such as removed functions."""
     gone = [name for name, each in comparison.selection.candidates.items() if each.result.state == "gone"]
     effects = comparison.selection.effects
-    lines = [f"removed, with all its callers: {join_names(gone)}"] if gone else []
+    lines = [f"removed, and not called any more: {join_names(gone)}"] if gone else []
     lines += (
         [f"not examined: module-level code that may change other functions: {join_names(effects)}"] if effects else []
     )

@@ -95,7 +95,7 @@ class Item(pytest.Item):
         target = job.target if isinstance(job, LawJob) else job.recipe.target
         cause = target, job.ref, cause_of(verdict.reason)
         if cause in self.run.failed_causes:
-            pytest.skip(f"{verdict.kind}, and failed already for the same cause: {verdict.reason}")
+            pytest.skip(f"another item has already failed for the same cause ({verdict.kind}): {verdict.reason}")
         self.run.failed_causes.add(cause)
         raise VerdictError(decision, headline)
 
@@ -129,7 +129,7 @@ class RecipeItem(Item):
         if verdict.name == "reproduced" or (bases and verdict.name == "changed"):
             raise ExpectedFailure(decision, f"{headline(decision)}: {verdict.name}, as expected")
         if bases and verdict.name == "inconclusive":
-            pytest.skip(f"inconclusive, as at {bases[0].ref.short}: {verdict.reason}")
+            pytest.skip(f"inconclusive at {bases[0].ref.short}, too: {verdict.reason}")
         refs = [base.ref.short for base in bases if base.verdict.name == "reproduced"]
         if refs and verdict.name == "fixed":
             self.user_properties.append((FIXES, f"reproduced at {', '.join(refs)}"))
@@ -156,7 +156,7 @@ class LawItem(Item):
         bugs = ", ".join(excuse.bugs)
         why = excuse.holds or excuse.hidden
         if why and self.run.reported(excuse.bugs, self.job.ref):  # so that each bug fails only once
-            pytest.skip(f"{decision.verdict.name}; known, and reported already: {bugs}; {why}")
+            pytest.skip(f"{decision.verdict.name}; known bugs that were already reported: {bugs}; {why}")
         if excuse.unknown is not None and bugs:
             headline += f", in a scenario that triggers none of the known bugs ({bugs})"
         elif bugs:

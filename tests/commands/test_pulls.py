@@ -159,7 +159,7 @@ def test_a_head_that_no_longer_imports_fails_once(run_sentinel, tiny, git, pull,
     assert sum(isinstance(answer, Failed) for answer in asked) <= 1
     [found] = run_sentinel("pulls", "tiny", "--json", *FEW).json()
     assert found["answer"] == "introduces"
-    assert any("it fails as tiny.losses.agg_loss does" in line for line in found["findings"])
+    assert any("it fails for the same reason as tiny.losses.agg_loss" in line for line in found["findings"])
 
 
 def test_a_changed_function_that_is_not_signal_code_is_listed(run_sentinel, tiny, git, pull, mirror):

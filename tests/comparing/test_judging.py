@@ -43,7 +43,7 @@ def trial(law: Law, inputs: dict[str, Any], losses: list[float], **effects: Any)
 def test_a_larger_violation_of_a_relation_is_worse(law, inputs, nearer, further):
     one, other = trial(law, inputs, nearer), trial(law, inputs, further)
     [worse] = violations_ahead(other, one)
-    assert worse.detail.endswith("; 0.2 off here, 0.1 off at the other revision")
+    assert worse.detail.endswith("; off by 0.2 at this revision, by 0.1 at the other")
     assert violations_ahead(one, other) == violations_ahead(one, one) == ()
 
 

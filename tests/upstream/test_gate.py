@@ -70,7 +70,7 @@ def test_labels_shifted_by_one_more_fail(pytester, clone):
 
 def test_a_reversed_log_ratio_is_named(pytester, clone):
     replace(clone / ADVANTAGES, "kl = ref_logprob - logprob", "kl = logprob - ref_logprob")
-    definition = "the results follow the definition with log_probs and ref_log_probs exchanged, except for gradients"
+    definition = "the results are now those of the definition with log_probs and ref_log_probs exchanged (gradients not compared)"
     worse = compare(pytester, clone)
     worse.stdout.fnmatch_lines([f"worse: *.kl_penalty_forward *; {definition}"])
     worse.stdout.no_fnmatch_line("*kl_coef=*")  # without this metric in the definition, nothing contradicts it
@@ -79,7 +79,7 @@ def test_a_reversed_log_ratio_is_named(pytester, clone):
 
 def test_the_estimator_that_explains_the_new_numbers_is_named(pytester, clone):
     replace(clone / ADVANTAGES, "kld = (ratio - kl - 1).contiguous()", "kld = (0.5 * kl.square()).contiguous()")
-    definition = "the results follow the definition with kl_estimator='k2', before with 'k3'"
+    definition = "the results are now those of the definition with kl_estimator='k2' (before: 'k3')"
     compare(pytester, clone).stdout.fnmatch_lines([f"worse: *.kl_penalty_forward *; {definition}; *"])
 
 
@@ -87,6 +87,6 @@ def test_the_definition_that_explains_the_new_numbers_is_named(pytester, clone):
     """A known bug of both revisions does not hide the definition."""
     replace(clone / ADVANTAGES, STD, STD.replace(")", ", unbiased=False)"))
     worse = compare(pytester, clone)
-    definition = "the results follow the definition with std='biased', before with 'unbiased'"
+    definition = "the results are now those of the definition with std='biased' (before: 'unbiased')"
     worse.stdout.fnmatch_lines([f"worse: *.compute_grpo_outcome_advantage *: advantages is *; {definition}"])
     worse.stdout.no_fnmatch_line("* scenario of *")
