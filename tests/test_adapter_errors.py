@@ -56,7 +56,9 @@ def test_a_harness_error_fails_once_and_names_the_contract(body, said, pytester,
     assert result.parseoutcomes()["failed"] == 1
     assert "passed" not in result.parseoutcomes()
     result.stdout.fnmatch_lines(["not decided: *", f"*inconclusive: {said}"])
-    result.stdout.fnmatch_lines(["SKIPPED * another item has already failed for the same cause (adapter): adapter error: *"])
+    result.stdout.fnmatch_lines(
+        ["SKIPPED * another item has already failed for the same cause (adapter): adapter error: *"]
+    )
 
 
 def test_a_boundary_that_raises_on_every_call_fails(pytester, fixed_tree):

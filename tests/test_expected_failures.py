@@ -165,4 +165,6 @@ def test_a_law_broken_by_an_expected_bug_is_skipped(pytester, mine, refs):
     refs_of = (f"--sentinel-ref={refs['broken']}", f"--sentinel-against={refs['broken']}")
     result = run(pytester, *refs_of, "--sentinel-laws=quick", *select, "-rs")
     result.assert_outcomes(xfailed=1, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*known bugs that were already reported: DEMO-REJECTED-ROW; the law holds on 30 *"])
+    result.stdout.fnmatch_lines(
+        ["SKIPPED*known bugs that were already reported: DEMO-REJECTED-ROW; the law holds on 30 *"]
+    )

@@ -70,7 +70,8 @@ def test_labels_shifted_by_one_more_fail(pytester, clone):
 
 def test_a_reversed_log_ratio_is_named(pytester, clone):
     replace(clone / ADVANTAGES, "kl = ref_logprob - logprob", "kl = logprob - ref_logprob")
-    definition = "the results are now those of the definition with log_probs and ref_log_probs exchanged (gradients not compared)"
+    exchanged = "log_probs and ref_log_probs exchanged (gradients not compared)"
+    definition = f"the results are now those of the definition with {exchanged}"
     worse = compare(pytester, clone)
     worse.stdout.fnmatch_lines([f"worse: *.kl_penalty_forward *; {definition}"])
     worse.stdout.no_fnmatch_line("*kl_coef=*")  # without this metric in the definition, nothing contradicts it
