@@ -85,7 +85,7 @@ def test_a_known_bug_fails_once_when_its_recipe_runs_too(selected, pytester, kno
     result = run(pytester, *known, "-rs", "-k", f"({law}) or DEMO-REJECTED-ROW" if selected else law)
     result.assert_outcomes(failed=1, skipped=int(selected))
     if selected:
-        result.stdout.fnmatch_lines(["demo: 0 laws hold, 1 broken by bugs that are listed"])
+        result.stdout.fnmatch_lines(["demo: 0 laws hold, 1 broken by known bugs that are listed"])
     evidence = json.loads(next((pytester.path / "sentinel-reports").rglob("laws/**/*.json")).read_text())
     assert evidence["verdict"] == "reproduced"
 

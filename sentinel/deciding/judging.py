@@ -61,7 +61,7 @@ def confirm(question: Question, judgement: Judgement, answers: Answers) -> Judge
         return replace(judgement, outcome=replace(measured, repeated="same values"))
     other, _ = _compare(question, replace(measured, observation=answers.second))
     if other.name != judgement.verdict.name:
-        verdict = _unsteady(f"the values differed and would be {other.name}: {other.reason}")
+        verdict = _unsteady(f"the values were different, and the verdict would be {other.name}: {other.reason}")
         return replace(judgement, verdict=verdict, outcome=measured)
     return replace(judgement, outcome=replace(measured, repeated="same verdict"))
 

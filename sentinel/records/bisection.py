@@ -71,7 +71,8 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
         entry = entries[name]
         if _state(entry) is None:
             raise SentinelError(
-                f"the {name} commit {which.sha[:9]} cannot be decided: {entry.verdict} ({entry.kind}): {entry.reason}"
+                f"the {name} commit {which.sha[:9]} has no conclusive verdict: "
+                f"{entry.verdict} ({entry.kind}): {entry.reason}"
             )
         if (entry.verdict == "reproduced") != (name == "bad"):
             raise SentinelError(
@@ -89,7 +90,7 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
     if state == _state(entries["bad"]):
         return fork_point, good, state
     raise SentinelError(
-        f"{fork_point.sha[:9]}, the merge base of the two, is {decide(fork_point).verdict}; "
+        f"{fork_point.sha[:9]}, the merge base of the good and the bad commit, is {decide(fork_point).verdict}; "
         "choose commits of one branch"
     )
 

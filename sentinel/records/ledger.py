@@ -94,8 +94,8 @@ class Ledger:
         if not line:
             span = " ".join(f"--{n} {v}" for n, v in (("since", selection.since), ("until", selection.until)) if v)
             raise NothingExamined(
-                f"{self.target.name}: {span or selection.walk} selects no commit of {selection.ref}; widen the range, "
-                f"or run `sentinel mirror update {self.target.name}`"
+                f"{self.target.name}: no commit of {selection.ref} is selected by {span or selection.walk}; widen the "
+                f"range, or run `sentinel mirror update {self.target.name}`"
             )
         return replace(selection, head=head.sha, begins=begins), line, tags
 

@@ -22,8 +22,8 @@ _CHANGE_TEXTS = {
 HEADINGS = ("target", "bug", "introduced", "ended", "days", "releases with the bug")
 #: The marks that :func:`_date` puts before a day.
 MARKS = (
-    "+ introduced together with its code   ≤ present at the first decided commit   "
-    "~ in that commit or an undecided one before it"
+    "+ introduced together with its code   ≤ present at the first commit with a clear result   "
+    "~ in that commit, or in one without a clear result before it"
 )
 
 
@@ -56,7 +56,7 @@ def story(record: History, width: int = 72) -> list[str]:
     lines += [f"  {change_text(change)}" for change in record["changes"]]
     if not record["changes"]:
         decided = sum(run["commits"] for run in record["runs"] if run["verdict"] not in UNDECIDED)
-        same = "the same verdict at all decided revisions" if decided else "nothing could be decided"
+        same = "the same verdict at all revisions with a clear result" if decided else "nothing could be decided"
         lines.append(f"  {same} ({decided} of {count(record['commits'], record)})")
     for lifetime in record["spells"]:
         lines.append(f"  {lifetime_text(lifetime)}")
@@ -99,7 +99,7 @@ def change_text(change: History) -> str:
     text = f"{_CHANGE_TEXTS[change['what']]}: {commit_line(change['commit'])}"
     origin = change["origin"]
     if origin:
-        text += f" [{origin['older']} of the {origin['lines']} lines of its code are older]"
+        text += f" [{origin['older']} of the {origin['lines']} lines of its code are older than this commit]"
     if not change["undecided"]:
         return text
     number = change["undecided"]
@@ -173,10 +173,11 @@ def counts(records: Sequence[History]) -> list[str]:
     released = sum(bool(releases_with_bug(record)) for record in with_bug)
     commits = sum({record["target"]: record["commits"] for record in of_git}.values())
     return [
-        f"bugs: {len(of_git)}, at {commits:,} commits; seen: {len(with_bug)}; in a tagged release: {released}",
+        f"bugs: {len(of_git)}, tested at {commits:,} commits; present at a commit: {len(with_bug)}; "
+        f"present in a tagged release: {released}",
         f"introduced with their code: {with_code}; introduced into existing code: {later}",
-        f"ended: {len(ended)}, after {_middle(ended)} days (median); still present: {len(lasting)}, "
-        f"for {_middle(lasting)} days",
+        f"fixed or removed: {len(ended)}, after {_middle(ended)} days (median); still present: {len(lasting)}, "
+        f"for {_middle(lasting)} days (median)",
     ]
 
 

@@ -70,7 +70,9 @@ def _leaf(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str)
     relative, absolute = bounds(dtype, tolerance)
     apart = abs(left - right)
     within = math.isfinite(apart) and apart <= absolute + relative * abs(left)
-    note = f"{apart:.3g} apart; allowed {relative:g} relative, {absolute:g} absolute" if math.isfinite(apart) else ""
+    note = ""
+    if math.isfinite(apart):
+        note = f"difference {apart:.3g}; tolerance {relative:g} relative, {absolute:g} absolute"
     return Difference(where, *shown, note, within)
 
 
@@ -101,7 +103,7 @@ def difference(recorded: Recorded, now: Recorded) -> list[str]:
     """Return the differences between recorded and new evidence as sentences; empty if they agree."""
     if (recorded["target"], recorded["bug_id"]) != (now["target"], now["bug_id"]):
         one, other = (message(f"{document['target']} {document['bug_id']}") for document in (recorded, now))
-        return [f"different bugs: {one} is recorded, this is {other}"]
+        return [f"different bugs: {one} in the recorded evidence, {other} in the new evidence"]
     lines = _verdict_difference(recorded, now)
     if recorded["observation"] is None and now["observation"] is None:
         return lines

@@ -185,14 +185,14 @@ def contradiction(document: Document, recipe: Recipe | None) -> str:
     if verdict in UNDECIDED:
         return ""
     if seen is None:
-        return f"its verdict is {verdict}, and it has no observation"
+        return f"its verdict is {verdict}, but it has no observation"
     if document["law"]:
         follows = "reproduced" if document["comparison"] else "fixed"
     elif recipe is not None and recipe.has_values:
         follows = by_expectation(recipe, untyped(seen))[0].name
     else:
         return ""
-    return "" if follows == verdict else f"its verdict is {verdict}, and its observation gives {follows}"
+    return "" if follows == verdict else f"its verdict is {verdict}, but its observation leads to {follows}"
 
 
 def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:

@@ -68,7 +68,7 @@ def _table(rows: Sequence[Row], room: int) -> tuple[str, str]:
             chosen.add(item)
     text += "".join(lines[item] for item in sorted(set(rows)) if item in chosen)
     missing = len(set(rows) - chosen)
-    return text, f"\n{missing} more are left out here.\n" if missing else ""
+    return text, f"\n{missing} more rows are left out here.\n" if missing else ""
 
 
 def _cells(item: Row) -> tuple[str, ...]:

@@ -127,7 +127,7 @@ def summarise_laws(rows: Sequence[Row]) -> list[str]:
         lines.append(
             f"{target}: {holds}"
             + (f", {mute} not applicable" if mute else "")
-            + (f", {broken} broken by bugs that are listed" if broken else "")
+            + (f", {broken} broken by known bugs that are listed" if broken else "")
         )
     return lines
 

@@ -35,10 +35,10 @@ _TOGETHER = 32
 #: and need no call.
 _ATTEMPTS = 2
 
-_ALONE = "there is no other variant to compare the scenario with"
+_ALONE = "the scenario has no second variant to compare with"
 
 #: The reason why a law does not judge a scenario if known bugs may affect every key that the law compares.
-EXPLAINED = "known bugs explain every key that it compares"
+EXPLAINED = "known bugs affect every output that the law compares"
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,8 @@ class Discovery:
                 self._reported = now
                 rate = self.tried / max(now - began, 1e-9)
                 self._report_progress(
-                    f"{self.tried} tried, {rate:.0f} a second, {len(self.findings)} found; at {search.subject.boundary}"
+                    f"{self.tried} scenarios ({rate:.0f} a second), findings: {len(self.findings)}; "
+                    f"now at {search.subject.boundary}"
                 )
 
         try:

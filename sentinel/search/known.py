@@ -164,7 +164,7 @@ def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Other
     if unknown is not None:
         return Excuse(bugs, unknown=unknown)
     if others is None:
-        return Excuse(bugs, doubt="other scenarios could not be searched")
+        return Excuse(bugs, doubt="the search of scenarios that do not trigger it failed")
     judged = others.outcome.judged
     if judged >= ENOUGH:
         return Excuse(bugs, holds=f"the law holds on {judged} scenarios that do not trigger it")

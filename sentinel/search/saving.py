@@ -138,7 +138,7 @@ def decisive_document(finding: Finding, open_target: OpenTarget, runner: Runner,
     assert case is not None  # a trial with violations has a case
     oracle = _oracle_values(finding, open_target)
     twins = list(_right_outputs(finding, oracle))
-    failed = "no simulated right output keeps the law"
+    failed = "no simulated correct output satisfies the law"
     for values in (_expected_values(finding, oracle, twins[0]), {}) if oracle else ({},):
         if values is None:
             continue
@@ -154,7 +154,7 @@ def decisive_document(finding: Finding, open_target: OpenTarget, runner: Runner,
         verdict = runner.decide(Job(recipe, open_target.ref)).verdict
         if verdict.name == "reproduced":
             return {**document, **values}
-        failed = f"on the code with the bug, the recipe is {verdict.name} and not reproduced: {verdict.reason}"
+        failed = f"on the code with the bug, the verdict is {verdict.name} instead of reproduced: {verdict.reason}"
     raise CannotDistinguish(failed)
 
 

@@ -195,7 +195,7 @@ def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[
             row for row, label in enumerate(labels) if label in choice and labels[:row].count(label) < most
         ]
     if not all(places.values()):
-        raise DoesNotApply("the reduced scenario has no row or no token")
+        raise DoesNotApply("the reduced scenario has no rows or no tokens")
     decimals = choose.integer(0, _EXACT)
     return cut_to(contract, inputs, places, None if decimals == _EXACT else decimals)
 

@@ -170,10 +170,10 @@ class Settings:
     """
 
     targets: tuple[str, ...] = _option(
-        "target", "NAME", "check these targets (comma list, repeatable; 'all')", _comma(_targets), many=True
+        "target", "NAME", "check these targets, or 'all' (comma-separated, repeatable)", _comma(_targets), many=True
     )
     bugs: tuple[str, ...] = _option(
-        "bug", "GLOB", "only recipes whose bug id matches (comma list, repeatable)", _comma(_each(str)), many=True
+        "bug", "GLOB", "only bugs whose id matches GLOB (comma-separated, repeatable)", _comma(_each(str)), many=True
     )
     named_refs: tuple[tuple[str | None, Ref], ...] = _option(
         "ref",
@@ -201,10 +201,10 @@ class Settings:
         "repo-url", "[TARGET=]URL", "fetch from a fork instead of upstream", _mapping(_url), dict, many=True
     )
     report_dir: Path = _option(
-        "report-dir", "DIR", "write evidence here (default: sentinel-reports)", _one(_path), _REPORTS, file=True
+        "report-dir", "DIR", "write evidence to DIR (default: sentinel-reports)", _one(_path), _REPORTS, file=True
     )
     baseline: Path | None = _option(
-        "baseline", "DIR", "fail only if evidence differs from the evidence recorded here", _one(_path), None, file=True
+        "baseline", "DIR", "fail only if the evidence differs from the evidence in DIR", _one(_path), None, file=True
     )
     device: str = _option("device", "DEVICE", "cpu (default), cuda or cuda:N", _one(_device), "cpu")
     timeout: float = _option(
@@ -227,15 +227,15 @@ class Settings:
     named_against: tuple[tuple[str | None, Ref | None], ...] = _option(
         "against",
         "[TARGET=]REF",
-        "fail if numbers are worse than at this ref (default for a working tree and a pull request: where they left "
-        "upstream's main branch; 'none' compares with nothing)",
+        "fail if numbers are worse than at this ref; 'none' turns the comparison off (default for a working tree or a "
+        "pull request: the commit where it left upstream's main branch)",
         _comma(_by_target(lambda text: None if text == "none" else Ref.parse(text))),
         many=True,
     )
     allowed_changes: tuple[str, ...] = _option(
         "allow-changes",
         "GLOB",
-        "do not fail if these boundaries change (comma list, repeatable)",
+        "do not fail if boundaries that match GLOB change (comma-separated, repeatable)",
         _comma(_each(str)),
         many=True,
     )

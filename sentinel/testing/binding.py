@@ -488,10 +488,10 @@ def _mismatch(
     left = [name for name in unknown if name not in wanted.values()]
     if left:
         others = [item.name for item in contract.inputs if not item.dialect and item.name not in {*names, *wanted}]
-        written = "; the inputs left are " + ", ".join(others) if others else ""
+        written = " (inputs without a parameter: " + ", ".join(others) + ")" if others else ""
         need = f"{' and '.join(left)} {'needs a value' if len(left) == 1 else 'need values'}"
         lines.append(
-            f"{need}: names={{input: {left[0]!r}}}{written}. Or give it a value: "
+            f"{need}. Either name its input: names={{input: {left[0]!r}}}{written}. Or fix its value: "
             f"functools.partial({function.name}, {left[0]}=…), or call=lambda f, x: f(…)."
         )
     lines += [_advice(contract, name, names) for name in undecided]
@@ -517,7 +517,7 @@ def _advice(contract: Contract, name: str, names: Collection[str] = ()) -> str:
     values = [*item.choices] or definitions(item)
     if values := [value for value in values if all(concerns(contract, each, {name: value}) for each in taken)]:
         if len(values) == 1:
-            return f"Pass {name}={values[0]!r}, the only one that fits these parameters."
+            return f"Pass {name}={values[0]!r}, the only value that fits these parameters."
         return f"Pass {name}=…; choose one of {', '.join(map(repr, values))}."
     return f"Pass {name}=…: {' '.join(item.meaning.split())}."
 

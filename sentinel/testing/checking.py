@@ -116,7 +116,7 @@ class Check:
         self.contract = with_edge_laws(with_terms(named))
         for name, shape in (shapes or {}).items():
             if shape not in ("batch", "tokens"):
-                raise TypeError(f"shapes={{{name!r}: {shape!r}}}: the only other shapes are 'batch' and 'tokens'")
+                raise TypeError(f"shapes={{{name!r}: {shape!r}}}: a shape is 'batch' or 'tokens'")
         of_batch = [name for name, shape in (shapes or {}).items() if shape == "batch"]
         responses = tuple(input_named(self.contract, name).name for name in of_batch)
         self.contract = per_response(self.contract, responses)
@@ -200,7 +200,7 @@ class Check:
             return []
         return [
             *mismatch.advice,
-            "Tried, and the function differs from the reference with each of these:",
+            "The function was checked with each of these, and differs from the reference each time:",
             *(f"    {way}" for way, _ in differing),
             "If one of them is what the function takes, the function has a bug: pass it to see the smallest scenario.",
         ]
@@ -294,7 +294,8 @@ class Check:
                 kept.keep(law, findings[0].trial.variants if findings else None)
         if any(each.judged for each in report.laws.values()):
             for what, count in report.raised.items():
-                _warn_at(f, f"{report.function} as {report.contract}: {count} of {search.tried} scenarios: {what}")
+                where = f"{report.function} as {report.contract}"
+                _warn_at(f, f"{where}: {count} of {search.tried} scenarios raised {what}")
         return report
 
     def _open_search(
@@ -330,7 +331,7 @@ class Check:
             )
             with contextlib.suppress(DoesNotApply):
                 if law.violations(case):
-                    return f"with {in_words(chosen)} the definition itself breaks this law there"
+                    return f"with {in_words(chosen)}, the definition itself breaks this law in this scenario"
             return ""
 
         return left_out
@@ -425,9 +426,7 @@ class Check:
         try:
             contract = narrow(self.contract, bound.binding)
         except NotSearchable as error:
-            raise TypeError(
-                f"{self.contract.name}: {error}; pass it as {self.contract.name}'s input of that name"
-            ) from None
+            raise TypeError(f"{self.contract.name}: {error}; pass a value for this input") from None
         # A law cannot change one of these inputs alone, because they are passed to the same parameter.
         together = {name for pair in shared(bound.names) for name in pair}
         inputs = tuple(
@@ -496,7 +495,7 @@ class Check:
         of_responses = [(each, self._bound_as(Way({}, each))) for each in self._of_responses(bound)]
         for responses, whole in of_responses:
             if whole._holds(f, finding.law):
-                return f"one number per response, so pass shapes={dict.fromkeys(responses, 'batch')!r}"
+                return f"it takes one number per response; pass shapes={dict.fromkeys(responses, 'batch')!r}"
         for text, contract in slips(self.contract, bound.names, self.choices, factor):
             twin = copy(self)
             twin.contract = contract

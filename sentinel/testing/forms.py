@@ -37,7 +37,7 @@ class Term:
 
 def _penalty(inputs: Mapping[str, Any]) -> Any:
     if inputs["ref_log_probs"].shape != inputs["response_mask"].shape:
-        raise DoesNotApply("a KL penalty has no definition for several actions per step")
+        raise DoesNotApply("a KL penalty is not defined for several actions per step")
     of_kl = {item.name: inputs[item.name] for item in KL_ESTIMATE.inputs if item.name in inputs}
     return KL_ESTIMATE.reference(of_kl)["kl"]
 
@@ -50,7 +50,7 @@ _KL_COEF = knob("kl_coef", "coefficient of the KL penalty in the loss", (0.0, 0.
 #: computes, a KL penalty that its caller has computed, and an entropy bonus (PPO, arXiv:1707.06347, equation 9).
 TERMS = (
     Term(
-        per_token("ref_log_probs", "log-probs of the reference policy of the KL penalty", "log_ratio", default=None),
+        per_token("ref_log_probs", "log-probs of the reference policy, for the KL penalty", "log_ratio", default=None),
         _KL_COEF,
         _penalty,
         (drawn("kl_estimator", f"of the KL penalty: {_KL_ESTIMATOR.meaning}", ("k3", "k1", "k2", "abs", "k3+")),),

@@ -127,9 +127,9 @@ class Report:
         halves = [each for each in HALVES if self.dtypes and each not in self.dtypes]
         half = f"{' or '.join(halves)} (pass dtypes=()), " if halves else ""
         more = f"more than {' or '.join(self._most.split(', '))}, " if self.sizes else ""
-        more += f"what {in_words(self.off)} turn{'s' * (len(self.off) == 1)} off, " if self.off else ""
+        more += f"code that {in_words(self.off)} turn{'s' * (len(self.off) == 1)} off, " if self.off else ""
         styles = [f"{name} other than {' or '.join(each)}, " for name, each in self.masks.items()]
-        return f"not tried: {more}{half}{''.join(styles)}values beyond the drawn ones, settings of the machine"
+        return f"not tried: {more}{half}{''.join(styles)}values outside the drawn ranges, other machine settings"
 
     @property
     def ok(self) -> bool:
@@ -335,8 +335,8 @@ def _failure(
     if padding is not None:
         side = next(iter(padding.values()))
         lines.append(
-            f"  It holds for masks without holes, padded only on the {side}; if there are no others, pass "
-            f"{in_words(padding)}."
+            f"  It holds if masks have no holes and are padded only on the {side}; if all your masks are like this, "
+            f"pass {in_words(padding)}."
         )
     if law.name == "the_oracle_agrees":
         if bound.left:
@@ -346,7 +346,7 @@ def _failure(
             # This line is not wrapped, so that the option can be copied.
             lines.append(f"  It agrees with {in_words(other)}; if that is intended, pass dialects={other!r}.")
             if left := still(other):
-                lines += _wrapped(f"Still broken with that: {', '.join(left)}.")
+                lines += _wrapped(f"Laws that are still broken with these dialects: {', '.join(left)}.")
         cause = "" if other or padding is not None or _edge(finding) else slip(finding)
         if cause:
             lines += _wrapped(f"Probable cause: {cause}. The reference with this change agrees.")
@@ -356,7 +356,8 @@ def _failure(
     judged = f"{outcome.judged} of {search.tried} scenarios judged"
     if outcome.not_judged and outcome.judged < search.tried:
         judged += f" (the others were not judged, most often because: {outcome.not_judged.most_common(1)[0][0]})"
-    lines += _wrapped(f"Seed {search.seed}, {judged}. Hypothesis keeps the scenario and tries it first.")
+    stored = "Hypothesis stores the scenario and tries it first in the next run"
+    lines += _wrapped(f"Seed {search.seed}, {judged}. {stored}.")
     return "\n".join(lines)
 
 

@@ -42,7 +42,7 @@ def slips(contract: Contract, names: Mapping[str, str], choices: Mapping[str, An
     trained = contract.input("log_probs") is not None
     for item in tensors:
         if trained and item.domain == "log_ratio":
-            text = f"the other sign of the log-ratio of {names.get('log_probs', 'log_probs')} and {called(item)}"
+            text = f"the opposite sign of the log-ratio of {names.get('log_probs', 'log_probs')} and {called(item)}"
             yield text, _of_inputs(contract, _reflect(item.name))
     for one, other in combinations(tensors, 2):
         if one.shape == other.shape and not (trained and "log_ratio" in (one.domain, other.domain)):
@@ -56,11 +56,11 @@ def slips(contract: Contract, names: Mapping[str, str], choices: Mapping[str, An
             yield f"the inverse of {called(item)}", _of_inputs(contract, _invert(item.name))
     for item in tensors:
         if item.domain in ("advantage", "reward"):
-            yield f"the other sign of {called(item)}", _of_inputs(contract, _negate(item.name))
+            yield f"the opposite sign of {called(item)}", _of_inputs(contract, _negate(item.name))
     for item in numbers:
         if re.search("coef|beta", item.name):
-            yield f"the other sign of {called(item)}", _of_inputs(contract, _negate(item.name))
-    yield "the other sign of the result", _scaled(contract, -1.0)
+            yield f"the opposite sign of {called(item)}", _of_inputs(contract, _negate(item.name))
+    yield "the opposite sign of the result", _scaled(contract, -1.0)
     yield "no clipping", _in_torch(contract, _unclipped)
     yield "a gradient through a value that must be detached", _in_torch(contract, _attached)
     if contract.mask and contract.input(contract.mask) is not None:

@@ -18,7 +18,7 @@ def test_history_without_a_bug_prints_a_line_per_bug(run_sentinel):
     told = run_sentinel("report", "history")
     assert told.status == 0
     assert "TINY-MEAN" in told.out
-    assert told.out.startswith("bugs: 1, at 2 commits; seen: 1; in a tagged release: 0\n")
+    assert told.out.startswith("bugs: 1, tested at 2 commits; present at a commit: 1; present in a tagged release: 0\n")
     assert [cell.strip() for cell in re.split(r" {2,}", told.out.splitlines()[-4])[:3]] == ["tiny", "TINY-MEAN", "|#.|"]
     assert run_sentinel("report", "history", "--json").json()[0]["introduced"].startswith("≤2026-01-01")
     lines = run_sentinel("report", "history", "--markdown").out.splitlines()

@@ -30,7 +30,7 @@ def test_sweep_json_has_the_histories(run_sentinel, tiny):
         (["sweep", "tinny"], "unknown target 'tinny' — did you mean 'tiny'"),
         (["sweep", "tiny", "--bug", "TINY-MEEN"], "no recipe matches 'TINY-MEEN' — did you mean 'TINY-MEAN'?"),
         (["sweep", "tiny", "--since", "2026-13-01"], "not a valid day: '2026-13-01'"),
-        (["sweep", "tiny", "--since", "2030-01-01"], "--since 2030-01-01 selects no commit of main"),
+        (["sweep", "tiny", "--since", "2030-01-01"], "no commit of main is selected by --since 2030-01-01"),
         (["sweep", "tiny", "--ref", "nonsense"], "nonsense"),
         (["sweep", "tiny", "--until", "git:nonsense"], "no branch, tag or commit 'nonsense'"),
         (["sweep", "tiny", "--ref=-x"], "cannot begin with '-'"),

@@ -94,4 +94,4 @@ def test_the_overview_has_one_line_per_bug():
     headings, rows = overview(records)
     assert headings[-2:] == ("releases with the bug", "on PyPI")
     assert rows == [("tiny", "A", "not decided", "", "", "v1", "v1"), ("tiny", "B", "not swept", "", "", "v1", "")]
-    assert counts(records)[0] == "bugs: 1, at 9 commits; seen: 0; in a tagged release: 0"
+    assert counts(records)[0] == "bugs: 1, tested at 9 commits; present at a commit: 0; present in a tagged release: 0"

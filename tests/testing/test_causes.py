@@ -98,7 +98,7 @@ def scaled_log_probs(logits, labels, temperature=1.0):
         (critic, "value_loss", {}, "minimum and maximum swapped, factor=0.5"),
         (group_norm, "reward_normalisation", {}, "groups along the wrong axis"),
         (cispo, "policy_loss", {**PPO, "algorithm": "cispo"}, "a gradient through a value that must be detached"),
-        (rewarded_kl, "policy_loss", {**PPO, "shapes": {"advantages": "batch"}}, "the other sign of beta"),
+        (rewarded_kl, "policy_loss", {**PPO, "shapes": {"advantages": "batch"}}, "the opposite sign of beta"),
     ],
 )
 def test_slips_are_named_together_with_another_setting(f, contract, options, cause):

@@ -330,7 +330,7 @@ def test_a_function_that_sometimes_raises_is_reported():
         return loss(logps, old_logps, adv, mask, eps)
 
     with pytest.warns(
-        UserWarning, match=r"particular as policy_loss: \d of 8 scenarios: .*padding is not supported"
+        UserWarning, match=r"particular as policy_loss: \d of 8 scenarios raised .*padding is not supported"
     ) as warned:
         report = check(particular)
     code = particular.__code__

@@ -52,7 +52,7 @@ def test_the_documented_options_check_a_grpo_loss(tmp_path):
 
     (tmp_path / "grpo.py").write_text(GRPO.replace("lp_ref - lp_new", "lp_new - lp_ref"), encoding="utf-8")
     ran = run_page(tmp_path, "python -m pytest -q test_grpo.py -k oracle")
-    assert "Probable cause: the other sign of the log-ratio of lp_new and lp_ref" in ran.stdout
+    assert "Probable cause: the opposite sign of the log-ratio of lp_new and lp_ref" in ran.stdout
 
 
 def test_the_example_gives_the_output_of_the_page(tmp_path):
