@@ -75,7 +75,12 @@ def test_ends_on_two_branches_use_the_merge_base(history, find):
 
 @pytest.mark.parametrize(
     ("good", "bad", "said"),
-    [(0, 1, "must be reproduced"), (1, 0, "must be reproduced"), (0, 0, "are the same"), (2, 0, "no conclusive verdict")],
+    [
+        (0, 1, "must be reproduced"),
+        (1, 0, "must be reproduced"),
+        (0, 0, "are the same"),
+        (2, 0, "no conclusive verdict"),
+    ],
 )
 def test_invalid_ends_are_rejected(history, find, good, bad, said):
     write(history, FIXED, FIXED + "\n", BROKEN)

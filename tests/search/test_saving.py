@@ -35,7 +35,9 @@ def test_a_saved_recipe_distinguishes_fixed_from_broken_code(name, open_toys, ru
 def test_a_scenario_that_the_current_code_passes_is_not_saved(open_toys, toys):
     open_target, finding = found(open_toys, "leaking")
     told: Any = SimpleNamespace(decide=lambda job: SimpleNamespace(verdict=SimpleNamespace(name="fixed", reason="so")))
-    with pytest.raises(CannotDistinguish, match="on the code with the bug, the verdict is fixed instead of reproduced: so"):
+    with pytest.raises(
+        CannotDistinguish, match="on the code with the bug, the verdict is fixed instead of reproduced: so"
+    ):
         decisive_document(finding, open_target, told, toys)
 
 

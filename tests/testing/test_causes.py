@@ -146,7 +146,7 @@ def test_a_loss_may_have_further_terms():
 @pytest.mark.parametrize(
     ("wrong", "cause"),
     [
-        (lambda *x, ent_coef: with_terms(*x, ent_coef=-ent_coef), "the other sign of ent_coef"),
+        (lambda *x, ent_coef: with_terms(*x, ent_coef=-ent_coef), "the opposite sign of ent_coef"),
         (lambda *x, ent_coef: with_terms(*x, ent_coef=0.0), ""),
         (lambda *x, ent_coef: with_terms(*x, ent_coef=0.0) - ent_coef * x[4].mean(), ""),
     ],
