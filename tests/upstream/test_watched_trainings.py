@@ -54,7 +54,7 @@ def test_mixed_up_rows_are_named(tmp_path, monkeypatch):
     assert "reward function 0 got wrong `completions` for 8 of 8 rows: for row 0, the value of row 1" in said
     assert "reward function 0 got wrong `answer` for " in said
     assert "the prompt tokens of 8 of 8 rows are not those of the dataset's prompt" in said
-    assert "8 of 8 completions continue other prompt tokens than the batch has" in said
+    assert "8 of 8 completions were generated from other prompt tokens than the batch's" in said
     assert "4 of 4 bugs were named, and their trainings raise no alarm without them" in said
 
 

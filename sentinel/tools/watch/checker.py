@@ -376,12 +376,12 @@ class Checker:
         of = [one.name for one in applies if one.name not in lines]
         in_evaluation = [one.name + IN_EVALUATION for one in applies if one.name in of and one.of != ("evaluated",)
                          and one.evaluates and facts.get("evaluates")]  # fmt: skip
-        self._applied |= dict.fromkeys([*of, *in_evaluation], "its inputs did not occur in a checked step")
+        self._applied |= dict.fromkeys([*of, *in_evaluation], "no checked step had the values that it compares")
         if self._told_of == (facts["class"], lines):
             return
         self._told_of = facts["class"], lines
         name = facts["class"].rpartition(".")[2] or "the trainer"
-        evaluations = f"{len(in_evaluation)} of these in evaluations, too; " if facts.get("evaluates") else ""
+        evaluations = f"{len(in_evaluation)} of these also in evaluations; " if facts.get("evaluates") else ""
         _say(
             f"{name}: {len(of)} of all {len(every)} invariants will be checked; {evaluations}"
             f"{len(others)} need a part that this run does not have: {some(others, _NAMES)}"
@@ -610,7 +610,8 @@ class Checker:
         why: Mapping[str, int]
         if not self._watched:
             why = {reason: len(names) for reason, names in self._failed.items()} or self._not["watched"]
-            what = "no function of the run could be watched" if why else "the run imported no function that is bound"
+            none = "the run imported no function that the adapter binds"
+            what = "no function of the run could be watched" if why else none
         elif not self._counts["copied"]:
             what, why = "no call of a watched function was copied", self._not["copied"]
         elif not self._counts["read"]:
@@ -656,13 +657,12 @@ class Checker:
             else f"calls of up to {_MOST_WRITTEN} elements, without texts and group names"
         )
         _say(
-            f"{self.events}: the violations ({what}), and all reasons"
-            + f", also why {counted(unwatched, 'bound function')} could not be watched" * bool(unwatched)
+            f"{self.events} has the violations ({what}), and all reasons why something was not checked"
+            + f"; also why {counted(unwatched, 'bound function')} could not be watched" * bool(unwatched)
         )
         if self._configured is not None:
-            _say(
-                f"known bugs that its settings trigger: sentinel audit {self._target.name} --config {self._configured}"
-            )
+            command = f"sentinel audit {self._target.name} --config {self._configured}"
+            _say(f"to list the known bugs that the run's settings trigger: {command}")
 
     def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
         """Append a line atomically, because several processes write to the file. If the disk is full, stop writing."""

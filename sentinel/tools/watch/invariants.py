@@ -321,7 +321,7 @@ def _ratio_is_one(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
     if mean <= _AGREE:
         return ""
     where = ", ".join(f"{name} {one:.3g}" for name, one in mismatch(memory).items())
-    return f"log-probs of rollout and trainer are {mean:.3g} apart on average, before any step ({where})"
+    return f"log-probs of rollout and trainer differ by {mean:.3g} on average before any step ({where})"
 
 
 def mismatch(memory: Mapping[str, Any]) -> dict[str, float]:
@@ -377,7 +377,8 @@ def _reported_are_the_models(kind: str, values: Mapping[str, Any], memory: dict[
             compared = True
             apart = float((one["log_probs"] - reported)[known].abs().max())
             most = max(most, apart if apart > max(2 * float(one["bound"]), 1e-4) else 0.0)
-    return (f"a token's log-prob differs by {most:.3g} from the last layer's" if most else "") if compared else None
+    fault = f"a reported log-prob differs by {most:.3g} from that of the model's last layer" if most else ""
+    return fault if compared else None
 
 
 def _labels_are_tokens(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -591,7 +592,7 @@ def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
         wrong = _resumed_elsewhere(facts)
         known = facts.get("random_state")
         return wrong or (
-            None if known is None else "" if known else "the state of random numbers is not the checkpoint's"
+            None if known is None else "" if known else "the random number generators' state is not the checkpoint's"
         )
     if not values.get("places") or values["global_step"] != facts["first_step"]:
         return None
@@ -605,10 +606,10 @@ def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
                 continue
             now, was = state.get(key), torch.as_tensor(was).reshape(-1)
             if now is None:
-                return f"the optimizer has no {key} of {name} before the first step, and the checkpoint has it"
+                return f"the optimizer has no {key} of {name} before the first step, although the checkpoint has it"
             now = torch.as_tensor(now).reshape(-1)
             if not _near(now, was[: len(now)], 1e-2, 1e-12):
-                return f"the optimizer's {key} of {name} before the first step is not the checkpoint's"
+                return f"before the first step, the optimizer's {key} of {name} differs from the checkpoint's"
     return ""
 
 
@@ -629,8 +630,8 @@ def _resumed_elsewhere(facts: Mapping[str, Any]) -> str:
         return ""
     how = "trains on batches of the first steps again" if facts["skipped"] < min(expected) else "leaves out batches"
     return (
-        f"the resumed epoch skips {facts['skipped']} batches, and step {step} is after {min(expected)} of its "
-        f"{batches} batches: the training {how}"
+        f"the resumed epoch skips {facts['skipped']} of its {batches} batches, but step {step} came after "
+        f"{min(expected)} of them: the training {how}"
     )
 
 
@@ -662,12 +663,12 @@ def _epoch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
     most, times = steps.epoch(options) if declared else (dropped, 1)
     left = int((counts == 0).sum())
     if left > most:
-        return f"an epoch leaves out {left} of the {len(counts)} rows of the dataset, and at most {most} are right"
+        return f"an epoch leaves out {left} of the {len(counts)} rows of the dataset; it may leave out at most {most}"
     loaded = counts[counts > 0]
     low, high = int(loaded.min()), int(loaded.max())
     # Several processes need equally many rows, so they load some rows twice.
     if low < times or (high > times and (declared or world == 1)):
-        return f"an epoch loads a row {low if low != times else high} times, and {times} times are right"
+        return f"an epoch loads a row {low if low != times else high} times instead of {times}"
     return ""
 
 
@@ -692,8 +693,8 @@ def _follows(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
         if wrong.any():
             at = int((after.double() - expected).abs().masked_fill(~wrong, -1.0).argmax())
             got, right, mine, own = (float(one[at]) for one in (after, expected, policy, before))
-            how = f"{share:g} of the policy's {mine:.6g} and {1 - share:g} of its own {own:.6g}"
-            return f"element {at} of the reference's {name} is {got:.6g}, and {how} is {right:.6g}"
+            how = f"{share:g} times the policy's {mine:.6g} plus {1 - share:g} times its own {own:.6g}"
+            return f"element {at} of the reference's {name} is {got:.6g} instead of {right:.6g} ({how})"
     return "" if values["pieces"] else None
 
 
@@ -767,8 +768,8 @@ def _samples(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
     mean, expected = memory["log_probs"] / count, memory["minus entropy"] / count
     how = "more probable" if mean > expected else "less probable"
     return (
-        f"{int(count)} sampled tokens have the mean log-prob {mean:.4g}; the policy's negative entropy is "
-        f"{expected:.4g}: they are {how} than samples of the policy"
+        f"the mean log-prob of {int(count)} sampled tokens is {mean:.4g}; for samples of the policy, it would be the "
+        f"negative entropy {expected:.4g}: the tokens are {how} than samples of the policy"
     )
 
 
@@ -828,14 +829,14 @@ def _divided_once(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
     configured, done = values["facts"]["options"].get("gradient_accumulation_steps"), len(values["losses"])
     if values["wanted"] and done == configured != values["wanted"] and not values["facts"].get("streams"):
         return (
-            f"current_gradient_accumulation_steps, by which losses are divided, is {values['wanted']}, and the step "
-            f"has {done} micro-batches"
+            f"losses are divided by current_gradient_accumulation_steps={values['wanted']}, but the step has {done} "
+            "micro-batches"
         )
     for raw, returned, steps in values["returned"]:
         if steps and not _near(returned, float(raw) / steps, 1e-2 if raw.dtype != torch.float32 else 1e-4, 1e-9):
             return (
-                f"compute_loss returned {float(raw):.6g}, {float(returned):.6g} was differentiated, and "
-                f"{float(raw) / steps:.6g} is right for {values['wanted']} micro-batches of a step"
+                f"compute_loss returned {float(raw):.6g}, and {float(returned):.6g} was differentiated instead of "
+                f"{float(raw) / steps:.6g} (for {values['wanted']} micro-batches in a step)"
             )
     return "" if values["returned"] else None
 
@@ -888,7 +889,7 @@ def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
     shown = f"{min(items):g}" if min(items) == max(items) else f"{min(items):g} to {max(items):g}"
     ranks = f" of {over} processes" * (over > 1)
     return (
-        f"losses of a step are divided by {shown} tokens (num_items_in_batch), and its {len(items)} micro-batches"
+        f"losses of a step are divided by {shown} tokens (num_items_in_batch), but its {len(items)} micro-batches"
         f"{ranks} train on {trained} labels"
         + ", because the labels of first tokens are not predicted"
         * bool(min(items) == max(items) == labels)
@@ -909,7 +910,7 @@ def _tokens_counted(kind: str, values: Mapping[str, Any], memory: dict[str, Any]
     wrong = [items for _, items in several if items != trained]
     ranks = f" of {world} processes" * (world > 1)
     return (
-        f"num_items_in_batch is {wrong[0]:g}, and the completions{ranks} have {trained} trained tokens" if wrong else ""
+        f"num_items_in_batch is {wrong[0]:g}, but the completions{ranks} have {trained} trained tokens" if wrong else ""
     )
 
 
@@ -933,7 +934,7 @@ def _mean_of_batches(kind: str, values: Mapping[str, Any], memory: dict[str, Any
     slack = 1e-3 * max(map(abs, losses)) + 1e-6
     if min(means) - slack <= returned <= max(means) + slack:
         return ""
-    return f"the loss is {returned:.6g}, and the mean of its {len(losses)} batches is {means[0]:.6g}"
+    return f"eval_loss is {returned:.6g}, but the mean of its {len(losses)} batches is {means[0]:.6g}"
 
 
 def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -946,7 +947,7 @@ def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, An
         factor = float((gradient * total).sum() / total.square().sum())
         spacing = 2.0**-6 if values["sums"][name][2].dtype != torch.float32 else 2.0**-14
         if ((gradient - factor * total).abs() > spacing * (size + size.mean()) * max(abs(factor), 1e-3)).any():
-            return f"the gradient of {name} is not the sum over {len(values['losses'])} micro-batches, times one factor"
+            return f"the gradient of {name} is not proportional to the sum over {len(values['losses'])} micro-batches"
         factors.append((factor, name, spacing))
     if not factors:
         return None
@@ -957,7 +958,7 @@ def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, An
         return f"{how}, and the gradient of {low[1]} is {low[0]:.4g} times its sum"
     norm = float(values["norm"]) if values["norm"] is not None else math.nan
     if most and norm > most * (1 + slack):
-        return f"the norm of the gradients is {norm:.4g} at the step, and max_grad_norm is {most:g}"
+        return f"the norm of the gradients is {norm:.4g} at the step, but max_grad_norm is {most:g}"
     if (not most or norm < most * (1 - slack)) and low[0] < 1 - slack:
         how = f"gradients are {low[0]:.4g} times their sum over micro-batches"
         return f"{how}, although their norm {norm:.4g} is below max_grad_norm {most}"
@@ -1009,10 +1010,10 @@ def _scheduled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
         raise DoesNotApply(f"no parameter group of your optimizer starts at learning_rate={rate}")
     wrong = [one for one in mine if not _near(one, expected, 1e-4, 1e-12)]
     if wrong:
-        return f"the learning rate is {wrong[0]:.6g}, and the schedule gives {expected:.6g}"
+        return f"the learning rate is {wrong[0]:.6g}, but the schedule gives {expected:.6g}"
     rates = [] if values["facts"]["callbacks"] else values["rates"]
     other = [one for one in rates if not _near(one, expected, 1e-4, 1e-12)]
-    return f"the optimizer's learning rate is {other[0]:.6g}, and the schedule gives {expected:.6g}" if other else ""
+    return f"the optimizer's learning rate is {other[0]:.6g}, but the schedule gives {expected:.6g}" if other else ""
 
 
 def _held(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -1074,7 +1075,7 @@ def _follow_gradients(kind: str, values: Mapping[str, Any], memory: dict[str, An
                     f"{name} has a gradient but did not change; {optimizer} would change it by {float(update[at]):.4g}"
                 )
             how = f"{optimizer} would change it by {float(update[at]):.4g}"
-            return f"element {at} of {name} changed by {float(moved[at]):.4g}, and {how}"
+            return f"element {at} of {name} changed by {float(moved[at]):.4g}, but {how}"
     if not known:
         raise DoesNotApply(f"the rule of {values['optimizer']} is not known")
     return ""
@@ -1111,10 +1112,10 @@ def _disturbed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
     apart, largest = float(values["apart"]), float(values["largest"])
     if not apart > (_HALF_APART if values["halves"] else _APART) * largest:
         return ""
-    of = "tokens of padding" if values["what"] == "padding" else "tokens of the first document of a row"
+    of = "padding tokens" if values["what"] == "padding" else "tokens of the first document of a row"
     return (
-        f"with other values in {values['tokens']} {of}, the last hidden states of other tokens change by up to "
-        f"{apart:.3g} (the largest is {largest:.3g})"
+        f"changing the values of {values['tokens']} {of} changes the last hidden states of the remaining tokens by up "
+        f"to {apart:.3g} (the largest hidden state is {largest:.3g})"
     )
 
 
@@ -1162,12 +1163,12 @@ INVARIANTS = (
         "Compare the batch before and after it is shuffled and split.",
     ),
     Invariant(
-        "the_loss_is_the_documented_one", ("answers",), "the configuration names the loss",
+        "the_loss_is_the_documented_one", ("answers",), "the loss is the one that the configuration names",
         f"{_TRAINER} that the adapter documents", _loss, _also(_documented("loss"), _own("loss"), _observed), "loss",
         "Compare this function with the formula of loss_type in the documentation.", evaluates=True,
     ),
     Invariant(
-        "the_gradient_is_the_documented_one", ("answers",), "the documented loss determines its gradient",
+        "the_gradient_is_the_documented_one", ("answers",), "the gradient of the loss is that of the documented loss",
         f"{_TRAINER} that the adapter documents, and a model that reports log-probs or scores", _gradient,
         _also(_documented("loss"), _own("loss"), _observed,
               lambda facts, steps: "gradients are scaled (fp16)" if facts["scaler"] else ""), "loss",
@@ -1175,7 +1176,7 @@ INVARIANTS = (
         "this batch, so the formulas differ for other values.",
     ),
     Invariant(
-        "advantages_follow_from_rewards", ("scored",), "the configuration names how rewards become advantages",
+        "advantages_follow_from_rewards", ("scored",), "advantages are computed from rewards as configured",
         f"{_TRAINER} that the adapter documents, and reward functions in Python", _advantages,
         _also(_documented("advantages"), _own("advantages")), "advantages",
         "Print what the reward functions return, and the advantages.", evaluates=True,
@@ -1207,7 +1208,8 @@ INVARIANTS = (
         "loss", "Compare both forward passes: attention mask, temperature, adapters, and the path of the reference.",
     ),
     Invariant(
-        "the_reference_has_no_adapter", ("answers", "scored"), "the reference of an adapter is the model without it",
+        "the_reference_has_no_adapter", ("answers", "scored"),
+        "the reference of a model with an adapter is the model without the adapter",
         f"{_TRAINER} that the adapter documents, with LoRA or another adapter, and a reference", _adapters_are_off,
         _also(
             _documented("loss"), _has_reference, _own("loss", "advantages"), _observed,
@@ -1297,7 +1299,7 @@ INVARIANTS = (
         "Check the temperature and the labels of the model's output layer.", evaluates=True,
     ),
     Invariant(
-        "labels_are_tokens", ("answers",), "a label is the token at its position; the model shifts them",
+        "labels_are_tokens", ("answers",), "a label is the token at the same position; the model shifts the labels",
         f"{_TRAINER}, and labels", _labels_are_tokens,
         _also(
             _labelled, _own("loss", "compute_loss"),

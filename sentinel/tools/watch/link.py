@@ -219,7 +219,7 @@ class Watching:
         if rank != self._rank:
             self._rank = rank
             every, share = self.watcher.budget.every, self.watcher.budget.share
-            rate = f"one call in {every} of each function is copied, in at most {share:.0%} of the time"
+            rate = f"one call in {every} of each function is copied, using at most {share:.0%} of the run's time"
             self._connection.send(("process", self._pid, rank, rate))
 
     def _tell_modules(self) -> None:

@@ -118,7 +118,7 @@ class Reading:
         for path in self._required():
             if parts[path] is None:
                 return self._read_without(path, parts)
-        fewest, why = len(self.plan.paths) + 1, "no scenario leads the adapter to such a call"
+        fewest, why = len(self.plan.paths) + 1, "the adapter makes no such call from any scenario"
         closest: tuple[dict[str, Any], dict[Path, Any]] | None = None
         contract, binding = self.subject.contract, self.subject.binding
         for choice in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
@@ -515,7 +515,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
     """
     keys = {item.key for item in reading.subject.contract.observes if item.role in _OF_RESULTS}
     contract, read, another = reading.subject.contract, 0, False
-    refused = "no scenario can be read from its own call"
+    refused = "the adapter's calls of example scenarios cannot be read back"
     for live, call, answers in calls:
         parts = {path: at(call, path, answers) for path in reading.plan.paths}
         try:

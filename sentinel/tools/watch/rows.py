@@ -83,7 +83,7 @@ def compare_prompts(
     if len(sampled) == len(observed) and (wrong := _different(sampled, observed)):
         row = wrong[0]
         return (
-            f"{len(wrong)} of {len(observed)} completions continue other prompt tokens than the batch has: "
+            f"{len(wrong)} of {len(observed)} completions were generated from other prompt tokens than the batch's: "
             f"row {row} was generated from {len(sampled[row])} tokens, and the batch has {len(observed[row])}"
         )
     return ""
@@ -122,7 +122,7 @@ def compare_rewarded(
             wrong = [row for row in _different(given, known) if not masked[row]]
             other = _owner(given[wrong[0]], known) if wrong else None
             if wrong and (other is not None or not number):
-                what = f"the value of row {other}" if other is not None else "a value that is not the row's"
+                what = f"the value of row {other}" if other is not None else "a value that no row has"
                 return (
                     f"reward function {number} got wrong `{name}` for {len(wrong)} of {len(known)} rows: "
                     f"for row {wrong[0]}, {what}"

@@ -768,7 +768,7 @@ class Training:
         except DoesNotApply as reason:
             why = str(reason)
         except Exception as error:
-            why = f"the configured schedule could not be made again: {type(error).__name__}: {error}"[:100]
+            why = f"the configured schedule could not be recreated: {type(error).__name__}: {error}"[:100]
         self._send(
             "stepping",
             {

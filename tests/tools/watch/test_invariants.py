@@ -294,12 +294,12 @@ def test_a_broken_invariant_is_reported_and_can_be_switched_off(name):
         ),
         (
             [("fresh", {**_FRESH[1], "old_log_probs": _LOG_PROBS - torch.tensor([0.0, 0.0, 0.6])})],
-            "0.12 apart on average, before any step (length 2-3 0.12, token 1 0, token 2-3 0.2)",
+            "differ by 0.12 on average before any step (length 2-3 0.12, token 1 0, token 2-3 0.2)",
         ),
         ([_stepping(left=["head"])], "no optimizer has head, although"),
         (
             [_answers(items=8, step=3), _stepping()],
-            "divided by 8 tokens (num_items_in_batch), and its 1 micro-batches train on 4 labels",
+            "divided by 8 tokens (num_items_in_batch), but its 1 micro-batches train on 4 labels",
         ),
         (
             [("consumed", {"rows": _ROWS, "age": 3})],
@@ -310,7 +310,7 @@ def test_a_broken_invariant_is_reported_and_can_be_switched_off(name):
         ([_stepped([1.0], [0.5], None)], "w has no gradient but changed"),
         (
             [_stepped([1.0], [0.7], torch.tensor([1.0]))],
-            "element 0 of w changed by -0.3, and SGD would change it by -0.1",
+            "element 0 of w changed by -0.3, but SGD would change it by -0.1",
         ),
         (
             [_stepping(reference={"w": (torch.ones(1), torch.ones(1), True)})],
@@ -318,7 +318,7 @@ def test_a_broken_invariant_is_reported_and_can_be_switched_off(name):
         ),
         (
             [_stepping(sums={"w": (torch.ones(2), torch.ones(2), torch.tensor([1.0, 0.0]))})],
-            "the gradient of w is not the sum over 1 micro-batches",
+            "the gradient of w is not proportional to the sum over 1 micro-batches",
         ),
         (
             [_of_rank(rank, _stepped([1.0], [0.5 + rank], torch.ones(1))) for rank in range(2)],
@@ -342,13 +342,13 @@ _OF_TWO = {"global_step": 1, "current_gradient_accumulation_steps": 2}
 @pytest.mark.parametrize(
     ("seen", "name", "how"),
     [
-        ([_planned(1, 0, 1, 0)], "an_epoch_has_all_rows", "leaves out 2 of the 4 rows of the dataset, and at most 0"),
-        ([_planned(1, 2, 1, 1)], "an_epoch_has_all_rows", "loads a row 2 times, and 1 times are right"),
-        ([_stepping(wanted=2)], "micro_batches_add_up", "current_gradient_accumulation_steps, by which losses are"),
+        ([_planned(1, 0, 1, 0)], "an_epoch_has_all_rows", "leaves out 2 of the 4 rows of the dataset; it may"),
+        ([_planned(1, 2, 1, 1)], "an_epoch_has_all_rows", "loads a row 2 times instead of 1"),
+        ([_stepping(wanted=2)], "micro_batches_add_up", "divided by current_gradient_accumulation_steps=2, but"),
         (
             [_answers(items=4, step=3, attributes={"_loss_shifts_labels": True}, labels=_IDS.masked_fill(
                 _ATTENTION == 0, -100), loss=0.0), _stepping()],
-            "the_divisor_is_the_number_of_labels", "divided by 4 tokens (num_items_in_batch), and its 1 micro-batches "
+            "the_divisor_is_the_number_of_labels", "divided by 4 tokens (num_items_in_batch), but its 1 micro-batches "
             "train on 5 labels",
         ),
         (
@@ -356,10 +356,10 @@ _OF_TWO = {"global_step": 1, "current_gradient_accumulation_steps": 2}
                 _ATTENTION == 0, -100), loss=0.0), _stepping()],
             "the_divisor_is_the_number_of_labels", "train on 5 labels, because the labels of first tokens are not",
         ),
-        ([_resumed_at(7, 0)], "training_resumes_where_it_stopped", "skips 0 batches, and step 7 is after 2 of its 4"),
+        ([_resumed_at(7, 0)], "training_resumes_where_it_stopped", "skips 0 of its 4 batches, but step 7 came after 2"),
         ([_resumed_at(7, 4)], "training_resumes_where_it_stopped", "the training leaves out batches"),
         ([_resumed_at(0, 2)], "training_resumes_where_it_stopped", "resumes at step 0, and the checkpoint is of step"),
-        ([_resumed_at(7, 2, random_state=False)], "training_resumes_where_it_stopped", "state of random numbers"),
+        ([_resumed_at(7, 2, random_state=False)], "training_resumes_where_it_stopped", "number generators' state"),
     ],
 )  # fmt: skip
 def test_rows_counts_and_resumed_runs_are_described(seen, name, how):
@@ -393,7 +393,7 @@ def test_the_reference_is_compared_with_the_configured_mixture():
     assert memory.look(*_followed(1.75)) == []
     ((one, said),) = memory.look(*_followed(1.25))
     assert one.name == "the_reference_follows_as_configured"
-    assert "the reference's w is 1.25, and 0.75 of the policy's 2 and 0.25 of its own 1 is 1.75" in said
+    assert "w is 1.25 instead of 1.75 (0.75 times the policy's 2 plus 0.25 times its own 1)" in said
     assert memory.looks["the_reference_follows_as_configured"] == 2
     assert _memory(_DOCUMENTED).look(*_followed(1.25)) == [], "nothing synchronizes the reference"
 
@@ -423,9 +423,9 @@ def test_a_wrong_gradient_is_described_by_what_it_looks_like():
     [
         ([_documented(loss=4.0, evaluating=True)], "in an evaluation, a micro-batch's loss is 4"),
         ([_of_rank(rank, _counted(3)) for rank in range(2)],
-         "num_items_in_batch is 3, and the completions of 2 processes have 6 trained tokens"),
+         "num_items_in_batch is 3, but the completions of 2 processes have 6 trained tokens"),
         ([_evaluated(dropout="layers.0 (0.1)")], "in an evaluation, dropout is on: layers.0 (0.1)"),
-        ([_evaluated(returned=4.0)], "in an evaluation, the loss is 4, and the mean of its 2 batches is 2"),
+        ([_evaluated(returned=4.0)], "in an evaluation, eval_loss is 4, but the mean of its 2 batches is 2"),
         ([_evaluated(changed=["w", "the learning rate"])], "in an evaluation, w changed (2 values in all)"),
     ],
 )  # fmt: skip
@@ -561,8 +561,8 @@ def test_an_adapter_that_starts_with_another_policy_is_not_judged():
     ("state", "how"),
     [
         ({"step": 3.0, "exp_avg": torch.ones(2)}, None),
-        ({}, "the optimizer has no step of w before the first step, and the checkpoint has it"),
-        ({"step": 3.0, "exp_avg": torch.zeros(2)}, "the optimizer's exp_avg of w before the first step is not the"),
+        ({}, "the optimizer has no step of w before the first step, although the checkpoint has it"),
+        ({"step": 3.0, "exp_avg": torch.zeros(2)}, "before the first step, the optimizer's exp_avg of w differs from the"),
     ],
 )
 def test_an_optimizers_state_is_compared_with_the_checkpoints(tmp_path, state, how):
@@ -792,9 +792,9 @@ _PADDED = {
         ({"prompt_mask": torch.tensor([[0, 1], [0, 1]])}, [], {}, "row 0 has 1 tokens, and its prompt is 2 tokens"),
         ({"prompt_ids": _PADDED["prompt_ids"].flip(0), "prompt_mask": _PADDED["prompt_mask"].flip(0)}, [], {},
          "row 0 has the tokens of row 1's prompt"),
-        ({}, [[97, 98], [98]], {}, "1 of 2 completions continue other prompt tokens than the batch has: row 1 was"),
+        ({}, [[97, 98], [98]], {}, "completions were generated from other prompt tokens than the batch's: row 1 was"),
         ({}, [], {"completions": ["yz", "x"]}, "wrong `completions` for 2 of 2 rows: for row 0, the value of row 1"),
-        ({}, [], {"completions": ["x", "y"]}, "wrong `completions` for 1 of 2 rows: for row 1, a value that is not"),
+        ({}, [], {"completions": ["x", "y"]}, "wrong `completions` for 1 of 2 rows: for row 1, a value that no"),
         ({}, [], {"completion_ids": [[120], [121]]}, "wrong `completion_ids` for 1 of 2 rows"),
         ({}, [], {"prompts": ["c", "ab"]}, "wrong `prompts` for 2 of 2 rows"),
         ({}, [], {"answer": [[2.0], [1.0]]}, "wrong `answer` for 2 of 2 rows"),

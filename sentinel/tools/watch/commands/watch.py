@@ -55,8 +55,8 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--every", metavar="N", type=int, default=100,
                         help="copy at most one call in N of each function (default: 100)")  # fmt: skip
     parser.add_argument("--capture", choices=("numbers", "full"), default="numbers",
-                        help="how much of a call that breaks a law is written: only numbers, and only of small "
-                        "calls (default), or whole calls with the names of their groups")  # fmt: skip
+                        help="what is written about a call that breaks a law: the numbers of a small call "
+                        "(numbers, the default), or the whole call with the names of its groups (full)")  # fmt: skip
     parser.add_argument("--without", metavar="NAME", action="append", default=[],
                         help="an invariant to skip (may be repeated)")  # fmt: skip
     parser.add_argument("--fail-after", metavar="N", type=int, help="stop the run after N kinds of violation")
@@ -147,7 +147,7 @@ def _watch(arguments: argparse.Namespace) -> int:
         )
     read, looks = (counted(sum(end[key] for end in ends), word) for key, word in (("read", "call"), ("laws", "check")))
     late = f" ({kinds - before} found while the run was stopping)" if stopped and kinds > before else ""
-    echo(f"{counted(kinds, 'kind')} of violation{late} in {read}, {looks} by laws and invariants: {events}")
+    echo(f"{counted(kinds, 'kind')} of violation{late} in {read} and {looks} by laws and invariants; see {events}")
     return 1 if stopped else status
 
 
