@@ -562,7 +562,10 @@ def test_an_adapter_that_starts_with_another_policy_is_not_judged():
     [
         ({"step": 3.0, "exp_avg": torch.ones(2)}, None),
         ({}, "the optimizer has no step of w before the first step, although the checkpoint has it"),
-        ({"step": 3.0, "exp_avg": torch.zeros(2)}, "before the first step, the optimizer's exp_avg of w differs from the"),
+        (
+            {"step": 3.0, "exp_avg": torch.zeros(2)},
+            "before the first step, the optimizer's exp_avg of w differs from the",
+        ),
     ],
 )
 def test_an_optimizers_state_is_compared_with_the_checkpoints(tmp_path, state, how):
