@@ -43,7 +43,7 @@ def declare(commands: Commands) -> None:
         commands, "boundaries", _boundaries, "list bound functions with their contracts and laws", _EXAMPLE
     )
     parser.add_argument("target", metavar="TARGET", nargs="?", help="only this target")
-    parser.add_argument("--ref", metavar="REF", help="also check whether each function exists at this ref")
+    parser.add_argument("--ref", metavar="REF", help="also show whether each function exists at this ref")
     settings_options(parser, "repo-url", "python", "recipes")
     json_option(parser)
 

@@ -38,7 +38,7 @@ _SCHEMA = """\
 def declare(commands: Commands) -> None:
     own = group(commands, "recipe", SUMMARY, _NEW + _CHECK)
     new = command(own, "new", _new, "write a commented template", _NEW)
-    new.add_argument("bug_id", metavar="BUG-ID", help="the bug id, which names the file and the evidence")
+    new.add_argument("bug_id", metavar="BUG-ID", help="the bug id; the recipe and its evidence are named after it")
     new.add_argument("--target", required=True, metavar="T", help="see `sentinel list targets`")
     new.add_argument("--boundary", metavar="B", help="dotted path; see `sentinel list boundaries`")
     new.add_argument("--contract", metavar="C", help="default: the contract that the boundary is bound to")

@@ -126,7 +126,7 @@ def test_audit_lists_certain_bugs_apart_from_conditional_ones(run_sentinel, mirr
     assert (answer.status, "    only for runs with odd data\n" in answer.out) == (0, True)
     _rewritten(tree_with_options, affects="[]", reach=reach)
     answer = run_sentinel(*audit, "actor.clip=0.2")
-    assert "    how a run gets there: a crash (tiny/losses.py:1@0123456789ab)\n" in answer.out
+    assert "    how a run triggers it: a crash (tiny/losses.py:1@0123456789ab)\n" in answer.out
     assert "fault    a crash (tiny/losses.py:1" in run_sentinel(*audit[:-3]).out  # also without a value
     _rewritten(tree_with_options, reach="{producer: none, how: nothing does}")
     answer = run_sentinel(*audit, "actor.clip=0.2")
@@ -205,7 +205,7 @@ def test_unknown_shell_words_may_set_any_option(run_sentinel, mirrored, tree_wit
     (bug,) = answer.json()["bugs"]
     assert (answer.status, bug["reach"]) == (2, "not known")
     assert bug["because"] == "it depends on actor.loss_agg_mode=token-sum"
-    assert "not known, because further options may be set by ${EXTRA_ARGS} (line 1)" in answer.json()["not_examined"]
+    assert "not known: further options that may be set by ${EXTRA_ARGS} (line 1)" in answer.json()["not_examined"]
     assert run_sentinel(*audit, "--set", "actor.loss_agg_mode=token-mean").status == 0
 
 
@@ -259,7 +259,7 @@ def test_a_settings_file_named_by_an_option_is_read(run_sentinel, mirrored, tree
     script.write_text("python train.py --custom-config-path custom.yaml --clip 0.0\n")
     file.write_text("clip: 0.2\n")
     answer = run_sentinel(*audit)
-    assert (answer.status, f"the command and {file} both set them: clip" in answer.out) == (2, True)
+    assert (answer.status, f"settings that the command and {file} both set: clip" in answer.out) == (2, True)
 
 
 def test_options_that_the_program_assigns_count_as_unknown(run_sentinel, mirrored, tree_with_parser, tmp_path):
@@ -267,7 +267,7 @@ def test_options_that_the_program_assigns_count_as_unknown(run_sentinel, mirrore
     audit = ("audit", "tiny", "--repo", tree_with_parser, "--", "python", str(tmp_path / "train.py"), "--clip", "0.0")
     answer = run_sentinel(*audit)
     assert answer.status == 2
-    assert f"not known, because the program's code assigns them: clip ({tmp_path}/train.py:2)\n" in answer.out
+    assert f"not known: settings that the program's code assigns: clip ({tmp_path}/train.py:2)\n" in answer.out
 
 
 def test_audit_examines_nothing_when_no_setting_is_known(run_sentinel, mirrored, tree_with_options):
@@ -308,7 +308,7 @@ def test_a_python_script_is_read(run_sentinel, mirrored, tree_with_classes, tmp_
         assert answer.status == 1
         assert "because loss_agg_mode=token-mean (the default), clip=0.2\n" in answer.out
         assert f"{script}:3: 2 settings of TinyConfig read" in answer.err
-        assert f"not read in {script}:3, because the script computes them: clipp\n" in answer.out
+        assert f"not read: arguments that {script}:3 computes: clipp\n" in answer.out
         assert (
             "not checked, because the options of Arguments of elsewhere were not read: lr, clipp (did you mean clip?); "
             "install elsewhere, or name an environment that has it with --python\n" in answer.out
@@ -326,7 +326,7 @@ def test_a_python_script_is_read(run_sentinel, mirrored, tree_with_classes, tmp_
     script.write_text("print('no configuration')\n")
     answer = run_sentinel(*audit, "--script", script)
     assert (answer.status, answer.out) == (2, "")
-    assert f"nothing was examined: {script}: none of TinyConfig, GoneConfig is called in it; give the" in answer.err
+    assert f"nothing was examined: {script}: it calls none of TinyConfig, GoneConfig; give the" in answer.err
 
 
 TRAINERS = """\
@@ -404,7 +404,7 @@ def test_an_entry_point_may_declare_its_own_options(run_sentinel, mirrored, tree
         "$@ (line 1) was assumed to contain no options; give the script's arguments after --",
         f"{folder / 'run.sh'}:1: bufer is not an option of PPO (tiny/config.py) in this version",
     ]
-    assert "defaults not known, because main_dapo.py declares them: seed\n" in answer.out
+    assert "not known: the defaults that main_dapo.py declares itself: seed\n" in answer.out
 
 
 def test_arguments_that_the_configuration_class_rejects_come_first(
@@ -427,7 +427,7 @@ def test_arguments_that_the_configuration_class_rejects_come_first(
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_classes, "--script", script)
     first, second, *others = answer.out.splitlines()
     where = f"TinyConfig of tiny at {answer.out.partition(' of tiny at ')[2][:12]} has no option"
-    assert first == f"{script}:10: {where} old_clip and raises a TypeError; v0.1.0 removed it (v0.0.0 has it)", (
+    assert first == f"{script}:10: {where} old_clip and raises a TypeError; v0.1.0 removed it (v0.0.0 still has it)", (
         "and clip, which is similar, is another option"
     )
     assert second == f"{script}:11: {where} sead and raises a TypeError; did you mean seed?"
@@ -445,7 +445,7 @@ def test_an_option_that_moved_to_another_file_is_not_removed(
     for number, text in enumerate(("actor:\n  old_clip: 1\n", f"{defaults}actor:\n  clip: 1\n")):
         _tagged(tree_with_options, f"v0.{number}.0", text, tmp_path / "home", "config.yaml")
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.old_clip=1")
-    assert ("v0.1.0 removed it (v0.0.0 has it)" in answer.out + answer.err) == removed
+    assert ("v0.1.0 removed it (v0.0.0 still has it)" in answer.out + answer.err) == removed
 
 
 VALIDATED = """\
@@ -661,7 +661,7 @@ def test_audit_exits_with_2_when_the_tree_changes_signal_code(run_sentinel, mirr
             subprocess.run(["git", "-C", str(folder), *identity, "commit", "-qam", "a change"], check=True)
         answer = run_sentinel("audit", "tiny", "--repo", folder)
         assert answer.out.splitlines()[0] == (
-            "this tree changes 1 function of signal code (kl_penalty); audit knows only reported bugs: " + advice
+            "this tree changes 1 function of signal code (kl_penalty); audit finds only known bugs, so " + advice
         )
         assert answer.status == 2
     shutil.rmtree(folder / ".git")
@@ -747,7 +747,7 @@ def test_the_command_that_starts_the_training_is_read(run_sentinel, mirrored, tr
     answer = run_sentinel(*audit, "--script", script)
     assert answer.json()["bugs"][0]["reach"] == "reached"
     assert f"{script}:2: 3 settings read" in answer.err
-    assert "not known, because only a shell can compute them: actor.other" in answer.json()["not_examined"]
+    assert "not known: settings that only a shell can compute: actor.other" in answer.json()["not_examined"]
     script.write_text(script.read_text().replace("actor.other=$(date)", "gone.part.a=1 gone.part.b=2"))
     (unknown,) = [line for line in run_sentinel(*audit, "--script", script).json()["not_examined"] if "gone" in line]
     assert unknown.startswith(f"{script}:2: gone is not an option of ")
@@ -795,7 +795,7 @@ def test_a_configuration_named_by_the_command_is_found_in_the_copy(run_sentinel,
     answer = run_sentinel(*audit, *command.format("gone").split())
     assert answer.status == 2
     words = "--config_path config, --config_name gone"
-    assert f"not read, because it is not a file here: the configuration that {words} names\n" in answer.out
+    assert f"not read: the configuration that {words} names, because it is not a file here\n" in answer.out
     (tree_with_options / "tiny" / "config.yaml").write_text("actor: {clip: null}\n")  # the value in the copy's file
     (tree_with_options / "tiny" / "other.yaml").write_text("actor: {new: 1}\nreward: {fn: a.b}\n")
     answer = run_sentinel(*audit, *command.format("other").split())
@@ -843,7 +843,9 @@ def test_audit_uses_main_when_the_framework_is_not_installed(
     monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: catalog)
     answer = run_sentinel("audit", "tiny")
     assert answer.status == 0
-    assert f"tiny is not installed here, so this is tiny at {tiny.fixed[:12]}; name yours with --repo" in answer.err
+    assert (
+        f"tiny is not installed here, so tiny at {tiny.fixed[:12]} is audited; name your copy with --repo" in answer.err
+    )
     assert answer.out.startswith(f"0 bugs (0 recipes) are in tiny at {tiny.fixed[:12]}.")
     answer = run_sentinel("audit", "tiny", "--ref", f"git:{tiny.buggy}")
     assert (answer.status, "not installed" in answer.err) == (1, False)

@@ -249,7 +249,7 @@ def test_verify_rejects_a_contribution_whose_fix_has_changed(run_sentinel, fixed
     fixed_by(f"{RIGHT} + 0")
     answer = run_sentinel("verify", Path("out") / "TINY-MEAN" / "evidence.json")
     assert answer.status == 2
-    assert "code with a fix applied, and no fix here has its digest" in answer.out
+    assert "code with a fix, but no fix here has this fix's digest" in answer.out
 
 
 def test_rewrite_updates_a_page_when_only_prose_has_changed(run_sentinel, fixed_by):
@@ -354,4 +354,4 @@ def test_an_unknown_key_in_numbers_is_named_with_the_known_keys(run_sentinel, fi
     file.write_text(file.read_text().replace("numbers: {loss:", "numbers: {los:"))
     answer = run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check")
     assert (answer.status, answer.out) == (2, ""), answer.out
-    assert f"{file}: 'numbers' names 'los', which is not measured; measured are: loss" in answer.err
+    assert f"{file}: 'numbers' names 'los', which was not measured; measured values: loss" in answer.err

@@ -60,7 +60,7 @@ FORGERIES: dict[str, tuple[Change, str]] = {
     ),
     "more scenario": (
         lambda d: d["scenario"]["variants"].update(other={}),
-        "scenario: the evidence has other variants",
+        "scenario: the variants in the evidence are not",
     ),
     "blob": (lambda d: d["boundary"].update(blob="0" * 40), "tiny/losses.py: blob 0000"),
     "file": (

@@ -550,7 +550,7 @@ def _written(
         if first != name:
             draft.fixed[name] = Code(f'lambda inputs: inputs["{first}"]')
     for name, alike in match.ambiguous.items():
-        draft.questions.append(f"{name} may be {' or '.join(alike)}; {names[name]} is a guess.")
+        draft.questions.append(f"the contract's {name} may be {' or '.join(alike)}; {names[name]} is a guess.")
     if len(clips := {names.get("eps_clip_low"), names.get("eps_clip_high")}) == 1 and clips != {None}:
         draft.questions.append(
             f"{clips.pop()} sets both clip bounds, so scenarios with two different bounds are left out."
@@ -575,7 +575,7 @@ def _written(
         draft.options["ends"] = tuple(draft.ends)
     if draft.rows:
         draft.options["row_names"] = tuple(draft.rows)
-        draft.questions.append(f"{' and '.join(draft.rows)}: each row gets its own name. Is that right?")
+        draft.questions.append(f"{' and '.join(draft.rows)}: gets a different name for each row. Is that right?")
     if layout.of_groups:
         if contract.mask:
             draft.options["sums"] = {"token_level_rewards": contract.mask}
@@ -651,7 +651,8 @@ def _words(draft: _Draft, signature: Signature, contract: Contract, names: Mappi
             draft.accepts[name] = tuple(values)
             draft.options.setdefault("values_of", {})[name] = values
             if left := [word for word in words if word not in values.values()]:
-                draft.questions.append(f"{parameter} can also be {', '.join(map(repr, left))}, which {name} cannot.")
+                others = ", ".join(map(repr, left))
+                draft.questions.append(f"{parameter} can also be {others}, which the contract's {name} cannot.")
 
 
 def _other_parameters(

@@ -236,7 +236,7 @@ def options_of_parser(
         action = text_of(keywords.get("action")) or ""
         for name in options_named:
             if name == _COMPUTED:
-                more[""] = f"a call in {file.name} whose option has a computed name"
+                more[""] = f"a call in {file.name} that computes the name of its option"
                 continue
             setting = spelled(text_of(keywords.get("dest")) or name)
             options.setdefault(setting, Option(_default(keywords), choices_of(keywords.get("choices"))))

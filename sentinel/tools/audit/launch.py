@@ -87,20 +87,20 @@ def launch_of(
     read = (f"{where}: {counted(len(line.settings), 'setting')} read",) if line.where else ()
     unread: list[str] = []
     if line.unknown:
-        who = "the script computes them" if is_python else "only a shell can compute them"
-        unread.append(f"not known, because {who}: {', '.join(line.unknown)}")
+        who = "the script computes" if is_python else "only a shell can compute"
+        unread.append(f"not known: settings that {who}: {', '.join(line.unknown)}")
     if line.missing:
-        what = "not found, so the variables that the script sets before are not known: files that it sources, "
+        what = "the script sources files that do not exist, so variables that it sets before are not known: "
         unread.append(f"{what}{', '.join(line.missing)}")
     if line.further:
-        unread.append(f"not known, because further options may be set by {', '.join(line.further)}")
+        unread.append(f"not known: further options that may be set by {', '.join(line.further)}")
     if line.arguments:
         unread.append(f"{line.arguments} was assumed to contain no options; give the script's arguments after --")
     if line.assumed:
         by = "arguments after -- replace" if is_python else "the environment may replace"
         unread.append(f"read as the script's defaults, which {by}: {some(line.assumed)}")
     if line.others:
-        unread.append(f"not read, other commands of the script: {some(line.others)}")
+        unread.append(f"not read: other commands of the script: {some(line.others)}")
     is_file = line.program.endswith(".py")
     near = _file_near(script, line.program) if is_file else None
     program = near or (find(line.program) if is_file or "." in line.program else None)
@@ -124,7 +124,7 @@ def launch_of(
         config = next(iter(single.values()))
     left = [word for word in line.words if word != "@" and (word not in single or single[word] != config)]
     if left:
-        unread.append(f"not read, arguments without a name: {', '.join(left)}")
+        unread.append(f"not read: arguments without a name: {', '.join(left)}")
     files = {name: file for name, value in settings if (file := _settings_file(script, str(value))) is not None}
     unfound = [word for word in left if word.lower().endswith(_ENDS)]
     if not settings and config is None:
@@ -165,7 +165,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     made, shown = read_script(file, classes, given), shown or str(file)
     calls, parsed = made.calls, made.parsed
     if not calls and must:
-        names = f"none of {', '.join(classes)} is called in it" if classes else "no configuration class is known"
+        names = f"it calls none of {', '.join(classes)}" if classes else "no configuration class is known"
         if parsed:
             raise NothingExamined(
                 f"{shown}: it fills {parsed[0]} from its command line; give its arguments after --, or its --config"
@@ -186,14 +186,15 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     read = f"{shown}:{call.line}: {counted(len(call.settings), 'setting')} of {call.name} read"
     unread = []
     if call.unread:
-        unread.append(f"not read in {shown}:{call.line}, because the script computes them: {', '.join(call.unread)}")
+        unread.append(f"not read: arguments that {shown}:{call.line} computes: {', '.join(call.unread)}")
     if others:
-        unread.append(f"not read in {shown}: {', '.join(f'{one.name} (line {one.line})' for one in others)}")
+        further = ", ".join(f"{one.name} (line {one.line})" for one in others)
+        unread.append(f"not read: further calls in {shown}: {further}")
     if differ:
-        unread.append(f"not known, because the calls of {call.name} differ: {', '.join(differ)}")
+        unread.append(f"not known: arguments that differ between the calls of {call.name}: {', '.join(differ)}")
     left = [word for word in words if setting_of(word)[0] not in made.taken]
     if left:
-        unread.append(f"not read, because they are arguments of {file.name} itself: {' '.join(left)}")
+        unread.append(f"not read: arguments of {file.name} itself: {' '.join(left)}")
     if made.assumed:
         unread.append(f"read as the script's defaults, which arguments after -- replace: {some(made.assumed)}")
     computed = {name: name.partition("*")[0].partition("(")[0] for name in call.unread if {*name} & {*"*("}}

@@ -71,7 +71,7 @@ def _caption(bug: Bug, before: Evidence | None, after: Evidence | None) -> str:
     if before is None:
         return ""
     if after is None:
-        source = "are those of the recipe" if bug.bug_id else "are those that the law requires"
+        source = "come from the recipe" if bug.bug_id else "follow from the law"
         return (
             f"The results with the bug were observed at {before.short}. The correct values {source}, because every "
             "recorded revision has the bug."

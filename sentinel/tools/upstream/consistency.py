@@ -44,7 +44,7 @@ def _recipe(recorded: Document, now: Document) -> Iterator[str]:
         yield "recipe: the copy inside the evidence is not the recipe that its digest names"
     before, after = recorded["scenario"], now["scenario"]
     if set(before["variants"]) != set(after["variants"]):
-        yield "scenario: the evidence has other variants than its recipe"
+        yield "scenario: the variants in the evidence are not those of its recipe"
         return
     for variant, inputs in before["variants"].items():
         for name in sorted({*inputs, *after["variants"][variant]}):
@@ -66,14 +66,15 @@ def _code(recorded: Document, now: Document) -> Iterator[str]:
     # A changed adapter may name other package roots, and the tree hash covers only the roots.
     same_roots = recorded["adapter"] == now["adapter"] or before.get("roots") == after.get("roots")
     if same_commit and same_roots and before.get("tree") != after.get("tree"):
-        yield f"tree: {str(before.get('tree'))[:12]} recorded, {str(after.get('tree'))[:12]} now, at one commit"
+        trees = [str(each.get("tree"))[:12] for each in (before, after)]
+        yield f"tree: {trees[0]} recorded, {trees[1]} now, although the commit is the same"
     one, other = recorded["boundary"], now["boundary"]
     if one["written"] != other["written"]:
         yield f"boundary: {message(one['written'])} recorded, {message(other['written'])} now"
     if one["file"] and other["file"] and same_commit:
         for name in ("file", "blob") if one["file"] != other["file"] else ("blob", "line"):
             if one[name] != other[name]:
-                yield f"{one['file']}: {name} {one[name]} recorded, {other[name]} now, at one commit"
+                yield f"{one['file']}: {name} {one[name]} recorded, {other[name]} now, although the commit is the same"
 
 
 def _numbers(recorded: Document, now: Document) -> Iterator[str]:
@@ -81,7 +82,7 @@ def _numbers(recorded: Document, now: Document) -> Iterator[str]:
     tolerance = Tolerance(chosen["relative"], chosen["absolute"], chosen["exact"])
     for name in _OF_OBSERVATION:
         if (name in recorded) != (name in now):
-            yield f"{name}: {'recorded' if name in recorded else 'not recorded'}, contrary to the observation"
+            yield f"{name}: {'present' if name in recorded else 'missing'} in the evidence, contrary to its observation"
         elif name in recorded:
             yield from _differences(recorded[name], now[name], name, tolerance)
     yield from _differences(_judged(recorded), _judged(now), "comparison", tolerance)

@@ -88,7 +88,7 @@ def _numbers(made: Contribution) -> Iterator[tuple[str, str, str]]:
     if made.fix and unknown:
         keys = ", ".join(measured) or "none, because no number is wrong"
         raise SentinelError(
-            f"{made.fix.path}: 'numbers' names {unknown[0]!r}, which is not measured; measured are: {message(keys)}"
+            f"{made.fix.path}: 'numbers' names {unknown[0]!r}, which was not measured; measured values: {message(keys)}"
         )
     yield from (measured[key] for key in names or measured)
 

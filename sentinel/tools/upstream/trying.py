@@ -170,7 +170,7 @@ def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: FixTrial
             continue
         tried["others"][bug] = list(names)
         if names == ("unavailable", "reproduced"):
-            tried["problems"].append(f"its new code has the bug {bug}: {before.recipe.title}")
+            tried["problems"].append(f"the new code of the fix has the bug {bug}: {before.recipe.title}")
         elif names[0] != names[1] and names not in (("reproduced", "fixed"), ("unavailable", "fixed")):
             tried["problems"].append(f"{bug} was {names[0]} and is {names[1]}: {after.verdict.reason}")
     return own
@@ -214,7 +214,7 @@ def _draw(
             by = comparison["otherwise"] or f"by up to {comparison['largest_difference']:g}"
             tried["problems"].append(
                 f"{subject.name}: {', '.join(comparison['keys'])} differ on {comparison['changed']} drawn "
-                f"{'scenario' if comparison['changed'] == 1 else 'scenarios'} outside of the bug, {by}"
+                f"{'scenario' if comparison['changed'] == 1 else 'scenarios'} that do not trigger the bug, {by}"
             )
 
 

@@ -130,10 +130,10 @@ def test_parts_of_a_value_and_missing_files_are_named(tmp_path):
     assert launch.settings == (("data", "${?}"), ("x", "${?}"))
     missing, unknown, *_ = sorted(launch.unread, key=len, reverse=True)
     assert missing == (
-        "not found, so the variables that the script sets before are not known: files that it sources, "
+        "the script sources files that do not exist, so variables that it sets before are not known: "
         f"…/models/8B.sh ({script}:2)"
     )
-    assert unknown == "not known, because only a shell can compute them: data=…/a.parquet, x"
+    assert unknown == "not known: settings that only a shell can compute: data=…/a.parquet, x"
 
 
 RUN = "python train.py --lr 1 "

@@ -221,7 +221,7 @@ def add(parser):
     }
     file.write_text("for name in names():\n    parser.add_argument(f'--{name}.lr')\nparser.add_argument('--on')\n")
     options, more, _ = options_of_parser(file)
-    assert (set(options), more) == ({"on"}, {"": "a call in arguments.py whose option has a computed name"})
+    assert (set(options), more) == ({"on"}, {"": "a call in arguments.py that computes the name of its option"})
 
 
 def test_a_flag_is_read_as_the_setting_that_it_sets():

@@ -42,8 +42,8 @@ def test_the_options_in_a_scripts_strings_are_read(tmp_path):
     assert launch.read == (f"{file}:23: 14 settings read",)
     assert launch.hidden == {""}
     assert launch.unread == (
-        "not known, because the script computes them: model=…/…_b, buffer, seed, resume, load, tp, sp",
-        "not known, because further options may be set by wandb(run=1) (line 23)",
+        "not known: settings that the script computes: model=…/…_b, buffer, seed, resume, load, tp, sp",
+        "not known: further options that may be set by wandb(run=1) (line 23)",
         "read as the script's defaults, which arguments after -- replace: steps=5, folder=/data, more=",
     )
     launch = launch_of(file, ["--steps", "7"], ("C",))

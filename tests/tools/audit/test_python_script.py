@@ -344,10 +344,10 @@ def test_a_program_that_makes_a_configuration_is_read_instead_of_its_arguments(t
     assert launch.settings == (("b", "${?}"), ("a", "${?}"))
     assert (launch.made_by, launch.read) == ("C", ("train.py:1: 1 setting of C read",))
     assert launch.unread == (
-        "not read in train.py:1, because the script computes them: b",
-        "not read in train.py: C (line 2)",
-        "not known, because the calls of C differ: a",
-        "not read, because they are arguments of train.py itself: seed=3",
+        "not read: arguments that train.py:1 computes: b",
+        "not read: further calls in train.py: C (line 2)",
+        "not known: arguments that differ between the calls of C: a",
+        "not read: arguments of train.py itself: seed=3",
     )
 
 
@@ -398,16 +398,16 @@ def test_files_named_by_options_are_found_next_to_the_script(tmp_path):
     launch = launch_of(tmp_path / "run.sh", (), ())
     assert launch.files == {"custom_config_path": tmp_path / "custom.yaml"}
     assert (launch.config, launch.hidden) == (tmp_path / "a.toml", frozenset())
-    assert launch.unread == ("not read, arguments without a name: rest",)
+    assert launch.unread == ("not read: arguments without a name: rest",)
     (tmp_path / "run.sh").write_text("uv run rl @ a.toml @ gone.toml --lr 1\n")
     launch = launch_of(tmp_path / "run.sh", (), ())
-    assert (launch.unread, launch.hidden) == (("not read, arguments without a name: gone.toml",), {""})
+    assert (launch.unread, launch.hidden) == (("not read: arguments without a name: gone.toml",), {""})
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("accelerate launch --config_file z.yaml train.py", "train.py: none of C is called in it"),
+        ("accelerate launch --config_file z.yaml train.py", "train.py: it calls none of C"),
         ("accelerate launch --config_file z.yaml gone.py", "no settings follow the program.*gone.py is not a file"),
         ("python -m package", "no settings follow the program"),
     ],
@@ -417,7 +417,7 @@ def test_nothing_to_read_is_an_error(tmp_path, monkeypatch, words, says):
     (tmp_path / "train.py").write_text("print('hello')\n")
     with pytest.raises(NothingExamined, match=says):
         launch_of(None, words.split(), ("C",))
-    with pytest.raises(NothingExamined, match=r"none of C is called in it"):
+    with pytest.raises(NothingExamined, match=r"it calls none of C"):
         launch_of(tmp_path / "train.py", (), ("C",))
 
 
@@ -473,7 +473,7 @@ def test_the_arguments_of_a_script_have_their_defaults_unless_they_are_given(tmp
         "beta": 0.1, "length": 8, "packing": True, "bf16": False, "lr": 1e-6,
         **dict.fromkeys(["model", "steps", "data", "other"], "${?}"),
     }  # fmt: skip
-    assert "not read, because they are arguments of train.py itself: seed=1" in launch.unread
+    assert "not read: arguments of train.py itself: seed=1" in launch.unread
     assert "read as the script's defaults, which arguments after -- replace: beta=0.1" in launch.unread
 
 

@@ -327,7 +327,7 @@ def _finish(
             questions = sum(row["questions"] for row in rows)
             echo(f"\nwrote {file}: {counted(len(rows), 'binding')}, {counted(questions, 'question')}")
             if missed:
-                echo(f"{counted(len(missed), 'function')} nearly fit a contract; the file's end lists what is missing")
+                echo(f"{counted(len(missed), 'function')} nearly fit a contract; see the end of the file")
             again = shlex.join(["sentinel", "adapt", arguments.source, "--check", str(file)])
             echo(f"answer the questions, then run `{again}`")
     if all(result.failed for result in results.values()):

@@ -156,7 +156,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     data: Mapping[Any, Any] | None = read_mapping(config) if config else None
     checkout, ref = opened()
     if ref.kind != "installed" and not arguments.repo and not arguments.ref:
-        print_error(f"{target.name} is not installed here, so this is {_name(checkout)}; name yours {_OTHER_COPY}")
+        audited = f"{target.name} is not installed here, so {_name(checkout)} is audited"
+        print_error(f"{audited}; name your copy {_OTHER_COPY}")
     decisions, changes = _decide(checkout, ref, catalog, settings, target, reuse=not arguments.sarif)
     there = [item for item in decisions if item.verdict.name == "reproduced"]
     decided = [item for item in decisions if item.verdict.name in _DECIDED]
@@ -171,7 +172,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         if config is None:
             hidden |= {""}
             words = ", ".join(f"--{name} {value}" for name, value in launch.missing.items())
-            not_read.append(f"not read, because it is not a file here: the configuration that {words} names")
+            not_read.append(f"not read: the configuration that {words} names, because it is not a file here")
         else:
             data = read_mapping(config)
     own: Mapping[str, str] = {}
@@ -216,7 +217,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     again = {option for one in trainers for name in launch.own for option in _meant(name, one.options)}
     again -= {name for name, _ in single}
     if again and launch.program:
-        not_read.append(f"defaults not known, because {launch.program[0].name} declares them: {some(sorted(again))}")
+        not_read.append(f"not known: the defaults that {launch.program[0].name} declares itself: {some(sorted(again))}")
     run, refused = None, list[Rejection]()
     if configuration is not None:
         typed = frozenset(name for name, _ in launch.settings)
@@ -363,7 +364,7 @@ def _of_settings(
         broken = own and name not in launch.silent
         newest, since = newest_with(target, options, name)
         if since:  # the name is not misspelled, so a similar option is a different one
-            near = f"; {since} removed it ({newest} has it)"
+            near = f"; {since} removed it ({newest} still has it)"
         elif newest:
             near = f"; the newest release, {newest}, has it"
         if broken:
@@ -432,7 +433,7 @@ def _undecided(decisions: Sequence[Decision]) -> list[str]:
     groups: dict[str, list[Decision]] = {}
     for item in decisions:
         if item.verdict.name == "changed":
-            cause = "the values are neither those of the bug nor the right ones"
+            cause = "the results are neither the buggy nor the correct ones"
         elif item.verdict.name in ("reproduced", "fixed"):
             continue
         else:
@@ -519,7 +520,7 @@ def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[T
             others = [name for name in values if name not in known]
             not_read.append(f"not read in {file}, the file of --{option}: {some([*known, *others]) or 'it is empty'}")
         elif twice:
-            not_read.append(f"not known, because the command and {file} both set them: {some(twice)}")
+            not_read.append(f"not known: settings that the command and {file} both set: {some(twice)}")
         else:
             print_error(visible(f"{file}: {counted(len(known), 'setting')} read, because --{option} names it"))
     changed: dict[str, str] = {}
@@ -528,7 +529,7 @@ def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[T
         changed |= dict.fromkeys(meant, f"{name} ({place})")
     if changed:
         places = list(dict.fromkeys(changed.values()))
-        not_read.append(f"not known, because the program's code assigns them: {some(places)}")
+        not_read.append(f"not known: settings that the program's code assigns: {some(places)}")
     configuration |= {name: NOT_KNOWN for name in configuration if covers(changed, name) and not covers(given, name)}
     return replace(run, configuration=configuration, doubtful=run.doubtful | changed.keys()), not_read
 
@@ -622,8 +623,8 @@ def _changes(target: Target, ref: Ref, checkout: Checkout, open_: OpenCheckout) 
     if not changed:
         return []
     return [
-        f"this tree changes {counted(len(changed), 'function')} of signal code ({some(changed)}); audit knows only "
-        f"reported bugs: check the changes with `pytest --sentinel-target={target.name} "
+        f"this tree changes {counted(len(changed), 'function')} of signal code ({some(changed)}); audit finds only "
+        f"known bugs, so check the changes with `pytest --sentinel-target={target.name} "
         f"--sentinel-repo={shlex.quote(ref.name)}`"
     ]
 
@@ -668,7 +669,7 @@ def _notify(
             for first, *others in listed.values():
                 _tell_of(first, run, [bug.decision.recipe.bug_id for bug in others])
         if any(bug.answer == "does not" for bug in bugs):
-            echo("\n--json lists the bugs that do not hit you, with the deciding setting")
+            echo("\n--json lists the bugs that do not hit you, each with the setting that rules it out")
         if run.options is not None:
             echo(f"defaults are those of {run.options.name} ({run.options.source})")
     if hardening:
@@ -698,7 +699,7 @@ def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
         echo(f"    only {'if' if reach.settings else 'for'} {visible(only_if)}")
     how = "" if recipe.affects else describe_reach(recipe.document)
     if how:
-        echo(f"    how a run gets there: {visible(how)}")
+        echo(f"    how a run triggers it: {visible(how)}")
     elif bug.reached or reach.settings:
         echo(f"    because {visible(reach.because)}")
     advice = _advice(recipe.until, () if run.options is None else (run.options,))

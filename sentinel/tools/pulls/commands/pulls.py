@@ -68,7 +68,8 @@ def _pulls(arguments: argparse.Namespace) -> int:
     if arguments.comment is not None:
         heads = [head for head in heads if head[0] == arguments.comment]
     if not heads:
-        which = f"pull request {arguments.comment}" if arguments.comment else "pull request of that number or above"
+        which = f"pull request {arguments.comment}" if arguments.comment else "pull request"
+        which += f" with number {arguments.since} or above" if arguments.since else ""
         raise NothingExamined(
             f"{target.name}: the mirror has no open {which}; `sentinel mirror update {target.name}` fetches new ones"
         )
@@ -82,7 +83,7 @@ def _pulls(arguments: argparse.Namespace) -> int:
                     notify(f"{len(pulls)} of {len(heads)}: pull request {number}")
                     pulls.append(radar.look(number, head))
             except KeyboardInterrupt:
-                print_error("interrupted; results are stored, and the same command continues")
+                print_error("interrupted; the results are stored, and the same command continues from here")
                 stopped = True
     pulls.sort(key=lambda pull: pull.number, reverse=True)
     summary = brief(pulls, len(heads), branch)

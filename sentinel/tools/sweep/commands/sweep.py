@@ -51,7 +51,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--bug", metavar="GLOB", action="append", default=[], help="only these recipes")
     parser.add_argument("--ref", metavar="REF", default="", help="the branch (default: the target's own, main)")
-    parser.add_argument("--since", metavar="REF|DAY", default="", help="the first commit; a day is written 2026-08-21")
+    parser.add_argument("--since", metavar="REF|DAY", default="", help="the first commit, or a day such as 2026-08-21")
     parser.add_argument("--until", metavar="REF|DAY", default="", help="the last commit")
     walk = parser.add_mutually_exclusive_group()
     walk.add_argument("--tags", action="store_true", help="only the release tags")
@@ -115,7 +115,7 @@ def _run(
     try:
         return ledger.sweep(recipes, selection, jobs, report)
     except KeyboardInterrupt:
-        print_error("interrupted; results are stored, and the same command continues")
+        print_error("interrupted; the results are stored, and the same command continues from here")
         raise
 
 

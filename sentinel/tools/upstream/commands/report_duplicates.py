@@ -69,7 +69,7 @@ def _duplicates(arguments: argparse.Namespace) -> int:
             if source.more:
                 echo(f"  and {source.more} more")
         if asked:
-            echo(f"a mirror has no issues; search them for {', '.join(asked)}")
+            echo(f"a mirror has no issues; search upstream's issues for {', '.join(asked)}")
     if any(source.searched for source in sources[1:]):
         return 0
     return nothing_examined("only the recipes could be searched; run `sentinel mirror add TARGET`")
@@ -111,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> int:
         heads_ = counted(len({(head.bug_id.partition("-")[0], head.pull) for head in results}), "head")
         absent = sum(head.verdict == "absent" for head in results)
         echo(
-            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(fixing)} fixed, {absent} whose base lacks the bug, "
+            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(fixing)} fixed, {absent} without it at the base, "
             f"{len(undecided)} could not be decided"
         )
     return 1 if fixing else 0

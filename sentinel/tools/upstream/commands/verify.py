@@ -74,7 +74,7 @@ class Outcome:
 def declare(commands: Commands) -> None:
     parser = command(commands, "verify", _verify, SUMMARY, _EXAMPLE)
     parser.add_argument("files", metavar="EVIDENCE", nargs="+", type=Path, help="a file of evidence, or a folder")
-    parser.add_argument("--repo", metavar="DIR", help="the working tree of evidence with a path: ref")
+    parser.add_argument("--repo", metavar="DIR", help="the working tree, for evidence whose ref is a path:")
     settings_options(parser)
     json_option(parser)
 
@@ -199,8 +199,8 @@ class _Verifier:
             tree = recorded["checkout"]["tree"]
             if decision.checkout.tree != tree:
                 raise SentinelError(
-                    f"the evidence is about code with tree hash {tree[:12]}, and the {ref.kind} code here has "
-                    f"{decision.checkout.tree[:12]}, so its files differ"
+                    f"the evidence is about code with tree hash {tree[:12]}, but the {ref.kind} code here has "
+                    f"{decision.checkout.tree[:12]}: the files differ"
                 )
         return compared(recorded, decision)
 
@@ -215,7 +215,7 @@ class _Verifier:
         fix = fix_of(self._catalog, recorded["target"], recorded["bug_id"])
         if fix is None or fix.digest != digest:
             raise SentinelError(
-                f"the evidence is about code with a fix applied, and no fix here has its digest, {digest[:19]}"
+                f"the evidence is about code with a fix, but no fix here has this fix's digest, {digest[:19]}"
             )
         return fix.patched
 
@@ -286,7 +286,7 @@ def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
         raise SentinelError("the law holds there except for a declared dialect, which a single scenario cannot show")
     if not recorded["recipe"]["document"] or recorded["verdict"] not in ("reproduced", "fixed"):
         raise SentinelError(
-            "it is the result of a search, without a scenario to run; search again with `pytest --sentinel-laws`"
+            "it is the result of a search and contains no scenario to run; search again with `pytest --sentinel-laws`"
         )
     recipe = _embedded(recorded, catalog)
     return replace(
