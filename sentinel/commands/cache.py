@@ -35,7 +35,7 @@ def declare(commands: Commands) -> None:
     which.add_argument(
         "--older-than", metavar="DAYS", type=_days, default=30.0, help="minimum time since the last use (default: 30)"
     )
-    which.add_argument("--all", action="store_true", help="all entries that no run is using")
+    which.add_argument("--all", action="store_true", help="remove all entries that no run is using")
 
 
 def _days(text: str) -> float:

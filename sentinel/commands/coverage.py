@@ -100,7 +100,7 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     if not result.functions:
         unread = f", and {counted(len(result.unread), 'file')} could not be read" if result.unread else ""
         raise NothingExamined(
-            f"{target.name} at {checkout.ref.short}: no training-signal function found (rule: docs/coverage.md){unread}"
+            f"{target.name} at {checkout.ref.short}: the rule in docs/coverage.md selects no function{unread}"
             "; name another revision with --ref"
         )
     if arguments.lines:
@@ -272,7 +272,7 @@ def _numbers(totals: Mapping[Any, int]) -> tuple[str, ...]:
 def _summary(totals: Mapping[State, int]) -> str:
     total = sum(totals.values())
     states = ", ".join(f"{number} {state} ({number / total:.0%})" for state, number in totals.items())
-    return f"laws can check {totals['bound']} of {total} functions that carry signal by the rule: {states}"
+    return f"laws can check {totals['bound']} of the {total} functions that the rule selects: {states}"
 
 
 def _say_rest(result: Coverage) -> None:

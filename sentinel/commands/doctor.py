@@ -140,7 +140,7 @@ def _extras() -> Iterator[Check]:
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
-        yield Check("targets extra", f"{DISTRIBUTION} is not installed as a distribution", "pip install .")
+        yield Check("targets extra", f"{DISTRIBUTION} was not installed by pip", "pip install .")
         return
     lacking, there = [], []
     for line in lines:

@@ -71,7 +71,7 @@ def _accept(arguments: argparse.Namespace) -> int:
         echo(f"{baseline}/{line}")
     for line in done.kept:
         echo(f"kept: {baseline}/{line}")
-    kept = f", {len(done.kept)} kept because the run could not decide them" if done.kept else ""
+    kept = f", {len(done.kept)} kept, because the run has no conclusive verdict for them" if done.kept else ""
     echo(
         f"{counted(done.examined, 'verdict')} of {source} compared: {counted(len(done.changed), 'line')} changed{kept}"
     )

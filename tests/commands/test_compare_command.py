@@ -62,7 +62,7 @@ def test_a_difference_is_shown_on_the_smallest_scenario_with_both_definitions(co
     assert "    loss_mat = [[1.0]]\n    response_mask = [[1]]\n" in answer.out
     assert "  loss of tiny agg_loss: 1; the definition: 1\n" in answer.out
     assert "  loss of other agg_loss: 2; the definition: 1\n" in answer.out
-    assert answer.out.endswith("compared with tiny agg_loss: 0 the same, 1 different, 0 not compared\n")
+    assert answer.out.endswith("compared with tiny agg_loss: 0 agree, 1 differ, 0 not compared\n")
 
 
 def test_each_function_is_called_with_its_own_settings(compare):
@@ -141,4 +141,4 @@ def test_ctrl_c_prints_the_finished_comparisons(monkeypatch, compare):
     monkeypatch.setattr(command.Frameworks, "_compare", stop)
     answer = compare("loss_aggregation")
     assert answer.status == 130
-    assert answer.out.endswith("compared with tiny agg_loss: 0 the same, 0 different, 0 not compared; interrupted\n")
+    assert answer.out.endswith("compared with tiny agg_loss: 0 agree, 0 differ, 0 not compared; interrupted\n")

@@ -75,7 +75,7 @@ def test_run_lists_the_lines_that_a_quick_search_runs(run_sentinel, work):
     words = " ".join(answer.out.split())
     assert "tiny.losses.agg_loss tiny/losses.py:4 7 (if loss_mat is None; ran with it) module" in words
     assert "tiny.losses 2 0 4 75% 2 50%" in words  # the condition was evaluated, but never true
-    summary = "laws can check 1 of 3 functions that carry signal by the rule: 1 bound (33%), 1 not bound (33%), "
+    summary = "laws can check 1 of the 3 functions that the rule selects: 1 bound (33%), 1 not bound (33%), "
     assert words.startswith(
         f"{summary}1 no signal (33%); 1 of the bound functions ran while laws were checked function place"
     )

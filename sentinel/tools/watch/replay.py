@@ -131,7 +131,7 @@ def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str,
         variants = dict(untyped(event["variants"]))
         for inputs in variants.values():
             if set(inputs) != names.keys():
-                raise ValueError(f"the contract has the inputs {', '.join(names)}")
+                raise ValueError(f"the scenario's inputs are not those of the contract: {', '.join(names)}")
             for name, value in inputs.items():
                 if isinstance(value, Tensor) != (names[name] == "tensor") and value is not None:
                     raise ValueError(f"{name} is not a {names[name]}")

@@ -99,7 +99,7 @@ def _headline(reference: str, results: Sequence[Compared], interrupted: bool) ->
     differ = sum(bool(each.differences) for each in results)
     agree = sum(bool(each.scenarios) and not each.differences for each in results)
     rest = len(results) - differ - agree
-    what = f"compared with {reference}: {agree} the same, {differ} different, {rest} not compared"
+    what = f"compared with {reference}: {agree} agree, {differ} differ, {rest} not compared"
     return f"{what}{'; interrupted' * interrupted}"
 
 

@@ -124,7 +124,7 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         if any(fnmatchcase(file.parent.name, glob) for glob in wanted)
     ]
     if not files:
-        raise NothingExamined(f"{arguments.rewrite}: the folder has no evidence.json of {' '.join(wanted)}")
+        raise NothingExamined(f"{arguments.rewrite} has no evidence.json for {' '.join(wanted)}")
     for file in files:
         document = load_contribution(file)
         if document is None:

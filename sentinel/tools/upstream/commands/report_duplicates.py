@@ -91,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not results:
         return nothing_examined(
             f"the mirror has no pull request that changes the function of {arguments.bug}; `sentinel mirror update "
-            "TARGET` fetches what is new"
+            "TARGET` fetches new pull requests"
         )
     fixing = [head for head in results if head.verdict == "fixes"]
     undecided = [head for head in results if head.undecided]
