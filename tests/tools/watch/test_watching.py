@@ -549,7 +549,10 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
         ({**_EVENT, "target": "../../etc"}, "which is not a target here"),
         ({**_EVENT, "variants": {}}, "the scenario has no variants"),
         ({**_EVENT, "variants": {"": 7}}, "object is not iterable"),
-        ({**_EVENT, "variants": {"": {"$new": "os.system"}}}, "the scenario's inputs are not those of the contract: token_level_rewards"),
+        (
+            {**_EVENT, "variants": {"": {"$new": "os.system"}}},
+            "the scenario's inputs are not those of the contract: token_level_rewards",
+        ),
         (
             {**_EVENT, "variants": {"": {"t": {"dtype": "float32", "shape": [9], "tensor": [1]}}}},
             "cannot reshape array of size 1",
