@@ -34,7 +34,7 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
     if path.stem != recipe.bug_id:
         findings.warn(("bug_id",), f"name the file {recipe.bug_id}{path.suffix}, like its bug id")
     if not recipe.pins:
-        findings.warn((), "no pins, so a run without --sentinel-ref checks nothing; add refs with expected verdicts")
+        findings.warn((), "no pins: a run without --sentinel-ref checks nothing; add refs with expected verdicts")
     if not recipe.title or recipe.title == recipe.bug_id:
         findings.warn((), "no title: describe the bug in one line")
     for place, message in _unknown_choices(recipe, catalog):

@@ -223,7 +223,7 @@ def test_other_keys_of_a_recipe_are_kept():
         (GOOD + "affects: [{when: {a b: 1}}]\n", "14:19: 'a b' is not the dotted name of a setting"),
         (GOOD + "reach: {producer: a.py:1@0.1, how: x, when: {a.b: c}}\naffects: [{when: {a.d: 1}}]\n", "15:12: reach needs a.b=c, but affects[0] does not set a.b; add it there"),
         (GOOD + "reach: {producer: a.py:1@0.1, how: x, when: {a.b: false}}\naffects: [{when: {a.b: true}}]\n", "15:19: reach needs a.b=false, but affects[0] has a.b=true; no value meets both conditions"),
-        (GOOD + "reach: {producer: a.py:1@0.1, how: x, when: {a.b: '> 1'}}\naffects: [{when: {a.b: [0, 1]}}]\n", "15:19: reach needs a.b > 1, but affects[0] has a.b=0 or 1: no value meets both"),
+        (GOOD + "reach: {producer: a.py:1@0.1, how: x, when: {a.b: '> 1'}}\naffects: [{when: {a.b: [0, 1]}}]\n", "15:19: reach needs a.b > 1, but affects[0] has a.b=0 or 1; no value meets both conditions"),
         (GOOD.replace("loss: 1.0", "los: 1.0"), "11:18: unknown observation 'los' — did you mean 'loss'?"),
         (GOOD.replace("loss: 1.0", "loss: {valu: 1.0}"), "11:25: unknown key 'valu' — did you mean 'value'?"),
         (GOOD.replace("loss: 1.0", "loss: {value: [1, a], dtype: int64}"), "11:36: loss: expected a number, found the string 'a'"),
