@@ -44,7 +44,7 @@ def test_coverage_prints_a_table_of_modules_with_a_total(run_sentinel, work):
     assert ["total", "3", "1", "1", "1"] in lines
     # A glob hides functions from the list; the figures still count them.
     assert answer.out.splitlines()[0].endswith(
-        ": laws can check 1 of 3 functions that carry signal by the rule: "
+        ": laws can check 1 of the 3 functions that the rule selects: "
         "1 bound (33%), 1 not bound (33%), 1 no signal (33%)"
     )
     assert "masked_mean" not in answer.out
@@ -160,6 +160,6 @@ def test_coverage_reads_a_mirror(run_sentinel):
     answer = run_sentinel("coverage", "tiny")
     assert answer.status == 0
     assert answer.out.startswith("tiny at ")
-    assert ": laws can check 1 of 1 functions that carry signal by the rule: 1 bound (100%), " in answer.out
+    assert ": laws can check 1 of the 1 functions that the rule selects: 1 bound (100%), " in answer.out
     answer = run_sentinel("coverage", "tiny", "--history")
     assert (answer.status, "no release tags" in answer.err) == (2, True)
