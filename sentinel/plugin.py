@@ -116,7 +116,8 @@ def _reads_as_a_recipe(file: Path) -> bool:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    signal.signal(number, signal.SIG_IGN)  # a time limit sends the signal to the process and to its group
+    # Ignore a second signal, because a time limit signals both the process and its group.
+    signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
@@ -239,7 +240,8 @@ class _Hooks:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         self._run.finish(session, exitstatus)
-        if "hypothesis" not in sys.modules:  # its plugin would import it for an empty summary
+        # Hypothesis's plugin would import Hypothesis to print an empty summary.
+        if "hypothesis" not in sys.modules:
             session.config.pluginmanager.unregister(name="hypothesispytest")
         _for_others(self._run, session)
 

@@ -348,7 +348,7 @@ TARGET = Target(
     repository="https://github.com/THUDM/slime", roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
     defaults=("slime.utils.arguments.get_slime_extra_args_provider",),
     moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # for a week in January 2026
-    # The boundaries are decorated with torch.compile, and torch imports its compiler on first use.
+    # Preloaded, because the boundaries are decorated with torch.compile, and torch imports its compiler on first use.
     preload=("torch._dynamo",),
     bindings=(
         Binding(
@@ -402,7 +402,7 @@ TARGET = Target(
         _advantages("chunked_gae", "vanilla_gae"),
         Binding(
             f"{PPO}.get_advantages_and_returns_batch", "generalised_advantage", call=_batched_gae, stand_ins=(MPU,),
-            # A sample is only its response, so invalid tokens are padding.
+            # Samples have only response tokens, so their only invalid tokens are padding on the right.
             accepts={"response_mask": ("full", "right")},
         ),
         # Until 2026, this function existed in addition to the batched one.

@@ -144,7 +144,7 @@ class _Reading:
                 self.findings.warn((key,), f"unknown key {key!r} is ignored{nearest(key, properties)}", key=True)
         variants, defaulted = self._scenario(contract, target)
         tolerance = read_tolerance(self.findings, native.get("tolerance"), ("tolerance",))
-        # Taken from the document, so that they are complete even if a variant's inputs are invalid.
+        # The names come from the document, so that they are complete even if a variant's inputs are invalid.
         names = tuple(variants if self.published else self.data.get("variants") or ("",))
         readable = names and "variants" not in self.broken
         unpatched, fixed = (

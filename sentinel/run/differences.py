@@ -100,7 +100,8 @@ class DifferenceItem(pytest.Item):
             from sentinel.reports.escaping import visible
 
             assert self.row is not None
-            if self.row["cause"]:  # one line per caller keeps the function that changed on the first screen
+            # One line for each caller is enough, and keeps the function that changed on the first screen.
+            if self.row["cause"]:
                 sentence = summarise(error.result)
                 return visible(f"worse: it calls {self.row['cause']} (above). Its own results: {sentence}", lines=True)
             places = [f"{file}:{first} {name}" for file, name, first, _ in self.row["places"]]

@@ -195,7 +195,7 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
         if now == record.get("stamp"):
             return entries
         if _holds(top, entries, {path for path, _, _ in record["left_out"]}):
-            with suppress(OSError):  # the files of a read-only store are hashed each time
+            with suppress(OSError):  # in a read-only store, no stamp is stored, and each run hashes the files
                 write_atomically(folder / "checkout.json", json.dumps({**record, "stamp": now}, indent=1))
             return entries
     return None

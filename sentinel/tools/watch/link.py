@@ -152,7 +152,8 @@ class Watching:
         self.watcher.restore()
         self._ending.set()
         self._thread.join(PATIENCE)
-        self.watcher.restore()  # functions that the thread has wrapped in the meantime
+        # The thread may have wrapped functions in the meantime.
+        self.watcher.restore()
         self._connection.close()
 
     def _talk(self) -> None:
