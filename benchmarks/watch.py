@@ -53,7 +53,7 @@ def _seconds(action: Callable[[], object], times: int) -> float:
     return (time.process_time() - began) / times
 
 
-#: The steps of one block, in any order. ``bare``: not watched. ``watched``: watched, but not checked. ``looked``: checked.
+#: The steps of one block, in any order: ``bare`` is not watched, ``watched`` is not checked, and ``looked`` is checked.
 _BLOCK = ("bare",) * 4 + ("watched",) * 4 + ("looked",) * 2
 #: At the default rate, two steps in a hundred cost as much as a checked step: one is checked, and in another one the
 #: arguments of a call are copied.
@@ -138,8 +138,10 @@ _FIRST, _IDLE = 10, 5.0
 
 
 def _middle(values: list[float]) -> float:
-    """Return the mean without the lowest and the highest fifth, because one step in a hundred takes six times as long as
-    the others."""
+    """Return the mean without the lowest and the highest fifth.
+
+    They are left out because one step in a hundred takes six times as long as the others.
+    """
     fifth = len(values) // 5
     return statistics.fmean(sorted(values)[fifth : len(values) - fifth])
 
