@@ -63,7 +63,7 @@ TARGETS = [name for name in CATALOG.targets if name != "demo"]
 
 Row = dict[str, Any]
 
-#: The reversed fix of verl #945, which no recipe has: (target, name, boundary, fixed commit, commit with the bug).
+#: The reversed fix of verl #945, which has no recipe: (target, name, boundary, commit with the bug, fixed commit).
 _DROPPED_MODE = (
     "verl", "verl-945", "verl.workers.actor.dp_actor.DataParallelPPOActor.update_policy",
     "f845a46a178aaa9b1f9bc1c9d3a93c8487eb6279", "3e3d9372a5988c7f8fba7e3775a0e7e68180a891",
