@@ -443,7 +443,7 @@ def _advantages(
     boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
 ) -> Any:
     """Compute the advantages of one batch of experience, whose rows are sorted by prompt."""
-    if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # in March and April 2025
+    if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # as in March and April 2025
         raise AbsentError("not in this version: advantages on a CPU; the function moves rewards to a GPU")
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
     lengths = (mask != 0).sum(-1)
@@ -1160,7 +1160,8 @@ _SMALL = (
     ),
     Binding(f"{_PPO}.length_penalty.apply_length_penalties", "overlong_penalty", call=_punished, stand_ins=(_RECORD,)),
     balanced_partition("openrlhf.utils.seqlen_balancing.karmarkar_karp"),
-    # Equal sizes are not tested, because with them, the totals of the parts may differ by more than the longest item.
+    # Equal sizes are not tested, because the totals of parts of equal size may differ by more than the longest item,
+    # which the contract does not allow.
     balanced_partition(
         "openrlhf.utils.seqlen_balancing.greedy_partition", fixed={"equal_size": False},
         call=partial(kit.call_with, leading=("lengths", "parts"), takes=(), equal_size=False),

@@ -126,7 +126,7 @@ def _without_traceback() -> Iterator[None]:
     """Turn an interruption into pytest's exit, which is reported in one line."""
     try:
         yield
-    except pytest.Session.Interrupted:  # a KeyboardInterrupt of pytest's own, such as errors of the collection
+    except pytest.Session.Interrupted:  # pytest's own KeyboardInterrupt, for example after errors of the collection
         raise
     except KeyboardInterrupt:
         raise pytest.exit.Exception("sentinel: the run was interrupted", pytest.ExitCode.INTERRUPTED) from None

@@ -32,7 +32,7 @@ def _functional_line(number: int) -> str:
 
 # -- the advantage step ------------------------------------------------------------------------------------------------
 
-#: The fields of PPOActorConfig that the advantage step reads and that have the names of the contract's inputs.
+#: Fields of PPOActorConfig that the advantage step reads. They have the names of the contract's inputs.
 _CONFIG = (
     *("reward_bias", "reward_scaling", "reward_clip", "kl_ctl", "kl_estimator", "discount", "gae_lambda"),
     "mask_no_eos_with_zero",

@@ -51,7 +51,7 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     answer = boundary.function(actor, data)
     columns = data if answer is None else answer
     cut = {name: columns[name][:, :tokens] for name in ("advantages", "returns") if name in columns}
-    return {"returns": None, **cut}  # older versions do not return the returns
+    return {"returns": None, **cut}  # older versions return only the advantages
 
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

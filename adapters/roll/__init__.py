@@ -631,7 +631,8 @@ _ROWS_AT_HAND = (
 #: Tokens that are rejected for the policy are marked in final_response_mask, which the critic does not read.
 _ALL_ROWS = "the critic's loss is the plain mean over the rows of the microbatch, including rows without a token"
 _MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-#: The strategy handles the ranks, and no option sets the divisor of seq-mean-token-sum-norm.
+#: dp_size and loss_scale_factor are None, because the strategy handles the ranks, and no option sets the divisor of
+#: seq-mean-token-sum-norm.
 _AGGREGATION = {"loss_agg_mode": _MODES, "dp_size": (None,), "loss_scale_factor": (None,)}
 
 

@@ -288,7 +288,7 @@ BINDINGS = (
         takes="max_tokens interrupted routed", formerly=("slime.rollout.sglang_example.generate_and_rm_group",),
         imports=(TYPES, _ARGUMENTS),
     ),
-    # Qwen3's templates add no system message.
+    # For Qwen3, ``default_system`` is False, because its templates add no system message.
     *(
         Binding(
             f"{_MASKS}.gen_multi_turn_loss_mask_{kind}", "trained_tokens", call=_trained_of_a_chat,

@@ -286,7 +286,7 @@ def _completion_ends(micro: Any) -> str:
     ends, ids, mask = had.get("eos_token_ids"), batch["completion_ids"], batch["completion_mask"] != 0
     _need(ends, "the end tokens were not read")
     is_end = torch.isin(ids, torch.tensor(ends))
-    until = (is_end.cumsum(-1) - is_end.long()) == 0  # up to the first end
+    until = (is_end.cumsum(-1) - is_end.long()) == 0  # True up to the first end token
     ended = is_end.any(-1)
     wrong = (until != mask).any(-1) & ended
     if not wrong.any():
@@ -938,8 +938,8 @@ _SETTINGS = {
     "generation_config.max_new_tokens": partial(_generated, "max_completion_length"),
     "generation_config.do_sample": lambda options: None if options.get("generation_kwargs") else True,
 }
-#: The parts that a trainer lacks: ``_OFFLINE`` if it learns from the answers of a dataset, and ``_GENERATES`` if it
-#: generates answers itself.
+#: Values of ``Steps.lacks``: ``_OFFLINE`` for a trainer that learns from the answers of a dataset, and ``_GENERATES``
+#: for a trainer that generates answers itself.
 _OFFLINE = frozenset({"advantages", "samples", "prompts", "completions"})
 _GENERATES = frozenset({"tokens", "collators", "labels"})
 _SCORES = ("_generate_and_score_completions", "_calculate_rewards", "_generate", "_prepare_inputs")

@@ -297,7 +297,8 @@ class _Reading:
         written: Any = {} if self.published else self.data
         for step in place:
             written = written.get(step) if isinstance(written, dict) else written[step]
-        # A bug in a shared function may also be observed at boundaries with other contracts.
+        # Inputs and keys of all contracts are known, because a bug in a shared function may also be observed at
+        # boundaries with other contracts.
         every = self.catalog.contracts.values()
         known = {item.name: item for each in (*every, contract) for item in each.inputs}
         keys = {key for each in every for key in each.keys}

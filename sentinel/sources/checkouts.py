@@ -229,7 +229,7 @@ def stamp(top: Path) -> str:
 def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
     """Return True if a folder contains exactly these files with these contents."""
     expectation = {entry.path: entry for entry in entries if entry.path not in absent}
-    # A rejected link may have left its parent folder.
+    # The parent folders of all entries are allowed, because a rejected link may have left its parent folder.
     above = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents}
     for folder, folders, names in os.walk(top):
         for name in (*folders, *names):

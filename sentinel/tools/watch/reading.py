@@ -483,7 +483,7 @@ def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> 
         arguments[path[0]] = value
         return
     owner = at(arguments, path[:-1], {})
-    if path[-1][0] == "." or dataclasses.is_dataclass(owner):  # a frozen object, or one that is read like a mapping
+    if path[-1][0] == "." or dataclasses.is_dataclass(owner):  # the object may be frozen, or readable like a mapping
         object.__setattr__(owner, path[-1][1], value)
     else:
         owner[path[-1][1]] = value

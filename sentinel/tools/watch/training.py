@@ -235,7 +235,8 @@ class Training:
         if not note.get("checkpoint") or "first_step" in note:
             return
         note["first_step"], known = trainer.state.global_step, note.get("random_state")
-        # If training resumes within an epoch, only callbacks draw random numbers after the state was loaded.
+        # If training resumes within an epoch, the random state can be compared, because only callbacks draw random
+        # numbers after the state was loaded.
         if known is None or (known and note["skipped"]):
             note["random_state"] = _is_saved_state(trainer, note["checkpoint"])
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -324,7 +325,7 @@ class Training:
                     found[name] = compare_tokens(steps, trainer, name, given), ""
                 except DoesNotApply as why:
                     found[name] = "", str(why)
-                except Exception as error:  # the error's message may contain a text
+                except Exception as error:  # only the type is reported, because the message may contain a text
                     found[name] = "", f"its rows cannot be tokenized again: {type(error).__name__}"
         return found
 
@@ -1141,7 +1142,8 @@ def _planned(loader: Any, packages: set[str]) -> tuple[Any, int, bool]:
     inner: Any = getattr(batches, "batch_sampler", batches)
     sampler = getattr(inner, "sampler", None)
     plain = ("BatchSampler", "BatchSamplerShard")
-    plain_loader = type(loader).__name__ in ("DataLoader", "DataLoaderShard")  # others load batches for other ranks
+    # Other loaders load batches for other ranks.
+    plain_loader = type(loader).__name__ in ("DataLoader", "DataLoaderShard")
     if sampler is None or not plain_loader or not {type(batches).__name__, type(inner).__name__} <= {*plain}:
         raise DoesNotApply("the rows are streamed, or batches are made in another way")
     if type(sampler).__module__.partition(".")[0] not in {*packages, "builtins"}:

@@ -188,7 +188,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     if config is not None and data is not None:
         folders, left_out = search_path(data, catalog, target, checkout)
         data, bases = composed(config, data, folders, chosen)
-        # The file is the copy's own, so its settings are the defaults.
+        # If the file is the copy's own, its settings are the defaults.
         if config not in (arguments.config, launch.config):
             own, data = flattened(settings_of(data)), None
         not_read += [f"{config}: {sentence}" for sentence in left_out]
@@ -363,7 +363,7 @@ def _of_settings(
         own = launch.made_by == options.made_by != "" and name in launch.places
         broken = own and name not in launch.silent
         newest, since = newest_with(target, options, name)
-        # The name exists in another release, so it is not misspelled, and a similar option is a different one.
+        # If another release has the name, it is not misspelled, so a similar option is a different one.
         if since:
             near = f"; {since} removed it ({newest} has it)"
         elif newest:
