@@ -47,7 +47,7 @@ _MAKER = f"openrlhf.{_OF_MAKER}"
 _DPO = "openrlhf.trainer.dpo_trainer.DPOTrainer"
 _SFT = "openrlhf.datasets.sft_dataset.SFTDataset"
 
-#: Masks with padding on the right only. In OpenRLHF, a gap in a mask would mean tokens of an environment.
+#: Masks with padding on the right only, because OpenRLHF takes a gap in a mask for tokens of an environment.
 _PADDED = {"response_mask": ("full", "right")}
 
 
@@ -227,7 +227,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_length": last[:, 0] + 1,
     }
     losses: list[Any] = []
-    # Each rank is a thread with its own flag, because one rank trains while another waits in a collective.
+    # The flag is per thread, because each rank is a thread, and one rank trains while another waits in a collective.
     trains = threading.local()
 
     class Table:
@@ -385,12 +385,13 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             return kit.Named(logits=torch.cat([logits, behind], 1))
 
     options = kit.take_inputs(inputs, "temperature")
-    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # such a model may lack the temperature
+    # Without kwargs, the model may lack the option temperature.
+    if "kwargs" not in inspect.signature(boundary.owner).parameters:
         options = kit.keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
-    # Until May 2025, forward takes the number of response tokens instead of their mask.
+    # Until May 2025, forward takes the number of response tokens instead of their mask, so both are passed.
     of_response = {"num_actions": ids.shape[1], "action_mask": mask}
     answer = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
     return {"log_probs": answer, "entropy": None}
@@ -442,7 +443,7 @@ def _advantages(
     boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
 ) -> Any:
     """Compute the advantages of one batch of experience, whose rows are sorted by prompt."""
-    if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # in March and April 2025
+    if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # as in March and April 2025
         raise AbsentError("not in this version: advantages on a CPU; the function moves rewards to a GPU")
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
     lengths = (mask != 0).sum(-1)
@@ -918,7 +919,7 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
         engine.generate()
         return [None], 1, False
 
-    # The trainer calls this method to broadcast the weights.
+    # The trainer calls ``async_run_method`` to broadcast the weights.
     actors = kit.stand_in(async_run_method=lambda method_name: engine.load(updates))
     trainer = kit.make_unbuilt(boundary.owner, args=args, vllm_engines=[], actor_model_group=actors)
     samples = kit.make_unbuilt(generator.SamplesGenerator, args=args, vllm_engines=[], prompts_dataloader=[])
@@ -930,7 +931,7 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
         kit.swap_all(boundary.module, batch_vllm_engine_call=call, ray=get),
         kit.swap(generator, "batch_vllm_engine_call", call),
     ):
-        for updates, count in enumerate(inputs["generations"], start=1):  # noqa: B007 - the broadcast reads it
+        for updates, count in enumerate(inputs["generations"], start=1):  # noqa: B007 - the broadcast reads `updates`
             boundary.function(trainer)
             for _ in range(count):
                 samples.generate_samples()
@@ -1159,7 +1160,8 @@ _SMALL = (
     ),
     Binding(f"{_PPO}.length_penalty.apply_length_penalties", "overlong_penalty", call=_punished, stand_ins=(_RECORD,)),
     balanced_partition("openrlhf.utils.seqlen_balancing.karmarkar_karp"),
-    # Equal sizes are not tested, because with them, the totals of the parts may differ by more than the longest item.
+    # Equal sizes are not tested, because the totals of parts of equal size may differ by more than the longest item,
+    # which the contract does not allow.
     balanced_partition(
         "openrlhf.utils.seqlen_balancing.greedy_partition", fixed={"equal_size": False},
         call=partial(kit.call_with, leading=("lengths", "parts"), takes=(), equal_size=False),

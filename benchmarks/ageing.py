@@ -2,10 +2,12 @@
 
 1. A binding is counted if its boundary can be called at the base: the commit of `reports/coverage.json`, or `--base
 TARGET=REF`.
-2. At each later ref, a binding is in one of four states. *answer*: its boundary can be called under a path that the
-adapter names. *found at a new path*: it can be called under a path that Sentinel found by itself. *removed*: the
-checkout has no such function, and no other file defines its class or function. *break*: anything else. The reasons of
-the last two states are listed.
+2. At each later ref, a binding is in one of four states. The reasons of the last two states are listed.
+
+   * *answer*: its boundary can be called under a path that the adapter names.
+   * *found at a new path*: its boundary can be called under a path that Sentinel found by itself.
+   * *removed*: the checkout has no such function, and no other file defines its class or function.
+   * *break*: anything else.
 
 Both steps run `pytest --sentinel-laws=quick` in a separate process. With `--at COMMIT` they use this project's tree of
 that commit, and so its adapters of that time. Without refs, each target is tried at `git:main`. `--markdown` prints the

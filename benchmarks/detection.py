@@ -45,7 +45,7 @@ class Case:
     """The result for one bug.
 
     :ivar laws: the laws that broke in a confirmed scenario.
-    :ivar tried: number of scenarios until the first law broke, or of all.
+    :ivar tried: number of scenarios until the first law broke; number of all scenarios if none did.
     :ivar missed: why no law broke; empty if one did.
     """
 

@@ -1,4 +1,4 @@
-"""Measure how often `sentinel diff` finds known differences without the recipes' scenarios, or reports false ones.
+"""Measure how often `sentinel diff` finds known differences without recipes' scenarios, and how many false ones.
 
     python benchmarks/differences.py recipes [TARGET ...]        the base and the head of each recipe that has both
     python benchmarks/differences.py comments [TARGET[=PAIRS] …] commits that change only comments of a bound file
@@ -121,7 +121,7 @@ def comments(catalog: Catalog, names: Sequence[str]) -> None:
 
 
 def _commented(code: Code, before: str, after: str) -> list[str]:
-    """Return the boundaries that reach a file with changed text but unchanged definitions, and no changed code."""
+    """Return the boundaries that reach no changed code, but a changed file in which all definitions are the same."""
     one, other = (code.files(tree) for tree in (before, after))
     touched = set()
     for file in one.keys() & other.keys():

@@ -2,7 +2,7 @@
 
     python benchmarks/drawn.py --seeds 0-59               sixty correct runs: each alarm is false
     python benchmarks/drawn.py --correct                  the nine that raised a false alarm in November 2026
-    python benchmarks/drawn.py --bugs                     invented bugs; each run raises no alarm without its bug
+    python benchmarks/drawn.py --bugs                     invented bugs; a run without its bug must raise no alarm
 
 The seed of a correct run chooses among documented options: trainer, loss type, schedule, optimizer, precision, model,
 LoRA, packing, accumulation, data loading, evaluation, two ranks, a checkpoint to resume from, and a user's own code (a
@@ -919,7 +919,7 @@ def _grpo(**options: Any) -> _Options:
     return {"kind": "grpo", "options": options}
 
 
-#: Bug -> (setup of a run, injection). The bugs were written before the invariants that they test.
+#: Bug -> (setup of a run, injection). The bugs up to ``class-…`` were written before the invariants that they test.
 BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
     "grpo-kl-of-the-other-direction": (_grpo(beta=0.2, num_iterations=2), _in(
         "GRPOTrainer", _LOSS,

@@ -63,7 +63,7 @@ TARGETS = [name for name in CATALOG.targets if name != "demo"]
 
 Row = dict[str, Any]
 
-#: verl #945 has no recipe.
+#: The reversed fix of verl #945, which has no recipe: (target, name, boundary, commit with the bug, fixed commit).
 _DROPPED_MODE = (
     "verl", "verl-945", "verl.workers.actor.dp_actor.DataParallelPPOActor.update_policy",
     "f845a46a178aaa9b1f9bc1c9d3a93c8487eb6279", "3e3d9372a5988c7f8fba7e3775a0e7e68180a891",
@@ -309,7 +309,7 @@ def key(row: Row) -> tuple[Any, ...]:
 
 
 def draw(options: argparse.Namespace) -> Iterator[Job]:
-    if options.mutants:  # it takes a minute to read the nine inventories
+    if options.mutants:  # drawing mutants reads nine inventories, which takes a minute
         yield from draw_mutants(options.seed, options.mutants)
     if options.refactorings:
         yield from draw_refactorings(options.seed, options.refactorings)

@@ -206,7 +206,7 @@ def _ignored(node: ast.expr, defaults: Defaults) -> Edits:
     if isinstance(node, ast.Call):
         for place, keyword in enumerate(node.keywords):
             passed_on = keyword.arg and isinstance(keyword.value, (ast.Name, ast.Attribute))
-            if passed_on and _called(node)[:1].islower():  # a constructor raises without it
+            if passed_on and _called(node)[:1].islower():  # without the keyword, a constructor raises
                 yield _with(node, keywords=[*node.keywords[:place], *node.keywords[place + 1 :]])
 
 
@@ -219,7 +219,7 @@ def _stale(node: ast.expr, defaults: Defaults) -> Edits:
         yield ast.Constant(1 if isinstance(node.augments, (ast.Mult, ast.Div)) else 0)
 
 
-#: The first half. Laws, domains and scenarios were improved to kill mutants of these operators that had survived.
+#: The first half of the operators. Laws, domains and scenarios were improved until they killed more of its mutants.
 FIRST: dict[str, Operator] = {
     "drop a mask": _drop_mask,
     "invert a mask": _invert_mask,
@@ -237,11 +237,11 @@ FIRST: dict[str, Operator] = {
     "a stale value": _stale,
 }
 
-# -- the second half, written after reading the collection of bugs again -----------------------------------------------
+# -- the second half of the operators, modelled on known bugs ----------------------------------------------------------
 
 
 def _cast(node: ast.expr, defaults: Defaults) -> Edits:
-    """Drop a cast. Models bugs such as a log-softmax in bfloat16, or a bool mask used as row numbers."""
+    """Drop a cast. Bugs of this kind: a log-softmax in bfloat16; a bool mask that is used as row numbers."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if _called(node) in ("float", "double", "long", "int", "bool", "type_as") or (
             _called(node) in ("to", "astype") and "device" not in ast.unparse(node)
@@ -265,7 +265,8 @@ def _broadcast(node: ast.expr, defaults: Defaults) -> Edits:
 def _other_branch(node: ast.expr, defaults: Defaults) -> Edits:
     """Take the other branch of a conditional expression or of ``where``.
 
-    Models bugs such as using the bound for negative advantages for positive ones, or a local value for a global one.
+    Bugs of this kind: positive advantages are clipped at the bound for negative ones; a local value is used in place of
+    the global one.
     """
     if isinstance(node, ast.IfExp):
         yield node.body
@@ -372,7 +373,7 @@ def _row_order(node: ast.expr, defaults: Defaults) -> Edits:
         yield _expression("call.flip(0)", call=node) if _called(node) == "argsort" else node.args[0]
 
 
-#: The second half. Nothing was tuned with these operators.
+#: The second half of the operators. No law, domain or scenario was tuned with its mutants.
 SECOND: dict[str, Operator] = {
     "no cast": _cast,
     "another broadcast": _broadcast,
@@ -426,7 +427,7 @@ def _shifted_more(node: ast.expr, defaults: Defaults) -> Edits:
                 return
 
 
-#: All operators. The last two make bugs from a maintainer's trial that no operator above makes.
+#: All operators. In a trial, a maintainer made bugs of the last two kinds, which no other operator makes.
 EVERY: dict[str, Operator] = {
     **FIRST,
     **SECOND,
@@ -471,7 +472,7 @@ class Mutant:
 
     @property
     def lot(self) -> str:
-        """A text that identifies the mutant. Its hash, together with a seed, determines the order of a sample."""
+        """Return a text that identifies the mutant. The hash of this text and a seed gives the order of a sample."""
         return f"{self.file} {self.function} {self.line} {self.operator} {self.before} {self.after}"
 
 

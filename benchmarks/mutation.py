@@ -5,7 +5,7 @@ commit of each of five frameworks. The laws of the contract are checked as in a 
 on the first :data:`QUICK` random scenarios, and on glimpses (one additional scenario for each choice of each input).
 Violations that the unchanged code has too do not count. A mutant is
 
-* `killed`: a law breaks in a scenario in which it held before (`glimpsed`: only in a glimpse);
+* `killed`: a law breaks in a scenario in which the unchanged code obeys it (`glimpsed`: only in a glimpse);
 * `survived`: an output differs in one of :data:`WIDE` random scenarios, but the quick search breaks no law (`late`: one
   of these scenarios breaks a law);
 * `loud`: it raises where the original did not, and differs in nothing else, so users notice it;
@@ -220,7 +220,7 @@ class Judge:
 
     def _broken(self, law_session: LawSession, subject: Subject, plans: Scenario) -> set[tuple[str, str]]:
         """Return (law, symptom) of each violation that neither a dialect nor rounding explains."""
-        self._search._law_session = law_session  # this calls again in float64
+        self._search._law_session = law_session  # `genuine_violations` calls it again in float64
         trials = zip(plans, law_session.try_(subject, plans))
         return {
             (law.name, found.symptom)

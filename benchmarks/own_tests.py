@@ -50,7 +50,7 @@ class OwnTests:
         archive = subprocess.run(["git", "-C", STORE.path(name), "archive", inventory(name)[0]], capture_output=True)
         subprocess.run(["tar", "x", "-C", folder], input=archive.stdout, check=True)
         tests = {str(file.relative_to(folder)): file.read_text() for each in patterns for file in folder.glob(each)}
-        # Ray starts twenty processes, which outlive the tests.
+        # Skip tests with Ray, because it starts twenty processes, which outlive the tests.
         self._uses = {test: imports(text, "") for test, text in sorted(tests.items()) if "ray.init(" not in text}
         roots = [folder / root.path for root in self._target.roots]
         self._inside = {self.module_of(file): self._imports_of(file) for root in roots for file in root.rglob("*.py")}
@@ -79,7 +79,7 @@ class OwnTests:
         path = ":".join(str(self._folder / root.import_root) for root in self._target.roots)
         offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
         environment = {**os.environ, **offline, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-        with tempfile.TemporaryFile("w+") as out:  # processes that a test leaves behind would keep a pipe open
+        with tempfile.TemporaryFile("w+") as out:  # processes that outlive a test would keep a pipe open
             command = ["timeout", str(self._seconds), *self._command, *arguments]
             code = subprocess.run(command, cwd=self._folder, stdout=out, stderr=out, env=environment).returncode
             out.seek(0)
@@ -90,7 +90,7 @@ class OwnTests:
         ]
 
     def _learn(self, files: list[str]) -> None:
-        """Run test files in the unchanged tree, and store the tests of each that fail, or None if no test passes."""
+        """Run test files in the unchanged tree. For each, store the tests that fail; None if no test passes."""
         passed, failed = self._run(*files) if files else ([], [])
         for file in files:
             broken = [name for name in failed if name.startswith(file)]

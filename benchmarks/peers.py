@@ -1,4 +1,4 @@
-"""Check training runs with and without a bug with TrainCheck (PyPI), for comparison with `benchmarks/drawn.py`.
+"""Let TrainCheck (from PyPI) check correct and buggy training runs, for comparison with `benchmarks/drawn.py`.
 
     python -m venv peers && peers/bin/pip install traincheck trl==1.16.0 peft
     python benchmarks/peers.py peers/bin --bugs 'sft-*' --correct 2
@@ -25,7 +25,7 @@ from typing import Any
 
 from drawn import _STEPS, BUGS, build, draw
 
-#: The script that TrainCheck traces. TrainCheck finds the model by the name of a variable.
+#: The script that TrainCheck traces. TrainCheck finds the model by its variable name, `model`.
 _SCRIPT = """
 import os
 import sys

@@ -257,7 +257,7 @@ def seen(runner: Runner, target: Target, bug: Bug) -> Seen:
         (CATALOG.laws[each.law].rank, each.law, one.name)
         for one in found
         for each in one.broken.get(BEFORE, ())
-        if each.law in CATALOG.laws  # and no programming error that raises, because users notice it
+        if each.law in CATALOG.laws  # without programming errors that raise, because users notice them
     ]
     brought = tuple(f"{each.law} at {one.name}" for one in found for each in one.broken.get(AFTER, ()))
     asked = [one for one in found if one.state != "same code"]

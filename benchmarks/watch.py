@@ -1,13 +1,14 @@
-"""Measure the cost of watching, for a call whose arguments are not copied, for copies, and for a training step.
+"""Measure what watching costs: for a call whose arguments are not copied, for copying arguments, for a training step.
 
     python benchmarks/watch.py
     python benchmarks/watch.py --memory               with TRL 1.16.0: the memory of the checker
     python benchmarks/watch.py --grpo 1500            real steps of GRPO, as short as possible
     python benchmarks/watch.py --grpo 100 --long      real steps of GRPO of about a second
 
-Results are ratios of CPU times in one process. Without an option, a training step is a forward and a backward pass of a
-small network, with one call of a watched function on a batch of 64 responses of 512 tokens. The GRPO model has a few
-thousand parameters. Its steps are short, so watching adds a larger share to them than in any real run.
+All times are CPU times, and ratios are of times in one process. Without an option, a training step is a forward and a
+backward pass of a small network, with one call of a watched function on a batch of 64 responses of 512 tokens. With
+``--grpo``, the model has a few thousand parameters. Its steps are short, so watching takes a larger share of them than
+in any real run.
 """
 
 from __future__ import annotations
@@ -52,29 +53,30 @@ def _seconds(action: Callable[[], object], times: int) -> float:
     return (time.process_time() - began) / times
 
 
-#: The steps of one block, which are shuffled: not watched, watched, and watched with a check of the step.
+#: The steps of one block, in any order: ``bare`` is not watched, ``watched`` is not checked, and ``looked`` is checked.
 _BLOCK = ("bare",) * 4 + ("watched",) * 4 + ("looked",) * 2
-#: Number of steps in a hundred that cost as much as a checked one at the default rate: one step is checked, and in
-#: another one a call's arguments are copied.
+#: At the default rate, two steps in a hundred cost as much as a checked step: one is checked, and in another one the
+#: arguments of a call are copied.
 _OF_HUNDRED = 2
 
 
 class _Clock:
-    """Replaces the module ``time`` in the watcher during checked steps, so that the watcher measures CPU time too.
+    """Replaces the module ``time`` in the watcher during checked steps, so that the watcher measures CPU time.
 
-    Other steps keep the usual clock, because reading the CPU time takes 2 µs, ten times as long.
+    In other steps, the watcher keeps the usual clock, because reading the CPU time takes ten times as long (2 µs).
     """
 
     perf_counter = staticmethod(time.thread_time)
 
 
 def switched(file: Path) -> Callable[[Any, Any], None]:
-    """Return a function that adds a callback to a trainer, which switches watching on and off and times each step.
+    """Return a function that adds a callback to a trainer. The callback switches watching on and off, and times each
+    step.
 
-    Watched and unwatched steps alternate in one process, because two processes with the same work differ by several
-    per cent in time, due to their memory layout.
+    Watched and unwatched steps alternate in one process, because the times of two processes that do the same work
+    differ by several per cent, due to their memory layout.
 
-    :param file: gets the measured times, as JSON.
+    :param file: the callback writes the times to this file, as JSON.
     """
 
     def attach(trainer: Any, watching: Any) -> None:
@@ -122,7 +124,7 @@ def switched(file: Path) -> Callable[[Any, Any], None]:
             def on_train_end(self, *_: Any, **__: Any) -> None:
                 switch(True)
                 sent = time.clock_gettime(beside)
-                time.sleep(_IDLE)  # nothing to do
+                time.sleep(_IDLE)  # now the sending thread has nothing to do
                 idle = (time.clock_gettime(beside) - sent) / _IDLE
                 file.write_text(json.dumps({"rows": self.rows, "sent": sent, "idle": idle}), encoding="utf-8")
 
@@ -136,18 +138,25 @@ _FIRST, _IDLE = 10, 5.0
 
 
 def _middle(values: list[float]) -> float:
-    """Return the mean without the lowest and the highest fifth: one step in a hundred takes six times as long."""
+    """Return the mean without the lowest and the highest fifth.
+
+    They are left out because one step in a hundred takes six times as long as the others.
+    """
     fifth = len(values) // 5
     return statistics.fmean(sorted(values)[fifth : len(values) - fifth])
 
 
 def _beside(block: list[dict[str, Any]], row: dict[str, Any]) -> float:
-    """Return the median time of a block's unwatched steps, without this step."""
+    """Return the median time of the unwatched steps in a block, leaving out ``row``."""
     return statistics.median(float(other["took"]) for other in block if other["kind"] == "bare" and other is not row)
 
 
-def _of_blocks(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> dict[str, float]:
-    """Return the seconds of an unwatched step, the seconds that each other kind of step adds, and the added share.
+def _costs(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> dict[str, float]:
+    """Return the cost of watching.
+
+    * ``bare``: the seconds of an unwatched step
+    * ``watched``, ``looked``: the additional seconds of a watched and of a checked step
+    * ``share``: the additional time at the default rate, as a share of an unwatched run, including the sending thread
 
     :param sent: CPU seconds of the sending thread for each checked step.
     :param idle: share of a core that the idle sending thread uses.
@@ -163,7 +172,7 @@ def _of_blocks(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> 
 
 
 def of_grpo(steps: int, size: dict[str, Any]) -> None:
-    """Print CPU times of real GRPO steps, watched and not watched in random order.
+    """Train with GRPO, with watched, checked and unwatched steps in random order, and print their CPU times.
 
     The intervals are 95% bootstrap intervals over blocks of steps.
     """
@@ -178,22 +187,23 @@ def of_grpo(steps: int, size: dict[str, Any]) -> None:
     blocks = [rows[start : start + len(_BLOCK)] for start in range(0, len(rows), len(_BLOCK))]
     sent = noted["sent"] / sum(row["kind"] == "looked" for row in rows)
     drawn = random.Random(0)
-    again = [_of_blocks(drawn.choices(blocks, k=len(blocks)), sent, noted["idle"]) for _ in range(1000)]
+    again = [_costs(drawn.choices(blocks, k=len(blocks)), sent, noted["idle"]) for _ in range(1000)]
 
-    found = _of_blocks(blocks, sent, noted["idle"])
+    found = _costs(blocks, sent, noted["idle"])
 
     def told(name: str, factor: float) -> str:
         low, *_, high = statistics.quantiles([one[name] for one in again], n=40)
         return f"{factor * found[name]:.2f} ({factor * low:.2f} to {factor * high:.2f})"
 
     print(f"GRPO, {len(rows)} steps of {told('bare', 1e3)} ms")
-    print(f"a watched step: {told('watched', 1e3)} ms more; one that is looked at: {told('looked', 1e3)} ms more")
+    print(f"a watched step: {told('watched', 1e3)} ms more; a checked step: {told('looked', 1e3)} ms more")
     print(f"at the default rate: {told('share', 100)}% of the time, with the thread that sends and waits")
     usual = statistics.median(row["took"] for row in rows if row["kind"] == "bare")
     small = statistics.median(row["own"] for row in rows if row["kind"] == "watched")
-    print(f"a watched step by its own clocks: {1e3 * small:.2f} ms")
+    print(f"time that watch itself measures in a watched step: {1e3 * small:.2f} ms")
     own = [row["own"] / usual for row in rows if row["kind"] == "looked"]
-    print(f"a look by its own clocks: {100 * statistics.median(own):.1f}% of a step, at most {100 * max(own):.1f}%")
+    shares = f"{100 * statistics.median(own):.1f}% of a step, at most {100 * max(own):.1f}%"
+    print(f"time that watch itself measures in a checked step: {shares}")
     for kind in dict.fromkeys(_BLOCK):
         above = [row["took"] > 1.05 * _beside(block, row) for block in blocks for row in block if row["kind"] == kind]
         print(f"{kind} steps that take 5% more than unwatched ones next to them: {sum(above)} of {len(above)}")

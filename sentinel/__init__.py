@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-#: Module -> its public names. Modules are imported lazily, when one of their names is used: every pytest run of the
-#: environment imports this package, and a worker has no packages except torch and numpy.
+#: Module -> its public names. Modules are imported lazily, when one of their names is used, because every pytest run of
+#: the environment imports this package, and a worker has no packages except torch and numpy.
 PUBLIC = {
     "sentinel.contracts.aggregation": "detached gradient leaf replaced spread",
     "sentinel.contracts.contract": "BASELINE REQUIRED Choose Contract DoesNotApply Input Inputs Observed",
@@ -25,7 +25,7 @@ PUBLIC = {
     "sentinel.binding.drift": "AbsentError DriftError StandInNamespace UnknownInputError",
 }
 
-if TYPE_CHECKING:  # the same for type checkers
+if TYPE_CHECKING:  # type checkers need the same names as imports
     # isort: off
     # fmt: off
     from sentinel.contracts.aggregation import detached as detached, gradient as gradient, leaf as leaf

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         with _interruptible():
             status = int(arguments.run(arguments))
-        sys.stdout.flush()  # so that a closed pipe is handled below
+        sys.stdout.flush()  # so that a closed pipe raises here and not at exit
     except (NothingExamined, Unavailable) as error:
         return nothing_examined(error.reason)
     except SentinelError as error:

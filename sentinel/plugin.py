@@ -116,7 +116,8 @@ def _reads_as_a_recipe(file: Path) -> bool:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    signal.signal(number, signal.SIG_IGN)  # a time limit sends the signal to the process and to its group
+    # Ignore a second signal, because a time limit signals both the process and its group.
+    signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
@@ -125,7 +126,7 @@ def _without_traceback() -> Iterator[None]:
     """Turn an interruption into pytest's exit, which is reported in one line."""
     try:
         yield
-    except pytest.Session.Interrupted:  # a KeyboardInterrupt of pytest's own, such as errors of the collection
+    except pytest.Session.Interrupted:  # pytest's own KeyboardInterrupt, for example after errors of the collection
         raise
     except KeyboardInterrupt:
         raise pytest.exit.Exception("sentinel: the run was interrupted", pytest.ExitCode.INTERRUPTED) from None
@@ -239,7 +240,8 @@ class _Hooks:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         self._run.finish(session, exitstatus)
-        if "hypothesis" not in sys.modules:  # its plugin would import it for an empty summary
+        # Hypothesis's plugin would import Hypothesis to print an empty summary.
+        if "hypothesis" not in sys.modules:
             session.config.pluginmanager.unregister(name="hypothesispytest")
         _for_others(self._run, session)
 

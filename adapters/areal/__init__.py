@@ -32,7 +32,7 @@ def _functional_line(number: int) -> str:
 
 # -- the advantage step ------------------------------------------------------------------------------------------------
 
-#: The fields of PPOActorConfig that the advantage step reads and that have the names of the contract's inputs.
+#: Fields of PPOActorConfig that the advantage step reads. They have the names of the contract's inputs.
 _CONFIG = (
     *("reward_bias", "reward_scaling", "reward_clip", "kl_ctl", "kl_estimator", "discount", "gae_lambda"),
     "mask_no_eos_with_zero",
@@ -49,7 +49,8 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         boundary, None, overlong_reward_penalty=False, **ALONE, **norms, **kit.take_inputs(inputs, *_CONFIG)
     )
     data = {name: inputs[name].clone() for name in _BATCH}
-    return boundary.function(actor, data) or data  # until November 2025 the function modified its argument in place
+    # Until November 2025 the function modified `data` in place and returned None.
+    return boundary.function(actor, data) or data
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +93,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
     data = {"input_ids": tokens.reshape(-1).roll(1), "rolled_input_ids": tokens.reshape(-1)}
     actor = actor_of(boundary, engine, temperature=inputs["temperature"])
-    actor.config.recompute_logprob = True  # until 2026, this was an option, off by default
+    actor.config.recompute_logprob = True  # on, because until 2026 this was an option that was off by default
     return {"log_probs": boundary.function(actor, data).reshape(tokens.shape)}
 
 
@@ -106,7 +107,7 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     samples: Any = range(inputs["size"])
     sampler: Any = DistributedSampler(samples, num_replicas=1, rank=0, shuffle=True, seed=inputs["seed"])
-    generator = torch.Generator()  # without its own generator, the loader uses the global one
+    generator = torch.Generator()  # without a generator of its own, the loader would draw from the global one
     loader: Any = DataLoader(samples, sampler=sampler, batch_size=None, generator=generator)
     return {"drawn": list(itertools.islice(boundary.function(loader), inputs["size"] * inputs["epochs"]))}
 
@@ -398,7 +399,7 @@ def _gather(function: str, entropy: bool) -> Binding:
         stand_ins=(StandIn("mpu", "Megatron's state for one process, not initialised; the function queries it"),),
         fixed={"with_entropy": entropy},
         accepts={"response_mask": ("full",)},
-        # Logits of any dtype are converted to float32.
+        # The function takes logits of any of these dtypes, because it converts them to float32.
         dtypes=("float32", "bfloat16", "float16"),
     )
 
@@ -453,7 +454,8 @@ TARGET = Target(
     defaults=("areal.api.cli_args.GRPOConfig", "areal.api.cli_args.PPOConfig"),
     moved={"areal.trainer.ppo": ("areal.engine.ppo",)},
     pypi="areal",
-    at_import={"areal.utils.fs.get_user_tmp": "areal"},  # until October 2025 this created a folder below /home
+    # Replaced, because until October 2025 it created a folder below /home.
+    at_import={"areal.utils.fs.get_user_tmp": "areal"},
     preload=("torch._dynamo", "torch.distributed.checkpoint", "tabulate", "omegaconf", "colorlog", "requests"),
     bindings=(
         Binding(
@@ -537,7 +539,7 @@ TARGET = Target(
             "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "clamp": ("apply_clamp",)},
             outputs=("kl",),
-            # The one switch for clamping to [-10, 10] also applies to k1 and k2.
+            # AReaL has one switch for clamping to [-10, 10], which clamps k1 and k2 as well as k3.
             call=partial(
                 kit.call_with,
                 takes=("log_probs", "ref_log_probs", "kl_estimator", "clamp"),

@@ -98,7 +98,7 @@ def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     packed = {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
     packed["cu_seqlens"] = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     packed["max_seqlen"] = max(lengths)
-    # Until January 2026, padding and its size were two options.
+    # `invoke` omits the options that this version lacks: until January 2026, padding and its size were two options.
     align = {"seq_align_to": 4, "align_sequences": True, "align_to_multiple_of": 4}
     made, *_ = boundary.invoke({}, data=packed, pad_to_length=256, **align)
     ends = made["cu_seqlens"]
@@ -304,7 +304,7 @@ BINDINGS = (
         f"{_CONTROLLER}._merge_tensors",
         "row_surgery",
         call=_merged,
-        requires=(f"{_CONTROLLER}._merge_tensors",),  # before March 2026, a batch had its own container class
+        requires=(f"{_CONTROLLER}._merge_tensors",),  # before March 2026, a batch had a container class of its own
         fixed={"surgery": "join"},
     ),
 )

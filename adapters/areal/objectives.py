@@ -51,7 +51,7 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     answer = boundary.function(actor, data)
     columns = data if answer is None else answer
     cut = {name: columns[name][:, :tokens] for name in ("advantages", "returns") if name in columns}
-    return {"returns": None, **cut}  # older versions do not return the returns
+    return {"returns": None, **cut}  # older versions return only the advantages
 
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ends = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32)
     data = {"cu_seqlens": ends, "loss_mask": inputs["response_mask"].reshape(-1)}
     log_probs, count = inputs["log_probs"].reshape(-1), int(data["loss_mask"].count_nonzero())
-    # the loss divides by the number of tokens plus 1e-5
+    # Undo the division by the number of tokens plus 1e-5, because the contract's loss is a sum.
     return {"loss": boundary.function(log_probs, torch.zeros_like(log_probs), data) * (count + 1e-5)}
 
 
@@ -186,7 +186,7 @@ _OBJECTIVES = (
         },
         call=_decoupled,
         imports=(ARGUMENTS,),
-        dtypes=("float32",),  # log-probs are converted to single precision before the subtraction
+        dtypes=("float32",),  # the function converts log-probs to float32 before it subtracts them
         dialects=(
             Dialect(
                 "denominator",
@@ -241,7 +241,8 @@ _SCHEDULES = (
     ),
     Binding(
         f"{_ARCHON}.create_lr_scheduler", "learning_rate", call=_configured, imports=(ARGUMENTS,),
-        requires=(f"{_ARCHON}.create_lr_scheduler",), fixed=_COSINE,  # the other schedules come from transformers
+        # Only cosine, because the other schedules come from transformers.
+        requires=(f"{_ARCHON}.create_lr_scheduler",), fixed=_COSINE,
         dialects=(_FROM_MINIMUM,),
     ),
 )  # fmt: skip

@@ -132,7 +132,7 @@ BINDINGS = (
         f"{_REWARD}.clevr_count_70k.clevr_count_70k_reward_fn", "[{answer}]", "There are two and two: [{answer}].",
         call=_ruled, accepts={"ground_truth": ("42", "7", "100")},
     ),
-    # The worker is required, because versions without it compare expressions themselves.
+    # Older versions compare expressions without the worker that the stand-in replaces, so the worker is required.
     rule_reward(
         f"{_REWARD}.geometry3k.geometry3k_reward_fn", "[{answer}]", "boxed", "The angle is {answer}.", call=_ruled,
         requires=(f"{_REWARD}.geometry3k.get_math_verify_worker",), stand_ins=(_GRADER,),

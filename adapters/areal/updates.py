@@ -30,7 +30,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows, width = mask.shape
     share = rows // count
     table = kit.tables_of(inputs)["log_probs"]
-    scored, old = "rewards" in inputs, inputs["old_log_probs"]  # the behaviour policy is also the proximal policy
+    # The old log-probs are passed as those of the behaviour policy and as those of the proximal policy.
+    scored, old = "rewards" in inputs, inputs["old_log_probs"]
     of_tokens = {"loss_mask": mask, "logprobs": old, "prox_logp": old, "advantages": inputs.get("advantages", old)}
     whole = {
         **named,

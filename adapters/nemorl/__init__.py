@@ -151,7 +151,8 @@ def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     more: dict[str, Any] = {}
     if "repeated_batch" in boundary.parameters:
         named = {f"reward{name}": rewards if "1" in name else rewards * 0 for name in ("1", "2", "/1", "/2")}
-        names = boundary.module.get_gdpo_reward_component_keys(named)  # until June 2026, the name had no slash
+        # Until June 2026, the names of rewards had no slash.
+        names = boundary.module.get_gdpo_reward_component_keys(named)
         more = {"repeated_batch": {name: named[name] for name in names}}
     advantages = boundary.function(estimator, _prompts(inputs["group"]), rewards, mask, **more)
     return {"advantages": advantages, "returns": advantages}
@@ -387,7 +388,7 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
         **dict.fromkeys(("update_weights_via_ipc_zmq", "update_weights_from_collective"), transfer),
     )
     with kit.swap(boundary.module, "ray", kit.stand_in(get=kit.return_first)):
-        for updates, count in enumerate(inputs["generations"], start=1):  # noqa: B007 - the transfer reads it
+        for updates, count in enumerate(inputs["generations"], start=1):  # noqa: B007 - the transfer reads `updates`
             if inputs["sleeps"]:
                 engine.sleep()
             boundary.function(policy, generation, inputs["sleeps"])
@@ -856,7 +857,8 @@ TARGET = Target(
         LOSSES: (f"{ALGORITHMS}.loss_functions", "nemo_reinforcer.algorithms.loss_functions"),
     },
     preload=("torch._dynamo", "pydantic", "transformers", "transformers.models.auto.processing_auto", "requests"),
-    # NeMo-RL patches tokenizers of transformers before 5.12, and pydantic requires the TypedDict of Python 3.12.
+    # NeMo-RL patches tokenizers of transformers before 5.12. Before Python 3.12, pydantic requires the TypedDict of
+    # typing_extensions.
     at_import={"transformers.__version__": "5.11.0", "typing.TypedDict": Alias("typing_extensions.TypedDict")},
     bindings=tuple(replace(binding, dtypes=("float32", "bfloat16")) for binding in _BINDINGS), no_signal=_NO_SIGNAL,
 )  # fmt: skip

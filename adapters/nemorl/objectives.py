@@ -62,7 +62,7 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
     """Call one of NeMo-RL's losses through a wrapper, which is the boundary. All sequences are on one rank, padded or
     packed.
     """
-    # Logits cannot give a probability of 1.
+    # Replace log-probs that finite logits cannot give: 0 (a probability of 1), and NaN or infinity on masked tokens.
     uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)
     logits, prepares = (
         torch.nn.functional.pad(kit.two_token_logits(uncertain), (0, 0, 0, 1)),

@@ -236,7 +236,7 @@ _LOG_PROBS = (
     ),
     Binding(
         f"{_LOSS}.compute_importance_ratio_and_mismatch_kl", "kl_estimate",
-        # The function takes the trainer's log-probs where the contract has those of the reference.
+        # In this KL, the trainer's log-probs have the role of the contract's ref_log_probs.
         call=partial(kit.call_with, leading=("ref_log_probs", "log_probs"), takes=(), reads={"kl": 2}),
         fixed={"response_mask": None, "kl_estimator": "k3"},
     ),
@@ -291,7 +291,7 @@ def _episodes(rewards: Sequence[float]) -> list[Any]:
 
 def _scored(boundary: Any, group: Any) -> list[float]:
     """Return the advantages that the algorithm computes from the rewards of one group."""
-    # With a decay of 1, RAE's baseline stays 0.
+    # A decay of 1, so that RAE's baseline stays 0.
     options = {"length_penalty": None, "episode_agents": frozenset(), "decay": 1.0, "baselines": defaultdict(float)}
     algorithm = kit.make_unbuilt(boundary.owner, **options)
     episodes = _episodes(group.tolist())
@@ -691,7 +691,7 @@ def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _SCHEDULER = "prime_rl.trainer.scheduler"
 _SCHEDULES = (
-    # min_ratio is never 0, because even a warm-up from 0 begins at 1e-8 of the peak.
+    # min_ratio is never 0, because a warm-up from 0 begins at 1e-8 of the peak.
     *(
         Binding(
             f"{_SCHEDULER}.setup_{name}_scheduler", "learning_rate", call=_rates,

@@ -55,7 +55,7 @@ def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] 
     return boundary.imported[PROTOCOL].DataProto.from_dict(tensors=dict(tensors), non_tensors=arrays)
 
 
-#: Option that older configurations lack -> the value with which newer versions behave like them.
+#: Option that older configurations lack -> the value with which newer versions behave like older ones.
 _BEFORE: Mapping[str, Any] = {
     "ratio_type": "token",
     "use_pg_clip_range": False,
@@ -295,7 +295,8 @@ def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
     common: dict[str, Any] = {"outputs": _ADVANTAGES, "call": _advantage, "imports": (PROTOCOL,)}
     common |= {} if agents else {"accepts": {"response_mask": ("full", "right")}}
     return (
-        # For agents, only one reward per response: a reward on an invalid token would belong to no step.
+        # Scenarios for agents have one reward per response, because a reward on an invalid token would belong to no
+        # step.
         Binding(function, "generalised_advantage", fixed={"reward_layout": "outcome"} if agents else {}, **common),
         Binding(function, "discounted_return", fixed=_OUTCOMES, dialects=(gaps,) if agents else (), **common),
     )
@@ -378,10 +379,11 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     names = ("log_probs", "old_log_probs", "advantages", "response_mask")
     ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
     if not ratio.isfinite().all():
-        # In ROLL, the caller loss_func computes this exp and its gradient, so the binding of loss_func checks it.
+        # ROLL computes this exp and its gradient in loss_func, the caller, so only the binding of loss_func checks
+        # overflow.
         raise AbsentError("the ratio overflows; the boundary's caller computes it")
     scores, data = inputs["scores"], None
-    if scores is not None:  # RLVR has a tensor in the batch; agents have one reward per trajectory
+    if scores is not None:  # RLVR reads the tensor `scores`; agents read `episode_scores`, one per trajectory
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
         data = _batch(boundary, {"scores": scores}, {"traj_id": trajectories, "episode_scores": scores.tolist()})
     losses = boundary.invoke(
@@ -629,7 +631,8 @@ _ROWS_AT_HAND = (
 #: Tokens that are rejected for the policy are marked in final_response_mask, which the critic does not read.
 _ALL_ROWS = "the critic's loss is the plain mean over the rows of the microbatch, including rows without a token"
 _MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-#: The strategy handles the ranks, and no option sets the divisor of seq-mean-token-sum-norm.
+#: dp_size and loss_scale_factor are None, because the strategy handles the ranks, and no option sets the divisor of
+#: seq-mean-token-sum-norm.
 _AGGREGATION = {"loss_agg_mode": _MODES, "dp_size": (None,), "loss_scale_factor": (None,)}
 
 
@@ -881,7 +884,7 @@ TARGET = Target(
         Binding(
             f"{_FUNCTIONALS}.log_probs_from_logits", "token_log_probs", arguments={"token_ids": ("labels",)},
             call=_token_log_probs, fixed={"temperature": 1.0}, accepts=_ONLY_FULL,
-            # Logits of any dtype are converted to float32.
+            # The function takes logits of any of these dtypes, because it converts them to float32.
             dtypes=("float32", "bfloat16", "float16"),
         ),
         Binding(
@@ -926,6 +929,6 @@ TARGET = Target(
         *data.BINDINGS, *containers.BINDINGS, *agents.BINDINGS, *rewards.BINDINGS, *objectives.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
-    # ROLL's engine wrappers raise an exception for unknown package versions.
+    # Stub modules need these versions, because ROLL's engine wrappers raise an exception for unknown ones.
     stub_versions={"vllm": "0.8.4", "sglang": "0.5.7"}, no_signal=_NO_SIGNAL,
 )  # fmt: skip

@@ -92,7 +92,7 @@ BINDINGS = (
         StandIn("env", "returns the scenario's text"), StandIn("ray", "holds the queue in this process"),
         StandIn("Timer", "measures the time of a step; the rest of its package is not needed"),
         StandIn("get_tracer", "records nothing; traces do not affect an episode"), takes="turns",
-        # In older versions, the environment applies the limits.
+        # In versions without this module, the environment applies the limits, so the module is required.
         requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),
         fixed={"heard": 1, "system": True}, imports=(PROTOCOL,),
     ),

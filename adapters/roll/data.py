@@ -89,11 +89,11 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
             return _process(*args, **options)
 
     tokenizer = kit.stand_in(encode=lambda text, **_: _ids(text))
-    # Until August 2025, the default answer key was "extracted".
+    # The answer key is passed, because its default was "extracted" until August 2025.
     collator = boundary.owner(tokenizer=tokenizer, processor=Processor(), answer_key="ground_truth")
     if hasattr(collator, "image_load_sample_fn"):
-        # Newer collators load images themselves, and get (images, processor options). The scenario's images are already
-        # loaded.
+        # Newer collators load images with this function, from (images, processor options). It returns the images,
+        # because those of the scenario are already loaded.
         collator.image_load_sample_fn = lambda images, *_, **__: (images, {})
     with (
         kit.swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
@@ -269,7 +269,7 @@ BINDINGS = (
     Binding(
         f"{_TURNS}.token_ids_to_assistant_mask", "trained_tokens", call=_trained_of_a_chat,
         requires=(f"{_TURNS}.split_by_token(messages)",), stand_ins=(_TOKENIZER,),
-        # ROLL's environments have no tool messages, and add the system message themselves.
+        # Fixed, because ROLL's environments have no tool messages and add the system message themselves.
         fixed={"trains": "all", "max_tokens": None, "after_an_answer": (), "default_system": False},
     ),
     Binding(

@@ -87,7 +87,7 @@ def _divergence(boundary: Any, objective: str, temperature: float = 1.0, **optio
     return boundary.imported[_DIVERGENCE].VariousDivergence(config)
 
 
-#: The objective for each beta.
+#: beta -> ROLL's name for the objective.
 _OBJECTIVES = {0.0: "forward_kl", 1.0: "reverse_kl", 0.5: "js_divergence"}
 
 
@@ -140,8 +140,8 @@ def _student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.function(worker, data, torch.cat([ours, last], 1))[0]}
 
 
-#: The adapter sets the logits of masked tokens to 0 for both models. These objectives fail for equal logits, so no mask
-#: is drawn for them.
+#: The adapter sets the logits of masked tokens to 0 for both models. These objectives fail for equal logits, so their
+#: scenarios have no masked tokens.
 _FULL: Mapping[str, tuple[Any, ...]] = {"response_mask": ("full",)}
 
 

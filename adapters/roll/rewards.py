@@ -147,7 +147,7 @@ def _of_last_line(rule: Callable[[Any, str, str], Any], before: str = "") -> Cal
 
 
 _JUDGE = kit.make_silent_logger()
-#: For each rule: the call, the wording of a response, the ground truth, and a wrong answer.
+#: Rule -> (its call, the wording of a response, the ground truth, a wrong answer).
 _CHECKS: Mapping[str, tuple[Callable[[Any, str, str], Any], str, str, str]] = {
     "math_rule_reward_worker.check_and_extract_within_boxed": (
         _extracted,

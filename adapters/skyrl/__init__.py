@@ -54,7 +54,7 @@ TARGET = Target(
         Registry("register_policy_loss", f"{PPO}.ppo_policy_loss", "PolicyLossRegistry"),
         Registry("register_advantage_estimator", f"{PPO}.compute_grpo_outcome_advantage", "AdvantageEstimatorRegistry"),
     ),
-    # torch imports its compiler on the first call of a function that is decorated with torch.compile.
+    # torch._dynamo is preloaded, because torch imports it on the first call of a function with torch.compile.
     preload=("torch._dynamo", "tensordict", "omegaconf", "loguru", "requests"),
     bindings=(
         *driver.BINDINGS,

@@ -60,8 +60,7 @@ def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
 
 _CORRECTION = "trainer.algorithm.off_policy_correction"
-#: Configurations. With the first one, the training step ignores rollout log-probs. With each of the others, it reads
-#: them.
+#: The training step ignores rollout log-probs with the first of these configurations, and reads them with any other.
 _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
     {}, {f"{_CORRECTION}.tis_ratio_type": "token"}, {f"{_CORRECTION}.sequence_mask_metric": "product"},
     {f"{_CORRECTION}.outlier_token_is_threshold_high": 100.0},

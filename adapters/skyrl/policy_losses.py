@@ -42,8 +42,8 @@ def _policy_loss(
     options = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
     names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
-    # Read this loss's own code: some losses changed from averages to sums earlier than others, and heads of pull
-    # requests have both forms.
+    # Read the code of this loss, because some losses changed from averages to sums earlier than others, and heads of
+    # pull requests have both forms.
     reads = inspect.unwrap(boundary.function).__code__.co_names
     averaged = is_averaged_inside(boundary.module) and "loss_reduction" in reads
     if "safe_exp_delta" in reads and inputs["log_ratio_clamp"] is None:
@@ -52,7 +52,7 @@ def _policy_loss(
             raise AbsentError("not in this version: log-ratios beyond 20, which this version clamps")
     config = algorithm_of(boundary, {**options, **settings(inputs), **(AS_SUMS if averaged else {})})
     loss, metrics = boundary.invoke(names, config=config, **rollout)
-    # Older versions return this metric instead of a mapping.
+    # Older versions return the clip fraction itself instead of a mapping.
     clipped = metrics.get("clip_ratio") if isinstance(metrics, Mapping) else metrics
     return {"loss": loss * len(inputs["log_probs"]) if averaged else loss, "clip_fraction": clipped}
 
@@ -148,7 +148,7 @@ CALLS = (
         call=_cispo_ratios,
         imports=(CONFIG,),
         requires=("skyrl.train.config.CISPOConfig.cispo_anchor",),
-        dtypes=("float32",),  # safe_exp_delta computes every exponential in single precision
+        dtypes=("float32",),  # only float32, because safe_exp_delta computes every exponential in it
         dialects=SAFELY[:1],
     ),
     Binding("skyrl.train.generators.utils.prepare_generator_input", "call", call=_samples_of_a_prompt),
@@ -196,7 +196,8 @@ POLICY_LOSSES = (
         ),
         settings=_some_tokens_of_kl_cov, fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
     ),
-    # Its source: "This matches Tinker's cross_entropy semantics where the loss is a simple sum."
+    # SkyRL's source says of importance_sampling: "This matches Tinker's cross_entropy semantics where the loss is a
+    # simple sum."
     _policy("importance_sampling_loss", "importance_sampling", {}),
     _policy("cross_entropy_loss", "cross_entropy", {}),
 )  # fmt: skip

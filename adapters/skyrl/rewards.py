@@ -41,7 +41,8 @@ def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rollout_logprobs": None,
     }
     answer = boundary.function(trainer, output, [str(row) for row in range(rows)])
-    # Since April 2026, the method also returns the uids, because it may merge rows.
+    # Since April 2026, the method returns a tuple: it may merge rows, so it also returns the uids of the remaining
+    # ones.
     kept = answer[0] if isinstance(answer, tuple) else answer
     width = mask.shape[1]
     rewards = [row + [0.0] * (width - len(row)) for row in kept["rewards"]]
@@ -61,7 +62,8 @@ _REWARDS = (
     rule_reward(
         f"{_ENVIRONMENTS}.search.utils.compute_score_subem", *_TAGS, notations="questions",
         call=kit.apply_rule_to_answers,
-        # The rule searches the whole response for the answer without its punctuation, so 3 is found in 43.
+        # Without the answer -3: the rule searches the whole response for the answer without its punctuation, so it
+        # would find 3 in the wrong answer 43.
         accepts={"ground_truth": ("42", "7", "100")},
     ),
 )  # fmt: skip
@@ -91,7 +93,7 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     boundary.function(
         batch, labels, {"train_batch_size": 1_000_000, "n_samples_per_prompt": kit.group_size(inputs)}, state
     )
-    # The entry is missing if SkyRL kept nothing.
+    # The entry is missing if SkyRL kept no row.
     collected = state.get("collected_generator_output", {"response_ids": [], "rewards": []})
     return {"numbers": [row for (row,) in collected["response_ids"]], "rewards": collected["rewards"]}
 

@@ -183,7 +183,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     generator = _generator(boundary, _Engine([[n] for n in inputs["said"]]), inputs["turns"], conversation)
     with _gym(boundary, inputs["heard"], inputs["rewards"]):
         answer = asyncio.run(boundary.function(generator, list(_PROMPT), "env", {}, inputs["max_tokens"], 1000))
-    if isinstance(answer, tuple):  # older loops: response, reward, stop reason, loss mask, prompt
+    if isinstance(answer, tuple):  # older loops return (response, reward, stop reason, loss mask, prompt)
         _, reward, reason, mask, *_ = answer
     else:
         reward, reason, mask = answer.reward, answer.stop_reason, answer.loss_mask
@@ -221,7 +221,7 @@ class _OfTable(_Gym):
 
     async def generate(self, request: Any, **_: Any) -> dict[str, Any]:
         ids = request.get("prompt_token_ids")
-        if ids is None:  # older loops pass a chat
+        if ids is None:  # older loops pass a chat instead of ids
             ids = [self.table.tokenizer.apply_chat_template(request["prompts"][0], add_generation_prompt=True)]
         answer = self.table.answer(ids[0], request.get("sampling_params"))
         return {
@@ -266,7 +266,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         answer = kit.run_async(
             boundary.function(made, list(engine.prompt), "env", row, 100, 1000, sampling_params=sampling)
         )
-    if isinstance(answer, tuple):  # older loops: response, reward, stop reason, loss mask, prompt
+    if isinstance(answer, tuple):  # older loops return (response, reward, stop reason, loss mask, prompt)
         names = ("response_ids", "reward", "stop_reason", "loss_mask", "prompt_ids", "rollout_logprobs")
         answer = kit.stand_in(**{**dict.fromkeys(names), **dict(zip(names, answer))})
     return {
@@ -309,7 +309,7 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
         **dict.fromkeys(("ensure_active_adapter", "finish_weight_sync"), lambda *_: None),
         broadcast_to_inference_engines=lambda *_, **__: engine.load(updates),
     )
-    for updates, count in enumerate(inputs["generations"], start=1):  # noqa: B007 - the broadcast reads it
+    for updates, count in enumerate(inputs["generations"], start=1):  # noqa: B007 - the broadcast reads `updates`
         if inputs["sleeps"]:
             engine.sleep()
         kit.run_async(boundary.function(dispatch))
@@ -330,7 +330,8 @@ _OPTIONS = kit.fields("temperature top_p top_k min_p stop", max_new_tokens="max_
 
 
 def _asked(boundary: Any, config: Any) -> dict[str, Any]:
-    return {**boundary.function("vllm", config), "min_tokens": 0}  # the function always sets 1, which is not an option
+    # The function always sets min_tokens to 1, which no option controls, so it is set back to 0.
+    return {**boundary.function("vllm", config), "min_tokens": 0}
 
 
 BINDINGS = (
@@ -352,7 +353,8 @@ BINDINGS = (
     ),
     Binding(
         f"{_NOW}.agent_loop", "rollout_episode", call=_episode, stand_ins=_STAND_INS,
-        # Older loops apply the limit themselves. In newer versions, the engine applies it, and this stand-in does not.
+        # The limit is never reached, because in newer versions the engine applies it, and this stand-in engine does
+        # not. In older versions, the loop applies it.
         accepts={"max_tokens": (100,)},
     ),
     rollout(f"{_NOW}.agent_loop", _followed, _STAND_INS[3], takes="turns heard_as"),  # the engine applies limits

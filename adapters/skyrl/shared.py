@@ -40,14 +40,14 @@ MEGATRON_WORKER = f"{BACKEND}.workers.megatron.megatron_worker"
 MEGATRON_UTILS = f"{BACKEND}.distributed.megatron.megatron_utils"
 MEGATRON_MODELS = f"{BACKEND}.distributed.megatron.model_utils"
 
-#: Creating the configuration imports the second module. It is listed so that it is imported before the probe.
+#: The second module is listed so that it is imported before the probe: creating the configuration imports it.
 CONFIGURED = (CONFIG, f"{BACKEND}.inference_servers.utils", PPO)
 WORKING = (*CONFIGURED, BATCH, WORKER_UTILS)
 REPLAY = f"{BACKEND}.utils.replay_utils"
 WITH_MEGATRON = (*WORKING, MEGATRON_WORKER, MEGATRON_UTILS, MEGATRON_MODELS, REPLAY)
 
 
-#: Megatron's log-probs come from logits in single precision, whatever the input dtype.
+#: Only float32, because Megatron computes log-probs in single precision from logits of any dtype.
 SINGLE = ("float32",)
 
 #: The switch of the rollout KL loss, which exists only in #1811.
@@ -93,14 +93,14 @@ def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
         made = _of_hydra(config)
     if hasattr(made.trainer.algorithm, "temperature"):
         options = {"trainer.algorithm.temperature": 1.0, **options}
-    # The default, wandb, is rejected if the environment has no key for it.
+    # Log to the console, because SkyRL rejects the default, wandb, if the environment has no key for it.
     return with_options(made, {"trainer.logger": "console", **options})
 
 
 def with_options(made: Any, options: Mapping[str, Any]) -> Any:
     """Set options of a configuration, given by their dotted paths."""
 
-    # A Hydra configuration belongs to an old version, which may lack the option.
+    # Only old versions have Hydra configurations, and only they are expected to lack options.
     missing = AbsentError if type(made).__name__ == "DictConfig" else DriftError
     for path, value in options.items():
         *heads, last = path.split(".")
@@ -108,7 +108,7 @@ def with_options(made: Any, options: Mapping[str, Any]) -> Any:
             node = functools.reduce(getattr, heads, made)
         except AttributeError:
             raise missing(f"not in this version: the configuration has no option {path!r}") from None
-        if not hasattr(node, last):  # setting this option would succeed and have no effect
+        if not hasattr(node, last):  # setting a missing option would succeed and have no effect
             raise missing(f"the configuration has no option {path!r}")
         setattr(node, last, value)
     return made
@@ -137,7 +137,7 @@ def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
     same = {name: log_probs.detach().clone() for name in ("action_log_probs", "base_action_log_probs")}
     masks = {"attention_mask": lengthened, "response_mask": ones, "loss_mask": mask}
     fields = {"sequences": torch.zeros_like(lengthened), **masks, **same, **zeros, **optional}
-    # the driver makes the batch, and the worker moves it to its device
+    # On the CPU, because the driver makes the batch there; the worker moves it to its device.
     return {name: value.cpu() for name, value in fields.items()}
 
 

@@ -46,7 +46,7 @@ def _whitens(line: int) -> Dialect:
 _SUM_OF_ROW = "the score is the sum of a row's rewards, and the driver sets rewards to 0 outside response tokens"
 _ZERO_OUTSIDE = f"{CODE}/train/dataset/preprocess.py#L214"
 #: The mask of an estimator is the extent of the response. A filtered response keeps this mask, so the statistics of its
-#: group include it. Its loss_mask is 0, but no estimator reads loss_mask.
+#: group include it. The response's loss_mask is 0, but no estimator reads loss_mask.
 _EXTENT = "estimators take response_mask, the extent of a response: a filtered response (loss_mask 0) still counts"
 _GIVEN_EXTENT = f"{CODE}/train/trainer.py#L1184"
 _COUNTED = (
@@ -303,7 +303,7 @@ _TENSORS = (
         stand_ins=(StandIn("self", "the real trainer starts Ray; the step reads three options of its configuration"),),
         **_BATCH_NORMALISATION,
     ),
-    # The same step in versions where it is not a method of the trainer.
+    # The normalisation of advantages in versions where it is not a method of the trainer.
     Binding(
         f"{PPO}.normalize_advantages_dict", "advantage_normalisation",
         formerly=("skyrl.train.trainer.RayPPOTrainer._normalize_advantages",), call=_normalised_in_place,

@@ -190,7 +190,7 @@ class _Table:
     eval = train
 
     def __call__(self, sequences: Any, *_: Any, return_output: bool = True, **__: Any) -> Any:
-        places = sequences[:, 0] % len(self._log_probs)  # padding rows have random ids
+        places = sequences[:, 0] % len(self._log_probs)  # modulo, because padding rows have random ids
         entropy = torch.zeros(sequences.shape)
         if self._entropies is not None:
             entropy = torch.nn.functional.pad(self._entropies[places], (0, 1))
@@ -491,7 +491,7 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     with _megatron_worker(boundary, options, schedule, lambda sequences: logits) as worker:
         output = worker.forward_backward(training_batch(boundary, fields))
     (loss,) = schedule.losses
-    # A microbatch without a valid token counts as padding, and its metrics are omitted.
+    # rollout_kl may be missing: a microbatch without a valid token counts as padding, so its metrics are omitted.
     return {"rollout_kl": output.metrics.get("rollout_kl"), "loss": loss.detach()}
 
 

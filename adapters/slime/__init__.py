@@ -171,7 +171,7 @@ def _packed_sum(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": _of_sequences(loss, inputs)}
 
 
-#: slime's caller always divides by a given number of sequences.
+#: slime's caller always divides by a given number of sequences, so the other counts are None.
 _AGGREGATION = {
     "loss_agg_mode": (_MEANS, "token-sum"),
     "global_batch_size": (0, 2),
@@ -308,7 +308,8 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     )
     sample = boundary.imported[TYPES].Sample
     numbered = enumerate(zip(labels, inputs["rewards"].tolist()))
-    grouped = "group_index" in sample.__dataclass_fields__  # older samples have only an order
+    # In older versions, the order of the samples determines their group.
+    grouped = "group_index" in sample.__dataclass_fields__
     samples = [
         sample(index=n, reward=reward, **({"group_index": groups.index(label)} if grouped else {}))
         for n, (label, reward) in numbered
@@ -348,7 +349,7 @@ TARGET = Target(
     repository="https://github.com/THUDM/slime", roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
     defaults=("slime.utils.arguments.get_slime_extra_args_provider",),
     moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # for a week in January 2026
-    # The boundaries are decorated with torch.compile, and torch imports its compiler on first use.
+    # Preloaded, because the boundaries are decorated with torch.compile, and torch imports its compiler on first use.
     preload=("torch._dynamo",),
     bindings=(
         Binding(
@@ -396,13 +397,13 @@ TARGET = Target(
             for function, mode in (("sum_of_sample_mean", _MEANS), ("sum_of_token", "token-sum"))
         ),
         _weights(f"{LOSS}.vanilla_tis_function", "truncate"),
-        # A function of the FSDP backend, which was removed in 2026.
+        # A function of the FSDP backend; this backend was removed in 2026.
         _weights(f"{PPO}.vanilla_tis_function", "truncate", requires=(f"{PPO}.vanilla_tis_function",)),
         _weights(f"{LOSS}.icepop_function", "mask"), _advantages("vanilla_gae", "chunked_gae"),
         _advantages("chunked_gae", "vanilla_gae"),
         Binding(
             f"{PPO}.get_advantages_and_returns_batch", "generalised_advantage", call=_batched_gae, stand_ins=(MPU,),
-            # A sample is only its response, so invalid tokens are padding.
+            # Samples have only response tokens, so their only invalid tokens are padding on the right.
             accepts={"response_mask": ("full", "right")},
         ),
         # Until 2026, this function existed in addition to the batched one.

@@ -124,7 +124,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     starts = batch["packed_seq_params"].cu_seqlens_q.tolist()
     for sample, start, length in zip(samples, starts, lengths):
         mask = batch["full_loss_masks"][0, start : start + length]
-        # a token's mask is at the position that predicts it
+        # slime stores a token's mask at the position that predicts the token
         own = mask[:-1] if not mask[-1] else mask * 0 - 1
         read.append(_read(sample, batch["tokens"][0, start : start + length], own, sample["log_probs"][1:]))
     return {"samples": read}

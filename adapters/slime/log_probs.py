@@ -35,7 +35,7 @@ _RANKS = StandIn(
     "one process simulates one rank after the other, and passes on the values that ranks send",
 )
 
-#: A sample is only its response, so invalid tokens are padding.
+#: Samples have only response tokens, so their only invalid tokens are padding on the right.
 _LENGTHS = {"response_mask": ("full", "right")}
 _SINGLE = ("float32",)
 _RANKED = {"context_parallel_size": (1, 2)}
@@ -198,7 +198,7 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ref_model=_model(logits),
         args=kit.stand_in(rollout_temperature=inputs["temperature"], true_on_policy_mode=True),
         prof=kit.stand_in(iterate_train_log_probs=iter),
-        fsdp_cpu_offload=True,  # models are not moved to another device
+        fsdp_cpu_offload=True,  # so that models are not moved to another device
         cp_rank=0,
         cp_size=1,
         cp_group=None,
@@ -257,7 +257,7 @@ BINDINGS = (
             ),
         ),
     ),
-    # Older versions have a single model, and swap its parameters on the GPU.
+    # Older versions have a single model, and swap its parameters on the GPU, so a newer method is required.
     Binding(
         f"{_FSDP}.FSDPTrainRayActor.compute_log_prob", "token_log_probs",
         formerly=(f"{_FSDP}.FSDPTrainRayActor._compute_log_prob",), call=_reference,

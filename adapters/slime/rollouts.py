@@ -113,14 +113,14 @@ def _asked(boundary: Any, args: Any) -> Any:
     """Return the sampling parameters that slime requests in a rollout."""
     _refuse_groups(boundary.module)
     module, rollouts = boundary.module, boundary.imported[_ROLLOUTS]
-    left_out = "custom_params"  # an option to return the top-p distribution, which does not change samples
+    left_out = "custom_params"  # this option returns the top-p distribution, and does not change samples
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         raise kit.EngineRequest({name: value for name, value in payload["sampling_params"].items() if name != left_out})
 
     tokenizer, sample = _OneToken(), boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
     with kit.swap_all(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(kit.return_first, [5])):
-        if "tokenizer" in boundary.parameters:  # a parameter for one day in August 2025
+        if "tokenizer" in boundary.parameters:  # it was a parameter for one day in August 2025
             return kit.engine_request(
                 boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args))
             )
@@ -170,7 +170,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         of_generator,
     ):
         getattr(type(module.GenerateState), "_instances", {}).clear()
-        # a parameter for one day in August 2025
+        # `state` was a parameter for one day in August 2025
         state = (module.GenerateState(args),) if "state" in boundary.parameters else ()
         for _ in range(1 + sum(map(len, inputs["pieces"]))):
             (row,) = kit.run_async(boundary.function(*state, args, [row], shared))
@@ -229,7 +229,7 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if hasattr(boundary.module, "call_rollout_fn"):
         with kit.swap(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
             data, _ = boundary.function(manager, 0)
-    else:  # until October 2025, the manager calls the function itself and passes only the samples
+    else:  # until October 2025, the manager calls the rollout function itself and passes on only the samples
         data = boundary.function(manager)
     return {"returned": {"kept": len(data), "global_batch_size": manager._dynamic_global_batch_size}}
 
@@ -288,7 +288,7 @@ BINDINGS = (
         takes="max_tokens interrupted routed", formerly=("slime.rollout.sglang_example.generate_and_rm_group",),
         imports=(TYPES, _ARGUMENTS),
     ),
-    # Qwen3's templates add no system message.
+    # For Qwen3, ``default_system`` is False, because its templates add no system message.
     *(
         Binding(
             f"{_MASKS}.gen_multi_turn_loss_mask_{kind}", "trained_tokens", call=_trained_of_a_chat,

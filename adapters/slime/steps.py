@@ -310,7 +310,7 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"pass_at_k": boundary.function(flat, len(inputs["right"][0]))[f"pass@{inputs['k']}"]}
 
 
-#: Options of Megatron's scheduler, except for its length.
+#: Options of Megatron's scheduler, except those for its length.
 _OTHER_OPTIONS = (
     "end_weight_decay", "lr", "lr_decay_iters", "lr_decay_style", "lr_warmup_init", "lr_warmup_iters",
     "lr_wsd_decay_iters", "lr_wsd_decay_style", "min_lr", "override_opt_param_scheduler", "start_weight_decay",
@@ -358,7 +358,7 @@ def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _RANKED = {"context_parallel_size": (1, 2), "whiten": (False, True)}
 
 BINDINGS = (
-    # slime always passes the number of samples in a step, and counts the tokens itself.
+    # slime always passes the number of samples in a step and counts the tokens itself, so the other counts are None.
     Binding(
         f"{LOSS}.loss_function", "loss_aggregation", call=_step_loss, stand_ins=(ARGS, MPU, LOG_PROBS),
         accepts={
@@ -370,7 +370,7 @@ BINDINGS = (
         f"{LOSS}.loss_function", "context_parallel_loss", call=_shared_loss, imports=(CP,),
         requires=(f"{CP}.slice_log_prob_with_cp",), stand_ins=(ARGS, MPU, LOG_PROBS),
     ),
-    # A sample is only its response, so invalid tokens are padding.
+    # Samples have only response tokens, so their only invalid tokens are padding on the right.
     Binding(
         f"{LOSS}.compute_advantages_and_returns", "generalised_advantage", call=_ppo_advantages, stand_ins=(ARGS, MPU),
         fixed={"reward_layout": "outcome"}, accepts={"response_mask": ("full", "right"), **_RANKED},
@@ -391,7 +391,7 @@ BINDINGS = (
         f"{LOSS}.compute_advantages_and_returns", "penalised_advantage", call=_ppo_kl, stand_ins=(ARGS, MPU),
         accepts={"response_mask": ("full", "right")}, dtypes=("float32",),
     ),
-    # Without low_var_kl, because the function that computes it has its own binding, which checks its clamp.
+    # Without low_var_kl, because the function that computes it also clamps it and has a binding of its own.
     Binding(
         f"{LOSS}.policy_loss_function", "policy_update", call=_policy_step, stand_ins=(ARGS, MPU, LOG_PROBS),
         fixed={
@@ -400,7 +400,7 @@ BINDINGS = (
         },
         accepts={"kl_estimator": ("k1", "k2", "k3")},
     ),
-    # Without low_var_kl, because the function that computes it has its own binding, which checks its clamp.
+    # Without low_var_kl, because the function that computes it also clamps it and has a binding of its own.
     Binding(
         f"{LOSS}.loss_function", "policy_update", call=_policy_steps, imports=(_SCHEDULE, _DATA, _REPORTS),
         requires=(f"{_SCHEDULE}.build_dp_schedule(rollout_indices)", f"{_REPORTS}.reduce_train_step_metrics"),

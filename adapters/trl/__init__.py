@@ -47,7 +47,8 @@ _OWN, _HEAD = "trl.experimental", "trl.trainer.utils"
 _SDPO = f"{_OWN}.sdpo.sdpo_trainer.SDPOTrainer"
 _IW_OPD = f"{_OWN}.iw_opd.iw_opd_trainer"
 
-_COUNTED, _TYPED = ("full", "right"), ("input_ids", "mm_token_type_ids")  # completions are padded on the right
+# _COUNTED lists the masks that searches draw: completions are padded on the right.
+_COUNTED, _TYPED = ("full", "right"), ("input_ids", "mm_token_type_ids")
 
 _SIDES = ("chosen", "rejected")
 
@@ -561,7 +562,8 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
     values, valid = inputs["values"], inputs["response_mask"] != 0
     if boundary.function is transformers.Trainer.log:
         raise AbsentError("not in this version: a `log` method of this trainer; it inherits that of transformers")
-    if leaves_nan and "nan" not in inspect.getsource(boundary.module):  # until March 2025, NaN is not expected
+    # Until March 2025, the trainer does not expect NaN.
+    if leaves_nan and "nan" not in inspect.getsource(boundary.module):
         raise AbsentError("not in this version: completions without a score")
     history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
     steps = kit.bookkeeping(should_evaluate=True, global_step=1)
@@ -572,7 +574,8 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
     with kit.swap(transformers.Trainer, "log", lambda _, logs, *__: found.update(logs)):
         boundary.invoke({}, trainer, {"loss": 0.0}, start_time=0.0)
     told = found.get("probed", float("nan") if history else None)
-    return {"result": values.new_tensor(0.0 if told is None else told)}  # without a number, nothing is logged
+    # 0 if there are no values, because the trainer then logs nothing.
+    return {"result": values.new_tensor(0.0 if told is None else told)}
 
 
 _NO_REFERENCE = Dialect("reference", "none", "CPO has no reference", f"{CODE}/experimental/cpo/cpo_trainer.py#L677")
@@ -627,7 +630,7 @@ MODELS = (
         stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF), fixed=_MEAN,
         accepts={"response_mask": _COUNTED}, dialects=(_FINITE,), dtypes=("float32",),
     ),
-    # GKD's temperature is only for sampling; its loss has temperature 1.
+    # GKD's loss has temperature 1, because its option temperature is only for sampling.
     *(
         Binding(
             boundary, "distillation_loss", call=_distilled, stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
@@ -895,9 +898,9 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     trainer, model = kit.build_trainer(boundary, table, size, prompts, options, reward_funcs=kit.return_first)
     batch = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
     if "fused_lm_head" in inspect.getsource(trainer._get_per_token_logps_and_entropies):
-        # This head returns 0 for masked tokens. It also computes the old log-probs.
+        # The fused head returns 0 for masked tokens. It also computes the old log-probs, so they are 0 there, too.
         batch["old_per_token_logps"] = batch["old_per_token_logps"] * mask
-    # A step slices exactly the columns that this method returns.
+    # Keep only the columns that this method returns, because a step slices exactly these.
     makes = inspect.getsource(trainer._generate_and_score_completions)
     scored = {name: column for name, column in batch.items() if f'"{name}"' in makes}
     trainer._generate_and_score_completions = partial(kit.return_first, scored)
@@ -1214,7 +1217,7 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
         llm=kit.stand_in(
             llm_engine=inner.llm_engine,
             reset_prefix_cache=lambda: None,
-            collective_rpc=lambda name: engine.reload(),  # reload_weights is the only such call
+            collective_rpc=lambda name: engine.reload(),  # the trainer calls this only with reload_weights
             **engines,
         ),
         model=model,
@@ -1271,7 +1274,8 @@ TARGET = Target(
         f"{DPO}.DataCollatorForPreference": (f"{DPO}.PreferenceCollator",),
     },
     at_import={
-        "builtins.PeftConfig": Alias("builtins.object"),  # of an optional package, in an annotation of the SDFT trainer
+        # An annotation of the SDFT trainer names this class of an optional package.
+        "builtins.PeftConfig": Alias("builtins.object"),
         # names that transformers 5 removed or added; no boundary uses them
         "transformers.top_k_top_p_filtering": Alias("transformers.TopKLogitsWarper"),
         "transformers.models.auto.modeling_auto.MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES": Alias(

@@ -61,7 +61,7 @@ def _make_model(seed: int, head: str = "CausalLM", labels: int = 1) -> Any:
         torch.manual_seed(seed)
         model = getattr(transformers, f"LlamaFor{head}")(config)
     for weight in model.parameters():
-        weight.data *= 20 if weight.ndim > 1 else 1  # so that outputs depend on the input
+        weight.data *= 20 if weight.ndim > 1 else 1  # large, so that outputs depend on the input
     model.config._name_or_path = model.name_or_path = "small"
     model.config.architectures = [type(model).__name__]
     return model
@@ -77,7 +77,7 @@ def _rows(kind: str, chat: bool) -> list[dict[str, Any]]:
         said["prompt"] = [{"role": "user", "content": prompt}]
         row: dict[str, Any] = {name: (said if chat else texts).get(name) for name in _COLUMNS[kind]}
         if kind in ("messages", "chats"):
-            row |= {"messages": said["prompt"] + said["chosen"]}  # until June 2026, distillation needs them
+            row |= {"messages": said["prompt"] + said["chosen"]}  # until June 2026, distillation reads this column
         elif kind == "ids":
             row = {"input_ids": _make_tokenizer().encode(prompt)}
         elif kind == "steps":
@@ -605,7 +605,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     ),
 )  # fmt: skip
 
-#: Trainer -> the name that it requires instead of the shared base class. Versions without this name fail with the
+#: Trainer -> a name that it requires instead of the shared base class, because versions without this name fail with the
 #: installed transformers.
 _NEEDS = {
     "AsyncGRPOTrainer": f"{_OWN}.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.__init__(weight_transfer)",

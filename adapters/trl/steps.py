@@ -253,7 +253,8 @@ def _rloo_advantages(micro: Any) -> tuple[Any, Any]:
 def _grpo_references(micro: Any) -> tuple[Any, Any]:
     _need(micro.options.get("beta"), "there is no reference (beta is 0)")
     _need("ref_per_token_logps" in micro.batch, "the batch has no log-probs of the reference")
-    _need("num_items_in_batch" in micro.batch and micro.rewards is None, "")  # the reference is compared in the loss
+    # The reference is compared while a loss is computed, not while a batch is produced.
+    _need("num_items_in_batch" in micro.batch and micro.rewards is None, "")
     mask = micro.batch["completion_mask"].double()
     return _trained(micro)[:, -mask.shape[1] :] * mask, micro.batch["ref_per_token_logps"].double() * mask
 
@@ -268,7 +269,8 @@ def _rloo_references(micro: Any) -> tuple[Any, Any]:
         values = one["reported"]["log_probs"]
         _need(values.dtype == torch.float32, f"log-probs are {values.dtype}")
         sides[one["model"] == "reference"].append(values[:, -mask.shape[1] :].double())
-    if not sides[True]:  # the model without its adapter runs after the model itself
+    # Without a separate reference model, the reference is the model without its adapter, which runs second.
+    if not sides[True]:
         half = len(sides[False]) // 2
         sides = {True: sides[False][half:], False: sides[False][:half]}
     _need(all(sum(map(len, several)) == len(mask) for several in sides.values()), "not all log-probs were observed")
@@ -284,7 +286,7 @@ def _completion_ends(micro: Any) -> str:
     ends, ids, mask = had.get("eos_token_ids"), batch["completion_ids"], batch["completion_mask"] != 0
     _need(ends, "the end tokens were not read")
     is_end = torch.isin(ids, torch.tensor(ends))
-    until = (is_end.cumsum(-1) - is_end.long()) == 0  # up to the first end
+    until = (is_end.cumsum(-1) - is_end.long()) == 0  # True up to the first end token
     ended = is_end.any(-1)
     wrong = (until != mask).any(-1) & ended
     if not wrong.any():
@@ -848,7 +850,7 @@ def _sft_collated(collator: Any, rows: Any, batch: Any) -> str:
     elif not any(name in row for row in rows for name in ("completion_mask", "assistant_masks")):
         columns["labels"] = columns["input_ids"]
     if collator.padding_free:
-        if "labels" in columns:  # no token is predicted from the document before
+        if "labels" in columns:  # the first token of a document is not predicted from the document before it
             starts = [[not place for place in row] for row in places]
             columns["labels"] = [
                 [-100 if first else one for one, first in zip(*pair)] for pair in zip(columns["labels"], starts)
@@ -936,8 +938,8 @@ _SETTINGS = {
     "generation_config.max_new_tokens": partial(_generated, "max_completion_length"),
     "generation_config.do_sample": lambda options: None if options.get("generation_kwargs") else True,
 }
-#: The parts that a trainer lacks: ``_OFFLINE`` if it learns from the answers of a dataset, and ``_GENERATES`` if it
-#: generates answers itself.
+#: Values of ``Steps.lacks``: ``_OFFLINE`` for a trainer that learns from the answers of a dataset, and ``_GENERATES``
+#: for a trainer that generates answers itself.
 _OFFLINE = frozenset({"advantages", "samples", "prompts", "completions"})
 _GENERATES = frozenset({"tokens", "collators", "labels"})
 _SCORES = ("_generate_and_score_completions", "_calculate_rewards", "_generate", "_prepare_inputs")

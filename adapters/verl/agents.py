@@ -309,7 +309,8 @@ _PATHS = (
             "verl.experimental.fully_async_policy.fully_async_rollouter.FullyAsyncLLMServerClient.generate",
             "verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",
         ),
-        requires=("verl.workers.rollout.replica.TokenOutput.extra_fields",),  # before #5487, the loop resumes answers
+        # Before #5487, the loop itself resumes answers.
+        requires=("verl.workers.rollout.replica.TokenOutput.extra_fields",),
     ),
 )
 
@@ -359,7 +360,7 @@ _REQUESTS = (
         f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout.RolloutConfig", _asked, _OPTIONS,
         *(_WORKER, _RUN, _ENGINE), imports=(_PROTOCOL, _SERVER),
         extra={"name": "sglang", "prompt_length": 1, "max_model_len": 10000},
-        # The class is required, because other worker classes also have a method of this name.
+        # The class is required by name, because other worker classes also have a method of this name.
         requires=(f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout"),
     ),
 )  # fmt: skip

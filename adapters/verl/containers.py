@@ -138,7 +138,8 @@ _COLUMNS: Mapping[str, Any] = {
 _BALANCING = (
     balanced_partition(f"{_BALANCING}.get_seqlen_balanced_partitions"),
     balanced_partition(f"{_BALANCING}.karmarkar_karp"),
-    # Equal sizes are not tested, because with them, the totals of the parts may differ by more than the longest item.
+    # Equal sizes are not tested, because the totals of parts of equal size may differ by more than the longest item,
+    # which the contract does not allow.
     balanced_partition(
         f"{_BALANCING}.greedy_partition", fixed={"equal_size": False},
         call=partial(kit.call_with, leading=("lengths", "parts"), takes=(), equal_size=False),

@@ -97,7 +97,8 @@ _RULED = (
         "<answer>It is {answer}.</answer>",
         notations="questions",
         call=kit.apply_rule_to_answers,
-        # The rule searches the whole response for the answer without its punctuation, so 3 is found in 43.
+        # Without the answer -3: the rule searches the whole response for the answer without its punctuation, so it
+        # would find 3 in the wrong answer 43.
         accepts={"ground_truth": ("42", "7", "100")},
         dialects=(_prints(142),),
     ),
@@ -107,7 +108,7 @@ _RULED = (
         call=_dispatched,
         formerly=(f"{_RULES}._default_compute_score",),
         imports=tuple(f"{_RULES}.{name}" for name in ("gsm8k", "math_dapo")),
-        requires=(f"{_RULES}.math_dapo",),  # older trainers choose one of two rules that have their own bindings
+        requires=(f"{_RULES}.math_dapo",),  # older trainers choose between two rules that have bindings of their own
         accepts={"rule": (*_DATA_SETS, *_QUESTIONS)},
         dialects=(_prints(108, rule=_QUESTIONS),),
     ),

@@ -74,7 +74,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "shuffle": False,
             **dict.fromkeys(("clip_ratio", "clip_ratio_low"), inputs["eps_clip_low"]),
             "clip_ratio_high": inputs["eps_clip_high"],
-            "clip_ratio_c": inputs["dual_clip"] or 1e30,  # no ratio is as large as this bound
+            "clip_ratio_c": inputs["dual_clip"] or 1e30,  # without dual_clip, a bound that no ratio reaches
             "entropy_coeff": inputs["entropy_coef"],
             "calculate_entropy": inputs["entropies"] is not None,
             "use_kl_loss": with_kl,
@@ -449,7 +449,8 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         output = _jagged([model.table[place] for place in micro_batch["places"][:, 0]])
         loss, _ = boundary.function(config=None, model_output={"log_probs": output}, data=micro_batch)
         value = float(loss.detach())
-        loss.register_hook(lambda slope: losses.append(value * float(slope)))  # the engine may scale the loss
+        # Times the gradient, because the engine may scale the loss.
+        loss.register_hook(lambda slope: losses.append(value * float(slope)))
         return loss, {}
 
     share, budget = rows // ranks, inputs["max_tokens_per_microbatch"]
@@ -620,7 +621,7 @@ _UNPAD = StandIn("unpad_input", "replaces flash-attn, which is not installed; re
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
     """Dispatch the driver's batch to the ranks as verl does, and run each rank on its part."""
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
-    parts = [part.unlock_() for part in parts]  # as in data that a rank has received
+    parts = [part.unlock_() for part in parts]  # unlocked, as data that a rank has received
     cuts: list[Any] = []
     stages += [("dispatch", parts), ("prepare_micro_batches", cuts)]
     size, budget = inputs["micro_batch_size"] or len(parts[0]), inputs["max_tokens_per_microbatch"]
@@ -694,7 +695,7 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     stages.append(("compute_advantage", [kit.read_columns(batch)]))
     with kit.swap(boundary.imported[_PADDING], "unpad_input", kit.remove_padding):
         boundary.function(driver, batch)
-    del fields["input_ids"], fields["position_ids"]  # these two columns are unpadded
+    del fields["input_ids"], fields["position_ids"]  # not compared, because the step has unpadded them
     return {"gradient": kit.gradient_of_ranks([model.table for model in models]), "stages": stages, "rows": fields}
 
 

@@ -23,7 +23,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-if TYPE_CHECKING:  # takes half a second, and other kinds of ``sentinel list`` do not need it
+if TYPE_CHECKING:  # the import takes half a second, and other kinds of ``sentinel list`` do not need it
     from sentinel.search.bindings import Sighting
 
 _EXAMPLE = """\

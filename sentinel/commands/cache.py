@@ -72,7 +72,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    from sentinel.records.executors import sweep_leftovers  # takes half a second, and listing does not need it
+    # The import takes half a second, and listing does not need it.
+    from sentinel.records.executors import sweep_leftovers
 
     gone = prune(Home.default(), older_than=None if arguments.all else arguments.older_than * _DAY)
     MirrorStore().sweep()

@@ -75,7 +75,7 @@ def echo(text: str) -> None:
 
 
 def echo_json(value: Any) -> None:
-    # A hosted runner executes ``##[command]`` in any output; in JSON it can only occur in a string.
+    # Escape ``##[``, because a hosted runner executes ``##[command]`` in any output. JSON has it only inside strings.
     print(json.dumps(value, indent=2, sort_keys=True).replace("##[", "#\\u0023["))
 
 

@@ -151,7 +151,7 @@ def _discover(arguments: argparse.Namespace) -> int:
                         saved[place] = str(error)
         except KeyboardInterrupt:
             search.stopped = True
-        except SentinelError as error:  # findings that could not be saved are still printed
+        except SentinelError as error:  # some findings could not be saved; all are still printed
             failed = error
     if arguments.json:
         echo_json(_json(findings, search, open_target, seed, saved))

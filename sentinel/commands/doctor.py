@@ -266,7 +266,7 @@ def _sandbox(chosen: str) -> Iterator[Check]:
 def _device() -> Iterator[Check]:
     try:
         names = interpreters.ask(None, "-I", "-c", _DEVICES)
-    except interpreters.InterpreterError:  # as the worker has reported
+    except interpreters.InterpreterError:  # the check of the worker has already reported this
         names = []
     yield Check("devices", f"cpu; cuda: {', '.join(names)}" if names else "cpu; no CUDA device")
 

@@ -94,7 +94,7 @@ def _update(arguments: argparse.Namespace) -> int:
         try:
             with progress() as notify:
                 made = store.update(target, progress=notify)
-        except SentinelError as error:  # if one remote is unreachable, the others are still fetched
+        except SentinelError as error:  # one unreachable remote must not keep the others from being fetched
             print_error(str(error))
             failed += 1
         else:

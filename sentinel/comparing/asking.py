@@ -69,7 +69,7 @@ _TURNED, _TURNED_OF_CALLER = 16, 2
 #: Number of scenarios for each style of mask that the adapter excludes, such as masks with gaps.
 _MASKS = 8
 
-#: Number of scenarios that are tried with one setting that may make changed lines run.
+#: Number of scenarios for each setting with which changed lines may run.
 _GUARDED = 4
 
 #: Limits for changed lines that did not run: at most ``_BRANCHES`` branches are forced at one boundary, the same lines
@@ -274,7 +274,8 @@ class Asking:
             search.run(examples - outcome.judged, enough=over)
             if search.tried == tried:
                 break
-        # Known bugs come last: a difference on a drawn scenario is shrunk, and most drawn ones trigger no known bug.
+        # Scenarios of known bugs come last, because a difference on a drawn scenario can be shrunk, and most such
+        # differences belong to no known bug.
         if not few and not over():
             search.try_recipes(recipes)
 
@@ -352,7 +353,7 @@ class Asking:
 
         :param many: try each value in more scenarios, because the boundary's own code has changed.
         """
-        functions = pair.logs.get(subject.name, Log()).functions.values()  # empty if the time is over
+        functions = pair.logs.get(subject.name, Log()).functions.values()  # empty if the time limit has passed
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
         count = _TURNED if many else _TURNED_OF_CALLER
         for plans in self._set_options(subject, changed, ran, count):
@@ -572,7 +573,7 @@ class Asking:
         Values that may make changed lines run come first. A parameter that only one revision has is never set, because
         the other revision could not be called with the same value.
         """
-        usual: list[Inputs] = []  # drawn only if they are needed
+        usual: list[Inputs] = []  # drawn when they are first needed
         ways: list[Setting] = []
         renamed = {name for _, *both in changed for name in parameters_in(both[0]) ^ parameters_in(both[1])}
         for way in self._pass_guards(subject, changed, ran):
@@ -696,9 +697,12 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
             closer = _observations(pair.both(subject, wide[0]))
             double = {side: each for side, each in closer.items() if not isinstance(each, str)}
     single = _in_single(inputs)
-    mistake = "" if SETTINGS in inputs else mistake  # callers may never set this option
+    # Callers may never set this option, so an error of a call with it does not count.
+    mistake = "" if SETTINGS in inputs else mistake
     if mistake and single != inputs:
-        with suppress(Undecidable):  # callers may never pass half precision, which alone may raise
+        # An error in half precision counts only if it also occurs in single precision, because callers may never use
+        # halves.
+        with suppress(Undecidable):
             answered = _observations(pair.both(subject, {"": single})).values()
             mistake = mistake if any(isinstance(each, str) for each in answered) else ""
     return Difference(symptom, inputs, answers, details, double, recipes, mistake)
@@ -728,7 +732,8 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
     # If both revisions raise for a value, it tells nothing about the input.
     answered = [(name.partition(" ")[0], answers) for name, answers in seen.items() if name and any(answers)]
     matter = {name for name, answers in answered if protocol.encode(answers) != same}
-    # Values that the contract does not observe are missing here, so that the sides look equal in every call.
+    # If the revisions differ only in values that the contract does not observe, they look equal here in every call, so
+    # no input counts as decisive.
     differ = protocol.encode(seen[""][0]) != protocol.encode(seen[""][1])
     equal = (name for name, (one, other) in answered if one and protocol.encode(one) == protocol.encode(other))
     decides = frozenset(name for name in equal if differ and not isinstance(difference.inputs[name], Tensor))

@@ -411,7 +411,8 @@ class Comparison:
         places = {}
         for side, claim in log.claims.items():
             place = self.processes.open(side, subject)
-            if place.ref != self.refs[side]:  # a shared process of another revision, where the lines may differ
+            # Skip a process that is shared with another revision, where the lines may differ.
+            if place.ref != self.refs[side]:
                 continue
             with suppress(NotProvenError, SentinelError):
                 provenance = prove(claim, place.checkout, place.sources)

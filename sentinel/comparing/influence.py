@@ -27,8 +27,7 @@ from sentinel.search.bindings import parameters_of
 from sentinel.search.guards import cut
 from sentinel.worker.answers import READ, WAYS
 
-#: Ranges of scenarios in which an expression's value is changed. The second range is used only if the first shows no
-#: effect.
+#: Ranges of scenarios in which an expression's value is changed. The second range is used if the first shows no effect.
 _SCENARIOS = ((0, 2), (2, 8))
 
 
@@ -98,7 +97,8 @@ def _sites(
     if any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Raise)) for node in nodes):
         return
     found = None if None in nodes else _differing(nodes[0], nodes[1], renamed)
-    if found is None:  # every expression that the statements compute
+    # The expressions cannot be paired, so all expressions that the statements compute count as different.
+    if found is None:
         found = [
             (side, each, (), _inside(each, _target(node)), False)
             for side, node in enumerate(nodes)
@@ -112,7 +112,8 @@ def _sites(
         yield Site((other or own)[0], own[0], own[1].span_of(node), keep or _EMPTY.get(type(node), ()), spans, alone)
 
 
-#: The empty result of a comprehension, which says nothing about how items are computed.
+#: Kind of comprehension -> its empty result, which is not changed, because it does not depend on how items are
+#: computed.
 _EMPTY: Mapping[type[ast.expr], tuple[Any, ...]] = {ast.ListComp: ([],), ast.DictComp: ({},)}
 
 
@@ -315,7 +316,8 @@ def _differing_items(one: list[Any], other: list[Any], renamed: Callable[[str, s
         else:
             side, node = (0, before) if after is None else (1, after)
             node = node.value if isinstance(node, (ast.keyword, ast.Starred)) else node
-            inner = [(side, node, (), [], True)] if _has_value(node) else None  # such as a part of a formatted string
+            # A part of a formatted string has no value.
+            inner = [(side, node, (), [], True)] if _has_value(node) else None
         if inner is None:
             return None
         found += inner

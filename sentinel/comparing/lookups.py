@@ -75,7 +75,8 @@ def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: 
             renamed = old[0] == file or codes[AFTER].unit(trees[AFTER], was) is None
         if was != is_ and not renamed:
             lookups.append(Lookup(str(now), was, is_, (file, now.unit), now.line))
-    still = {(key[1], entry.member) for key, (_, entry) in entries[AFTER].items()}  # perhaps of a registry that moved
+    # Keys and members are compared without their registry, because the registry itself may have moved.
+    still = {(key[1], entry.member) for key, (_, entry) in entries[AFTER].items()}
     for key, (file, entry) in entries[BEFORE].items():
         if key in entries[AFTER] or (key[1], entry.member) in still or isinstance(key[0], str):
             continue

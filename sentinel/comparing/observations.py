@@ -144,7 +144,7 @@ def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
         if alone and (not whole or key.startswith(cut) or ("(" in label and label not in labels)):
             continue
         if alone and "given.self._" in key and " shares memory " not in key:
-            continue  # a private attribute that only one revision has
+            continue  # skip a private attribute that only one revision has
         symptom, detail = _compare(plain, Observed(key, ""), one.get(key), other.get(key), scale)
         if not symptom and _requires_grad(one.get(key)) != _requires_grad(other.get(key)):
             symptom, detail = BESIDE, "requires a gradient only " + (BEFORE if _requires_grad(one.get(key)) else AFTER)

@@ -182,7 +182,9 @@ def list_changed_files(target: Target, before: Files, after: Files) -> list[str]
                 for text in texts
             )
             (listed if uses else scripts).append(path)
-    if scripts:  # Python files outside the packages, which the packages or programs that use them may import
+    # These are Python files outside the packages. They are listed if the packages, or programs that use them, import
+    # them.
+    if scripts:
         read = ((path, after.read(path) or b"") for path in other if path.endswith(".py"))
         sources = [text for path, text in read if path.startswith(roots) or _imports(text, target.packages)]
         modules = [path.removesuffix(".py").split("/") for path in scripts]

@@ -374,7 +374,7 @@ class Patch:
             return VALUE
         other = other or self._counterparts.get(place)
         if not number and other is not None and _reordered(unit, other):
-            return ORDER  # adapters pass arguments by name
+            return ORDER  # adapters pass arguments by name, so their calls do not show the new order
         same = {part for statement in (statements(other) if other is not None else ()) for part in statement.parts}
         ran = self._instructions.get((side, place), ())
         for part, spans in statements(unit)[number].parts.items():
@@ -398,7 +398,8 @@ class Patch:
             return
         called, other = self.ran(place), self._changes[place][1 - SIDES.index(side)]
         if not called and other is None:
-            yield Unexamined(*place, unit.span, side, bound=place in self._bound)  # new or removed as a whole
+            # The definition is new or removed as a whole.
+            yield Unexamined(*place, unit.span, side, bound=place in self._bound)
             return
         if not called and side == BEFORE and self._changed[place][AFTER]:
             return  # the head's lines, which replace these, are listed instead
@@ -602,7 +603,7 @@ def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
         unobserved = node.arg in ("default", "default_factory")
     if _reads_machine(node):
         return []
-    if isinstance(node, ast.Call):  # of mapping.get(key, default) and getattr(object, name, default)
+    if isinstance(node, ast.Call):  # the default in mapping.get(key, default) or getattr(object, name, default)
         name = _called(node)
         most = {"get": 1, "pop": 1, "setdefault": 1, "next": 1, "getattr": 2}.get(name, len(node.args))
         unobserved = len(node.args) > most

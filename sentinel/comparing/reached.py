@@ -273,7 +273,7 @@ class Reached:
                 [alone] = filter(None, (one, two))
                 if alone.decorators - _HARMLESS or (alone.kind in ("rest", "entry") and alone.text.strip()):
                     return False
-                if (file, owner) in whole:  # a method of a new or removed class, which is in the list itself
+                if (file, owner) in whole:  # a method of a new or removed class, which is in `changed` itself
                     continue
                 if last in used or last.startswith("__"):
                     return False
@@ -347,8 +347,8 @@ class _Walk:
                 for unit in self._code.module(blob).decorated:
                     if unit.decorators & self._named:
                         self._add((file, blob), unit.name)
-        # Sorted, because the order of a set of names differs between processes, and the options that are tried depend
-        # on it.
+        # Sorted, because the options that are tried depend on this order, and the order of a set of names differs
+        # between processes.
         return Reached(dict(sorted({**self._decorating, **self._units}.items())))
 
     def _enter(self, place: tuple[str, str]) -> None:
@@ -358,7 +358,7 @@ class _Walk:
         units = self._code.module(place[1]).units
         for unit in units.values():
             if unit.kind == "entry" and unit.name.partition("[")[0].partition(".")[0] not in units:
-                self._add(place, unit.name)  # it changes a registry of another module
+                self._add(place, unit.name)  # the entry changes a registry of another module
         self._units |= {(place[0], unit.name): unit for unit in self._code.missing(self._tree, place)}
         package = self._code.module_of(place[0]).rpartition(".")[0]
         above = self._code.definitions.file(self._tree, package) if package else None

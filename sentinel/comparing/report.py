@@ -48,7 +48,8 @@ def summarise(compared: BoundaryDiff) -> str:
     if brought or parts:
         parts = [*brought, *moved, *parts] if numbers_first else [*brought, *parts, *moved]
     mended = [f"fixes {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
-    broken = {item.law for item in compared.broken.get(AFTER, ())}  # both may break a law, in different scenarios
+    # A law may be broken at both revisions, in different scenarios.
+    broken = {item.law for item in compared.broken.get(AFTER, ())}
     mended_laws = [item for item in compared.broken.get(BEFORE, ()) if item.law not in broken]
     for item in list({item.law: item for item in mended_laws}.values())[:_LAWS]:
         returns = f"it can be called now; {message(item.detail)}"

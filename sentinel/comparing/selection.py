@@ -173,7 +173,7 @@ class Selection:
         both = [(place, self._defined(BEFORE, place), unit) for place, unit in units.items()]
         return [(place, one, unit) for place, one, unit in both if one is None or not one.like(unit)]
 
-    # -- keys of registries that lead elsewhere --
+    # -- registry keys that are bound to another function --
 
     @cached_property
     def _lookups(self) -> list[Lookup]:
@@ -278,7 +278,8 @@ class Selection:
         place, moved = lack.place, lack.moved
         if not moved and lack.needed in subject.binding.paths:
             place = self._renamed(subject)
-            depth = 1 + sum(part[:1].isupper() for part in lack.needed.split(".")[-2:-1])  # a method has a class
+            # A method's path also has its class.
+            depth = 1 + sum(part[:1].isupper() for part in lack.needed.split(".")[-2:-1])
             modules = (path.rsplit(".", depth)[0] for path in (lack.needed, place))
             moved = {lack.needed: place, next(modules): next(modules)} if place else {}
         if not moved:
@@ -354,7 +355,7 @@ class Selection:
             registries = {unit.name for unit in units if unit.kind == "registry"}
             level = {place for name in names for place in by_name.get(name, ())}
             for unit in reached.units.values():
-                if registries & unit.names:  # it may call every registered function
+                if registries & unit.names:  # the definition may call every registered function
                     level.update(by_decorator.get(unit.name.rpartition(".")[2], ()))
             level -= seen
             steps += 1
@@ -580,7 +581,7 @@ class Selection:
                     yield matcher.ratio(), f"{self.target.module_of(file)}.{name}", file, each
 
 
-@lru_cache(maxsize=1024)  # each new function is compared with each removed one
+@lru_cache(maxsize=1024)  # cached, because each new function is compared with each removed one
 def _tokens(unit: Unit) -> list[str]:
     """Split the source of a function into words and symbols, without its name, annotations, docstring and comments."""
     parsed = function_in(unit)

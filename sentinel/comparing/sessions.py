@@ -36,7 +36,7 @@ Calls = Mapping[str, Inputs]
 #: Names of the inputs that the boundary must accept; None for those that a search draws.
 Given = Sequence[str] | None
 
-#: The text for a line that ran, or for an instruction that ran in a line.
+#: Matches the text for a line that ran, or for an instruction that ran in a line.
 _PLACE = re.compile(r"(.+?):(\d+)(?::(\d+):(\d+):(\d+))?")
 
 #: The beginning of a failure's reason, with the name of the exception that a boundary raised.

@@ -31,7 +31,7 @@ from sentinel.values.literals import tensor
 # -- dynamic sampling --------------------------------------------------------------------------------------------------
 
 
-#: Rewards that floats represent inexactly. The computed deviation of several equal ones may differ from 0.
+#: Rewards that floats represent inexactly, so that the computed deviation of equal rewards may differ from 0.
 _ROUNDED = (0.1, 0.9)
 
 

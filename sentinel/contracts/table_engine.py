@@ -236,7 +236,7 @@ def _whole(inputs: Mapping[str, Any]) -> tuple[list[int], list[int], int]:
         ids, spoken = [*ids, tokenizer.eos_token_id], [*spoken, len(ids)]
     else:
         ids, spoken = tokenizer.encode(tokenizer.written(messages)), tokenizer.spoken(messages)
-        if inputs["end"] == "text":  # the policy did not generate the end tokens; the template added them
+        if inputs["end"] == "text":  # the template, not the policy, wrote the end tokens
             spoken = [place for place in spoken if ids[place] != tokenizer.eos_token_id]
     spoken = spoken[: sum(len(tokens) for _, tokens, _ in pieces_of(inputs))]
     return ids[: spoken[-1] + 1 if spoken else start], spoken, start

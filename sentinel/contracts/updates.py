@@ -332,7 +332,8 @@ RECOMPUTED_LOG_PROBS = Contract(
         per_token("entropies", "entropy at each of these tokens, in nats, which the forward pass returns", "entropy"),
         token_mask("1 for response tokens", dtype="int64", dtypes=()),
         MICRO_BATCH_SIZE,
-        replace(CUTTING[-1], choices=(None, 8, 8, 8)),  # only dynamic batches change the order of rows
+        # Drawn more often, because only dynamic batches change the order of rows.
+        replace(CUTTING[-1], choices=(None, 8, 8, 8)),
         PADDING_MICROBATCHES,
     ),
     observes=(

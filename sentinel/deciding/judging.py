@@ -40,7 +40,7 @@ def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, re
         if isinstance(case, Failure):
             return Judgement(verdicts.of_failure(case), case)
         effects = case.effects
-        # The lookups are unknown, because sessions do not trace them.
+        # Sessions do not trace which names the code looks up, so ``questions`` is None.
         outcome = replace(outcome, observation=case.observation, questions=None)
     verdict, comparisons = _compare(question, outcome, effects)
     return Judgement(verdict, outcome, comparisons)

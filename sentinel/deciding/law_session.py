@@ -227,7 +227,8 @@ class LawSession:
                 name = names[-1][variant] = call_names.setdefault((id(inputs), twin), f"{len(call_names)}")
                 boundary = subject.binding.twins[0] if twin else None
                 call = calls.setdefault(name, {"inputs": dict(inputs), "boundary": boundary, "watch": False})
-                call["watch"] |= law.watches  # recording side effects does not change the observation
+                # Laws share a call, because recording side effects does not change the observation.
+                call["watch"] |= law.watches
                 if law.needs_oracle and subject.contract.oracle is not None:
                     consultations[name] = {"inputs": dict(inputs)}
         answer, reference = self._ask(subject, calls, consultations, describe, scenario_inputs)

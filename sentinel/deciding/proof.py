@@ -64,7 +64,8 @@ class Sources:
 
     def _ask(self, source: bytes) -> Definitions | Failed:
         answer = self._process().describe(source, _PATIENCE)
-        if isinstance(answer, Failed) and answer.kind in ("crash", "memory"):  # perhaps caused by another process
+        # Tried again, because another process may be the cause.
+        if isinstance(answer, Failed) and answer.kind in ("crash", "memory"):
             answer = self._process().describe(source, _PATIENCE)
         if isinstance(answer, Failed):
             return answer

@@ -115,7 +115,7 @@ def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mappin
             size = _largest(value, valid if axes(contract, scenario, name) in PER_TOKEN else None)
             declared = contract.input(name) if contract is not None else None
             count = max(count, math.prod(value.shape))
-            # S is at least 1 for logits. Even if all logits and results are 0, intermediate log-probs are not.
+            # S is at least 1 for logits, because intermediate log-probs are not 0 even if all logits and results are.
             of_a_distribution = declared is not None and "vocabulary" in declared.shape
             magnitude = max(magnitude, size, float(of_a_distribution))
             dtype = _coarser(dtype, value.dtype)

@@ -31,6 +31,7 @@ def nothing_else_is_touched(case: Case) -> Iterator[Violation]:
         if again is None:
             continue
         for key, value in case.observation[variant].items():
-            if value != again.get(key) and typed(value) != typed(again.get(key)):  # with types; NaN equals NaN
+            # NaN is not equal to itself, so the values are compared as `typed` data, too, in which NaN is a string.
+            if value != again.get(key) and typed(value) != typed(again.get(key)):
                 detail = "a second call with the same inputs returns another value"
                 yield Violation(address(variant, key), again.get(key), None, detail, "not-repeatable")

@@ -113,7 +113,8 @@ class Catalog:
             _add(more_laws, law.name, law, "law")
         makers = {name: partial(self.adapters.__getitem__, name) for name in self.adapters}
         for file in adapters:
-            adapter = load_adapter(Path(file).absolute(), more_contracts)  # absolute: workers run in another folder
+            # Absolute, because workers run in another folder.
+            adapter = load_adapter(Path(file).absolute(), more_contracts)
             name = adapter.target.name
             _add(makers, name, partial({name: adapter}.__getitem__, name), f"adapter {file}")
             files[name] = adapter.file

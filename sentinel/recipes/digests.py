@@ -135,7 +135,7 @@ class _Walk:
         yield from self.lines((function.__defaults__, function.__kwdefaults__))
         for cell in function.__closure__ or ():
             yield from self.lines(cell.cell_contents)
-        # Left out: __name__ and __file__ depend on where the code is installed.
+        # Names such as __name__ and __file__ are left out, because their values depend on where the code is installed.
         names = sorted(name for name in set(_names(code)) if not _is_dunder(name))
         for name in names:
             value = function.__globals__.get(name)
@@ -151,9 +151,9 @@ class _Walk:
         yield owner.__qualname__
         for name, value in vars(owner).items():
             if _is_dunder(name) and not callable(getattr(value, "__func__", value)):
-                continue  # which of these Python adds depends on its version: __module__, __doc__, __firstlineno__
+                continue  # it depends on Python's version which of these exist: __module__, __doc__, __firstlineno__
             value = getattr(value, "__func__", getattr(value, "fget", value))
-            # Methods that the dataclass decorator generates have no source.
+            # Methods that the dataclass decorator generates are left out, because they have no source.
             if isinstance(value, FunctionType) and self._followed(value.__code__.co_filename):
                 yield from self.lines(value)
             elif isinstance(value, (str, int, float, bool)):

@@ -144,7 +144,7 @@ class _Reading:
                 self.findings.warn((key,), f"unknown key {key!r} is ignored{nearest(key, properties)}", key=True)
         variants, defaulted = self._scenario(contract, target)
         tolerance = read_tolerance(self.findings, native.get("tolerance"), ("tolerance",))
-        # Taken from the document, so that they are complete even if a variant's inputs are invalid.
+        # The names come from the document, so that they are complete even if a variant's inputs are invalid.
         names = tuple(variants if self.published else self.data.get("variants") or ("",))
         readable = names and "variants" not in self.broken
         unpatched, fixed = (
@@ -298,7 +298,8 @@ class _Reading:
         written: Any = {} if self.published else self.data
         for step in place:
             written = written.get(step) if isinstance(written, dict) else written[step]
-        # A bug in a shared function may also be observed at boundaries with other contracts.
+        # Inputs and keys of all contracts are known, because a bug in a shared function may also be observed at
+        # boundaries with other contracts.
         every = self.catalog.contracts.values()
         known = {item.name: item for each in (*every, contract) for item in each.inputs}
         keys = {key for each in every for key in each.keys}

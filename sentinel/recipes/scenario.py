@@ -124,7 +124,7 @@ class ScenarioReader:
             if spec.name not in literals:
                 try:
                     literals[spec.name] = _default(spec, literals, self.packages)
-                except Exception as error:  # a plugin's contract may compute the default
+                except Exception as error:  # a plugin's contract may compute the default, and raise anything
                     problem = f"{type(error).__name__}: {error}"
                     message = (
                         f"the default of {spec.name!r} failed for this scenario ({problem}); add {spec.name} to it"

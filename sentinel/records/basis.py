@@ -55,7 +55,8 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
     """
     adapter = catalog.adapters[recipe.target]
     version_of = surroundings(settings.python_of(recipe.target))
-    packages = [name for name in adapter.target.preload if "." not in name]  # finding a submodule imports its package
+    # Without submodules, because finding one imports its package.
+    packages = [name for name in adapter.target.preload if "." not in name]
     versions = {name: version_of(name).partition(" ")[2] for name in ("python", "torch", "numpy", *packages)}
     return Basis(
         recipe_digest(recipe),

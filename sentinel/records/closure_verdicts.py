@@ -104,7 +104,8 @@ class ClosureVerdicts:
         for closure in reversed(list(self._recent.values())):
             for entry in self._by_answers.get((closure.id, revision.answers(closure)), ()):
                 if lineage.vouches(entry.commit, commit):
-                    # Neighbouring commits nearly always have the same closure.
+                    # Move the closure to the end of the cache, because neighbouring commits nearly always have the same
+                    # one.
                     self._recent[closure.id] = self._recent.pop(closure.id)
                     return entry
         return None

@@ -147,7 +147,7 @@ class Revision:
             key = (closure.id, path, tree)
             if key not in self._memo:
                 if len(self._memo) >= _CACHED:
-                    self._memo.clear()  # otherwise it grows with the number of commits times closures
+                    self._memo.clear()  # otherwise the cache would grow with commits times closures
                 self._memo[key] = self._entries_of(path, names, tree)
             line = self._memo[key]
             if line is None:

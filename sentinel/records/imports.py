@@ -18,7 +18,7 @@ from sentinel.targets import PackageRoot
 from sentinel.worker.codes import LARGEST_SOURCE
 from sentinel.worker.trace import EVERYTHING
 
-#: Import statements at any indentation. A match in a string or comment only adds lookups.
+#: Import statements at any indentation. A match in a string or comment does no harm, because it only adds lookups.
 _STATEMENT = re.compile(
     r"(?:^|[;:])[ \t]*(?:from[ \t]+(?P<origin>[.\w]+)[ \t]+import\b(?=(?P<names>[^\n;]*))"
     r"|import[ \t]+(?P<modules>[^\n;]*))",

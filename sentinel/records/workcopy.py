@@ -119,7 +119,7 @@ class WorkCopy:
         place = self._top / path
         if new and not old:
             place.mkdir(parents=True, exist_ok=True)
-            os.chmod(place, 0o755)  # independent of the umask: contained processes run as another user
+            os.chmod(place, 0o755)  # whatever the umask is, because contained processes run as another user
         for name in {*before, *after}:
             was, now = before.get(name), after.get(name)
             if was == now:

@@ -79,7 +79,7 @@ def dumps(document: Mapping[str, Any]) -> str:
 
     :raises ValueError: if a float is not finite; :func:`evidence` writes such floats as tagged strings.
     """
-    # A CI runner executes ``##[command]`` in any output; in JSON it can only be inside a string.
+    # Escape ``##[``, because a CI runner executes ``##[command]`` in any output. JSON has it only inside strings.
     return to_json(document).replace("##[", "#\\u0023[") + "\n"
 
 

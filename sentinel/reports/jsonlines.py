@@ -21,7 +21,7 @@ _MOST = 64 << 20
 
 def encode(value: Any) -> str:
     """Return a value as one line of ASCII JSON."""
-    # A CI runner executes ``##[command]`` in any output.
+    # Escape ``##[``, because a CI runner executes ``##[command]`` in any output.
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("##[", "#\\u0023[")
 
 

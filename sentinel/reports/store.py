@@ -67,7 +67,7 @@ def evidence_path(decision: Decision) -> PurePosixPath:
     ``<target>/<BUG-ID>/<key>.json``; for a law without a recipe ``<target>/laws/<boundary>/<law>/<key>.json``.
     """
     recipe, checkout = decision.recipe, decision.checkout
-    # The tree hash identifies a working tree or an environment.
+    # A working tree or an environment is identified by its tree hash, which is missing if there is no checkout.
     absent = "" if decision.ref.kind in ("git", "pypi") else "absent"
     key = checkout.key if checkout is not None else decision.ref.key("") + absent
     if decision.law and not recipe.bug_id:
@@ -170,7 +170,7 @@ def _make(report_dir: Path) -> None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     part = report_dir.with_name(f".{report_dir.name}.new")  # all runs use one name, so that a leftover is reused
     if part.is_symlink():
-        part.unlink()  # Sentinel never creates a link
+        part.unlink()  # Sentinel never creates a link here, so this one is foreign
     try:
         part.mkdir(exist_ok=True)
         (part / ".gitignore").write_text("# made by Sentinel\n*\n", encoding="utf-8")

@@ -255,12 +255,12 @@ def _rich(rows: Sequence[Row], width: int) -> str:
     names = _names(rows)
     longest = {index: max(len(names[index]), *(len(_cells(item)[index]) for item in rows)) for index in shown}
     if sum(size for index, size in longest.items() if index != _REASON) + _LEAST_REASON > width:
-        return _plain(rows)  # a wrapped id cannot be copied
+        return _plain(rows)  # plain lines, because a wrapped id cannot be copied
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index in shown:
         table.add_column(names[index], no_wrap=index != _REASON, overflow="fold")
     for item in rows:
-        # Text objects: untrusted text never passes through rich's markup.
+        # Text objects, because untrusted text must not pass through rich's markup.
         cells = [Text(cell) for cell in _cells(item)]
         cells[3].stylize(_STYLES.get(item.verdict, ""))
         cells[4].stylize(_OUTCOME_STYLES.get(item.outcome, ""))

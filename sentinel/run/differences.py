@@ -100,7 +100,8 @@ class DifferenceItem(pytest.Item):
             from sentinel.reports.escaping import visible
 
             assert self.row is not None
-            if self.row["cause"]:  # one line per caller keeps the function that changed on the first screen
+            # One line for each caller is enough, and keeps the function that changed on the first screen.
+            if self.row["cause"]:
                 sentence = summarise(error.result)
                 cause = f"worse, because it calls {self.row['cause']} (above)"
                 return visible(f"{cause}. Its own results: {sentence}", lines=True)

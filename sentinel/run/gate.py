@@ -277,7 +277,7 @@ def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
         where = f" (changed: {where})" if where and outcome in ("worse", "other", "better") else ""
         word = "warning: other" if outcome == "other" else outcome
         yield f"{word}: {first['boundary']}{where}: {first['sentence']}"
-        if outcome != "worse":  # a failed item prints its scenario
+        if outcome != "worse":  # a failed item prints its scenario itself
             yield from (f"  {line}" for line in first["scenario"])
         if others:
             yield f"  and {join_names([row['boundary'] for row in others])}"

@@ -126,7 +126,7 @@ class Results:
 
     def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
         """Set pytest's exit status to 5 if items finished, but none with a conclusive verdict."""
-        if self.without_mirror and not self._examined:  # pytest's exit status is already 5
+        if self.without_mirror and not self._examined:  # then pytest's exit status is already 5
             self._last_line = "".join(f"nothing was decided: {line}\n" for line in self._more())
         if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
             return

@@ -67,7 +67,7 @@ def why_not_writable(folder: Path) -> str:
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
     try:
-        tempfile.TemporaryFile(dir=place).close()  # os.access always returns True for root
+        tempfile.TemporaryFile(dir=place).close()  # creates a file, because os.access always returns True for root
     except OSError as error:
         return f"{place}: {error.strerror}"
     return ""

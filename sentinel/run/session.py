@@ -292,7 +292,7 @@ class Run:
     @cached_property
     def _survey(self) -> Survey:
         level = "quick" if self.settings.law_level == "off" else self.settings.law_level
-        searchers = 1 if self.is_worker else os.cpu_count() or 1  # under xdist, workers run in parallel
+        searchers = 1 if self.is_worker else os.cpu_count() or 1  # 1 under xdist, because its workers run in parallel
         recipes_of, baseline = self.questions.recipes_of, self.settings.baseline
         return Survey(self.catalog, self._runner, level, 0, recipes_of, searchers, baseline)
 

@@ -124,7 +124,7 @@ class Draws:
         return list(self._draw(_permutation(count)))
 
 
-# Building a strategy takes longer than drawing from it.
+# Cached, because building a strategy takes longer than drawing from it.
 @lru_cache(maxsize=1024)
 def _integer(low: int, high: int) -> st.SearchStrategy[int]:
     return st.integers(low, high)
@@ -135,7 +135,7 @@ def _bytes(count: int) -> st.SearchStrategy[bytes]:
     return st.text(_LETTERS, min_size=count, max_size=count).map(_as_bytes)
 
 
-# Bytes are drawn as letters: `st.binary` would draw other scenarios than those of the recorded verdicts.
+# Bytes are drawn as letters, because `st.binary` would draw other scenarios than those of the recorded verdicts.
 _FIRST_LETTER = 0xF0000
 _LETTERS = st.characters(min_codepoint=_FIRST_LETTER, max_codepoint=_FIRST_LETTER + 255)
 

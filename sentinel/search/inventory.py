@@ -155,7 +155,7 @@ def read(sources: Mapping[str, tuple[str, bytes]]) -> dict[str, Source]:
     :param sources: file -> (module, content).
     :raises SentinelError: if a file exceeds the limit of CPU time or memory.
     """
-    spawn = get_context("spawn")  # a forked process could inherit locks that the caller's threads hold
+    spawn = get_context("spawn")  # spawn, because a forked process could inherit locks that the caller's threads hold
     work = list(sources.values())
     try:
         with ProcessPoolExecutor(min(os.cpu_count() or 1, 1 + len(work) // 64), spawn, limit_resources) as pool:
@@ -303,7 +303,7 @@ def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int
     own = [each for each in node.body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
     if all(isinstance(each, (ast.Pass, ast.Raise)) for each in own):
         return 0, ()
-    # The function only forwards a call or an attribute.
+    # A function that only forwards a call or an attribute carries no signal.
     if len(own) == 1 and not isinstance(own[0], _COMPOUND) and not any(acts):
         return 0, ()
     words = _words(node, module, names)

@@ -60,7 +60,8 @@ def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> d
         value = inputs[item.name]
         if base is not None and value == base[item.name]:
             continue
-        # The recipe must state the values that the binding fixes: they are defaults of the narrowed contract only.
+        # The recipe must state the values that the binding fixes, because these are defaults only of the narrowed
+        # contract.
         granted = not callable(item.default) and value == item.default and item.name not in subject.binding.fixed
         if base is None and granted:
             continue

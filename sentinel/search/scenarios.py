@@ -21,7 +21,7 @@ MASK_STYLES = ("full", "right", "left", "gaps")
 #: Dtypes of float tensors. float32 is drawn most often because most calls in training use it.
 PRECISIONS = ("float32", "float32", "float32", "float64", "float32", "bfloat16", "float32", "float16")
 
-#: Maximum number of rows and of tokens. Every known bug shows in smaller scenarios.
+#: Maximum number of rows and of tokens. Every known bug shows in scenarios this small.
 MOST_ROWS, MOST_TOKENS = 5, 5
 
 _LABELS = ("p", "q", "r")
@@ -227,7 +227,7 @@ def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[s
     accepted = binding.accepts.get(item.name)
     if accepted is None or value in accepted:
         return True
-    # A count may have been set by the contract's `arrange` to match the rest of the scenario.
+    # The value may be a count that the contract's `arrange` has computed from a choice and the rest of the scenario.
     arrangements = (
         [contract.arrange({**inputs, item.name: choice}, Choices(b"")) for choice in accepted]
         if contract.arrange

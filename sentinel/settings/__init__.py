@@ -386,7 +386,8 @@ def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequenc
 def in_effect(options: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a settings file that the command line does not override."""
     given = {name for name, value in options.items() if _texts(value)}
-    given |= {"ref", "repo"} if given & {"ref", "repo"} else set()  # each overrides both, as both select the code
+    # `ref` and `repo` both select the code, so each overrides both.
+    given |= {"ref", "repo"} if given & {"ref", "repo"} else set()
     return {name: value for name, value in file.items() if _texts(value) and name not in given}
 
 

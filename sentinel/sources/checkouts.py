@@ -195,7 +195,7 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
         if now == record.get("stamp"):
             return entries
         if _holds(top, entries, {path for path, _, _ in record["left_out"]}):
-            with suppress(OSError):  # the files of a read-only store are hashed each time
+            with suppress(OSError):  # in a read-only store, no stamp is stored, and each run hashes the files
                 write_atomically(folder / "checkout.json", json.dumps({**record, "stamp": now}, indent=1))
             return entries
     return None
@@ -229,7 +229,7 @@ def stamp(top: Path) -> str:
 def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
     """Return True if a folder contains exactly these files with these contents."""
     expectation = {entry.path: entry for entry in entries if entry.path not in absent}
-    # A rejected link may have left its parent folder.
+    # The parent folders of all entries are allowed, because a rejected link may have left its parent folder.
     above = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents}
     for folder, folders, names in os.walk(top):
         for name in (*folders, *names):

@@ -59,7 +59,7 @@ def _require_a_git_server(folder: Path, url: str, environment: dict[str, str]) -
     """
     if protocol(url) not in ("http", "https"):
         return
-    packets = folder / "packets"  # a sign of git's own protocol
+    packets = folder / "packets"  # not empty if the server uses git's own protocol
     run(folder, "ls-remote", "origin", "HEAD", environment={**environment, "GIT_TRACE_PACKET": str(packets)})
     if not packets.exists() or not packets.stat().st_size:
         raise GitError('the server does not support git\'s protocol (it serves plain files, the "dumb" protocol)')

@@ -479,7 +479,7 @@ def _mismatch(
     if other and contract.mask in missing:
         lines.append(f"If it takes and returns one number per response, without a mask, use the contract {other}.")
     masks = {name: None for name in missing if is_mask(contract, name)}
-    # If no option is undecided, Check._try_ways tries this itself.
+    # If no option is undecided, Check._try_ways tries the function without a mask itself.
     if masks and undecided and (responses := without_mask(contract, {**names, **masks})):
         lines.append(
             "If it takes one number per response, such as log-probs that are already summed, it needs no mask: "

@@ -134,7 +134,8 @@ class Check:
                 which = nearest(name, self.laws)
                 raise TypeError(f"expected_failed_laws: {self.contract.name} does not have the law {name!r}{which}")
         chosen = {**choices, **(dialects or {})}
-        options = matchable(self.contract, chosen)  # `beta` is one input for PPO and another for DRO
+        # Which inputs exist depends on the choices: `beta` is one input for PPO and another for DRO.
+        options = matchable(self.contract, chosen)
         self.choices = {input_named(options, name).name: value for name, value in chosen.items()}
         self.contract = with_needed(self.contract, self.choices)
         for name, value in self.choices.items():
@@ -256,7 +257,7 @@ class Check:
             only = law if known is not f else ""
             report = self._search(f, [each for each in self._laws if only in ("", each.name)])
             self._last = f, report
-            if report.left and not in_summary:  # its report may never be printed, so warn
+            if report.left and not in_summary:  # warn, because the report may never be printed
                 what = f"left at the default: {in_words(report.left)}; other values are not checked"
                 _warn_at(f, f"{report.function} as {report.contract}: {what}")
         assert report is not None

@@ -63,7 +63,7 @@ def fork() -> tuple[int, bool]:
 
     :return: what :func:`os.fork` returns, and whether the child is the first process of its PID namespace.
     """
-    _interpreter()  # cached before the fork, for all children
+    _interpreter()  # cached before the fork, so that all children have it
     if os.geteuid() != 0 or sys.platform != "linux":
         return os.fork(), False
     own = os.open("/proc/self/ns/pid", os.O_RDONLY)

@@ -85,7 +85,8 @@ def _one_after_the_other(
 ) -> dict[str, Any]:
     answers = []
     for question in request["questions"]:
-        stubs.state().probing = False  # the next boundary's module may need an import
+        # The next call first imports its module, and importing it may use stub modules.
+        stubs.state().probing = False
         stubs.state().used.clear()
         answers.append(probe.run({**question, "device": request["device"]}, roots, recorder))
     return {"answers": answers}
@@ -94,7 +95,8 @@ def _one_after_the_other(
 def _session(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> dict[str, Any]:
     """Fork a session that answers on the socket sent with the request."""
     _, fds, _, _ = socket.recv_fds(channel, 1, 1)
-    processes.kill_children(spare=_living_sessions())  # until an ended session is reaped, it counts as a process
+    # Also reaps ended sessions, which would count against the limit of processes.
+    processes.kill_children(spare=_living_sessions())
     gc.freeze()
     pid = os.fork()
     if pid == 0:

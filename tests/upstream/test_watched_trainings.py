@@ -93,6 +93,6 @@ def test_the_checker_uses_little_memory(tmp_path, monkeypatch):
 def test_an_observation_takes_a_small_part_of_a_step(tmp_path, monkeypatch):
     """Measured as CPU time of the run's thread. Two of a hundred steps are examined or have a call copied."""
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--grpo", "40")
-    found = re.search(r"a look by its own clocks: ([\d.]+)% of a step", said)
+    found = re.search(r"time that watch itself measures in a checked step: ([\d.]+)% of a step", said)
     assert found is not None, said
     assert 2 * float(found[1]) / 100 <= 0.5, "the bound on all that watching costs is 1% of the time"

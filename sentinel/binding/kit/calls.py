@@ -256,7 +256,7 @@ def call_each(
     found = {}
     for name in reads:
         if isinstance(answer.get(name), float) or getattr(answer.get(name), "ndim", None) == 0:
-            found[name] = answer[name]  # it is one number for the whole batch
+            found[name] = answer[name]  # one number for the whole batch is returned as it is
             continue
         found[name] = torch.zeros(some.shape, dtype=torch.float64)
         for place, value in zip(places, answer.get(name, ()), strict=True):

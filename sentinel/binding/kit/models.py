@@ -123,7 +123,7 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
         "num_attention_heads": 1,
         "num_labels": 2 - scores,
     }
-    with keep_random_state():  # the layers draw random weights, which are not used
+    with keep_random_state():  # creating the layers draws random weights, which are not used
         model = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
     model.loss_type, model.warnings_issued = "ForCausalLM", {}  # transformers before 5 reads warnings_issued
     return model

@@ -67,7 +67,7 @@ class _Collectives:
         caller, ranks = sys._getframe(2), self.ranks_of(group)
         place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         with self._changed:
-            calls = self._calls.setdefault(ranks, {})  # deleted by the last rank to arrive
+            calls = self._calls.setdefault(ranks, {})  # the last rank to arrive deletes the entry
             calls[rank] = name, place, value
             if len(calls) == len(ranks):
                 del self._calls[ranks]

@@ -158,7 +158,9 @@ class _Run:
                 raise _End
             before = len(self.read)
             self.statement(node)
-            del self.read[before:]  # not reached if the code raises: the options in the conditions are then reported
+            # Forget what the statement has read. If it raises, this line is not reached, and the options in its
+            # conditions are reported.
+            del self.read[before:]
 
     def statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.If):

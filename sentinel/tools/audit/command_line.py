@@ -273,7 +273,7 @@ class _Script:
     #: How deeply the current text is nested in functions, other files and evaluated texts. Each has its own arguments.
     inside: int = 0
     arrays: dict[str, list[str]] = field(default_factory=dict)
-    #: For each variable, the places that assign it: the numbers of functions; 0 outside of functions; -1 for an
+    #: Variable -> the numbers of the functions that assign it; 0 stands for code outside of functions, and -1 for an
     #: assignment whose value is never certain.
     scopes: dict[str, set[int]] = field(default_factory=dict)
     #: The variables that are assigned more than once.

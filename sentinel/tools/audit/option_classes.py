@@ -314,7 +314,7 @@ class _Modules:
         for section in (section for section in sections if made is None or section.node is not made.node):
             for member, option in self.options(section, f"{name}."):
                 known = found.setdefault(member, option)
-                if known.choices and option.choices:  # the types of a union's members
+                if known.choices and option.choices:  # a union of types, whose choices are joined
                     found[member] = Option(known.default, tuple(dict.fromkeys((*known.choices, *option.choices))))
                 elif known.default != option.default:  # the default depends on the type
                     found[member] = Option(None)

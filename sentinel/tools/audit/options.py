@@ -101,13 +101,13 @@ class Options:
         best = (alike, 0.0, "")
         for other in islice(self.options, _MOST):
             above, _, end = other.rpartition(".")
-            same = above == section  # equal sections say nothing about the last name
+            same = above == section  # then only the last names are compared
             words, known = _words(last if same else name), _words(end if same else other)
             common = 2 * len(words & known) / (len(words) + len(known) or 1)
             whole.set_seq1(other)
             ending.set_seq1(end)
             matchers = [ending] if same else [whole, ending]
-            # The quick ratios are upper bounds of the ratio.
+            # The quick ratios are upper bounds, so the ratio is computed only if they are high enough.
             quick = common < best[0] and any(
                 matcher.real_quick_ratio() < best[0] or matcher.quick_ratio() < best[0] for matcher in matchers
             )

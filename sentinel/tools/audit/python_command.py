@@ -20,9 +20,9 @@ from sentinel.tools.audit.options import called
 from sentinel.tools.audit.python_script import ParsedScript, parse_script, parsing
 
 _DEEPEST = 20
-#: The fewest options that make a string or list a command.
+#: Minimum number of options for a string or list to count as a command.
 _FEWEST = 3
-#: The most characters of a script's strings with their variables substituted, and of code in a message.
+#: Maximum number of characters of a script's strings with their variables substituted, and of code in a message.
 _MOST_TEXT, _LONGEST = 1 << 20, 80
 
 

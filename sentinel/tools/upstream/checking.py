@@ -21,7 +21,7 @@ from sentinel.records.basis import owners
 from sentinel.worker.client import Options
 from sentinel.worker.interpreters import contained_command
 
-#: The name of the folder with the packages. dill, which datasets uses, recognises installed packages by it.
+#: The name of the folder with the packages. dill, which datasets uses, recognises installed packages by this name.
 SITE = "site-packages"
 
 #: Time limit for one script in seconds. Most of the time goes into importing a framework and its packages.

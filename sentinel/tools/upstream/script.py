@@ -302,7 +302,7 @@ class _Writer:
             if _is(node, value):
                 yield f"<result>{path}"
         masks = sorted(_named(call), key=lambda item: "mask" not in item[0])
-        for path, node in _walk(call[1]):  # contracts set masked values to 0
+        for path, node in _walk(call[1]):  # contracts set masked values to 0, so compare them after the same masking
             for name, mask in masks:
                 if _is_where(node, mask, value):
                     yield f"torch.where(<call>[{_quoted(name)}].bool(), <result>{path}, 0.0)"

@@ -158,8 +158,8 @@ class Checker:
         self._ranks: dict[int, int | None] = {}
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
-        #: Numbers of the readings for which a process has reported whether it could wrap the function, and of those for
-        #: which it could.
+        #: ``_answered``: numbers of the readings for which a process has reported whether it could wrap the function.
+        #: ``_watched``: numbers of those for which it could.
         self._answered: set[int] = set()
         self._watched: set[int] = set()
         self._names: set[str] = set()

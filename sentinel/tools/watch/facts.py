@@ -87,7 +87,8 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "generation": _generation(trainer.model),
         "loss_function": callable(
             getattr(trainer, "compute_loss_func", None)
-        ),  # TRL sets a string here, to skip a division
+            # A string does not count: TRL sets one here, to skip a division.
+        ),
         "smoothing": getattr(trainer, "label_smoother", None) is not None,
         "ends": getattr(getattr(trainer, "processing_class", None), "eos_token_id", None),
         "pads": getattr(getattr(trainer, "processing_class", None), "pad_token_id", None),
@@ -260,7 +261,8 @@ def is_undisturbed_by_calls(model: Any) -> bool:
         for several in (one._forward_hooks, one._forward_pre_hooks)
         for hook in several.values()
     )
-    # Hooks of transformers record states that a call asks for, or make embeddings require a gradient.
+    # Hooks of transformers itself are harmless: they record states that a call asks for, or make embeddings require a
+    # gradient.
     theirs = all(str(getattr(hook, "__module__", "")).partition(".")[0] == "transformers" for hook in hooks)
     plain_code = _root(type(model)) == "transformers" and not getattr(model, "is_quantized", False)
     return plain_code and theirs and not sys.modules["torch"].compiler.is_compiling()

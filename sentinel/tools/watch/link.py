@@ -24,7 +24,8 @@ from sentinel.tools.watch.training import Event, Training
 from sentinel.tools.watch.values import packed
 from sentinel.tools.watch.wrapping import ENDED, Budget, Call, Watcher
 
-#: Environment variables of launchers; code that finds them would join the training.
+#: Environment variables of launchers. The checker does not get them, because code that finds them would join the
+#: training.
 _OF_RANKS = (
     *("SENTINEL_WATCH", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_", "TORCHELASTIC_"),
     *("ACCELERATE_", "FSDP_", "DEEPSPEED_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "RAY_"),
@@ -152,7 +153,8 @@ class Watching:
         self.watcher.restore()
         self._ending.set()
         self._thread.join(PATIENCE)
-        self.watcher.restore()  # functions that the thread has wrapped in the meantime
+        # The thread may have wrapped functions in the meantime.
+        self.watcher.restore()
         self._connection.close()
 
     def _talk(self) -> None:

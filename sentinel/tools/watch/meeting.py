@@ -35,7 +35,7 @@ def address(words: Sequence[str], packages: Sequence[str]) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        # Messages from the socket are trusted.
+        # Messages from the socket are trusted, so no other user may write to it.
         raise PermissionError(f"{folder} must belong to you, and other users must not have access to it")
     number = os.environ.get("SENTINEL_WATCH_RUN", "")
     run = [*words, number, *roots(packages)]

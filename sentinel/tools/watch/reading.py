@@ -38,11 +38,12 @@ from sentinel.worker.calling import Boundary
 _CALLS, _DRAWN = 24, 400
 #: Number of example calls in which parts are changed one by one, to find the parts that have no effect.
 _TURNED = 18
-#: Roles of the observed keys of a result and its gradients.
+#: The keys that a contract observes have roles. Keys with these roles are compared with the result of a call, or with
+#: its gradients; other keys are not.
 _OF_RESULTS = ("output", "gradient", "metric", "decision")
-#: Stands for the value in the call, among the possible values of an input that only some calls contain.
+#: Stands for the value in the call. It is one of the possible values of an input that only some calls contain.
 _SHOWN = object()
-#: Stands for any valid value that differs from the present value of a part, which it replaces.
+#: Replaces a part of a call with another valid value.
 _ANOTHER = object()
 #: Roles of the keys that scale with the loss.
 _SCALED = ("output", "gradient")
@@ -373,7 +374,7 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
                     scaling.discard(path)
                 differences[path] += 1
         together: dict[Path, Any] = {}
-        # Each of these has no effect alone. Together they may have one, such as a coefficient and its factor.
+        # Each of these parts has no effect alone. Together they may have one, such as a coefficient and its factor.
         for path in sorted(idle, key=repr):
             other = _with(reading, inputs, {**together, path: _ANOTHER})
             if other is not None and all(_same_value(usual[key], other[key]) for key in reading.keys):
@@ -482,7 +483,7 @@ def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> 
         arguments[path[0]] = value
         return
     owner = at(arguments, path[:-1], {})
-    if path[-1][0] == "." or dataclasses.is_dataclass(owner):  # a frozen object, or one that is read like a mapping
+    if path[-1][0] == "." or dataclasses.is_dataclass(owner):  # the object may be frozen, or readable like a mapping
         object.__setattr__(owner, path[-1][1], value)
     else:
         owner[path[-1][1]] = value

@@ -235,7 +235,8 @@ class Training:
         if not note.get("checkpoint") or "first_step" in note:
             return
         note["first_step"], known = trainer.state.global_step, note.get("random_state")
-        # If training resumes within an epoch, only callbacks draw random numbers after the state was loaded.
+        # If training resumes within an epoch, the random state can be compared, because only callbacks draw random
+        # numbers after the state was loaded.
         if known is None or (known and note["skipped"]):
             note["random_state"] = _is_saved_state(trainer, note["checkpoint"])
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -324,7 +325,7 @@ class Training:
                     found[name] = compare_tokens(steps, trainer, name, given), ""
                 except DoesNotApply as why:
                     found[name] = "", str(why)
-                except Exception as error:  # the error's message may contain a text
+                except Exception as error:  # only the type is reported, because the message may contain a text
                     found[name] = "", f"its rows cannot be tokenized again: {type(error).__name__}"
         return found
 
@@ -426,7 +427,7 @@ class Training:
                 batch = args[2] if len(args) > 2 else kwargs.get("inputs")
                 batch = dict(batch) if isinstance(batch, Mapping) else {}
                 some = "advantages" in _rows(batch) if evaluation is not None else self._consumed(batch)
-                # One micro-batch shows how the loss gets its log-probs.
+                # Forced for one micro-batch only, because one shows how the loss gets its log-probs.
                 watcher.forced = evaluation is None and not (some and self._micro)
                 handles = list(self._listened(trainer, forwards, batch, some))
             self._inside = True
@@ -562,7 +563,7 @@ class Training:
         if len(two) < 2 or not is_undisturbed_by_calls(module):
             return
         first = bool(((changed.cumsum(-1) > 0) & compared).any())
-        if not first and self._looks:  # in a causal model, padding at the end precedes no token
+        if not first and self._looks:  # in a causal model, padding at the end affects no token
             return
         others = torch.where(changed, torch.where(ids == two[0], two[1], two[0]), ids)
         self._disturb, self._disturbing = not first, True
@@ -852,7 +853,7 @@ class Training:
         self._looks += self._look
         self._disturb = self._disturb or (self._look and self._looks % _DISTURBED == 0)
         if self._look and not budget.allows(self._cost, began - self._ended):
-            self._look, self._cost = False, self._cost / 2  # one slow step may be an outlier
+            self._look, self._cost = False, self._cost / 2  # halved, because one slow step may be an outlier
         self._spent, self._ended = budget.spent, began
 
     # -- limits: never end the run, and never exceed the time budget -----------------------------------------------
@@ -1121,7 +1122,7 @@ def _is_saved_state(trainer: Any, checkpoint: str) -> bool | None:
     return bool(torch.equal(saved, torch.get_rng_state()))
 
 
-#: Fewest rows of which two random orders are not equal by chance (one time in 3.6 million).
+#: Minimum number of rows for comparing orders. Two random orders of so many rows are equal once in 3.6 million times.
 _SHUFFLED = 10
 
 
@@ -1141,7 +1142,8 @@ def _planned(loader: Any, packages: set[str]) -> tuple[Any, int, bool]:
     inner: Any = getattr(batches, "batch_sampler", batches)
     sampler = getattr(inner, "sampler", None)
     plain = ("BatchSampler", "BatchSamplerShard")
-    plain_loader = type(loader).__name__ in ("DataLoader", "DataLoaderShard")  # others load batches for other ranks
+    # Other loaders load batches for other ranks.
+    plain_loader = type(loader).__name__ in ("DataLoader", "DataLoaderShard")
     if sampler is None or not plain_loader or not {type(batches).__name__, type(inner).__name__} <= {*plain}:
         raise DoesNotApply("the rows are streamed, or batches are made in another way")
     if type(sampler).__module__.partition(".")[0] not in {*packages, "builtins"}:

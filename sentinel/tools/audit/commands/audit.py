@@ -100,7 +100,7 @@ argument or a value, or the tree of --repo changes signal code
 def declare(commands: Commands) -> None:
     parser = command(commands, "audit", _audit, SUMMARY, _EXAMPLE, takes_words=True)
     parser.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
-    settings_options(parser, without="repo-url")  # a fork's history is not what is installed
+    settings_options(parser, without="repo-url")  # audit reads what is installed, not a fork's history
     parser.add_argument("--repo", metavar="DIR", type=Path, help="a working tree instead of the installed copy")
     parser.add_argument(
         "--ref",
@@ -189,7 +189,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     if config is not None and data is not None:
         folders, left_out = search_path(data, catalog, target, checkout)
         data, bases = composed(config, data, folders, chosen)
-        if config not in (arguments.config, launch.config):  # the copy's own file: its settings are the defaults
+        # If the file is the copy's own, its settings are the defaults.
+        if config not in (arguments.config, launch.config):
             own, data = flattened(settings_of(data)), None
         not_read += [f"{config}: {sentence}" for sentence in left_out]
         if bases:
@@ -363,7 +364,8 @@ def _of_settings(
         own = launch.made_by == options.made_by != "" and name in launch.places
         broken = own and name not in launch.silent
         newest, since = newest_with(target, options, name)
-        if since:  # the name is not misspelled, so a similar option is a different one
+        # If another release has the name, it is not misspelled, so a similar option is a different one.
+        if since:
             near = f"; {since} removed it ({newest} still has it)"
         elif newest:
             near = f"; the newest release, {newest}, has it"

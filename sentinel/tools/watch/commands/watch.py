@@ -91,7 +91,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     if events.is_dir() or not events.parent.is_dir() or not os.access(events.parent, os.W_OK):
         raise SentinelError(f"--events {arguments.events}: cannot write there; name a file in an existing folder")
     if arguments.without:
-        from sentinel.tools.watch.invariants import INVARIANTS  # torch is imported with it
+        from sentinel.tools.watch.invariants import INVARIANTS  # imported here, because it imports torch
 
         names = [one.name for one in INVARIANTS]
         for name in arguments.without:
