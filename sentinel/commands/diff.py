@@ -36,10 +36,10 @@ _EXAMPLE = """\
   sentinel diff verl git:v0.7.0 git:v0.8.0 git:v0.9.0         each revision with the previous one
   sentinel diff verl git:v0.8.0 git:main --boundary 'compute_grpo*' --examples 500
 
-Calls each boundary that reaches changed code with the same scenarios at both revisions: first with the scenarios of
-known bugs, then with random ones. A difference is shrunk to the smallest scenario and confirmed in fresh processes.
-Laws and known bugs decide whether it is better or worse. Changed lines that did not run, and changed signal functions
-that no boundary reaches, are listed as not examined. Results are printed as soon as they are known: changed functions
+Calls each boundary that reaches changed code with the same scenarios at both revisions: first with random scenarios,
+then with those of known bugs. A difference is shrunk to the smallest scenario and confirmed in fresh processes. Laws
+and known bugs decide whether it is better or worse. Changed lines that did not run, and changed signal functions that
+no boundary reaches, are listed as not examined. Results are printed as soon as they are known: changed functions
 first, then their callers, nearest first. Ctrl-C and SIGTERM end the command and keep the finished results.
 exit status: 0 no difference where it was examined, 1 a boundary differs, 2 nothing was examined, 130 interrupted
 """

@@ -34,7 +34,7 @@ def test_sweep_json_has_the_histories(run_sentinel, tiny):
         (["sweep", "tiny", "--ref", "nonsense"], "nonsense"),
         (["sweep", "tiny", "--until", "git:nonsense"], "no branch, tag or commit 'nonsense'"),
         (["sweep", "tiny", "--ref=-x"], "cannot begin with '-'"),
-        (["sweep", "tiny", "--tags"], "tags selects no commit of main"),
+        (["sweep", "tiny", "--tags"], "no commit of main is selected by tags"),
         (["sweep", "tiny", "--jobs", "0"], "at least 1"),
         (["sweep", "tiny", "--releases", "--since", "v1"], "--since selects commits"),
         (["sweep", "tiny", "--tags", "--releases"], "not allowed with"),
