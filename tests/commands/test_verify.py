@@ -106,7 +106,7 @@ def test_a_different_recipe_of_a_known_bug_is_reported_first(run_sentinel, mirro
         _with_recipe(document, expected_unpatched={"loss": 1.0}, expected_fixed={"loss": 26.0})
 
     first = run_sentinel("verify", forge("swapped", swap)).out.splitlines()[0]
-    assert "by a recipe other than the catalog's: TINY-MEAN was reproduced at git:" in first
+    assert "by a recipe other than the catalog's TINY-MEAN: reproduced at git:" in first
     assert "TINY-MEAN was" not in first
 
 

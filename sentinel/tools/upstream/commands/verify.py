@@ -180,7 +180,7 @@ class _Verifier:
                 return Outcome(file, "different", subject, "the recipe in the file does not match its digest")
             recipe, origin, other = recipe_of(recorded, self._catalog)
             if other:
-                subject = f"by a recipe other than the catalog's: {subject}"
+                subject = f"by a recipe other than the catalog's {name}: {recorded['verdict']} at {ref.short}"
             verification = self._again(recorded, recipe, ref)
         except SentinelError as error:
             return Outcome.could_not(file, subject, str(error), origin)
