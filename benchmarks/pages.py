@@ -1,9 +1,10 @@
 """Check each page of ``findings/`` as its receiver would: run its test and its runner without and with its patch.
 
-    python benchmarks/pages.py --mirrors ~/.cache/sentinel/mirrors --python PYTHON --python nemorl=OTHER [BUG ...]
+    pip install uv
+    UV_TORCH_BACKEND=cpu python benchmarks/pages.py --mirrors ~/.cache/sentinel/mirrors --environments FOLDER [BUG ...]
 
-The only inputs are the page's folder and a clone of upstream at the page's commit. Each PYTHON needs pytest, torch and
-the framework's own requirements.
+The only inputs are the page's folder and a clone of upstream at the page's commit. FOLDER/TARGET is the virtual
+environment of a target. uv makes it if it is missing, and installs the packages that `pages.yaml` lists for the target.
 """
 
 from __future__ import annotations
@@ -15,9 +16,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 FINDINGS = Path(__file__).parent.parent / "findings"
+NEEDS = Path(__file__).with_suffix(".yaml")
 LIMIT = 900  # seconds for one command
 IDENTITY = ("-c", "user.name=tester", "-c", "user.email=tester@example.invalid")
 
@@ -26,48 +32,63 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("bugs", nargs="*", metavar="BUG")
     parser.add_argument("--mirrors", type=Path, required=True, help="folder of <target>.git")
-    parser.add_argument("--python", action="append", default=[], metavar="[TARGET=]PYTHON")
+    parser.add_argument("--environments", type=Path, required=True, help="folder of virtual environments, one a target")
     parser.add_argument("--runner-python", default=sys.executable, help="has torch and numpy, and nothing else")
-    parser.add_argument("--noconftest", action="append", default=[], metavar="TARGET", help="ignore its conftest.py")
+    parser.add_argument("--workers", type=int, default=1, help="pages that are tried at the same time")
     parser.add_argument("--logs", type=Path, help="write pytest's output into this folder")
     options = parser.parse_args()
-    pythons = dict(each.split("=", 1) if "=" in each else ("", each) for each in options.python)
+    needs = yaml.safe_load(NEEDS.read_text("utf-8"))
     pages = [page.parent for page in sorted(FINDINGS.glob("*/*/PULL_REQUEST.md"))]
     chosen = [page for page in pages if not options.bugs or page.name in options.bugs]
     if not chosen:
         print("nothing was examined: no such page", file=sys.stderr)
         return 2
     print("| page | `git am` | test before → after | runner before → after |\n| --- | --- | --- | --- |")
-    failures = 0
-    for page in chosen:
+    targets = {page.parent.name for page in chosen}
+    pythons = {target: build_environment(options.environments.absolute() / target, needs[target]) for target in targets}
+
+    def examine(page: Path) -> tuple[str, list[str], list[str]]:
         target = page.parent.name
-        python = str(pythons.get(target) or pythons.get("") or sys.executable)
         with tempfile.TemporaryDirectory() as folder:
-            applied, test, runner = try_page(
+            return try_page(
                 page,
                 options.mirrors / f"{target}.git",
                 Path(folder),
-                [python, options.runner_python],
-                target in options.noconftest,
+                [pythons[target], options.runner_python],
+                needs[target],
                 options.logs,
             )
-        good = applied == "ok" and test[0].startswith("1:") and test[1].startswith("0:")
-        good = good and runner in ([], ["1", "0"])
-        failures += not good
-        shown = [applied, " → ".join(test), " → ".join(runner) or "none"]
-        print(f"| {page.name} | {' | '.join(shown)} |{'' if good else ' **no**'}", flush=True)
+
+    failures = 0
+    with ThreadPoolExecutor(options.workers) as pool:
+        for page, (applied, test, runner) in zip(chosen, pool.map(examine, chosen), strict=True):
+            good = applied == "ok" and test[0].startswith("1:") and test[1].startswith("0:")
+            good = good and runner in ([], ["1", "0"])
+            failures += not good
+            shown = [applied, " → ".join(test), " → ".join(runner) or "none"]
+            print(f"| {page.name} | {' | '.join(shown)} |{'' if good else ' **no**'}", flush=True)
     print(f"\n{len(chosen) - failures} of {len(chosen)} pages hold")
     return 1 if failures else 0
 
 
+def build_environment(folder: Path, needs: dict[str, Any]) -> str:
+    """Make the environment, if there is none, and install what it lacks; return its interpreter."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        subprocess.run(["uv", "venv", "-q", "--python", needs.get("python", "3.11"), str(folder)], check=True)
+    subprocess.run(["uv", "pip", "install", "-q", "--python", str(python), *needs["packages"]], check=True)
+    return str(python)
+
+
 def try_page(
-    page: Path, mirror: Path, folder: Path, pythons: list[str], noconftest: bool, logs: Path | None
+    page: Path, mirror: Path, folder: Path, pythons: list[str], needs: dict[str, Any], logs: Path | None
 ) -> tuple[str, list[str], list[str]]:
     """Return ("ok" or why the patch does not apply, pytest's results, the runner's exit statuses).
 
     The lists have one entry without the patch and one with it.
 
     :param pythons: the interpreter for pytest, and the one for the runner.
+    :param needs: the target's entry of `pages.yaml`.
     """
     clone = folder / "upstream"
     patch, text = page / "fix.patch", (page / "PULL_REQUEST.md").read_text("utf-8")
@@ -93,9 +114,10 @@ def try_page(
         "--color=no",
         "-p",
         "no:cacheprovider",
-        *["--noconftest"] * noconftest,
+        *needs.get("options", []),
         *names,
     ]
+    paths = os.pathsep.join(str(clone / path) for path in [".", *needs.get("paths", [])])
     results, statuses = [], []
     for side, revision in ("before", commit), ("after", fixed):
         run(["git", "checkout", "-q", "--detach", revision], clone)
@@ -105,9 +127,7 @@ def try_page(
                 str(run([pythons[1], str((page / "run_validation.py").resolve())], folder, environment, False)[0])
             )
         run(["git", "checkout", "-q", fixed, "--", *tests], clone)
-        code, out = run(
-            command, clone, {"PYTHONPATH": os.pathsep.join([str(clone), os.environ.get("PYTHONPATH", "")])}, False
-        )
+        code, out = run(command, clone, {"PYTHONPATH": paths}, False)
         out = re.sub(r"\x1b\[[\d;]*m", "", out)  # some projects force colours
         if logs:
             (logs / f"{page.name}.{side}.log").write_text(out, "utf-8")
