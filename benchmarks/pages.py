@@ -5,6 +5,7 @@
 
 The only inputs are the page's folder and a clone of upstream at the page's commit. FOLDER/TARGET is the virtual
 environment of a target. uv makes it if it is missing, and installs the packages that `pages.yaml` lists for the target.
+uv takes the versions of Python that `pages.yaml` names from `PATH`, or downloads them.
 """
 
 from __future__ import annotations
