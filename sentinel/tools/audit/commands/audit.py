@@ -31,7 +31,7 @@ from sentinel.deciding.runner import Job, runner_of
 from sentinel.deciding.setup import OpenCheckout, opener
 from sentinel.deciding.setup import options_of as worker_options
 from sentinel.errors import NothingExamined, SentinelError, Unavailable
-from sentinel.recipes import find_recipes
+from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import count_bugs as roots
@@ -87,8 +87,8 @@ _EXAMPLE = """\
 
 After --, give the command that starts the training, or the arguments of the script. Files in a Hydra `defaults` list,
 and files of settings that an option names, are read too.
-Each known bug is decided by running the copy's own code. Then its recipe's settings are compared with yours; a setting
-that your configuration does not set has the copy's default.
+The settings that trigger each known bug are compared with yours; a setting that your configuration does not set has the
+copy's default. If your settings may trigger the bug, its scenario is run on the copy's own code.
 "hits you": your settings trigger the bug. "may hit you": another condition must hold too, or a setting is not known.
 Bugs that no code of the framework can trigger are not listed. GitHub code scanning shows the file of --sarif.
 exit status: 0 no bug is present (or no setting triggers one), 1 at least one is (or is triggered); 2, also if a bug is
@@ -158,12 +158,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     if ref.kind != "installed" and not arguments.repo and not arguments.ref:
         audited = f"{target.name} is not installed here, so {_name(checkout)} is audited"
         print_error(f"{audited}; name your copy {_OTHER_COPY}")
-    decisions, changes = _decide(checkout, ref, catalog, settings, target, reuse=not arguments.sarif)
-    there = [item for item in decisions if item.verdict.name == "reproduced"]
-    decided = [item for item in decisions if item.verdict.name in _DECIDED]
-    if not decided:
-        reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"{target.name} has no recipes"
-        raise NothingExamined(f"no known bug could be decided: {reason}; name another copy {_OTHER_COPY}")
+    recipes = find_recipes(catalog, [target.name])
     hidden = launch.hidden
     if launch.missing and config is None:
         name = launch.missing.get("config_name", "").removesuffix(".yaml")
@@ -226,11 +221,19 @@ def _audit(arguments: argparse.Namespace) -> int:
         run, left_out = _completed(run, launch, {setting_of(word)[0] for word in arguments.set})
         not_read += left_out
         run = with_accepted(run, target, checkout)
-        boundaries = [item.recipe.boundary for item in decisions]
         find = finder(target, checkout, python)
-        run = _of_program(run, launch, find, boundaries)
+        run = _of_program(run, launch, find, [recipe.boundary for recipe in recipes])
         refused = rejections(run, target, checkout, find, launch.processes)
-    reaches = {item.recipe.bug_id: reach(item.recipe.affects, run, item.recipe.boundary) for item in decisions if run}
+    reaches = {recipe.bug_id: reach(recipe.affects, run, recipe.boundary) for recipe in recipes if run}
+    # A bug that the settings do not trigger is harmless at every revision, so its code need not run.
+    safe = frozenset[str]() if run is None or arguments.json else _select_safe(recipes, reaches)
+    chosen_recipes = [recipe for recipe in recipes if recipe.bug_id not in safe]
+    decisions, changes = _decide(chosen_recipes, checkout, ref, catalog, settings, target, reuse=not arguments.sarif)
+    there = [item for item in decisions if item.verdict.name == "reproduced"]
+    decided = [item for item in decisions if item.verdict.name in _DECIDED]
+    if not decided and not (safe and all(item.verdict.kind in _LASTING for item in decisions)):
+        reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"{target.name} has no recipes"
+        raise NothingExamined(f"no known bug could be decided: {reason}; name another copy {_OTHER_COPY}")
     bugs = [Bug(item, reaches.get(item.recipe.bug_id)) for item in there]
     unused = sorted({each.unused for each in reaches.values() if each.unused})
     hardening = [bug for bug in bugs if bug.realism == "unreachable"]
@@ -248,7 +251,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     named += launch.references
     if named:
         unread.append(f"not examined (your reward functions and data): {some(named)}")
-    if run is not None and (not run.configuration or (bugs and not _examined(run, bugs))):
+    if run is not None and (not run.configuration or ((bugs or safe) and not _examined(run, recipes))):
         for line in (*changes, *rejected, *unread):
             print_error(visible(line))
         raise NothingExamined(_no_setting(run, name))
@@ -262,7 +265,11 @@ def _audit(arguments: argparse.Namespace) -> int:
     else:
         for line in (*changes, *rejected):
             echo(visible(line))
-        _notify(name, bugs, run, unread, hardening)
+        if run is None:
+            _list_bugs(name, bugs, hardening)
+        else:
+            undecided = {item.recipe.bug_id for item in decisions if item.verdict.name not in _DECIDED}
+            _list_reached(name, recipes, undecided, bugs, run, unread)
         used = [item for item in decisions if not getattr(reaches.get(item.recipe.bug_id), "unused", "")]
         for line in _undecided(used):
             echo(visible(line))
@@ -402,11 +409,11 @@ def _of_settings(
 _MOST_LINES, _LONGEST = 10, 80
 
 
-def _examined(run: Training, bugs: Sequence[Bug]) -> bool:
+def _examined(run: Training, recipes: Sequence[Recipe]) -> bool:
     """Return True if at least one setting was compared with the options of this version or with a bug's conditions."""
     if run.options is not None and any(name in run.options for name in run.configuration):
         return True
-    named = {name for bug in bugs for entry in bug.decision.recipe.affects for name in entry.when}
+    named = {name for recipe in recipes for entry in recipe.affects for name in entry.when}
     return any(run.setting(name) is not None for name in named if name in run.configuration)
 
 
@@ -551,13 +558,18 @@ def _meant(name: str, options: Iterable[str]) -> list[str]:
 
 
 def _decide(
-    checkout: Checkout, ref: Ref, catalog: Catalog, settings: Settings, target: Target, reuse: bool
+    recipes: Sequence[Recipe],
+    checkout: Checkout,
+    ref: Ref,
+    catalog: Catalog,
+    settings: Settings,
+    target: Target,
+    reuse: bool,
 ) -> tuple[list[Decision], list[str]]:
-    """Return the verdicts of the target's recipes on a copy of the framework, and lines about the copy's own changes.
+    """Return the verdicts of recipes on a copy of the framework, and lines about the copy's own changes.
 
     :param reuse: whether stored verdicts of a release may be used; these come without observations.
     """
-    recipes = find_recipes(catalog, [target.name])
     decisions: list[Decision] = []
 
     def opened(of: Target, other: Ref, pull: int | None) -> Checkout:
@@ -644,41 +656,67 @@ def _name(checkout: Checkout) -> str:
     return f"{checkout.target} at {checkout.commit[:12]}" if checkout.commit else checkout.target
 
 
-def _notify(
-    name: str, bugs: Sequence[Bug], run: Training | None, unread: Sequence[str], hardening: Sequence[Bug]
-) -> None:
-    """Print the result: a line of counts, then each bug."""
-    worst: dict[str, str] = {}  # a bug counts once, by the worst answer of its recipes
-    for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):
-        worst.setdefault(root(bug.document), bug.answer)
-    answers = Counter(worst.values())
-    head = f"{roots(map(_counted, bugs))} {'is' if len(worst) == 1 else 'are'} in {name}"
-    if run is None:
-        echo(f"{head}.")
-        if bugs:
-            echo_table(("bug", "severity", "realism", "it concerns"), [_row(bug) for bug in bugs])
-    else:
-        echo(f"{head}: {answers['hits']} hit you, {answers['only if']} may hit you, {answers['does not']} do not.")
-        for line in unread:
-            echo(visible(line))
-        for answer, heading in (("hits", "hits you"), ("only if", "may hit you")):
-            if answers[answer]:
-                echo(f"\n{heading}")
-            listed: dict[str, list[Bug]] = {}  # each bug once, as in the counts
-            for bug in bugs:
-                if bug.answer == answer == worst[root(bug.document)]:
-                    listed.setdefault(root(bug.document), []).append(bug)
-            for first, *others in listed.values():
-                _tell_of(first, run, [bug.decision.recipe.bug_id for bug in others])
-        if any(bug.answer == "does not" for bug in bugs):
-            echo("\n--json lists the bugs that do not hit you, each with the setting that rules it out")
-        if run.options is not None:
-            echo(f"defaults are those of {run.options.name} ({run.options.source})")
+def _select_safe(recipes: Sequence[Recipe], reaches: Mapping[str, Reach]) -> frozenset[str]:
+    """Return the known bugs that the settings do not trigger, and those that no code of the framework triggers."""
+    safe = (each for each in recipes if reaches[each.bug_id].answer == "not reached" or _is_hardening(each))
+    return frozenset(each.bug_id for each in safe)
+
+
+def _is_hardening(recipe: Recipe) -> bool:
+    return realism(recipe.document) == "unreachable"
+
+
+def _list_bugs(name: str, bugs: Sequence[Bug], hardening: Sequence[Bug]) -> None:
+    """Print the bugs of a copy: a line of counts, then a table."""
+    count = len({root(bug.document) for bug in bugs})
+    echo(f"{roots(map(_counted, bugs))} {'is' if count == 1 else 'are'} in {name}.")
+    if bugs:
+        echo_table(("bug", "severity", "realism", "it concerns"), [_row(bug) for bug in bugs])
     if hardening:
         echo(
             f"in all {roots(map(_counted, [*bugs, *hardening]))}; "
             "the framework's own code never triggers the hardening bugs"
         )
+
+
+def _list_reached(
+    name: str,
+    recipes: Sequence[Recipe],
+    undecided: Collection[str],
+    bugs: Sequence[Bug],
+    run: Training,
+    unread: Sequence[str],
+) -> None:
+    """Print the known bugs that a run's settings trigger: a line of counts, then each bug.
+
+    :param recipes: all recipes of the target.
+    :param undecided: the bugs that the settings may trigger, and that could not be decided.
+    """
+    recipes = [recipe for recipe in recipes if not _is_hardening(recipe)]
+    worst = {root(recipe.document): "does not" for recipe in recipes}  # a bug counts once, by the worst answer
+    worst |= {root(recipe.document): "not decided" for recipe in recipes if recipe.bug_id in undecided}
+    for bug in sorted(bugs, key=lambda bug: ("does not", "only if", "hits").index(bug.answer)):
+        worst[root(bug.document)] = bug.answer
+    answers = Counter(worst.values())
+    known = f"{roots(row(each.target, each.document) for each in recipes)} of {recipes[0].target if recipes else name}"
+    counts = [f"{answers['hits']} hit you", f"{answers['only if']} may hit you", f"{answers['does not']} do not"]
+    counts += [f"{answers['not decided']} not decided"] if answers["not decided"] else []
+    echo(f"{known} {'is' if len(worst) == 1 else 'are'} known. In {name}, with your settings: {', '.join(counts)}.")
+    for line in unread:
+        echo(visible(line))
+    for answer, heading in (("hits", "hits you"), ("only if", "may hit you")):
+        if answers[answer]:
+            echo(f"\n{heading}")
+        listed: dict[str, list[Bug]] = {}  # each bug once, as in the counts
+        for bug in bugs:
+            if bug.answer == answer == worst[root(bug.document)]:
+                listed.setdefault(root(bug.document), []).append(bug)
+        for first, *others in listed.values():
+            _tell_of(first, run, [bug.decision.recipe.bug_id for bug in others])
+    if answers["does not"]:
+        echo("\n--json lists the bugs that do not hit you, each with the setting that rules it out")
+    if run.options is not None:
+        echo(f"defaults are those of {run.options.name} ({run.options.source})")
 
 
 def _counted(bug: Bug) -> dict[str, str]:
