@@ -23,6 +23,7 @@ from sentinel.comparing.reached import (
     Walked,
     changed_effect,
     changed_files,
+    changes_of,
     names_in,
     signal_changes,
 )
@@ -119,6 +120,15 @@ class Selection:
         if self._modules is not None:
             self._modules.save()
         return {each.subject.name: each for each in found if each is not None}
+
+    def find_in_changed_modules(self) -> Subject | None:
+        """Return the first boundary whose module has changed definitions; None if there is none."""
+        for file, before, after in self._changed_files():
+            module = self.target.module_of(file)
+            here = (each for each in self.subjects if any(path.startswith(f"{module}.") for path in each.binding.paths))
+            if (subject := next(here, None)) is not None and changes_of(file, before, after):
+                return subject
+        return None
 
     def _compare_text(self, subject: Subject, identical: bool) -> Candidate | None:
         """Compare the source that a boundary uses at the two revisions. Return None if there is nothing to compare."""
