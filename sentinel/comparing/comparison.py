@@ -104,11 +104,11 @@ class Comparison:
         return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
     def open_early(self) -> None:
-        """Start to import the module of a changed boundary at both revisions, if there is one.
+        """If a boundary's own definition has changed, start to import its module at both revisions.
 
         Call this before :meth:`to_call`, which takes seconds on one core to find out what a change reaches.
         """
-        if self._shared is None and (subject := self.selection.find_in_changed_modules()) is not None:
+        if self._shared is None and (subject := self.selection.find_changed()) is not None:
             self.processes.open_early(subject)
 
     def to_call(self) -> list[str]:

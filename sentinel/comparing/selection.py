@@ -121,13 +121,15 @@ class Selection:
             self._modules.save()
         return {each.subject.name: each for each in found if each is not None}
 
-    def find_in_changed_modules(self) -> Subject | None:
-        """Return the first boundary whose module has changed definitions; None if there is none."""
+    def find_changed(self) -> Subject | None:
+        """Return a boundary whose own definition differs, by its name only; None if there is none."""
+        by_path = {path: subject for subject in self.subjects for path in subject.binding.paths}
         for file, before, after in self._changed_files():
             module = self.target.module_of(file)
-            here = (each for each in self.subjects if any(path.startswith(f"{module}.") for path in each.binding.paths))
-            if (subject := next(here, None)) is not None and changes_of(file, before, after):
-                return subject
+            if any(path.startswith(f"{module}.") for path in by_path):
+                paths = (f"{module}.{name}" for _, name in changes_of(file, before, after))
+                if (path := next((each for each in paths if each in by_path), None)) is not None:
+                    return by_path[path]
         return None
 
     def _compare_text(self, subject: Subject, identical: bool) -> Candidate | None:
