@@ -99,9 +99,18 @@ def _next(checks: Sequence[Check]) -> str:
     if mirrors:
         target = mirrors[0]
         return f"`pytest --sentinel-target={target}` checks {target} for known bugs; `sentinel` lists all commands"
-    target = min(name for name in catalog.bundled_catalog().targets if name != "demo")
+    target = _with_most_recipes()
     run = f"`pytest --sentinel-target={target}` checks its releases on PyPI for known bugs"
     return f"{run}; to check any commit, run `sentinel mirror add {target}` first"
+
+
+def _with_most_recipes() -> str:
+    bundled = catalog.bundled_catalog()
+
+    def count(name: str) -> int:
+        return sum(1 for folder in bundled.recipe_folders for _ in (folder / name).glob("*.yaml"))
+
+    return max(bundled.targets, key=count)
 
 
 def _python() -> Iterator[Check]:
