@@ -107,7 +107,8 @@ def _state(revision: str, verdicts: Mapping[str, Sequence[Mapping[str, Any]]]) -
     worst = [group[0] for group in present[:_WORST]]
     lines = [f"{revision}: {'; '.join(parts)}"]
     if worst:
-        lines.append(f"  the {_WORST} most severe bugs that are present:" if len(present) > _WORST else "  present:")
+        shown = f"the {_WORST} most severe bugs that are present" if len(present) > _WORST else "present"
+        lines.append(f"  {shown} (`sentinel show BUG` explains one):")
     for document in worst:
         lines.append(f"    {message(_graded(document, 'bug_id'))}: {message(document['title'])}")
     return lines
