@@ -43,6 +43,10 @@ from sentinel.targets.refs import Ref
 #: include training steps, which are slow.
 _CALLER = 30
 
+#: Symptom -> place in the list of a boundary's differences; 1 for all others. Only the first difference is described in
+#: the boundary's sentence, and a dtype alone says least.
+_ORDER = {"value": 0, "dtype": 2}
+
 #: Number of scenarios that are tried to find out whether a boundary returns at all.
 _CALLED = 5
 
@@ -233,8 +237,9 @@ class Comparison:
             if not again:
                 again = asking.search_branches(sessions, search.subject, changed, log)
             confirmed = [each for each in again if each.confirmed]
-            confirmed = [each for each in confirmed if each.symptom != BESIDE] or confirmed
-            differences = tuple(sorted(confirmed, key=lambda each: each.symptom != "value"))
+            if any(each.symptom not in (BESIDE, "dtype") for each in confirmed):
+                confirmed = [each for each in confirmed if each.symptom != BESIDE]
+            differences = tuple(sorted(confirmed, key=lambda each: _ORDER.get(each.symptom, 1)))
             if log.answered:
                 ran = self._note_lines(subject.name, log, located, changed)
                 if not few:
