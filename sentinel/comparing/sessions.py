@@ -286,8 +286,9 @@ class Pair(LawSession):
         for side, observation in case.observation.items():
             left = {key: numbers(value) for key, value in observation.items() if key not in log.nonzero[side]}
             log.nonzero[side] |= {key for key, array in left.items() if array is not None and _has_number(array[0])}
-        own = () if self._gradients else tuple(law.violations(case))
-        violations = own or self._compare_beside(subject, case, called)
+        violations = () if self._gradients else tuple(law.violations(case))
+        if all(each.symptom == "dtype" for each in violations):
+            violations += self._compare_beside(subject, case, called)
         if not violations:
             log.rounding = max([log.rounding, *gaps(case)])
         return Trial(variants, case, violations, answer=answer)

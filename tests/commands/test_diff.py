@@ -238,6 +238,18 @@ def test_values_outside_the_contract_are_compared_too(run_sentinel, tree, part, 
     assert difference["before"] != difference["after"]
 
 
+def test_another_dtype_does_not_hide_other_values_outside_the_contract(run_sentinel, tree):
+    code = """
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+    return {returned}
+"""
+    sides = ("one", "loss, loss_mat.detach() * loss_mask"), ("other", "loss.double(), loss_mat.detach()")
+    one, other = (tree(name, code.format(returned=returned)) for name, returned in sides)
+    [found] = run_sentinel("diff", "tiny", one, other, "--json", *FEW).json()["boundaries"]
+    assert [each["symptom"] for each in found["differences"]] == ["beside", "dtype"]
+
+
 def test_results_that_share_memory_now_are_a_difference(run_sentinel, tree):
     code = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
